@@ -150,7 +150,7 @@ class Files:
                 backbone = load_backbone(spec, described.preprocess, made.device)  # type: ignore[attr-defined]
                 made._cut_of = made._cut_from, Cut(backbone, made.base_.config.start or 0)  # type: ignore[attr-defined]
         except (OSError, SafetensorError) as error:
-            raise FormatError(f"no saved estimator at {folder}", got=str(error)) from error
+            raise FormatError(f"no saved estimator at {folder}", got=str(error), do="save it again") from error
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             # torch and timm raise whatever they like for parts that do not fit
             raise _unfit(f"{type(error).__name__}: {error}") from error
@@ -238,7 +238,9 @@ def _read(folder: Path, kind: str) -> _Described:
     try:
         described = msgspec.json.decode((folder / DESCRIPTION).read_bytes(), type=_Described)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"no saved estimator at {folder}", got=str(error).splitlines()[0]) from error
+        raise FormatError(
+            f"no saved estimator at {folder}", got=str(error).splitlines()[0], do="name a folder that save() wrote"
+        ) from error
     if described.format != FORMAT:
         raise FormatError(
             f"the saved estimator has format {described.format}, which this release does not know",

@@ -28,7 +28,9 @@ def check_fields(struct: msgspec.Struct, section: str) -> None:
             msgspec.convert(getattr(struct, name), hint)
         except msgspec.ValidationError:
             raise RecipeError(
-                f"{section}.{name} must be {described(hint)}", got=f"{section}.{name} = {getattr(struct, name)!r}"
+                f"{section}.{name} must be {described(hint)}",
+                got=f"{section}.{name} = {getattr(struct, name)!r}",
+                do=f"give {name} another value, or leave it out",
             ) from None
 
 
@@ -67,7 +69,7 @@ def hint_at(struct: type[msgspec.Struct], path: Path) -> Any:
         if isinstance(part, int):
             (hint,) = [_item(member, part) for member in members if get_origin(member) in (list, tuple)]
         else:
-            (owner,) = [member for member in members if isinstance(member, type) and issubclass(member, msgspec.Struct)]
+            (owner,) = [member for member in members if _is_section(member)]
             hint = get_type_hints(owner, include_extras=True)[part]
     return hint
 
@@ -87,27 +89,57 @@ def described(hint: Any) -> str:
     return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
+def correction(struct: type[msgspec.Struct], path: Path, name: str) -> str:
+    """What to do about a wrong value of the setting ``name`` at ``path``: where to set it, and what it is unsaid."""
+    if _is_section(_bare(hint_at(struct, path))):
+        return f"write [{name}] and its keys below it, or --set {name}.KEY=…"
+    inside = any(isinstance(part, int) for part in path)  # of a list, which is given as a whole
+    unsaid = msgspec.NODEFAULT if inside else _default(struct, path)
+    said = "" if unsaid is msgspec.NODEFAULT else f"; without it, it is {msgspec.json.encode(unsaid).decode()}"
+    if unsaid is None:
+        said = ", or leave it out"
+    return f"correct it in the recipe, or with --set {name.partition('[')[0]}=…{said}"
+
+
+def _default(struct: type[msgspec.Struct], path: Path) -> Any:
+    """What a setting is where nobody says it; ``msgspec.NODEFAULT`` for one that must be said."""
+    owner = _bare(hint_at(struct, path[:-1]))
+    if not _is_section(owner):
+        return msgspec.NODEFAULT
+    (field,) = [field for field in msgspec.structs.fields(owner) if field.name == path[-1]]
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+
+
+def _is_section(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+
+
 def _kind(member: Any) -> str:
     bare, bounds = _bare(member), _bounds(member)
+    if said := [meta.description for meta in _metas(member) if meta.description]:
+        return said[0]
     if get_origin(bare) in (list, tuple):
         items = [item for item in get_args(bare) if item is not Ellipsis]
         fixed = get_origin(bare) is tuple and Ellipsis not in get_args(bare)
         several = f"a list of {len(items)}" if fixed else "a list"
-        if any(meta.min_length for meta in getattr(member, "__metadata__", ())):
+        if any(meta.min_length for meta in _metas(member)):
             several = "a list that is not empty"
         return f"{several}, each {described(items[0])}"
     if get_origin(bare) is dict or bare is dict:
         _, item = get_args(bare) or (str, Any)
         return "a table" if item is Any else f"a table of names, each {described(item)}"
-    if isinstance(bare, type) and issubclass(bare, msgspec.Struct):
+    if _is_section(bare):
         return f"a section with {', '.join(bare.__struct_fields__)}"
     return f"{_NAMES.get(bare, 'a value')} {' and '.join(bounds)}".rstrip()
 
 
 def _bounds(member: Any) -> list[str]:
-    metas = [meta for meta in getattr(member, "__metadata__", ()) if isinstance(meta, msgspec.Meta)]
-    limits = [(word, getattr(meta, name)) for meta in metas for name, word in _BOUNDS.items()]
+    limits = [(word, getattr(meta, name)) for meta in _metas(member) for name, word in _BOUNDS.items()]
     return [f"{word} {limit}" for word, limit in limits if limit is not None and limit < _VAST]
+
+
+def _metas(member: Any) -> list[msgspec.Meta]:
+    return [meta for meta in getattr(member, "__metadata__", ()) if isinstance(meta, msgspec.Meta)]
 
 
 def _members(hint: Any) -> Sequence[Any]:

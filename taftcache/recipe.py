@@ -15,7 +15,7 @@ import msgspec
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import ArgumentError, RecipeError, check_several
-from taftcache.expected import choices, described, hint_at, path_of, plain_fault, shown, value_at
+from taftcache.expected import choices, correction, described, hint_at, path_of, plain_fault, shown, value_at
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.recipe_files import check_radii, check_sections, parse_toml, read_toml
 from taftcache.recipe_sections import (
@@ -32,6 +32,7 @@ from taftcache.tangent.spec import TangentSpec
 
 Parsed = TypeVar("Parsed", bound=msgspec.Struct)
 _LONGEST = 80  # characters of a value in a message
+_LESS = "name a smaller value, or fewer levels"
 _hints = cache(get_type_hints)  # a millisecond for all sections, at every look into a store
 
 
@@ -106,13 +107,13 @@ def _builtin(value: Any) -> Any:
 def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """A copy of plain recipe values with each ``section.key=value`` applied."""
     if fault := plain_fault(values):
-        raise RecipeError(fault)
+        raise RecipeError(fault, do=_LESS)
     check_several(overrides=overrides)
     changed = copy.deepcopy(dict(values))
     for override in overrides:
         _override(changed, override)
         if fault := plain_fault(changed):
-            raise RecipeError(fault, got=_short(override))
+            raise RecipeError(fault, got=_short(override), do=_LESS)
     return changed
 
 
@@ -129,7 +130,7 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
 def parse_as(struct: type[Parsed], values: Mapping[str, Any], where: str) -> Parsed:
     """Plain values as ``struct``; RecipeError for an unknown key or a wrong value."""
     if fault := plain_fault(values):
-        raise RecipeError(fault, got=where)
+        raise RecipeError(fault, got=where, do=_LESS)
     _check_names(values, struct, struct, "", where)
     try:
         return msgspec.convert(dict(values), struct)
@@ -205,7 +206,7 @@ def _wrong_value(values: Mapping[str, Any], struct: type[msgspec.Struct], said: 
         if near
         else f"{name} is {_short(value)}, but must be {described(hint)}",
         got=f"{name} = {_short(value)} in {where}",
-        do=f"{described(hint)}: in the recipe, or with --set {name}=…" if near else None,
+        do=f"{described(hint)}: in the recipe, or with --set {name}=…" if near else correction(struct, path, name),
     )
 
 
@@ -242,10 +243,10 @@ def _override(values: dict[str, Any], text: str) -> None:
     except tomllib.TOMLDecodeError:
         value = raw
     except RecursionError as error:
-        raise RecipeError(f"the override of {_key(path)} is nested too deeply", got=_short(text)) from error
+        raise RecipeError(f"the override of {_key(path)} is nested too deeply", got=_short(text), do=_LESS) from error
     except ValueError as error:  # Python reads no integer of more than some thousand digits
         raise RecipeError(
-            f"the override of {_key(path)} has an integer of too many digits", got=_short(text)
+            f"the override of {_key(path)} has an integer of too many digits", got=_short(text), do=_LESS
         ) from error
     for key in keys[:-1]:
         inner = values.setdefault(key, {})

@@ -19,6 +19,8 @@ PLACES = (Path(__file__).parent / "pipelines", Path(__file__).parent.parent / "p
 
 _LARGEST = 1 << 20  # bytes of a recipe
 _ENDLESS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){100}""")  # a key of a hundred parts
+_FORM = 'correct it there: a line is [section], or key = value, with texts in "quotes"'
+_PATH = "correct the path, or let the file be read"
 _NEEDED = {
     "data": 'add [data] with source = "folder" and train = "FOLDER", or source = "digits" to try things out',
     "backbone": 'add [backbone] with weights = "pretrained" and model = "deit_tiny_patch16_224.fb_in1k", say, '
@@ -94,18 +96,22 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         with path.open("rb") as file:  # a pipe may be a recipe, too, but not one without end
             raw = file.read(_LARGEST + 1)
         if len(raw) > _LARGEST:
-            raise RecipeError(f"the recipe {path} has more than {_LARGEST} bytes")
+            raise RecipeError(f"the recipe {path} has more than {_LARGEST} bytes", do="name a file of settings alone")
         return parse_toml(raw.decode())
     except OSError as error:
-        raise RecipeError(f"cannot read the recipe {path}: {_reason(error)}", got=str(path)) from error
+        raise RecipeError(f"cannot read the recipe {path}: {_reason(error)}", got=str(path), do=_PATH) from error
     except UnicodeDecodeError as error:
-        raise RecipeError(f"the recipe {path} is not UTF-8 text", got=str(error)) from error
+        raise RecipeError(f"the recipe {path} is not UTF-8 text", got=str(error), do="save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"the recipe {path} is not TOML", got=str(error)) from error
+        raise RecipeError(f"the recipe {path} is not TOML", got=str(error), do=_FORM) from error
     except RecursionError as error:
-        raise RecipeError(f"the recipe {path} is nested too deeply", got="lists or tables within each other") from error
+        raise RecipeError(
+            f"the recipe {path} is nested too deeply", got="lists or tables within each other", do=_FORM
+        ) from error
     except ValueError as error:  # Python reads no integer of more than some thousand digits
-        raise RecipeError(f"the recipe {path} has an integer of too many digits", got=str(error)) from error
+        raise RecipeError(
+            f"the recipe {path} has an integer of too many digits", got=str(error), do="name a smaller number"
+        ) from error
 
 
 def parse_toml(text: str) -> dict[str, Any]:

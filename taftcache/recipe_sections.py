@@ -124,7 +124,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     max_passes: Count = 1000
     proof_passes: Annotated[int, msgspec.Meta(ge=0)] = 0
     precision: Literal["float32", "float64"] = "float32"
-    memory: str = "auto"
+    memory: Annotated[str, msgspec.Meta(description='a size such as "2GiB", or "auto"')] = "auto"
 
     @property
     def relative(self) -> float:

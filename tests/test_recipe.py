@@ -110,7 +110,29 @@ def test_the_first_line_says_what_is_wrong(override, fault):
     with pytest.raises(RecipeError) as caught:
         parse_recipe(apply_overrides(DATA, [override]))
     assert caught.value.fault == fault
+    assert caught.value.do
     assert all(len(line) < 300 for line in str(caught.value).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("override", "fault", "do"),
+    [
+        ("store.shards=ten", "store.shards is 'ten', but", "--set store.shards=…; without it, it is 4"),
+        ("solver.memory=0", 'solver.memory is 0, but must be a size such as "2GiB", or "auto"', 'it is "auto"'),
+        ("data.limit=many", "data.limit is 'many', but", "--set data.limit=…, or leave it out"),
+        ("tangent.reset_block=1", "tangent.reset_block is 1, but", "it is false"),
+        ('compare.reports=["x"]', "compare.reports[0] is 'x', but", "--set compare.reports=…"),
+        ("compose.weights={a='x'}", "compose.weights is {'a': 'x'}, but", 'it is "rows"'),
+        ("data.source=5", "data.source is 5, but", "--set data.source=…"),
+        ("store=5", "store is 5, but", "write [store] and its keys below it, or --set store.KEY=…"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_to_do(override, fault, do):
+    """Where to set it, and what it is where nobody says it."""
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(apply_overrides(DATA, [override]))
+    assert caught.value.fault.startswith(fault)
+    assert caught.value.do.endswith(do)
 
 
 def test_the_loss_of_a_regression_is_none_of_classes():
@@ -287,6 +309,7 @@ def test_files_that_are_no_recipe(tmp_path, contents):
         load_recipe(path)
     assert str(path) in str(caught.value) or "store.seed" in str(caught.value) or "a.a" in str(caught.value)
     assert "\n" not in caught.value.fault
+    assert caught.value.do
 
 
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("pipelines/*.toml")), ids=lambda p: p.name)

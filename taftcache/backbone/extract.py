@@ -199,7 +199,9 @@ def _check(
 ) -> None:
     """What can be wrong with the arguments."""
     if batch < 1 or (workers is not None and workers < 1):
-        raise RecipeError("batch and workers must be at least 1", got=f"batch = {batch}, workers = {workers}")
+        raise RecipeError(
+            "batch and workers must be at least 1", got=f"batch = {batch}, workers = {workers}", do="give 1 or more"
+        )
     if transform.image_shape != tuple(cut.backbone.data_config["input_size"]):
         raise BackboneError(
             "the preprocessing makes images of another size than the model takes",

@@ -96,7 +96,11 @@ class Component:
             header = msgspec.json.decode(json.loads(data[8 : 8 + size])["__metadata__"][KEY], type=_Header)
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FormatError("not a component: no safetensors file that taftcache wrote", got=str(error)) from error
+            raise FormatError(
+                "not a component: no safetensors file that taftcache wrote",
+                got=str(error),
+                do="name a file that taftcache export-component wrote",
+            ) from error
         dual = tensors.pop(DUAL, None)
         if dual is not None and (dual.ndim != 2 or dual.dtype != torch.float64):
             raise FormatError(

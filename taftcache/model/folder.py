@@ -207,7 +207,9 @@ def read_description(folder: Path | str) -> Description:
         described = msgspec.json.decode((Path(folder) / DESCRIPTION).read_bytes(), type=Description)
         plain(described.component, DESCRIPTION)
     except (OSError, msgspec.DecodeError, RecipeError, RecursionError, UnicodeDecodeError) as error:
-        raise FormatError(f"no saved model at {folder}", got=str(error).splitlines()[0]) from error
+        raise FormatError(
+            f"no saved model at {folder}", got=str(error).splitlines()[0], do="name a folder that export-model wrote"
+        ) from error
     if described.format not in FORMATS:
         raise FormatError(
             f"the saved model has format {described.format}, which this release does not know",
@@ -257,7 +259,7 @@ def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
             raise _changed(network, WEIGHTS_NAME)
         return _assembled(described, tensors, backbone)
     except (OSError, SafetensorError) as error:
-        raise FormatError(f"no saved model at {folder}", got=str(error)) from error
+        raise FormatError(f"no saved model at {folder}", got=str(error), do="export it again") from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # timm and torch raise whatever they like for parts that do not fit
         raise _unfit(f"{type(error).__name__}: {error}") from error

@@ -133,6 +133,7 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
         raise RecipeError(
             "cannot compose in parallel: the shards are not disjoint, or the notions of neighbours differ",
             got=f"shards {', '.join(shards)}; {', '.join(sorted({s.relation for s in statements}))}",
+            do="compose components of different shards that were trained with one privacy.relation",
         )
     tuned = sorted({s.tuning for s in statements if s.tuning not in UNTUNED})
     return {

@@ -148,7 +148,11 @@ class _Moment(NamedTuple):
 def _moment(network: Network, spec: PrivacySpec, planned: Plan, sensitivity: float, norm: float, bits: Bits) -> _Moment:
     """Release them; where a descent follows, A alone is needed and takes the whole of a row's weight."""
     if not isinstance(network, TangentNetwork):
-        raise RecipeError(f"privacy.mechanism {spec.mechanism!r} trains tangent models only", got=type(network))
+        raise RecipeError(
+            f"privacy.mechanism {spec.mechanism!r} trains tangent models only",
+            got=type(network),
+            do='privacy.mechanism = "descent"',
+        )
     assert planned.moment is not None
     grid = Grid(1.0, sensitivity, planned.moment.multiplier)
     share = 1.0 if planned.step else 0.5

@@ -89,7 +89,7 @@ class Connection:
         if workers is None:
             workers = len(gpus) or cores
         if workers < 1:
-            raise RecipeError("workers must be 1 or more", got=f"--workers {workers}")
+            raise RecipeError("workers must be 1 or more", got=f"--workers {workers}", do="--workers 2, say")
         threads = threads or _pinned() or max(1, cores // workers)
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{timeout}s"}):
             own = processes(workers, threads, gpus, dashboard)

@@ -26,7 +26,11 @@ def write_bytes(file: Path, data: bytes) -> None:
             os.fsync(out.fileno())
         os.replace(partial, file)
     except OSError as error:
-        raise StoreWriteError(f"cannot write {file}: {error.strerror}") from error
+        raise StoreWriteError(
+            f"cannot write {file}: {(error.strerror or str(error)).lower()}",
+            got=file,
+            do="name a place that can be written to",
+        ) from error
 
 
 def write_json(file: Path, report: object) -> None:

@@ -108,7 +108,7 @@ class StudentTrainingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     per_class: Count | None = None
     unlabelled: Literal["drop", "use"] = "drop"
     checkpoint: Count = 1
-    memory: str = "2GiB"
+    memory: Annotated[str, msgspec.Meta(description='a size such as "2GiB"')] = "2GiB"
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):

@@ -38,7 +38,7 @@ def test_a_file_is_the_old_one_where_a_write_fails(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(StoreWriteError, match="No space left") as error:
+    with pytest.raises(StoreWriteError, match="no space left") as error:
         write_bytes(file, b"new")
     assert str(file) in error.value.fault
     assert file.read_bytes() == b"old"

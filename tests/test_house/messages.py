@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from taftcache import errors
@@ -44,6 +44,14 @@ def messages(source: str) -> Iterator[Message]:
             text = _text(node.args[0]) if name in KINDS else None
             if text is not None:
                 yield Message(node.lineno, name, text)
+
+
+def without_advice(source: str, kinds: Iterable[str] = ("RecipeError", "ArgumentError")) -> Iterator[int]:
+    """Lines on which a file makes an error of these kinds, a user's own mistake, and does not say what to try."""
+    for node in ast.walk(ast.parse(source)):
+        made = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in kinds
+        if made and not any(keyword.arg in ("do", None) for keyword in node.keywords):
+            yield node.lineno
 
 
 def advice(source: str) -> Iterator[Message]:

@@ -46,7 +46,7 @@ class ArraySource:
             n = len(self._images)
         given = _named(file, arrays, label_key, "label_key")
         if given.size != n:  # before they are read: a file may declare more of them than there is memory
-            raise DataError(f"{file} has {n} images, but {given.size} labels")
+            raise DataError(f"{file} has {n} images, but {given.size} labels", do="write a label for each image")
         labels = np.asarray(given[()])
         names = texts(file, "classes", arrays["classes"][()]) if "classes" in arrays else None
         self.classes, indexes = label_indexes(file, labels.reshape(-1), names)
@@ -96,7 +96,11 @@ def _check_pixels(file: Path, images: Any) -> None:
     shape, channels = images.shape, (1, 3)
     square = len(shape) == 3 or (len(shape) == 4 and (shape[3] in channels or shape[1] in channels))
     if square and math.prod(shape[1:3]) > _PIXELS:
-        raise DataError(f"the images of {file} have more than the {_PIXELS} pixels of an image", got=list(shape))
+        raise DataError(
+            f"the images of {file} have more than the {_PIXELS} pixels of an image",
+            got=list(shape),
+            do="write them smaller: a backbone takes some hundred pixels a side",
+        )
     if not square or images.dtype != np.uint8 or (len(shape) and 0 in shape[1:]):
         raise DataError(
             f"the images of {file} are {images.dtype} {list(shape)}, which is not a form of uint8 pixels",
@@ -157,7 +161,7 @@ def _ids(file: Path, arrays: Mapping[str, Any], n: int, prefix: str) -> list[str
         return [f"{prefix}{file.stem}/{k:0{width}d}" for k in range(n)]
     ids = texts(file, key, arrays[key][()])
     if len(ids) != n:
-        raise DataError(f"{file} has {n} images, but {len(ids)} ids")
+        raise DataError(f"{file} has {n} images, but {len(ids)} ids", do="write an id for each image, or none")
     return ids
 
 
@@ -165,8 +169,8 @@ def texts(file: Path, key: str, values: Any) -> list[str]:
     """Text from numpy strings, bytes (HDF5) or integers."""
     array = np.asarray(values).reshape(-1)
     if array.dtype.kind not in "USOiuT":
-        raise DataError(f"{key} must be text or integers", got=f"{file}: {array.dtype}")
+        raise DataError(f"{key} must be text or integers", got=f"{file}: {array.dtype}", do="write it as text")
     try:
         return [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
     except UnicodeDecodeError as error:
-        raise DataError(f"{key} must be UTF-8 text", got=f"{file}: {error}") from error
+        raise DataError(f"{key} must be UTF-8 text", got=f"{file}: {error}", do="write it as UTF-8") from error

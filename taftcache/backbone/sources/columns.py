@@ -44,7 +44,11 @@ def read_table(place: Path) -> Table:
     try:
         table = _text(place) if place.suffix.lower() in TEXT else _arrow(place)
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:  # Arrow's errors are OSError and ValueError
-        raise DataError(f"the table {place} cannot be read", got=f"{type(error).__name__}: {error}") from error
+        raise DataError(
+            f"the table {place} cannot be read",
+            got=f"{type(error).__name__}: {error}",
+            do="write it again: its ending must be that of its format, and its text UTF-8",
+        ) from error
     if not all(len(column) for column in table.columns.values()) or not table.columns:
         raise DataError(
             f"the table {place} has no rows",

@@ -27,7 +27,9 @@ def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "") -> A
     try:
         handle = h5py.File(file, "r")
     except _FAULTS as error:
-        raise DataError(f"{file} cannot be read as HDF5", got=str(error)) from error
+        raise DataError(
+            f"{file} cannot be read as HDF5", got=str(error), do="write the file again, or name another"
+        ) from error
     try:
         found = {key: _dataset(handle, file, key) for key in dict.fromkeys((*handle, image_key, label_key))}
         arrays = {key: dataset for key, dataset in found.items() if dataset is not None}
@@ -67,11 +69,18 @@ def _check_storage(file: Path, key: str, node: h5py.Dataset) -> None:
     """DataError for filters that HDF5 would load as a plug-in, and chunks that take more memory than they should."""
     made = node.id.get_create_plist()
     if odd := {made.get_filter(k)[0] for k in range(made.get_nfilters())} - _FILTERS:
-        raise DataError(f"{file}: {key} needs the filter {min(odd)}, which would be loaded as a plug-in")
+        raise DataError(
+            f"{file}: {key} needs the filter {min(odd)}, which would be loaded as a plug-in",
+            do="write it with gzip, lzf, or no compression",
+        )
     if node.chunks is None and int(node.nbytes) > file.stat().st_size:
-        raise DataError(f"{file}: {key} has {node.nbytes} bytes, more than the file")
+        raise DataError(
+            f"{file}: {key} has {node.nbytes} bytes, more than the file", do="write the file again: it is cut off"
+        )
     if node.chunks is not None and math.prod(node.chunks) * node.dtype.itemsize > _MAX_CHUNK:
-        raise DataError(f"{file}: {key} has chunks of more than {_MAX_CHUNK} bytes", got=node.chunks)
+        raise DataError(
+            f"{file}: {key} has chunks of more than {_MAX_CHUNK} bytes", got=node.chunks, do="write smaller chunks"
+        )
 
 
 def _check_written(file: Path, key: str, node: h5py.Dataset) -> None:

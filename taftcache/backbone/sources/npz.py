@@ -35,7 +35,10 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> Ar
     try:
         with file.open("rb") as stream:
             if stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
-                raise DataError(f"{file} is not an npz archive but a single array")
+                raise DataError(
+                    f"{file} is not an npz archive but a single array",
+                    do="numpy.savez(FILE, images=…, labels=…) writes both",
+                )
             with zipfile.ZipFile(stream) as archive:
                 members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
                 needed = sum(entry.file_size for key, entry in members.items() if key in wanted)
@@ -47,7 +50,11 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> Ar
             f"{file} needs more memory than there is", got=str(error), do="write HDF5, which is read image by image"
         ) from error
     except FAULTS as error:
-        raise DataError(f"{file} cannot be read as npz without Python objects", got=str(error)) from error
+        raise DataError(
+            f"{file} cannot be read as npz without Python objects",
+            got=str(error),
+            do="numpy.savez of arrays of numbers and texts, not of objects",
+        ) from error
     return ArraySource("npz", file, arrays, image_key, label_key, prefix)
 
 

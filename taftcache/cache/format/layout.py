@@ -205,7 +205,9 @@ def resolve_chunk_rows(chunk_rows: int | Literal["auto"], tokens_shape: tuple[in
         raise RecipeError(f"tokens cannot be stored as {dtype!r}", do=f"use one of {_ONE_OF}")
     if min(tokens_shape) < 1:
         raise RecipeError(
-            "a row must have at least one token of at least one feature", got=f"[t, d] = {list(tokens_shape)}"
+            "a row must have at least one token of at least one feature",
+            got=f"[t, d] = {list(tokens_shape)}",
+            do="leave rows of no numbers out",
         )
     rows = auto_chunk_rows(tokens_shape, dtype) if chunk_rows == "auto" else int(chunk_rows)
     check_shape(tokens_shape, dtype, rows)

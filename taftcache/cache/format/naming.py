@@ -36,6 +36,7 @@ def check_object(name: str, suffix: str = ".safetensors") -> str:
         raise RecipeError(
             f"an object must be in one of the folders {', '.join(OBJECT_FOLDERS)}, with a suffix like '.safetensors'",
             got=f"{name!r}, suffix {suffix!r}",
+            do=f"a name like {OBJECT_FOLDERS[0]}/mine",
         )
     check_name(leaf)
     return name
@@ -49,5 +50,6 @@ def check_classes(classes: list[str]) -> list[str]:
         raise RecipeError(
             "a store must have at least one class, and no name of a class twice or empty",
             got=f"{len(classes)} classes" + (f", twice: {', '.join(twice)}" if twice else ""),
+            do="name each class once",
         )
     return classes

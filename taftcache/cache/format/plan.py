@@ -77,7 +77,7 @@ def next_name(names: Sequence[str]) -> str:
 def held_out(ids: Sequence[str], fraction: float, seed: int) -> set[str]:
     """The ids kept for testing: about ``fraction`` of them, each by its own keyed hash alone."""
     if not 0 <= fraction < 1:
-        raise RecipeError("the held-out fraction must be at least 0 and below 1", got=fraction)
+        raise RecipeError("the held-out fraction must be at least 0 and below 1", got=fraction, do="0.2, say")
     check_ids(ids)
     bound = int(fraction * 2**BITS)
     return {i for i in ids if _key("held-out", i, seed) < bound}

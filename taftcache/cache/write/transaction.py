@@ -170,7 +170,9 @@ class Transaction:
         entry = plain(entry, "entry")
         if clash := set(entry) & set(ledger.RESERVED):
             raise RecipeError(
-                "a ledger entry must not set the fields that the ledger sets", got=", ".join(sorted(clash))
+                "a ledger entry must not set the fields that the ledger sets",
+                got=", ".join(sorted(clash)),
+                do="give the fields other names",
             )
         self._entries.append(entry)
 

@@ -24,6 +24,7 @@ from taftcache.stages.writing import whole
 
 Scalar = str | int | float | bool | None
 MAX_BYTES = 16 << 30
+_EXPORTED = "name a file that taftcache export-component wrote"
 MAX_CLAIMS = 16 << 10  # of what a file says of itself; it is kept in the manifest, whose size is bounded
 PROMISE_STAYS = "its promise of privacy is not taken over: no ledger here has its releases, and a mean with it has no ε"
 
@@ -109,7 +110,11 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
         )
     given = Component.decode(data, base)
     if not torch.isfinite(given.delta).all():
-        raise CompositionError(f"cannot import {file}: its numbers are not finite", got="NaN or infinity")
+        raise CompositionError(
+            f"cannot import {file}: its numbers are not finite",
+            got="NaN or infinity",
+            do="export it again from where it was trained",
+        )
     if given.layout != base.trained(recipe.tangent.train):  # beside it nothing could be composed, or forgotten
         raise CompositionError(
             f"{file} is over other parameters than this store's components",
@@ -151,12 +156,18 @@ def _read(file: Path) -> bytes:
     try:
         status = file.stat()
         if not stat.S_ISREG(status.st_mode):  # a pipe may never end, and a device is no component
-            raise RecipeError(f"{file} is not a file", got=stat.filemode(status.st_mode))
+            raise RecipeError(f"{file} is not a file", got=stat.filemode(status.st_mode), do=_EXPORTED)
         if status.st_size > MAX_BYTES:
-            raise RecipeError(f"{file} has more than the {MAX_BYTES} bytes that a component may have")
+            raise RecipeError(
+                f"{file} has more than the {MAX_BYTES} bytes that a component may have",
+                got=f"{status.st_size} bytes",
+                do=_EXPORTED,
+            )
         return file.read_bytes()
     except OSError as error:
-        raise RecipeError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from error
+        raise RecipeError(
+            f"cannot read {file}: {(error.strerror or str(error)).lower()}", got=file, do=_EXPORTED
+        ) from error
 
 
 def _solve_claims(meta: dict[str, Any]) -> dict[str, Any]:

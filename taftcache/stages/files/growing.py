@@ -90,6 +90,7 @@ def _append(given: Vectors, path: Path | str, new_shard: bool, dry: bool, progre
             raise DataError(
                 f"the vectors of {given.path} are not as wide as those of {store.path}",
                 got=f"{given.tokens_shape[-1]} numbers, {shape[-1]} in the store",
+                do="append vectors of the same model, or import these into a store of their own",
             )
         class_indexes(store, given.classes)
         recipe = stored_at(store.path, parse_recipe(store.manifest.recipe, str(store.path)))

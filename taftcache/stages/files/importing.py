@@ -249,6 +249,7 @@ def _check(asked: _Request) -> None:
         raise DataError(
             f"cannot import {features.path}: it has {counted(len(features.classes), 'class')}, a classifier needs two",
             got=str(features.classes),
+            do="import rows of two classes or more; --labels names the array or file of their labels",
         )
     if asked.scaling not in SCALINGS:
         raise RecipeError(f"no scaling of vectors is called {asked.scaling!r}", do=" or ".join(SCALINGS))
@@ -264,6 +265,7 @@ def _check(asked: _Request) -> None:
         raise DataError(
             "the held-out rows have another shape than the others",
             got=f"{list(test.tokens_shape)} in {test.path}, {list(features.tokens_shape)} in {features.path}",
+            do="give held-out rows of the same model",
         )
     if unknown := sorted(set(test.classes) - set(features.classes)):
         raise DataError(

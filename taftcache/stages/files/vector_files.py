@@ -90,6 +90,7 @@ class Vectors:
             raise DataError(
                 f"{path} has labels that are not among its classes",
                 got=f"labels from {found.min()} to {found.max()}, {len(classes)} classes",
+                do="number the labels from 0, in the order of the classes",
             )
         if "" in classes:
             got = next((repr(i) for i, index in zip(known, indexes, strict=True) if not classes[index]), "a class")
@@ -288,6 +289,7 @@ def _spooled(path: Path, file: Any, name: str, spool: IO[bytes]) -> NDArray[Any]
             raise DataError(
                 f"the vectors of {path} are not lists of one length without gaps",
                 got=f"{lists.type}, lengths {sorted(map(str, lengths))[:4]}, {flat.null_count} values missing",
+                do="write as many numbers in each row, and leave rows without a vector out",
             )
         dtype = values.dtype
         spool.write(np.ascontiguousarray(values).tobytes())

@@ -55,7 +55,11 @@ def existing_folder(folder: Path | str) -> Path:
     """The folder; RecipeError where there is none."""
     path = Path(folder)
     if not path.is_dir():
-        raise RecipeError(f"cannot look through {path}: it is not a folder", got=str(path))
+        raise RecipeError(
+            f"cannot look through {path}: it is not a folder",
+            got=str(path),
+            do="name a folder of exports, models or reports",
+        )
     return path
 
 

@@ -72,7 +72,7 @@ def outliers(
     held = table.held_out
     train = len(table) - int(held.sum())
     if train < 2:
-        raise StoreError("a row alone has no neighbours", got=f"{train} training rows")
+        raise StoreError("a row alone has no neighbours", got=f"{train} training rows", do="append further rows")
     k = min(neighbour, train - 1)
     distances = _distances(mean_vectors(table, progress), train, k, progress)
     times = _relative(distances, table.label, ~held)

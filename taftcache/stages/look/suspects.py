@@ -85,7 +85,9 @@ def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = Non
     progress = progress or Silent()
     if not store.shards or len(store.classes) < 2:
         raise StoreError(
-            "no label can be told from others", got=f"{len(store.shards)} training shards, {len(store.classes)} classes"
+            "no label can be told from others",
+            got=f"{len(store.shards)} training shards, {len(store.classes)} classes",
+            do="append rows of a second class",
         )
     settings = settings_of(store)
     judges = _judges(store, settings)
