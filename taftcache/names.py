@@ -59,8 +59,11 @@ def scaling_of(identity: Mapping[str, Any]) -> str | None:
 
 
 def counted(count: int, thing: str) -> str:
-    """``1 row``, ``2 classes``; of several words the last is the one that changes."""
-    return f"{count} {thing}" + ("" if count == 1 else "es" if thing.endswith("s") else "s")
+    """``1 row``, ``2 classes``, ``3 entries``; of several words the last is the one that changes."""
+    if count == 1:
+        return f"1 {thing}"
+    many = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}es" if thing.endswith("s") else f"{thing}s"
+    return f"{count} {many}"
 
 
 def first_few(names: Sequence[str]) -> str:

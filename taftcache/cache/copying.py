@@ -28,6 +28,7 @@ from taftcache.cache.write.previous import forget
 from taftcache.cache.write.sweep import sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, StaleStore, StoreError
+from taftcache.names import counted
 
 BASE = "base/"
 _THREADS = 4
@@ -113,7 +114,7 @@ def _forgotten_there(
         there.consider(ledger.read_key(source.root if same else root, before), before.tombstones)
     if back := source.returned(there):
         raise StaleStore(
-            f"{source.path} has {len(back)} rows that were forgotten at {target}: it is an older state of the store",
+            f"{source.path} has {counted(len(back), 'row')} forgotten at {target}: it is an older state of the store",
             got=f"root digest {source.root_digest[:16]}, by {there.file or 'the tombstones of the target'}",
             do=f"name another place, or forget them in the source too: taftcache forget {source.path} --sample ID",
         )

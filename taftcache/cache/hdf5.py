@@ -26,6 +26,7 @@ from taftcache.cache.read.verify import OnProgress
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import DataError, FormatError, StaleStore, StoreError, StoreWriteError
+from taftcache.names import counted
 
 FORMAT = "taftcache-features"
 VERSIONS = (1, 2)
@@ -307,8 +308,8 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
     everyone = (i for part in file.shards.values() for i in part.ids)
     if back := TombstoneFile(path).match([*everyone, *(s.id for s in file.skipped)], ()):
         raise StaleStore(
-            f"cannot import {file.path}: {len(back)} of its samples were forgotten at {path}, and an export is imported"
-            " as a whole",
+            f"cannot import {file.path}: {counted(len(back), 'sample')} of it forgotten at {path}, and an export is"
+            " imported as a whole",
             do="import it into a new folder, and forget them there",
         )
     if FeatureStore.exists(path):

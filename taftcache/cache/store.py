@@ -43,6 +43,7 @@ from taftcache.errors import (
     StoreError,
     StoreNotFound,
 )
+from taftcache.names import counted
 
 
 class FeatureStore:
@@ -408,7 +409,7 @@ class FeatureStore:
         return str(self.path)
 
     def __repr__(self) -> str:
-        return f"<FeatureStore {self.path}: {len(self.manifest.shards)} shards, {self.root_digest[:16]}>"
+        return f"<FeatureStore {self.path}: {counted(len(self.manifest.shards), 'shard')}, {self.root_digest[:16]}>"
 
 
 def _not_opened(path: str | os.PathLike[str], error: OSError) -> StoreError:

@@ -12,7 +12,7 @@ from taftcache.backbone.model import Backbone
 from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.model.predictor import TangentModel
-from taftcache.names import epsilon_text
+from taftcache.names import counted, epsilon_text
 
 HERE = 'open_model(".")'  # in the snippet; a copy on a hub says where it is
 TIMM_HERE = "local-dir:."
@@ -165,7 +165,7 @@ def _scored(score: Score | None) -> Sequence[str]:
         return []
     low, high = score.interval
     return [
-        f"- Top-1 accuracy on {score.rows} held-out rows: {score.accuracy:.1%}"
+        f"- Top-1 accuracy on {counted(score.rows, 'held-out row')}: {score.accuracy:.1%}"
         f" ({low:.1%} to {high:.1%}, Wilson's interval at {score.level:.0%})."
     ]
 
@@ -206,17 +206,18 @@ def _use(native: bool) -> list[str]:
 def _made(said: ComponentMeta, private_parts: int) -> str:
     """How Δw came about, in a sentence."""
     if said.privacy is not None:
-        parts = f" Composed of {len(said.coefficients)} components." if said.coefficients is not None else ""
-        rows = f" Trained on about {said.rows} cached samples." if said.rows is not None else ""
+        parts = f" Composed of {counted(len(said.coefficients), 'component')}." if said.coefficients is not None else ""
+        rows = f" Trained on about {counted(said.rows, 'cached sample')}." if said.rows is not None else ""
         return f"Trained with differential privacy, see below.{rows}{parts}"
     if certificate := said.certificate:
         return (
-            f"Trained on {said.row_count} cached samples; gradient {certificate.relative_gradient:.1e} of its start in"
-            f" float64, so the distance to the one optimum is at most {certificate.distance_bound:.1e}."
+            f"Trained on {counted(said.row_count, 'cached sample')};"
+            f" gradient {certificate.relative_gradient:.1e} of its start in float64, so the distance to the one optimum"
+            f" is at most {certificate.distance_bound:.1e}."
         )
     if not said.members:
         return f"Taken in from a file, of {said.rows} cached samples, as that said: it has no certificate and no ε."
-    parts = f"Composed of {len(said.members)} components"
+    parts = f"Composed of {counted(len(said.members), 'component')}"
     if private_parts:
         return f"{parts}, {private_parts} of them trained with differential privacy; the others promise nothing: no ε."
     return f"{parts}; each has its certificate in the store."

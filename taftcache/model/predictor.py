@@ -24,7 +24,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import BackboneError, CompositionError, IdentityError, RecipeError, check_counts, first_line
 from taftcache.model.component import Component, read_base, read_component
-from taftcache.names import model_of, scaling_of
+from taftcache.names import counted, model_of, scaling_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.device import full_float32
 
@@ -180,7 +180,7 @@ class TangentModel(nn.Module):
         if moved := [name for name in self.component.layout if name not in config.head_names]:
             raise CompositionError(
                 "the model cannot be merged: more than its head has moved",
-                got=f"{len(moved)} other tensors moved, {moved[0]} among them",
+                got=f"{counted(len(moved), 'other tensor')} moved, {moved[0]} among them",
                 do="train the head alone, or save the tangent model itself",
             )
         model: Any = copy.deepcopy(self.backbone)

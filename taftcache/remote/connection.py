@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 
 from taftcache.errors import ClusterError, RecipeError
+from taftcache.names import counted
 
 try:
     import dask
@@ -138,7 +139,9 @@ class Connection:
         """One line for the user."""
         there = self.workers()
         hosts = {address.rpartition(":")[0] for address in there}
-        what = f"{len(there)} workers on {len(hosts)} host{'s' if len(hosts) > 1 else ''}, {self.threads} threads each"
+        what = (
+            f"{counted(len(there), 'worker')} on {counted(len(hosts), 'host')}, {counted(self.threads, 'thread')} each"
+        )
         return f"{what}; dashboard {self.dashboard}" if self.dashboard else what
 
     def workers(self) -> dict[str, int]:

@@ -26,4 +26,4 @@ def still_missing(store: FeatureStore) -> list[str]:
     if is_complete(store):
         return []
     there, planned = len(store.manifest.shards), planned_shards(store)
-    return [f"{there} of {planned} shards are here: taftcache {making_of(store)}, run again, makes the others"]
+    return [f"shards here: {there} of {planned}; taftcache {making_of(store)}, run again, makes the others"]

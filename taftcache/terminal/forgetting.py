@@ -83,7 +83,7 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         lines.append(f"out of the list of classes: {', '.join(report.classes)}")
     if report.dry_run:
         passes = ", ".join(f"{name} {n}" for name, n in report.passes.items())
-        lines.append(f"about {passes or 'no'} passes; {readable_size(report.bytes)} rewritten; nothing was changed")
+        lines.append(f"passes, about: {passes or 'none'}; {readable_size(report.bytes)} rewritten; nothing was changed")
         if times := report.expected_seconds.values():
             lines.append(f"an estimate: about {readable_time(sum(times))} to solve them on this machine")
     lines += [_proof(name, c) for name, c in report.certificates.items()]

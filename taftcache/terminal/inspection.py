@@ -194,7 +194,7 @@ def show_duplicates(report: DuplicatesReport) -> None:
     """Rows that are nearly the same, leaks first."""
     OUT.print(
         stacked(
-            f"{report.store}: {report.rows} rows, each with every other",
+            f"{report.store}: {counted(report.rows, 'row')}, each with every other",
             f"similarity of {report.threshold:g} and more: 1 is the same, 0 is as two rows at random",
         )
     )
@@ -208,8 +208,8 @@ def show_outliers(report: OutliersReport) -> None:
     rank = "" if report.neighbour == 1 else f"{ordinal(report.neighbour)} "
     OUT.print(
         stacked(
-            f"{report.store}: {report.rows} rows by the distance to the {rank}nearest training row, in medians of their"
-            " class",
+            f"{report.store}: {counted(report.rows, 'row')} by the distance to the {rank}nearest training row,"
+            " in medians of their class",
         )
     )
     table = plain_table("sample", "class", "times the median", "distance", "shard")
@@ -281,7 +281,7 @@ def _activations(a: Activations, dtype: str) -> Text:
         f"  max |x| {g['max_abs']:.4g}: {dtype} overflows at {g['headroom']:.3g} times that; mean ‖x‖"
         f" {g['mean_token_norm']:.4g}",
         "  NaN, infinities, overflow: none, extraction refuses them",
-        f"activations, {s['rows']} of {s['of']} rows (sampled now)",
+        f"activations, {s['rows']} of {counted(s['of'], 'row')} (sampled now)",
         f"  ‖x‖ {quantiles}  (at 0 / 5 / 50 / 95 / 100 %)",
         f"  {counted(s['outlier_channels'], 'outlier channel')}; the largest {worst} the median's",
         f"  {100 * s['zeros']:.2g} % zeros, {100 * s['subnormal']:.2g} % subnormal, {s['not_finite']} not finite",

@@ -157,7 +157,8 @@ def show_append(report: AppendReport) -> None:
             named = "" if report.root_digest == report.root_before else ", which taftcache inspect names"
             OUT.print(f"no row more: {counted(report.skipped, 'new sample')} skipped{named}")
         else:
-            OUT.print(f"Nothing to do: all {report.known - report.unread} samples are in the store, or were forgotten.")
+            known = counted(report.known - report.unread, "sample")
+            OUT.print(f"Nothing to do: {known}, each in the store or forgotten.")
         if report.unread:
             left = counted(report.unread, "sample")
             print_notes([f"{left} skipped before, and not to be read now either; once mended, append takes them in"])

@@ -98,7 +98,7 @@ BAD = {
     "label floats": ({"labels": LABELS / 2}, "labels must be text"),
     "label outside": ({"classes": np.array(["a", "b"])}, "has the label 2, but .* has 2 classes"),
     "one class": ({"labels": LABELS * 0}, "two classes"),
-    "ids short": ({"id": np.array(["a"])}, "6 images, but 1 ids"),
+    "ids short": ({"id": np.array(["a"])}, "6 images, but 1 id"),
     "ids twice": ({"id": np.array(list("abcdea"))}, "'a' more than once"),
     "id empty": ({"ids": np.array(["a", "b", "c", "d", "e", ""])}, "printable"),
     "classes twice": ({"classes": np.array(list("aab"))}, "'a' more than once"),

@@ -246,6 +246,6 @@ def test_an_export_from_before_a_request_is_refused_before_anything_is_made(path
     if not there:
         shutil.rmtree(path)
     before = tree(path) if there else None
-    with FeatureFile(file) as read, pytest.raises(StaleStore, match="1 of its samples were forgotten"):
+    with FeatureFile(file) as read, pytest.raises(StaleStore, match="1 sample of it forgotten"):
         restore(read, path)
     assert (tree(path) if there else path.exists() or None) == before

@@ -83,7 +83,7 @@ def test_key_is_fixed() -> None:
         (["a", "b\n"], 1, r"b\\n"),
         (["a", "b\ud800"], 1, "ud800"),
         (["x" * 1025], 1, "xxx"),
-        ([f"i{k}" for k in range(40)], 39, "leave empty"),
+        ([f"i{k}" for k in range(40)], 39, "40 samples over 39 shards, empty: 000"),
     ],
 )
 def test_bad_ids_are_named(ids, shards, says) -> None:

@@ -258,7 +258,7 @@ def test_rows_that_cannot_be(store, ids) -> None:
             writer.append(NO_ROWS, [], [], [Skipped("new", "x")])
     with store.writer("003", "train", tokens_shape=SHAPE) as writer:
         writer.append(NO_ROWS, [], [], [("gone", "unreadable")])
-        with pytest.raises(DataError, match="1 samples skipped"):
+        with pytest.raises(DataError, match="1 sample skipped"):
             writer.commit()
 
 

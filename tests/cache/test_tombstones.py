@@ -213,7 +213,7 @@ def test_an_older_state_is_not_copied_over_a_newer_one(path, tmp_path, beside) -
     if not beside:
         (tmp_path / "s.forgotten").unlink()
     before = tree(path)
-    with FeatureStore(tmp_path / "old") as store, pytest.raises(StaleStore, match="1 rows that were forgotten"):
+    with FeatureStore(tmp_path / "old") as store, pytest.raises(StaleStore, match="1 row forgotten at"):
         copy(store, path, update=True)
     assert tree(path) == before
     if beside:

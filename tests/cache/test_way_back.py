@@ -153,7 +153,7 @@ def test_no_way_back_where_a_file_is_missing(path) -> None:
     gone = next(path.glob("components/000-*"))
     raw = gone.read_bytes()
     gone.unlink()
-    with pytest.raises(StoreError, match="1 files that the root manifest before names are missing"):
+    with pytest.raises(StoreError, match="1 file missing that the root manifest before names"):
         go_back(path)
     gone.write_bytes(raw)
     assert tree(path) == now

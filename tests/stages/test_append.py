@@ -307,7 +307,7 @@ def test_what_cannot_be_appended(few, images, tmp_path):
         )
     (images / "9").mkdir()
     shutil.copy(next(images.glob("1/*.png")), images / "9")
-    with pytest.raises(DataError, match="other classes, the first: '9'"):
+    with pytest.raises(DataError, match="1 other class, the first: '9'"):
         taftcache.append(asked(few, images))
     assert tree(few, but=("staging/",)) == before
     shutil.rmtree(images / "9")

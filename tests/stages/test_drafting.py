@@ -172,10 +172,10 @@ def test_images_that_do_not_decode_are_left_out(place):
         sorted((place / "images" / "1").iterdir())[k].write_bytes(b"none")
     report = taftcache.init_recipe("images")
     (note,) = report.notes
-    assert note.startswith("2 of 42 images looked at do not decode; they are left out: 1/")
+    assert note.startswith("of 42 looked at, 2 images cannot be decoded; left out: 1/")
     assert load_recipe("images.toml").data.unreadable == "skip"
     report = taftcache.init_recipe("images", force=True, overrides=["data.unreadable=stop"])
-    assert "do not decode; a run stops there: 1/" in report.notes[0]
+    assert "cannot be decoded; a run stops there: 1/" in report.notes[0]
 
 
 def test_every_image_is_looked_at_as_long_as_it_takes_seconds(place, monkeypatch):
@@ -184,7 +184,7 @@ def test_every_image_is_looked_at_as_long_as_it_takes_seconds(place, monkeypatch
     broken = sorted((as_splits(place) / "test" / "1").iterdir())[0]
     broken.write_bytes(broken.read_bytes()[:60])
     report = taftcache.init_recipe("set", "a.toml")
-    assert report.notes == ["1 of 42 images looked at do not decode; they are left out: test/1/" + broken.name]
+    assert report.notes == ["of 42 looked at, 1 image cannot be decoded; left out: test/1/" + broken.name]
     monkeypatch.setattr(looking, "SECONDS", -1)
     report = taftcache.init_recipe("images", "b.toml")
     assert report.notes == [
@@ -217,7 +217,7 @@ def test_files_that_a_table_lists_and_that_are_not_there_stop_it(place):
     table["file_name"][6] = "1/none.png"  # to test on
     table["file_name"][20] = "2/none.png"
     file = write(place / "images" / "a.csv", table)
-    with pytest.raises(DataError, match=r"2 of 42 images that .* lists are not there") as caught:
+    with pytest.raises(DataError, match=r"missing: 2 of 42 images that .* lists") as caught:
         taftcache.init_recipe(file)
     assert (caught.value.got, "data.unreadable=skip" in caught.value.do) == ("2/none.png, 1/none.png", True)
     assert not list(place.glob("*.toml"))

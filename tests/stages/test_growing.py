@@ -198,7 +198,7 @@ def test_files_are_appended_by_command(early, tmp_path):
     for more, says in (
         (["--dry-run"], "nothing was added"),
         ([], f"{LATER.sum()} rows made"),
-        ([], f"all {LATER.sum()} samples are in the store"),
+        ([], f"{LATER.sum()} samples, each in the store"),
     ):
         result = CliRunner().invoke(app, [*given, *more])
         assert result.exit_code == 0

@@ -89,7 +89,7 @@ def test_a_store_that_is_not_finished_says_so(store, capsys):
     with open_store(store) as opened:
         with opened.transaction() as change:
             change.drop_shard("held-out")
-        said = "2 of 3 shards are here: taftcache extract, run again, makes the others"
+        said = "shards here: 2 of 3; taftcache extract, run again, makes the others"
         assert taftcache.inspect(opened).notes == [said]
         assert taftcache.train(opened).notes == [said]
         with pytest.raises(StoreError, match="no held-out rows") as error:
@@ -98,7 +98,7 @@ def test_a_store_that_is_not_finished_says_so(store, capsys):
     assert said in taftcache.audit(store).notes
     with pytest.raises(SystemExit, match="0"):
         main(["inspect", str(store)])
-    assert "2 of 3 shards are here" in " ".join(capsys.readouterr().out.split())
+    assert "shards here: 2 of 3" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_class_and_a_shard(finished):

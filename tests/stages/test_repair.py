@@ -124,7 +124,7 @@ def test_labels_of_several_classes_that_left_the_images_are_not_guessed(later):
     flip(path / shard.at / "labels" / "c.0")
     before = tree(path)
     report = taftcache.verify(path, repair=True, overrides=[f"data.train={folder}"])
-    assert "2 rows of shard 000 lost their labels, and their images left" in report.reasons[report.faults[0].file]
+    assert "shard 000 lost labels of 2 rows, whose images left" in report.reasons[report.faults[0].file]
     assert tree(path) == before
 
 

@@ -16,6 +16,7 @@ KINDS = {name for name in vars(errors) if isinstance(getattr(errors, name), type
     "RuntimeError",
     "NotImplementedError",
 }
+THINGS = "samples|ids|rows|images|classes|shards|labels|components|workers|tombstones|files|entries|receipts|vectors"
 GAP = "\N{HORIZONTAL ELLIPSIS}"  # stands where an f-string fills something in
 # A log that keeps one line must say that something failed: one of these words is in it, or two things are set
 # against each other ("class_weights has 2 values, the store has 10 classes").
@@ -52,6 +53,11 @@ def without_advice(source: str, kinds: Iterable[str] = ("RecipeError", "Argument
         made = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in kinds
         if made and not any(keyword.arg in ("do", None) for keyword in node.keywords):
             yield node.lineno
+
+
+def uncounted(source: str) -> list[str]:
+    """Numbers of things in f-strings that would be wrong of one: `names.counted` says them."""
+    return re.findall(rf"(?<!of )(?<!of the ){{len\([^{{}}]*\)}} (?:(?!of)[a-z-]+ )?(?:{THINGS})\b", source)
 
 
 def advice(source: str) -> Iterator[Message]:

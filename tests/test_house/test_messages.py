@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from taftcache.names import counted
 from tests.test_house.imports import PACKAGE
-from tests.test_house.messages import advice, faults, form, messages, without_advice
+from tests.test_house.messages import advice, faults, form, messages, uncounted, without_advice
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -31,6 +32,20 @@ def test_who_made_a_mistake_is_told_what_to_try():
     """Of a recipe, an option or an argument: whoever wrote it can put it right."""
     found = [f"{f}, line {line}" for f in FILES for line in without_advice(f.read_text(encoding="utf-8"))]
     assert found == []
+
+
+def test_one_thing_is_no_plural():
+    stored = {"statement.py"}  # whose words are bytes of a component
+    files = [file for file in FILES if file.parent.name != "paper" and file.name not in stored]
+    assert [(file.name, text) for file in files for text in uncounted(file.read_text(encoding="utf-8"))] == []
+
+
+def test_things_are_counted():
+    counts = [counted(n, thing) for thing in ("row", "other class", "pass", "entry") for n in (0, 1, 2)]
+    assert counts == [
+        "0 rows", "1 row", "2 rows", "0 other classes", "1 other class", "2 other classes",
+        "0 passes", "1 pass", "2 passes", "0 entries", "1 entry", "2 entries",
+    ]  # fmt: skip
 
 
 def test_raise_sites_are_found():

@@ -19,6 +19,7 @@ from PIL import Image
 from taftcache.backbone.sources.base import Item, check_items, decoding, description
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
+from taftcache.names import counted
 
 _EXPANDED = 64 << 20  # bytes that any file may expand to
 _RATIO = 100  # and how many for each of its own; deflate reaches a thousand, with zeros
@@ -46,7 +47,10 @@ class ArraySource:
             n = len(self._images)
         given = _named(file, arrays, label_key, "label_key")
         if given.size != n:  # before they are read: a file may declare more of them than there is memory
-            raise DataError(f"{file} has {n} images, but {given.size} labels", do="write a label for each image")
+            raise DataError(
+                f"{file} has {counted(n, 'image')}, but {counted(given.size, 'label')}",
+                do="write a label for each image",
+            )
         labels = np.asarray(given[()])
         names = texts(file, "classes", arrays["classes"][()]) if "classes" in arrays else None
         self.classes, indexes = label_indexes(file, labels.reshape(-1), names)
@@ -161,7 +165,9 @@ def _ids(file: Path, arrays: Mapping[str, Any], n: int, prefix: str) -> list[str
         return [f"{prefix}{file.stem}/{k:0{width}d}" for k in range(n)]
     ids = texts(file, key, arrays[key][()])
     if len(ids) != n:
-        raise DataError(f"{file} has {n} images, but {len(ids)} ids", do="write an id for each image, or none")
+        raise DataError(
+            f"{file} has {counted(n, 'image')}, but {counted(len(ids), 'id')}", do="write an id for each image, or none"
+        )
     return ids
 
 

@@ -12,6 +12,7 @@ import blake3
 from PIL import Image
 
 from taftcache.errors import DataError, UnreadableImage
+from taftcache.names import counted
 
 
 class Item(NamedTuple):
@@ -67,7 +68,7 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item]) -> No
             )
         if not 0 <= item.label < len(classes):
             raise DataError(
-                f"{item.id} has the label {item.label}, but {place} has {len(classes)} classes",
+                f"{item.id} has the label {item.label}, but {place} has {counted(len(classes), 'class')}",
                 got=f"label {item.label}",
                 do="correct the labels or the list of classes",
             )

@@ -16,6 +16,7 @@ from taftcache.backbone.sources.table import TableSource
 from taftcache.backbone.sources.timm_dataset import TimmSource
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError
+from taftcache.names import counted
 
 
 def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
@@ -49,7 +50,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     shared = {item.id for item in train.items} & {item.id for item in test.items}
     if shared:
         raise DataError(
-            f"{len(shared)} ids are in training and in test, but must be in one of them",
+            f"{counted(len(shared), 'id')} in training and in test, where each must be in one of them",
             got=f"in both: {_some(sorted(shared))}",
             do="remove the images from one of them or give them ids of their own",
         )

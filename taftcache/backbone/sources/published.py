@@ -16,6 +16,7 @@ from PIL import Image
 from taftcache.backbone.sources.base import Item, check_items, decoding, description
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.errors import DataError
+from taftcache.names import counted
 
 TRAINING_OF_CALTECH256 = 60  # a class; Caltech-256 has no published split
 
@@ -77,7 +78,11 @@ def open_published(name: str, root: Path) -> tuple[ListedSource, ListedSource]:
         )
     classes, train, test = dataset.read(place)
     if not train or not test:
-        raise DataError(f"the published split at {place} has an empty part", got=f"{len(train)} and {len(test)} images")
+        raise DataError(
+            f"the published split at {place} has an empty part",
+            got=f"{len(train)} and {counted(len(test), 'image')}",
+            do="unpack the whole archive there",
+        )
     return ListedSource(name, place, classes, train), ListedSource(name, place, classes, test)
 
 
@@ -85,7 +90,9 @@ def _lines(file: Path) -> list[str]:
     try:
         return [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the published list {file} cannot be read", got=str(error)) from error
+        raise DataError(
+            f"the published list {file} cannot be read", got=str(error), do="unpack the archive again"
+        ) from error
 
 
 def _caltech256(root: Path) -> tuple[list[str], Labelled, Labelled]:
@@ -179,7 +186,9 @@ def _matlab(file: Path, name: str) -> Iterable[Any]:
     try:
         return np.atleast_1d(loadmat(str(file), squeeze_me=True)[name])
     except (OSError, ValueError, KeyError, NotImplementedError) as error:
-        raise DataError(f"cannot read the variable {name} of {file}", got=str(error)) from error
+        raise DataError(
+            f"cannot read the variable {name} of {file}", got=str(error), do="unpack the archive again"
+        ) from error
 
 
 # Name → where it lies and its sizes, which estimates go by before anything is downloaded.

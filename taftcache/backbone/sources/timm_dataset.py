@@ -11,6 +11,7 @@ from timm.data.dataset_factory import create_dataset
 from taftcache.backbone.sources.base import Item, check_items, decoding, description
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
+from taftcache.names import counted
 
 
 class TimmSource:
@@ -34,7 +35,7 @@ class TimmSource:
                 do="check the name, root and the names of the splits; download the data first",
             ) from error
         if len(labels) != n:
-            raise DataError(f"{self._name} has {n} images, but {len(labels)} labels")
+            raise DataError(f"{self._name} has {counted(n, 'image')}, but {counted(len(labels), 'label')}")
         self.classes = names if names is not None else [str(k) for k in range(max(labels, default=-1) + 1)]
         self.items = [Item(id, label) for id, label in zip(self._ids(n, root, prefix), labels, strict=True)]
         check_items(self._name, self.classes, self.items)

@@ -6,6 +6,7 @@ import re
 
 from taftcache.cache.format.digest import SHORT, plain
 from taftcache.errors import RecipeError
+from taftcache.names import counted
 
 FILE = "manifest.json"
 MAX_BYTES = 32 << 20  # of the root manifest
@@ -49,7 +50,7 @@ def check_classes(classes: list[str]) -> list[str]:
         twice = sorted({repr(c) for c in classes if classes.count(c) > 1})[:5]
         raise RecipeError(
             "a store must have at least one class, and no name of a class twice or empty",
-            got=f"{len(classes)} classes" + (f", twice: {', '.join(twice)}" if twice else ""),
+            got=counted(len(classes), "class") + (f", twice: {', '.join(twice)}" if twice else ""),
             do="name each class once",
         )
     return classes

@@ -10,6 +10,7 @@ from typing import Literal
 from blake3 import blake3
 
 from taftcache.errors import DataError, RecipeError
+from taftcache.names import counted
 
 BITS = 128
 MAX_ID_BYTES = 1024
@@ -32,7 +33,7 @@ def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, s
     check_ids(ids)
     if len(ids) < shards:
         raise DataError(
-            f"{len(ids)} samples for {shards} shards leave shards empty",
+            f"{counted(len(ids), 'sample')} for {counted(shards, 'shard')} would leave shards empty",
             do="use fewer shards or more samples",
         )
     names = shard_names(shards)
@@ -49,8 +50,8 @@ def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, s
     empty = [name for name, part in parts.items() if not part]
     if empty:
         raise DataError(
-            f"the plan leaves {len(empty)} shards empty",
-            got=f"{len(ids)} samples over {shards} shards leave empty: {', '.join(empty[:8])}",
+            f"the plan leaves {counted(len(empty), 'shard')} empty",
+            got=f"{counted(len(ids), 'sample')} over {counted(shards, 'shard')}, empty: {', '.join(empty[:8])}",
             do='use fewer shards, another seed, or plan = "balanced"',
         )
     return {name: in_order(part, seed) for name, part in parts.items()}
@@ -105,7 +106,7 @@ def check_ids(ids: Sequence[str]) -> None:
         twice = [i for i, n in Counter(ids).items() if n > 1]
         raise DataError(
             "sample ids come more than once",
-            got=f"{len(twice)} ids more than once: {', '.join(map(repr, twice[:5]))}",
+            got=f"{counted(len(twice), 'id')} more than once: {', '.join(map(repr, twice[:5]))}",
             do="give every sample an id of its own",
         )
 

@@ -25,6 +25,7 @@ from taftcache.cache.format.layout import FileRef, ShardManifest
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.place.home import Home
 from taftcache.errors import FormatError, StoreError
+from taftcache.names import counted
 
 if TYPE_CHECKING:
     import zarr
@@ -59,7 +60,7 @@ class Shard:
         return self.rows
 
     def __repr__(self) -> str:
-        return f"<Shard {self.name}: {self.rows} rows, {self.role}, {self.digest[:16]}>"
+        return f"<Shard {self.name}: {counted(self.rows, 'row')}, {self.role}, {self.digest[:16]}>"
 
     @cached_property
     def manifest(self) -> ShardManifest:

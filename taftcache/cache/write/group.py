@@ -17,6 +17,7 @@ from taftcache.cache.format.layout import FileRef, ShardManifest, Statistics
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.place.folder import Folder
 from taftcache.errors import DataError, StoreError
+from taftcache.names import counted
 
 
 class ChunkRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -185,7 +186,7 @@ def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids:
     if given.shape != (len(ids), *tokens_shape) or not np.issubdtype(given.dtype, np.floating):
         raise DataError(
             "rows must be floats [b, t, d] with one id each",
-            got=f"{given.dtype} {list(given.shape)} for {len(ids)} ids and [t, d] = {list(tokens_shape)}",
+            got=f"{given.dtype} {list(given.shape)} for {counted(len(ids), 'id')} and [t, d] = {list(tokens_shape)}",
         )
     with np.errstate(over="ignore", under="ignore"):
         stored = np.ascontiguousarray(given, kind)
@@ -200,7 +201,8 @@ def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids:
         what, cure = "NaN" if np.isnan(row).any() else "Inf", "look at that sample and at the backbone's output"
     raise DataError(
         "features must be finite to be stored",
-        got=f"sample {ids[bad[0]]!r}: {what}" + (f" ({len(bad)} samples in this batch)" if len(bad) > 1 else ""),
+        got=f"sample {ids[bad[0]]!r}: {what}"
+        + (f" ({counted(len(bad), 'sample')} in this batch)" if len(bad) > 1 else ""),
         do=cure,
     )
 

@@ -15,6 +15,7 @@ from taftcache.cache.read.contents import no_store, read_manifest
 from taftcache.cache.write.sweep import sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import StoreError, StoreNotFound, StoreUnreachable
+from taftcache.names import counted
 
 
 def adds_only(old: Manifest, new: Manifest) -> bool:
@@ -80,7 +81,9 @@ def _go_back(root: Home, staging: Folder, beside: TombstoneFile) -> tuple[str, s
     if kept is None or (present is not None and kept.digest == present.digest):
         raise _none("no root manifest from before the last commit is kept")
     if missing := sorted(path for path in kept.files() if not root.exists(path)):
-        raise _none(f"{len(missing)} files that the root manifest before names are missing, {missing[0]} the first")
+        raise _none(
+            f"{counted(len(missing), 'file')} missing that the root manifest before names, {missing[0]} the first"
+        )
     if not (_remembers_all(root, kept, beside) if present is None else adds_only(kept, present)):
         raise _none("something was forgotten, or written to the ledger, since the root manifest before")
     root.swap(FILE, root.read(PREVIOUS, MAX_BYTES))

@@ -26,6 +26,7 @@ from taftcache.cache.write.commit import Committer
 from taftcache.cache.write.group import GroupWriter, ShardForm, chunk_record, describe, to_stored
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import DataError, StoreError, StoreWriteError, TaftcacheError
+from taftcache.names import counted
 
 REPAIR = "staging/repair"
 DERIVED = ("components", "models", "state")
@@ -202,7 +203,7 @@ class _DamagedShard:
             raise DataError(
                 f"which images are the rows of shard {name} is not known: its ids are lost, and images "
                 + ("that the store does not have were added to the data" if len(ids) > rows else "left the data"),
-                got=f"{len(ids)} images that can be, for {rows} rows",
+                got=f"{counted(len(ids), 'image')} that can be, for {counted(rows, 'row')}",
                 do="name a place that has the images of the store and no others: --set data.train=…",
             )
         return ids
@@ -216,7 +217,7 @@ class _DamagedShard:
             left = Counter({int(k): n for k, n in made.statistics.rows_per_class.items()}) - Counter(labels.values())
             if len(left) != 1:  # with one class left, it is theirs
                 raise DataError(
-                    f"{len(gone)} rows of shard {self._ref.name} lost their labels, and their images left the data",
+                    f"shard {self._ref.name} lost labels of {counted(len(gone), 'row')}, whose images left the data",
                     got=f"the first: {gone[0]!r}",
                     do="put them back, or name where the data lies now with --set data.train=…",
                 )

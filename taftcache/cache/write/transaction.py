@@ -22,6 +22,7 @@ from taftcache.cache.write.commit import Committer
 from taftcache.cache.write.group import GroupWriter, ShardForm
 from taftcache.cache.write.sweep import TRANSACTION
 from taftcache.errors import DataError, RecipeError, StoreError
+from taftcache.names import counted
 
 _UPDATES = ("identity", "classes", "plan", "recipe")
 
@@ -73,7 +74,7 @@ class Transaction:
             if not keep.any():
                 raise DataError(
                     f"the erasure would leave shard {name} empty",
-                    got=f"it takes all of its {len(old)} rows",
+                    got=f"it takes all it has, {counted(len(old), 'row')}",
                     do=f"drop the shard: Transaction.drop_shard({name!r})",
                 )
             new[name] = self._rewrite(old, keep)

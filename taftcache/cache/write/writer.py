@@ -19,6 +19,7 @@ from taftcache.cache.write.commit import Committer
 from taftcache.cache.write.group import ChunkRecord, GroupWriter, to_stored
 from taftcache.cache.write.journal import Header, Journal, Line, Seal
 from taftcache.errors import DataError, IntegrityError, StoreError
+from taftcache.names import counted
 
 _QUEUE = 4
 """Chunks that may wait for the disk before `ShardWriter.append` does."""
@@ -125,7 +126,7 @@ class ShardWriter:
         if not self._ids:
             raise DataError(
                 f"cannot commit shard {self.name}: it has no rows",
-                got=f"{len(self._skipped)} samples skipped",
+                got=f"{counted(len(self._skipped), 'sample')} skipped",
                 do="use fewer shards, or look at the reasons for which the samples were skipped",
             )
         while self._pending:

@@ -212,7 +212,7 @@ class NewSamples:
         elif training and spec.plan != "hash":
             raise RecipeError(
                 "cannot append to the shards of a balanced plan: one more sample would move others to other shards",
-                got=f"{len(training)} new samples for a store with plan = {spec.plan!r}",
+                got=f"{counted(len(training), 'new sample')} for a store with plan = {spec.plan!r}",
                 do="put them into a shard of their own: --new-shard, or new_shard=True",
             )
         else:

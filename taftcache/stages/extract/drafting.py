@@ -94,8 +94,8 @@ def init_recipe(
     recipe = _recipe(values, overrides)
     skip = recipe.data.unreadable == "skip"
     if pixels.unreadable:
-        fault = f"{len(pixels.unreadable)} of {pixels.tried:,} images looked at do not decode"
-        notes.append(f"{fault}; {'they are left out' if skip else 'a run stops there'}: {first_few(pixels.unreadable)}")
+        fault = f"of {pixels.tried:,} looked at, {counted(len(pixels.unreadable), 'image')} cannot be decoded"
+        notes.append(f"{fault}; {'left out' if skip else 'a run stops there'}: {first_few(pixels.unreadable)}")
     if pixels.tried < count:
         then = "left out" if skip else 'what stops a run, unless data.unreadable = "skip"'
         notes.append(f"{pixels.tried:,} of {count:,} images were looked at; another that does not decode is {then}")

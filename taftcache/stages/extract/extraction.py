@@ -231,8 +231,8 @@ def plan_images(recipe: Recipe, source: Source, test: Source | None) -> dict[str
     planned = plan_shards(recipe, ids, None if test is None else [item.id for item in test.items])
     if recipe.data.held_out > 0 and HELD_OUT not in planned:
         raise DataError(
-            f"data.held_out = {recipe.data.held_out} of {len(ids)} images holds out none",
-            got=f"{len(ids)} images",
+            f"data.held_out = {recipe.data.held_out} of {counted(len(ids), 'image')} holds out none",
+            got=counted(len(ids), "image"),
             do="hold out a larger fraction, or none: --set data.held_out=0",
         )
     return planned
@@ -244,7 +244,7 @@ def _without_forgotten(
     """Shards and classes without what was forgotten at the store's place before, and notes that say how much."""
     out = forgotten_items(forgotten, source, test)
     kept = {name: replace(s, ids=[i for i in s.ids if i not in out.all]) for name, s in shards.items()}
-    notes = [f"{len(out.ids)} images were forgotten here before and stay out"] if out.ids else []
+    notes = [f"{counted(len(out.ids), 'image')} forgotten here before, and left out"] if out.ids else []
     notes += closed_notes(out.closed.values())
     return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
 

@@ -14,7 +14,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.writer import ShardWriter
 from taftcache.errors import DataError
-from taftcache.names import CLASS
+from taftcache.names import CLASS, counted
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.progress import Progress
@@ -117,7 +117,7 @@ def class_indexes(store: FeatureStore, theirs: Sequence[str]) -> list[int]:
     if unknown := [name for name in theirs if name not in index and not store.is_forgotten(CLASS + name)]:
         raise DataError(
             f"{store.path} has no class {unknown[0]!r}, and a store's classes cannot be added to",
-            got=f"{len(unknown)} other classes, the first: {unknown[0]!r}",
+            got=f"{counted(len(unknown), 'other class')}, the first: {unknown[0]!r}",
             do="make a new store for the larger set of classes",
         )
     return [index.get(name, -1) for name in theirs]

@@ -16,6 +16,7 @@ from taftcache.backbone.sources.columns import is_table, read_table
 from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
 from taftcache.backbone.sources.table import SPLIT, missing_files
 from taftcache.errors import DataError, RecipeError, UnreadableImage
+from taftcache.names import counted
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")  # the first that is there is tested on
@@ -90,7 +91,7 @@ def check_there(place: Path, sources: Sequence[Source]) -> None:
     if missing := [id for source in sources for id in missing_files(source)]:
         more = len(missing) - 5
         raise DataError(
-            f"{len(missing)} of {sum(len(s.items) for s in sources)} images that {place} lists are not there",
+            f"missing: {len(missing)} of {counted(sum(len(s.items) for s in sources), 'image')} that {place} lists",
             got=", ".join(missing[:5]) + (f" and {more} more" if more > 0 else ""),
             do="correct the paths, or leave these images out: --set data.unreadable=skip",
         )
@@ -115,7 +116,7 @@ def look_at(sources: Sequence[Source]) -> Pixels:
     tried = len(sizes) + len(unreadable)
     if not sizes:
         raise DataError(
-            f"none of {tried} images looked at decodes",
+            f"none of {counted(tried, 'image')} looked at decodes",
             got=", ".join(sorted(unreadable)[:3]),
             do="look whether they are images, and whether this user may read them",
         )

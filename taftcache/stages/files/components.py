@@ -17,7 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import COMPONENTS, PRIVATE, component_of
+from taftcache.names import COMPONENTS, PRIVATE, component_of, counted
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.train.record import adopt
 from taftcache.stages.writing import whole
@@ -118,7 +118,7 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
     if given.layout != base.trained(recipe.tangent.train):  # beside it nothing could be composed, or forgotten
         raise CompositionError(
             f"{file} is over other parameters than this store's components",
-            got=f"{len(given.layout.shapes)} tensors; tangent.train = {recipe.tangent.train!r} has "
+            got=f"{counted(len(given.layout.shapes), 'tensor')}; tangent.train = {recipe.tangent.train!r} has "
             f"{len(base.trained(recipe.tangent.train).shapes)}",
             do="use the same [tangent] section on both sides",
         )

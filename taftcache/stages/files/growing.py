@@ -14,6 +14,7 @@ from taftcache.cache.format.plan import held_out
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, StoreError
+from taftcache.names import counted
 from taftcache.recipe import Recipe, parse_recipe, stored_at
 from taftcache.stages.extract.appending import AppendReport, NewSamples
 from taftcache.stages.extract.filling import class_indexes
@@ -89,7 +90,7 @@ def _append(given: Vectors, path: Path | str, new_shard: bool, dry: bool, progre
         if list(given.tokens_shape) != (shape := store.identity["cut"]["shape"]):
             raise DataError(
                 f"the vectors of {given.path} are not as wide as those of {store.path}",
-                got=f"{given.tokens_shape[-1]} numbers, {shape[-1]} in the store",
+                got=f"{counted(given.tokens_shape[-1], 'number')}, {shape[-1]} in the store",
                 do="append vectors of the same model, or import these into a store of their own",
             )
         class_indexes(store, given.classes)

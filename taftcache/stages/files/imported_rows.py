@@ -13,6 +13,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import to_stored
 from taftcache.errors import DataError, StoreError
+from taftcache.names import counted
 from taftcache.stages.extract.filling import RowCounts, RowSink
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.progress import Progress
@@ -120,7 +121,9 @@ class ImportedRows:
         given = [i for i in shard.ids if not store.is_forgotten(i)]
         if there.sample_ids != given:
             others = sorted(set(given) ^ set(there.sample_ids))
-            _differs(store, f"{len(others)} samples of shard {shard.name} are in one alone, the first: {others[0]!r}")
+            _differs(
+                store, f"{counted(len(others), 'sample')} of shard {shard.name} in one alone, the first: {others[0]!r}"
+            )
         self._compare(store, there, part, place)
 
     def check_known(self, store: FeatureStore) -> None:

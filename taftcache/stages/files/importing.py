@@ -276,7 +276,7 @@ def _check(asked: _Request) -> None:
     if both := set(test.ids) & set(features.ids):
         raise DataError(
             "held-out rows have ids that others have, too",
-            got=f"{len(both)} ids, the first: {min(both)!r}",
+            got=f"{counted(len(both), 'id')}, the first: {min(both)!r}",
             do="give ids of their own (--ids, or ids=… and test=(x, y, ids)), or rename a file that makes them",
         )
 

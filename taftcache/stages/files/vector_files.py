@@ -21,6 +21,7 @@ from taftcache.cache.format.layout import check_shape
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.hdf5 import FeatureFile, StoredRows
 from taftcache.errors import DataError
+from taftcache.names import counted
 
 SUFFIXES = (".npy", ".npz", ".parquet", ".pq")
 _TABLES = (".csv", ".tsv")
@@ -78,10 +79,11 @@ class Vectors:
         known = (
             [f"{path.stem}/{k:08d}" for k in range(n)] if ids is None else texts(path, "ids", _words(path, "ids", ids))
         )
-        for what, count in (("labels", len(given)), ("ids", len(known))):
+        for what, count in (("label", len(given)), ("id", len(known))):
             if count != n:
                 raise DataError(
-                    f"{path} has {n} vectors, but {count} {what}", do=f"{_NAME}; a table begins with a line of names"
+                    f"{path} has {counted(n, 'vector')}, but {counted(count, what)}",
+                    do=f"{_NAME}; a table begins with a line of names",
                 )
         check_ids(known)
         classes, indexes = label_indexes(path, given, None if names is None else texts(path, "classes", names))
@@ -89,7 +91,7 @@ class Vectors:
         if found.min() < 0 or found.max() >= len(classes):
             raise DataError(
                 f"{path} has labels that are not among its classes",
-                got=f"labels from {found.min()} to {found.max()}, {len(classes)} classes",
+                got=f"labels from {found.min()} to {found.max()}, {counted(len(classes), 'class')}",
                 do="number the labels from 0, in the order of the classes",
             )
         if "" in classes:
@@ -160,7 +162,7 @@ def _check_classes(path: Path, classes: Sequence[str], n: int) -> None:
     if fractions:
         raise DataError(
             f"the labels of {path} are values, not classes",
-            got=f"{len(classes)} different numbers for {n} rows, such as {classes[0]}",
+            got=f"{counted(len(classes), 'different number')} for {counted(n, 'row')}, such as {classes[0]}",
             do="name the column of classes; values are fitted by TangentRegressor",
         )
 

@@ -80,7 +80,7 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
             found[path.parent, problem].append(path)
     for (parent, problem), paths in found.items():
         if len(paths) > SINGLY:
-            to.found("by-product", str(parent), f"{len(paths)} files, {paths[0].name} the first: {problem}")
+            to.found("by-product", str(parent), f"{counted(len(paths), 'file')}, {paths[0].name} the first: {problem}")
         else:
             for path in paths:
                 to.found("by-product", str(path), problem)

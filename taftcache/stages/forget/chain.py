@@ -91,7 +91,7 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
             "unnoticed; the next command that writes to the store completes it"
         )
     if lost and not back:
-        problem = f"it knows {len(lost)} tombstones that the store does not have; --replay takes them over"
+        problem = f"it knows {counted(len(lost), 'tombstone')} that the store does not have; --replay takes them over"
         to.found("tombstones", str(beside.file), problem)
 
 
@@ -143,21 +143,31 @@ def _ties(entries: Sequence[Entry], tombstones: Collection[str], to: Findings) -
             unlisted += said.classes_removed + (0 if said.ids else said.samples)
     if last is None:
         if there:
-            to.found("tombstones", "manifest.json", f"no receipt in the ledger names its {len(there)} tombstones")
+            to.found(
+                "tombstones",
+                "manifest.json",
+                f"{counted(len(there), 'tombstone')} that no receipt in the ledger names",
+            )
         return
     where = _place({"seq": last.seq})
     if last.tombstones_after is not None:
         if ledger.commitment(there)[ledger.AFTER] != last.tombstones_after:
-            problem = f"its {len(there)} tombstones are not those that {where}, the last entry to change them, left"
+            problem = f"{counted(len(there), 'tombstone')}, not those that {where}, the last entry to change them, left"
             to.found("tombstones", "manifest.json", problem)
         return
     if lost := named - there:
-        to.found("tombstones", "manifest.json", f"{len(lost)} tombstones that receipts up to {where} name are gone")
+        to.found(
+            "tombstones",
+            "manifest.json",
+            f"{counted(len(lost), 'tombstone')} gone, of those that receipts up to {where} name",
+        )
     more = there - named
     if len(more) > unlisted:
         to.found("tombstones", "manifest.json", f"no receipt names {len(more) - unlisted} of its tombstones")
     elif more:
-        to.notes.append(f"{len(more)} tombstones cannot be tied to a receipt, which earlier releases did not list")
+        to.notes.append(
+            f"{counted(len(more), 'tombstone')} cannot be tied to a receipt, which earlier releases did not list"
+        )
 
 
 def _dates(entries: Sequence[Entry], to: Findings) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, StoreError
+from taftcache.names import counted
 from taftcache.report.write import write_json
 from taftcache.stages.forget.finding import Findings
 
@@ -66,7 +67,7 @@ def check_pin(store: FeatureStore, file: Path, to: Findings) -> None:
     if pin.store != now.store:
         to.found("head", str(file), "it was written for another store")
     elif pin.entries > now.entries:
-        to.found("head", str(file), f"the ledger had {pin.entries} entries, and has {now.entries}")
+        to.found("head", str(file), f"the ledger had {counted(pin.entries, 'entry')}, and has {now.entries}")
     elif _head_after(store, pin.entries) not in (pin.head, None):
         to.found("head", str(file), f"entry {pin.entries} of the ledger is another than it was")
 

@@ -78,7 +78,7 @@ def read_ids(file: Path) -> list[str]:
     # Nothing else is taken off: an id may begin or end with a blank, and without it be another sample's.
     ids = [line.removesuffix("\r") for line in lines if line.strip()]
     if not ids:
-        raise RecipeError(f"{file} names no id", got=f"{len(raw)} bytes", do=_LISTED)
+        raise RecipeError(f"{file} names no id", got=counted(len(raw), "byte"), do=_LISTED)
     return ids
 
 

@@ -48,9 +48,13 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
     for name, ids in sorted(store.staged_ids().items()):
         where = f"staging, shard {name}"
         if forgotten := sum(map(store.is_forgotten, ids)):
-            to.found("staged row", where, f"{forgotten} rows of forgotten ids, of an extraction that was stopped")
+            to.found(
+                "staged row", where, f"{counted(forgotten, 'row')} of forgotten ids, of an extraction that was stopped"
+            )
         elif ids:
-            to.notes.append(f"{where}: {len(ids)} samples of an extraction that was stopped; audited once it is done")
+            to.notes.append(
+                f"{where}: {counted(len(ids), 'sample')} of an extraction that was stopped; audited once it is done"
+            )
 
 
 def check_names(store: FeatureStore, to: Findings) -> None:

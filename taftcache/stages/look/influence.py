@@ -16,7 +16,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import SolveError, UnknownSample, check_counts
 from taftcache.model.predictor import TangentModel
-from taftcache.names import model_of
+from taftcache.names import counted, model_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.solve.leave_one_out import CLOSED, METHODS, leave_one_out
@@ -270,6 +270,6 @@ def _objective(settings: Settings, part: ModelPart) -> Objective:
         raise SolveError(
             "no influence on a prediction but for the rescaled square loss with equal weights, a ridge and no prior",
             got=f"loss = {asked.loss!r}, class_weights = {asked.class_weights!r}, radius = {asked.radius},"
-            f" {len(recipe.prior.teachers)} teachers",
+            f" {counted(len(recipe.prior.teachers), 'teacher')}",
         )
     return Objective(loss=loss, ridge=part.component.record.certified.ridge, train=part.train)

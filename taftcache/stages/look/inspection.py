@@ -15,7 +15,7 @@ from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.names import PRIVATE, component_of, is_model
+from taftcache.names import PRIVATE, component_of, counted, is_model
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.look.row_table import no_class
 from taftcache.stages.look.statistics import Activations, activations
@@ -200,7 +200,8 @@ def look_at_files(store: FeatureStore) -> Integrity:
         named |= {f"{shard.at}/{name}" for name in shard.manifest.objects}
         there |= set(store.root.walk(shard.at))
     missing = sorted(named - there)
-    said = f"{len(missing)} of {len(named)} files are missing" if missing else f"all {len(named)} files there"
+    count = counted(len(named), "file")
+    said = f"{len(missing)} of {count} missing" if missing else f"{count} there"
     text = f"manifests verified, {said}; every byte: taftcache verify"
     return Integrity(files=len(named), missing=missing[:NAMED], text=text)
 

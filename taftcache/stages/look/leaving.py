@@ -17,7 +17,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, SolveError, StoreError, UnknownSample
 from taftcache.model.component import Component, read_component
-from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component
+from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, counted, is_component
 from taftcache.objective.problem import Problem
 from taftcache.solve.leave_one_out import moves
 from taftcache.stages.look.row_table import STEP_ROWS
@@ -170,7 +170,8 @@ def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) 
     if sum((shard.rows * classes) ** 3 for shard in kernels) > KERNEL_WORK:
         raise StoreError(
             "no exact influence of every sample: the shards' kernels are too large to invert for a page",
-            got=f"{max(shard.rows for shard in kernels)} rows of {classes} classes in a shard, {len(kernels)} shards",
+            got=f"{counted(max(shard.rows for shard in kernels), 'row')} of {counted(classes, 'class')} in a shard,"
+            f" {counted(len(kernels), 'shard')}",
             do="choose a sample and solve without it",
         )
     for shard in shards:

@@ -12,6 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, check_counts
+from taftcache.names import counted
 from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import mean_vectors
@@ -72,7 +73,7 @@ def outliers(
     held = table.held_out
     train = len(table) - int(held.sum())
     if train < 2:
-        raise StoreError("a row alone has no neighbours", got=f"{train} training rows", do="append further rows")
+        raise StoreError("a row alone has no neighbours", got=counted(train, "training row"), do="append further rows")
     k = min(neighbour, train - 1)
     distances = _distances(mean_vectors(table, progress), train, k, progress)
     times = _relative(distances, table.label, ~held)

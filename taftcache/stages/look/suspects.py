@@ -86,7 +86,7 @@ def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = Non
     if not store.shards or len(store.classes) < 2:
         raise StoreError(
             "no label can be told from others",
-            got=f"{len(store.shards)} training shards, {len(store.classes)} classes",
+            got=f"{counted(len(store.shards), 'training shard')}, {counted(len(store.classes), 'class')}",
             do="append rows of a second class",
         )
     settings = settings_of(store)

@@ -10,7 +10,7 @@ import msgspec
 from taftcache.backbone.device import resolve_device
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
-from taftcache.names import COMPONENTS, HEAD, component_of, is_model, shard_of
+from taftcache.names import COMPONENTS, HEAD, component_of, counted, is_model, shard_of
 from taftcache.objective.named import named_loss
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.solve.minimise import has_estimate
@@ -83,7 +83,8 @@ def check_goal(recipe: Recipe) -> None:
     if recipe.solver.tolerance == "decisive" and not estimated:
         raise RecipeError(
             'solver.tolerance = "decisive" has no estimate of what taking out a row moves with these settings',
-            got=f"loss = {asked.loss!r}, radius = {asked.radius}, method = {method!r}, {len(teachers)} teachers",
+            got=f"loss = {asked.loss!r}, radius = {asked.radius}, method = {method!r},"
+            f" {counted(len(teachers), 'teacher')}",
             do="give a number, or a square loss without ball and prior, by conjugate gradients",
         )
 
@@ -93,7 +94,7 @@ def check_class_weights(recipe: Recipe, classes: int) -> None:
     given = recipe.objective.class_weights
     if not isinstance(given, str) and len(given) != classes:
         raise RecipeError(
-            f"objective.class_weights has {len(given)} values, the store has {classes} classes",
+            f"objective.class_weights has {counted(len(given), 'value')}, the store has {counted(classes, 'class')}",
             got=given[:8],
             do='give one number for each class, or "balanced"',
         )

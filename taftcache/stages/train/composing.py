@@ -367,7 +367,7 @@ def composed(
     if not error <= PROOF_TOLERANCE:
         raise CompositionError(
             "the composed model's logits differ from the weighted sum of its members'",
-            got=f"relative error {error:.1e} on {rows.rows} rows",
+            got=f"relative error {error:.1e} on {counted(rows.rows, 'row')}",
         )
     total.meta.update(
         members=dict(members),

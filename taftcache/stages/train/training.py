@@ -13,7 +13,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import HEAD, component_of
+from taftcache.names import HEAD, component_of, counted
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.executor import Executor, Job
@@ -160,7 +160,7 @@ def _solved(
                 ),
             )
     else:
-        with progress.task(f"solve on {len(cluster.workers())} workers", len(jobs)) as task:
+        with progress.task(f"solve on {counted(len(cluster.workers()), 'worker')}", len(jobs)) as task:
             yield from cluster.components(store, settings.recipe, settings.base, jobs, keys, task)
 
 
