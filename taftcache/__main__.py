@@ -1,6 +1,19 @@
-"""``python -m taftcache``: the commands, where the script is not on the path."""
+"""Where the commands start: the script ``taftcache``, and ``python -m taftcache`` where it is not on the path."""
 
-from taftcache.cli import main
+import sys
+
+from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE
+
+
+def main() -> None:
+    """Run a command. Ctrl-C is answered in words while the commands are loaded, too, which takes part of a second."""
+    try:
+        from taftcache.cli import main as run_command
+    except KeyboardInterrupt:
+        print(f"taftcache: {INTERRUPTED}", file=sys.stderr)
+        sys.exit(INTERRUPTED_CODE)
+    run_command()
+
 
 if __name__ == "__main__":
     main()

@@ -32,6 +32,9 @@ from numbers import Integral
 from pathlib import PurePath
 from typing import Any
 
+INTERRUPTED = "interrupted; what was committed is kept, and the same command resumes from there"
+INTERRUPTED_CODE = 130  # as a shell has it
+
 
 class TaftcacheError(Exception):
     """Root of the tree: what went wrong (``fault``), what was ``got``, what to ``do`` about it."""

@@ -26,7 +26,7 @@ import taftcache
 from taftcache.cache.place.lock import waiting
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
 from taftcache.cli.options import print_error
-from taftcache.errors import StoreChanged, StoreWriteError, TaftcacheError, first_line
+from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE, StoreChanged, StoreWriteError, TaftcacheError, first_line
 from taftcache.terminal.console import OUT, complain, note
 
 # click's, or typer's own copy of it, whichever this typer has
@@ -36,7 +36,6 @@ AGAIN = 2  # times that a command begins anew where another process committed me
 EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory")
 EXHAUSTED_CODE = 137  # as where the system ends a process for it
-INTERRUPTED = "interrupted; what was committed is kept, and the same command resumes from there"
 
 
 class _Commands(TyperGroup):
@@ -75,9 +74,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            complain(f"taftcache: {INTERRUPTED}")
-            self._report("KeyboardInterrupt", INTERRUPTED, 130)
-            sys.exit(130)
+            self._interrupted()
         except UsageError as error:
             self._refuse(error)
         except BrokenPipeError as error:  # typer would end with a code that says nothing
@@ -88,6 +85,11 @@ class _Commands(TyperGroup):
             complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}")
             self._report("MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error)
             sys.exit(EXHAUSTED_CODE)
+
+    def _interrupted(self) -> NoReturn:
+        complain(f"taftcache: {INTERRUPTED}")
+        self._report("KeyboardInterrupt", INTERRUPTED, INTERRUPTED_CODE)
+        sys.exit(INTERRUPTED_CODE)
 
     def _unwritten(self, error: OSError) -> NoReturn:
         """The end of a command whose report could not be written."""
@@ -102,6 +104,8 @@ class _Commands(TyperGroup):
     def make_context(self, *arguments: Any, **named: Any) -> Any:
         try:
             return super().make_context(*arguments, **named)
+        except KeyboardInterrupt:
+            self._interrupted()
         except UsageError as error:  # of an option before the command
             if type(error).__name__ == "NoArgsIsHelpError":
                 raise  # the help itself

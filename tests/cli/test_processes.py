@@ -15,6 +15,7 @@ import torch
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli.options import complete_recipe
+from taftcache.errors import INTERRUPTED
 from tests import forked
 from tests.cli.making import refused
 from tests.stages.making import recipe, toml, tree
@@ -97,6 +98,32 @@ def test_interruption(cli, finished, tmp_path, monkeypatch, stage):
         assert [(meta["key"], meta["converged"]) for meta in there] == [("interrupted", False)] * (stage == "train")
     assert cli("run", file).code == 0
     assert tree(path) == tree(finished)
+
+
+EARLY = """
+import runpy, sys
+class Interrupting:
+    def find_spec(self, name, *more):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["taftcache", "forget", "x"]
+runpy.run_module("taftcache", run_name="__main__")
+"""
+
+
+def test_an_interruption_before_a_command_begins(cli, monkeypatch):
+    """While the commands are loaded, and while a command line is parsed: the same words, and no traceback."""
+    ended = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", f"taftcache: {INTERRUPTED}\n")
+
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.core.TyperGroup.make_context", interrupt)
+    outcome = cli("forget", "x", "--json")
+    assert (outcome.code, outcome.err) == (130, f"taftcache: {INTERRUPTED}\n")
+    assert outcome.json["fault"] == INTERRUPTED
 
 
 KILLED = """
