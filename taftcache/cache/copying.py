@@ -20,6 +20,7 @@ from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import PRIVATE
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import WriterLock
+from taftcache.cache.read.around import check_outside
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import OnProgress, verify
 from taftcache.cache.store import FeatureStore
@@ -66,6 +67,7 @@ def copy(
         StaleStore: rows of ``source`` were forgotten at the target. IntegrityError: ``source`` is damaged.
         StoreError: something else lies at the target. StoreWriteError.
     """
+    check_outside(target)
     manifest = source.manifest.encode()
     files = list(_files(source))
     total = sum(file.size for file in files)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from taftcache.cache.read.around import check_outside
 from taftcache.errors import StoreWriteError
 
 ADVICE = {
@@ -63,8 +64,9 @@ def writable(place: Path, *, folder: bool = False, again: bool = False) -> None:
         again: what is there is replaced, or gone on with.
 
     Raises:
-        StoreWriteError: something is there already; no folder, permission or space.
+        StoreWriteError: something is there already; no folder, permission or space; a place within a store.
     """
+    check_outside(place)
     try:
         with suppress(FileNotFoundError):
             os.lstat(_partial(place))  # refuses names that are too long

@@ -238,6 +238,7 @@ def show_predict(report: PredictReport) -> None:
         over = f" over {', then '.join(p.labels[1:])}" if p.labels[1:] else ""
         alike = p.alike and f"; right in {p.alike.right} of {p.alike.rows} held-out rows of such a margin"
         OUT.print(f"{p.image}: {p.labels[0]}{by}{over}{alike or ''}", soft_wrap=True)
+    print_notes(report.notes)
 
 
 def _accuracies(report: EvaluateReport) -> list[str]:

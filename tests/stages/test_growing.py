@@ -140,7 +140,7 @@ def test_what_a_row_changed_is_not_told_of_models_from_before(early, tmp_path, c
             taftcache.sample_influence(store, sample)
         old = taftcache.evaluate(store)
         show_evaluate(old)
-        assert "not solved from the rows that the store has now" in old.notes[0]
+        assert "not made from the rows and settings that the store has now" in old.notes[0]
         assert "components/000, components/001, models/exact" in old.notes[0]
         assert old.notes[0][:40] in capsys.readouterr().out
         taftcache.train(store)

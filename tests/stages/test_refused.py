@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -106,8 +107,17 @@ OTHERS = [
     ("export {S} {T}/new --format csv", "csv"),
     ("convert {S} {T}/full --dtype float32", "full"),
     ("convert {S} {T}/new --dtype int4", "int4"),
-    ("convert {S} {S}/within --dtype float32", "within the store itself"),
-    ("copy {S} {S}/models/within", "within the store itself"),
+    ("convert {S} {S}/within --dtype float32", "it lies in a store"),
+    ("copy {S} {S}/models/within", "it lies in a store"),
+    ("report {S} -o {S}/manifest.json --no-neighbours", "it lies in a store"),
+    ("report {S} -o {S}/models/page.html --no-neighbours", "it lies in a store"),
+    ("report {S} -o {S}.forgotten --no-neighbours", "remembers what was forgotten"),
+    ("export {S} {S}/rows.npz --format npz", "it lies in a store"),
+    ("export-model {S} {S}/model", "it lies in a store"),
+    ("export-component {S} 000 {S}/one.safetensors", "it lies in a store"),
+    ("audit {S} --head {S}/head.json", "it lies in a store"),
+    ("import {T}/vectors.npz {S}/shards/within", "it lies in a store"),
+    ("extract {T}/within.toml", "it lies in a store"),
     ("import {T}/broken.safetensors {S}", "broken"),
     ("append {T}/other.toml", "store"),
     ("extract {T}/other.toml", "store.seed"),
@@ -134,6 +144,9 @@ def files(finished, tmp_path_factory) -> Path:
     (folder / "nan.safetensors").write_bytes(dataclasses.replace(one, delta=one.delta * torch.nan).encode())
     (folder / "base.safetensors").write_bytes(dataclasses.replace(one, base_digest="0" * 64).encode())
     (folder / "broken.safetensors").write_bytes(b"\xff" * 100)
+    np.savez(
+        folder / "vectors.npz", features=np.arange(800.0, dtype=np.float32).reshape(200, 4), labels=np.arange(200) % 2
+    )
     (folder / "full").mkdir()
     (folder / "full" / "file").write_text("in the way")
     return folder
@@ -148,6 +161,7 @@ def recipes(folder: Path, store: Path) -> None:
         "forget": {"forget": {"samples": ["nobody"]}, "objective": {"ridge": 1e-2}},
     }.items():
         toml(folder / f"{name}.toml", store, **sections)
+    toml(folder / "within.toml", store / "shards" / "within")
 
 
 class Place:

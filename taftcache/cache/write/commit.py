@@ -15,6 +15,7 @@ from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import LOCK, WriterLock
+from taftcache.cache.read.around import check_outside
 from taftcache.cache.read.contents import Contents, read_manifest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write import previous
@@ -192,6 +193,7 @@ _CLOSE = "commit or close the writer first"
 def create(path: str | os.PathLike[str], first: Manifest) -> None:
     """Make an empty store at ``path``, where nothing is yet: its root manifest is ``first``."""
     raw = first.encode()
+    check_outside(path)
     try:
         root, staging = open_home(path, make=True)
     except OSError as error:

@@ -18,6 +18,7 @@ from taftcache.cache.format.parts import Tombstones
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.failure import cause
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
+from taftcache.cache.read.around import REMEMBERED
 from taftcache.errors import FormatError, IntegrityError, StoreError, StoreWriteError
 
 FORMAT = "taftcache-forgotten"
@@ -232,7 +233,7 @@ def _same(hashes: frozenset[str], others: Iterable[str]) -> bool:
 
 
 def _beside(store: Path) -> Path:
-    return store.with_name(f"{store.name}.forgotten")
+    return store.with_name(store.name + REMEMBERED)
 
 
 def _read(file: Path) -> _File | None:

@@ -13,7 +13,7 @@ from taftcache.cache.copying import copy as copy_files
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import take_over
-from taftcache.errors import ArgumentError, RecipeError, StoreError
+from taftcache.errors import ArgumentError, RecipeError
 from taftcache.names import is_model, made_by
 from taftcache.recipe_sections import Stored
 from taftcache.stages.progress import Progress, Silent, Task
@@ -57,7 +57,6 @@ def copy(source: Place, target: Path | str, progress: Progress | None = None, *,
     """
     begin = time.perf_counter()
     with FeatureStore(source) as store, (progress or Silent()).task("copy", None) as task:
-        _check_apart(store, target)
         done = copy_files(store, target, update=update, progress=_noting(task, 1e6, "MB"))
         made = FeatureStore(target)
         take_over(store, made)
@@ -70,13 +69,6 @@ def copy(source: Place, target: Path | str, progress: Progress | None = None, *,
             there=done.there,
             seconds=time.perf_counter() - begin,
         )
-
-
-def _check_apart(store: FeatureStore, target: Path | str) -> None:
-    """StoreError for a target within the store's own folder, where what is forgotten would stay."""
-    place = Path(target).resolve()
-    if Path(store.path).resolve() in place.parents:
-        raise StoreError(f"cannot write {target} within the store itself", got=str(place), do="name another folder")
 
 
 def convert(
@@ -105,7 +97,6 @@ def convert(
             do="name one: --dtype float32 or --chunk-rows 16; taftcache copy copies a store as it is",
         )
     with FeatureStore(source) as store, (progress or Silent()).task("convert", None) as task:
-        _check_apart(store, target)
         made = convert_rows(
             store,
             target,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,8 +14,6 @@ from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of
 from taftcache.names import (
     COMPONENTS,
-    EXACT,
-    HEAD,
     MEAN,
     PRIVATE,
     WEIGHTED,
@@ -29,7 +26,7 @@ from taftcache.stages.forget.certificates import check_certificate
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.checks import STAYS, imported
-from taftcache.stages.train.composing import current_key
+from taftcache.stages.train.outdated import key_of
 from taftcache.stages.train.private_claims import claim_problems
 from taftcache.stages.train.private_records import KEYS
 from taftcache.stages.train.record import settings_of, subtracted
@@ -54,7 +51,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     shards = {shard.name: shard for shard in store.shards}
     components = _components(store, settings, to)
     private = _private(store, components, to)
-    keys = _keys(store, settings, shards, to)
+    keys = _keys(store, settings, to)
     _origins(store, shards, {*private, *keys}, to)
     if there := imported(store):
         to.notes.append(f"{STAYS}: {', '.join(there)}")
@@ -135,17 +132,13 @@ def _origins(store: FeatureStore, shards: Mapping[str, Shard], known: Collection
             to.found("stale object", name, "it does not say that it was made from the rows that are there")
 
 
-def _keys(store: FeatureStore, settings: Settings, shards: Mapping[str, Shard], to: Findings) -> dict[str, str]:
+def _keys(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, str]:
     """The key of each component and model, by its name, as it would be made now; a finding where it could not be."""
     keys: dict[str, str] = {}
     for name in store.objects():
         try:
-            if name in (MEAN, WEIGHTED, EXACT):
-                keys[name] = _composed_key(store, name, settings)
-            elif name == HEAD:
-                keys[name] = settings.key(list(shards.values()), "head")
-            elif is_component(name) and shard_of(name) in shards:
-                keys[name] = settings.key([shards[shard_of(name)]], settings.train)
+            if (key := key_of(store, settings, name)) is not None:
+                keys[name] = key
         except (StoreUnreachable, UntrustedStore):
             raise
         except StoreError as error:  # a teacher of its prior is gone, or lacks a row
@@ -186,21 +179,6 @@ def _is_entry(entry: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> bool:
     told = {key: entry.get(key, said.get(key)) for key in ("private", "tuning")}
     told |= {key: entry.get(key) for key in ("releases", "shards")}
     return all(said.get(key) == value for key, value in told.items()) and meta.get("shards") == told["shards"]
-
-
-def _composed_key(store: FeatureStore, name: str, settings: Settings) -> str:
-    """The key of a composition whose members are as they are now; it may have been made before one was imported."""
-    objects = store.objects()
-    meta = objects[name].meta
-    if name == EXACT:
-        try:
-            members = json.loads(meta["key"])["start"]
-        except (KeyError, TypeError, ValueError):
-            members = {}
-    else:
-        members = meta.get("members", {})
-    now = {member: objects[member].digest for member in members if member in objects}
-    return current_key(store, settings, name, now)
 
 
 def _check_sum(name: str, total: Component, components: Mapping[str, Component], to: Findings) -> None:

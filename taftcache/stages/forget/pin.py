@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.read.around import check_outside
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, StoreError
 from taftcache.names import counted
@@ -73,7 +74,8 @@ def check_pin(store: FeatureStore, file: Path, to: Findings) -> None:
 
 
 def move_pin(store: FeatureStore, file: Path) -> None:
-    """Write the newest entry to ``file``, atomically; StoreWriteError where the disk refuses."""
+    """Write the newest entry to ``file``, atomically; StoreWriteError where the disk refuses, or within a store."""
+    check_outside(file)
     write_json(file, Pin.of(store))
 
 

@@ -24,10 +24,7 @@ from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import (
     BY_HELD_OUT,
-    EXACT,
-    HEAD,
     PRIVATE,
-    component_of,
     counted,
     first_few,
     is_component,
@@ -42,6 +39,7 @@ from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base
@@ -122,7 +120,7 @@ def evaluate(
     names = [name for name in store.objects() if is_model(name)]
     models = {name: read_component(store, name, settings.base) for name in names}
     tuned = _tuned(models) if rows is store.held_out else []
-    notes = [*_unlearned(store, rows), *_outdated(store, models), *tuned]
+    notes = [*_unlearned(store, rows), *outdated_notes(store, settings), *tuned]
     best = model_of(names)
     if without:
         every = [name for name in names if is_component(name)]
@@ -264,14 +262,6 @@ def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
         parts = own.coefficients.items()
         return sum(abs(mu) * (certified_distance(said, part) if part in said else inf) for part, mu in parts)
     return inf if own.certificate is None else own.certificate.distance_bound
-
-
-def _outdated(store: FeatureStore, models: Mapping[str, Component]) -> list[str]:
-    """A note on the models that were solved from other rows than the store has now: it grew since, say."""
-    every = [shard.digest for shard in store.shards]
-    rows = {component_of(shard.name): [shard.digest] for shard in store.shards} | {EXACT: every, HEAD: every}
-    old = [n for n, m in models.items() if n in rows and PRIVATE not in m.meta and m.record.row_digests != rows[n]]
-    return [f"not solved from the rows that the store has now: {', '.join(old)}; next: taftcache train"] if old else []
 
 
 def _hits(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,8 @@ from taftcache.stages.look.evaluation import held_out_margins
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.scaling import scaled
+from taftcache.stages.train.outdated import outdated_notes
+from taftcache.stages.train.record import settings_of
 
 LEAST_ALIKE = 20
 
@@ -29,13 +31,14 @@ LEAST_ALIKE = 20
 class PredictReport:
     """Predictions of one model, each with how often such a margin was right, where the store has held-out rows.
 
-    ``root_digest`` is that of the store it was read from, or was saved from.
+    ``root_digest`` is that of the store it was read from, or was saved from. notes: that the model is outdated.
     """
 
     store: Path
     root_digest: str
     model: str
     predictions: list[Prediction]
+    notes: list[str] = field(default_factory=list)
 
 
 def predict(
@@ -67,7 +70,10 @@ def predict(
         else:
             found = TangentModel.load(store, model, device, consent).predict(images, top)
         found = _beside_held_out(store, model, found, device, consent)
-        return PredictReport(store=store.path, root_digest=store.root_digest, model=model, predictions=found)
+        notes = outdated_notes(store, settings_of(store), model)
+        return PredictReport(
+            store=store.path, root_digest=store.root_digest, model=model, predictions=found, notes=notes
+        )
     if not is_model_folder(store):
         with FeatureStore(store) as opened:
             return predict(opened, images, model, top, device, consent)

@@ -48,6 +48,7 @@ from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import orphans
+from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private_records import deciding, is_current, new_key, put_keys, read_keys
 from taftcache.stages.train.record import (
     plan_without,
@@ -156,7 +157,10 @@ def train_private(
         spent=work.spent,
         budget=work.promise.epsilon,
         seconds=time.perf_counter() - begin,
-        notes=too_loose(work.promise.delta, {name: meta_of(objects[name].meta).rows for name in names}),
+        notes=[
+            *too_loose(work.promise.delta, {name: meta_of(objects[name].meta).rows for name in names}),
+            *([] if shards is None else outdated_notes(store, settings)),
+        ],
     )
 
 

@@ -19,6 +19,7 @@ from taftcache.stages.completeness import still_missing
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import check_coefficients, check_kept, imported, orphans
+from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import (
     plan_without,
     record_recipe,
@@ -101,7 +102,12 @@ def train(
         kept=kept,
         certificates={name: proven for name, meta in metas.items() if (proven := judged(meta))},
         seconds=time.perf_counter() - begin,
-        notes=[*still_missing(store), *unfinished(said), *_at_the_end(said)],
+        notes=[
+            *still_missing(store),
+            *unfinished(said),
+            *_at_the_end(said),
+            *([] if shards is None else outdated_notes(store, settings)),
+        ],
     )
 
 

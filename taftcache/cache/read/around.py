@@ -1,0 +1,57 @@
+"""Whether a place lies in a store, where nothing may lie but what its manifests name.
+
+What is put among a store's files by hand is no part of it: a forgotten id would stay in it unseen, and the next commit
+may sweep it away.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+
+from taftcache.cache.format.manifest import FILE, FORMAT, MAX_BYTES
+from taftcache.cache.place.address import is_bucket, open_home
+from taftcache.errors import StoreError, StoreWriteError
+
+REMEMBERED = ".forgotten"  # what ends the name of the file beside a store
+
+
+def check_outside(place: str | os.PathLike[str]) -> None:
+    """StoreWriteError where ``place`` lies in the folder of a store, or below its prefix, or ends in ``.forgotten``."""
+    if os.fspath(place).rstrip("/").endswith(REMEMBERED):
+        raise StoreWriteError(
+            f"cannot write {place}: that is where a store remembers what was forgotten",
+            got=f"a name that ends in {REMEMBERED}",
+            do="choose another name",
+        )
+    for above in _above(place):
+        if _is_store(above):
+            raise StoreWriteError(
+                f"cannot write {place}: it lies in a store, where nothing but the store's own files may",
+                got=f"a store at {above}",
+                do="name a place outside of it",
+            )
+
+
+def _above(place: str | os.PathLike[str]) -> Iterator[str]:
+    """What ``place`` lies in, from the nearest on."""
+    if is_bucket(place):
+        bucket, *prefix = os.fspath(place).rstrip("/").removeprefix("s3:").strip("/").split("/")
+        yield from reversed([f"s3://{whole}" for whole in accumulate([bucket, *prefix], "{}/{}".format)][:-1])
+    else:
+        yield from map(str, Path(place).resolve().parents)
+
+
+def _is_store(place: str) -> bool:
+    """Whether a root manifest lies there, damaged or not; another kind of program may have a file of that name too."""
+    with suppress(OSError, StoreError):
+        root, staging = open_home(place)
+        try:
+            return f'"{FORMAT}"'.encode() in root.read(FILE, MAX_BYTES)
+        finally:
+            root.close()
+            staging.close()
+    return False
