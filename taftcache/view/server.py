@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import FILE, MAX_BYTES
+from taftcache.cache.place.address import open_home
 from taftcache.cache.read.contents import read_manifest
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
@@ -174,11 +175,21 @@ class _Server(ThreadingHTTPServer):
 
 
 def _root_of(store: FeatureStore) -> str:
-    """What tells one state of the store from another: a digest of its manifest as it is now; "" where it is gone."""
+    """What tells one state of the store from another: a digest of its manifest as it is now; "" where it is gone.
+
+    At the store's place: the folder that was opened may lie elsewhere by now, and another in its stead.
+    """
     try:
-        return digest(store.root.read(FILE, MAX_BYTES))
+        root, staging = open_home(store.path)
     except OSError:
         return ""
+    try:
+        return digest(root.read(FILE, MAX_BYTES))
+    except OSError:
+        return ""
+    finally:
+        root.close()
+        staging.close()
 
 
 def _reason(error: OSError | OverflowError) -> str:

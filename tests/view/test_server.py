@@ -192,6 +192,10 @@ def test_a_page_serves_nothing_of_what_was_forgotten_since(seen, tmp_path):
         assert ask(server, at(server, ""))[0] == 200
         assert ask(server, at(server, f"sample?id={name}"))[0] == 404
         assert name not in json.loads(ask(server, at(server, "ids"))[1])["ids"]
+        path.rename(tmp_path / "elsewhere")
+        assert ask(server, at(server, "ids"))[0] == 410
+        (tmp_path / "elsewhere").rename(path)
+        assert ask(server, at(server, "ids"))[0] == 200
         shutil.rmtree(path)
         assert ask(server, at(server, "overview"))[0] == 410
         assert ask(server, at(server, ""))[0] == 409
