@@ -89,6 +89,7 @@ OTHERS = [
     ("forget {S} --file {T}/nowhere.txt", "nowhere.txt"),
     ("forget {S} --file {T}/broken.safetensors", "broken.safetensors"),
     ("forget {S} --sample {ID} --sign {T}/nowhere.pem", "nowhere.pem"),
+    ("forget {S} --sample {ID} --sign {T}/full", "/full: a folder is where a file must be"),
     ("audit {S} --head {T}/full", "/full: a folder is where a file must be"),
     ("forget {S} --sample {ID} --destroy-key", "destroy-key"),
     ("import-component {S} {T}/nowhere.safetensors", "nowhere"),
