@@ -70,7 +70,12 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
     name, file = component_of(name) if "/" not in (name := str(name)) else name, Path(file).expanduser()
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
     check_claim(store, name, component.meta)
-    data = replace(component, meta=public_fields(component.meta), dual=None).encode()
+    said = public_fields(component.meta)
+    counts = [store.objects()[one].meta["rows"] for one in component.record.members or () if one in store.objects()]
+    rows = sum(counts) or _rows(said)
+    if counts and PRIVATE not in said:  # a sum names its members alone, which tells nothing where they are not
+        said["rows"] = rows
+    data = replace(component, meta=said, dual=None).encode()
     with whole(file) as partial:
         partial.write_bytes(data)
     return ComponentReport(
@@ -80,7 +85,7 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
         file=file,
         bytes=len(data),
         base_digest=component.base_digest,
-        rows=_rows(component.meta),
+        rows=rows,
         changed=True,
     )
 
