@@ -117,6 +117,12 @@ def test_garbage_is_refused(data):
         Component.decode(data)
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_in_json_is_named(number):
+    with pytest.raises(FormatError, match=f"its metadata holds {number}, which is no number in JSON"):
+        Component.decode(with_header(f'{{"base_digest":"a","meta":{{"norm":{number}}}}}'))
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=80) | st.tuples(st.integers(0, 10**6), st.integers(1, 255)))
 def test_damaged_bytes_are_refused_or_still_a_component(damage):

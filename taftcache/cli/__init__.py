@@ -91,15 +91,15 @@ class _Commands(TyperGroup):
         self._report("KeyboardInterrupt", INTERRUPTED, INTERRUPTED_CODE)
         sys.exit(INTERRUPTED_CODE)
 
-    def _unwritten(self, error: OSError) -> NoReturn:
-        """The end of a command whose report could not be written."""
+    def _unwritten(self, error: OSError, exit_code: int = UNWRITTEN) -> NoReturn:
+        """The end of a command whose report could not be written; ``exit_code`` is that of the error it reports."""
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # nothing is tried again at the end of the process
         if not isinstance(error, BrokenPipeError):  # who reads has seen enough
             complain(
                 "taftcache: the report could not be written to standard output; what was committed is kept",
                 f"  got: {error.strerror}",
             )
-        sys.exit(UNWRITTEN)
+        sys.exit(exit_code)
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
         try:
@@ -134,8 +134,13 @@ class _Commands(TyperGroup):
                 formatter.write_dl([(name.ljust(widest), text) for name, text in rows])
 
     def _report(self, kind: str, fault: str, exit_code: int, got: object = None, do: str | None = None) -> None:
-        if self.as_json:
+        if not self.as_json:
+            return
+        try:
             print_error(kind, fault, exit_code, got, do)
+            sys.stdout.flush()
+        except OSError as error:
+            self._unwritten(error, exit_code)
 
 
 def _plain(text: str) -> str:

@@ -93,7 +93,7 @@ class Component:
         """
         try:
             size = int.from_bytes(data[:8], "little")
-            header = msgspec.json.decode(json.loads(data[8 : 8 + size])["__metadata__"][KEY], type=_Header)
+            header = _header(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FormatError(
@@ -119,6 +119,22 @@ class Component:
                 wrong = sorted(set(found.items()) ^ set(layout.shapes.items()))[:4]
                 raise FormatError("the component's parameters have other shapes than those of its base", got=wrong)
         return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta, dual)
+
+
+def _header(text: str) -> _Header:
+    """What a file says; FormatError that names NaN or an infinity, where the decoder names the place of a byte."""
+    try:
+        return msgspec.json.decode(text, type=_Header)
+    except msgspec.DecodeError:
+        json.loads(text, parse_constant=_no_number)
+        raise
+
+
+def _no_number(name: str) -> None:
+    raise FormatError(
+        f"not a component: its metadata holds {name}, which is no number in JSON",
+        do="name a file that taftcache export-component wrote",
+    )
 
 
 def read_base(

@@ -31,6 +31,7 @@ from taftcache.remote.processes import processes
 from taftcache.remote.worker import TOPIC, Admission, admitted, versions
 
 AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
+_A_CORE, _FEWEST = 4, 8  # workers that may be asked for: so many a core, and so many on any machine
 _TRIES = 3
 _LOOK = 0.5  # seconds between two looks at whether anybody still works
 
@@ -77,7 +78,8 @@ class Connection:
         machine can give them work.
 
         Args:
-            workers: by default as many as GPUs, or as processor cores.
+            workers: by default as many as GPUs, or as processor cores; RecipeError for more than four a core, where
+                that is more than eight and than there are GPUs.
             threads: ``OMP_NUM_THREADS`` where that is set, else the cores divided by the workers.
             timeout: seconds without scheduler or workers until the run gives up; Dask's own to connect by default
                 (distributed.comm.timeouts.connect, 30 s).
@@ -91,6 +93,12 @@ class Connection:
             workers = len(gpus) or cores
         if workers < 1:
             raise RecipeError("workers must be 1 or more", got=f"--workers {workers}", do="--workers 2, say")
+        if workers > (most := max(_FEWEST, _A_CORE * cores, len(gpus))):  # each takes memory and seconds to start
+            raise RecipeError(
+                f"cannot start {workers} workers: this machine has {counted(cores, 'core')}",
+                got=f"--workers {workers}",
+                do=f"--workers {most}, which is the most here, or --workers 0",
+            )
         threads = threads or _pinned() or max(1, cores // workers)
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{timeout}s"}):
             own = processes(workers, threads, gpus, dashboard)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taftcache.cache.format.digest import canonical
+from taftcache.cache.place.failure import advice, cause
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.stages.writing import ADVICE
@@ -139,10 +140,11 @@ def _private_key(file: Path) -> Ed25519PrivateKey:
         with file.open("rb") as opened:
             key = load_pem_private_key(opened.read(MAX_KEY_BYTES), None)
     except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
         raise RecipeError(
-            f"cannot read the signing key {file}: {(error.strerror or '').lower()}",
+            f"cannot read the signing key {file}: {'no such file' if missing else cause(error)}",
             got=error,
-            do=f"openssl genpkey -algorithm ed25519 -out {file}",
+            do=f"openssl genpkey -algorithm ed25519 -out {file}" if missing else advice(error),
         ) from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise RecipeError(

@@ -278,9 +278,46 @@ def test_an_object_that_changes_between_two_passes_is_noticed(address) -> None:
 def test_no_bucket_no_store_no_address(address) -> None:
     with pytest.raises(StoreNotFound):
         FeatureStore(address)
-    with pytest.raises(StoreNotFound):
-        FeatureStore("s3://no-such-bucket-at-all/x")
     assert not FeatureStore.exists(address)
-    for wrong in ("s3://", "s3:///x", "s3://Upper/x"):
+    odd = ("s3://bk/../h", "s3://bk/h/..", "s3://bk/h/./x", "s3://bk/a//b", "s3://bk/a\x01", "s3://bk/\udcff")
+    for wrong in ("s3://", "s3:///x", "s3://Upper/x", "S3://bk/x", *odd):
         with pytest.raises(RecipeError, match="s3://bucket/prefix"):
             FeatureStore(wrong)
+
+
+NOWHERE = "s3://no-such-bucket-at-all/x"
+WAYS = {
+    "read": lambda place: FeatureStore(place),
+    "open for writing": lambda place: FeatureStore(place, mode="a"),
+    "ask": FeatureStore.exists,
+    "make": create,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_bucket_that_is_not_there_is_named(address, way) -> None:
+    with pytest.raises(StoreNotFound, match="no bucket named no-such-bucket-at-all"):
+        WAYS[way](NOWHERE)
+
+
+def test_nothing_is_put_in_a_bucket_that_is_not_there(address, tmp_path) -> None:
+    make(tmp_path / "s")
+    with FeatureStore(tmp_path / "s") as store:
+        with pytest.raises(StoreNotFound, match="no bucket named no-such-bucket-at-all"):
+            copy(store, NOWHERE)
+        root, desk = open_home(NOWHERE)
+        desk.close()
+        for put in (root.put, root.swap):
+            with pytest.raises(StoreWriteError, match="no bucket named no-such-bucket-at-all"):
+                put("manifest.json", b"x")
+
+
+@pytest.mark.parametrize("lost", [["AWS_SECRET_ACCESS_KEY"], ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]])
+def test_credentials_that_are_not_set_are_asked_for(address, monkeypatch, lost) -> None:
+    """Without a key the library asks this machine for a role, which is nothing that the user has heard of."""
+    brief(monkeypatch)
+    for name in lost:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(StoreUnreachable, match=r"no credentials are set for the bucket b\d+\n(.*\n)+.*AWS_ACCESS"):
+        FeatureStore(address)

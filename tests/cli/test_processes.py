@@ -62,6 +62,19 @@ def test_a_standard_output_that_is_not_as_usual(finished, how):
     assert bool(ended.stdout) == (how == "of a locale without a character")
 
 
+@pytest.mark.parametrize("asked", [["inspect", "nowhere"], ["train", "nowhere"], ["inspct"]])
+def test_an_error_as_json_that_nobody_reads_ends_as_it_would(cli, tmp_path, monkeypatch, asked):
+    """With its own exit code, and its text on stderr alone."""
+    monkeypatch.chdir(tmp_path)
+    usual = cli(*asked)
+    before, _ = STREAMS["nobody reads on"]
+    command = [*before, sys.executable, "-m", "taftcache", *asked, "--json"]
+    for unbuffered in ("", "1"):
+        env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        ended = subprocess.run(command, capture_output=True, text=True, env=env)
+        assert (ended.returncode, ended.stderr) == (usual.code, usual.err)
+
+
 def test_threads_that_wait_spin_but_shortly():
     """The library that torch's threads are of is loaded by itself, a tenth of the time."""
     library = next((Path(torch.__file__).parent / "lib").glob("libgomp*"), None)

@@ -291,6 +291,30 @@ def test_without_dask_the_error_says_how_to_get_it(tmp_path, monkeypatch, capsys
     assert "Traceback" not in said
 
 
+def test_so_many_workers_that_none_would_get_on_are_refused(tmp_path, monkeypatch, capsys):
+    """None is started; eight may be asked for on any machine, and four a core."""
+
+    def started(workers, *others):
+        raise ClusterError(f"{workers} started")
+
+    monkeypatch.setattr("taftcache.remote.connection.processes", started)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2}, raising=False)
+    toml(tmp_path / "tiny.toml", tmp_path / "store")
+    for count, says in {8: "8 started", 12: "12 started", 13: "this machine has 3 cores", 10**9: "3 cores"}.items():
+        for command in ("extract", "run"):
+            with pytest.raises(SystemExit):
+                main([command, str(tmp_path / "tiny.toml"), "--workers", str(count)])
+            first, *more = capsys.readouterr().err.splitlines()
+            assert says in first
+            assert ("  try: --workers 12, which is the most here, or --workers 0" in more) == (count > 12)
+    assert not (tmp_path / "store").exists()
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})
+    with pytest.raises(ClusterError, match="8 started"):
+        Cluster.local(8)
+    with pytest.raises(RecipeError, match="this machine has 1 core\n"):
+        Cluster.local(9)
+
+
 def test_both_ways_of_asking_at_once(tmp_path):
     toml(tmp_path / "tiny.toml", tmp_path / "store")
     arguments = ["extract", str(tmp_path / "tiny.toml"), "--workers", "1", "--scheduler", "tcp://127.0.0.1:1"]

@@ -143,6 +143,9 @@ def test_private_training_is_signed_and_must_be(finished, tmp_path):
     assert any("ledger/000001" in note and "not signed" in note for note in report.notes)
 
 
+PINNED = ["entries", "head", "store"]
+
+
 @pytest.mark.law("A ledger that was emptied, shortened or written anew is found by the entry that was pinned")
 def test_a_pinned_head(signed, copy, tmp_path):
     file = tmp_path / "head.json"
@@ -165,6 +168,31 @@ def test_a_pinned_head(signed, copy, tmp_path):
     other = {**pinned, "store": "0" * 64}
     file.write_text(json.dumps(other))
     assert kinds(whole, head=file) == ["head"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [*({"entries": count} for count in (-1, True, 2.0, "2", None)), {"head": 1}, {"more": 1}, *PINNED],
+    ids=str,
+)
+def test_a_pinned_head_of_another_form_is_refused(copy, tmp_path, changed):
+    """A count of -1 was looked up from the ledger's end, and held of every ledger that ends so."""
+    file = tmp_path / "head.json"
+    assert kinds(copy, head=file) == []
+    pin = json.loads(file.read_text())
+    with FeatureStore(copy) as store:
+        pin["head"] = store.ledger()[-1]["previous"]
+    changed = pin | changed if isinstance(changed, dict) else {k: v for k, v in pin.items() if k != changed}
+    file.write_text(json.dumps(changed))
+    with pytest.raises(FormatError, match="newest entry as an audit writes it"):
+        taftcache.audit(copy, head=file)
+    assert json.loads(file.read_text()) == changed
+
+
+def test_a_folder_in_the_place_of_a_pinned_head(copy, tmp_path):
+    with pytest.raises(FormatError, match=r"cannot read .*: a folder is where a file must be\n.*name a file"):
+        taftcache.audit(copy, head=tmp_path)
+    assert kinds(copy) == []
 
 
 def test_a_clock_that_ran_back_is_a_note(copy):

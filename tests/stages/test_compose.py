@@ -108,6 +108,18 @@ def test_a_component_arrives_where_its_rows_are_not(store, parcel):
     assert taftcache.audit(store).findings == []
 
 
+def test_a_mean_leaves_with_the_number_of_its_members_rows(store, tmp_path):
+    """It said of itself that it was made from one row, and counted for one where rows weigh."""
+    with open_store(store) as opened:
+        taftcache.compose(opened, asking(opened, mode="weighted", weights="rows"))
+        rows = sum(shard.rows for shard in opened.shards)
+        for name in ("mean", "weighted"):
+            report = taftcache.export_component(opened, f"models/{name}", tmp_path / f"{name}.safetensors")
+            assert report.rows == rows
+            assert taftcache.import_component(opened, report.file, name).rows == rows
+            assert opened.objects()[f"components/{name}"].meta["rows"] == rows
+
+
 @pytest.mark.law("Forgetting names the imported components, which it does not reach")
 def test_forgetting_names_what_was_imported(finished, tmp_path):
     path = shutil.copytree(finished, tmp_path / "store")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from pathlib import Path
 
@@ -89,9 +90,12 @@ OTHERS = [
     ("forget {S} --file {T}/nowhere.txt", "nowhere.txt"),
     ("forget {S} --file {T}/broken.safetensors", "broken.safetensors"),
     ("forget {S} --sample {ID} --sign {T}/nowhere.pem", "nowhere.pem"),
+    ("forget {S} --sample {ID} --sign {T}/full", "/full: a folder is where a file must be"),
+    ("audit {S} --head {T}/full", "/full: a folder is where a file must be"),
     ("forget {S} --sample {ID} --destroy-key", "destroy-key"),
     ("import-component {S} {T}/nowhere.safetensors", "nowhere"),
-    ("import-component {S} {T}/broken.safetensors", "safetensors"),
+    ("import-component {S} {T}/broken.safetensors", "broken.safetensors: not a component"),
+    ("import-component {S} {T}/said.safetensors --name x", "said.safetensors: not a component: its metadata holds NaN"),
     ("import-component {S} {T}/nan.safetensors --name x", "NaN"),
     ("import-component {S} {T}/base.safetensors --name x", "base"),
     ("import-component {S} {T}/head.safetensors --name x", "other parameters"),
@@ -143,6 +147,7 @@ def files(finished, tmp_path_factory) -> Path:
     one = Component.decode((folder / "one.safetensors").read_bytes())
     (folder / "nan.safetensors").write_bytes(dataclasses.replace(one, delta=one.delta * torch.nan).encode())
     (folder / "base.safetensors").write_bytes(dataclasses.replace(one, base_digest="0" * 64).encode())
+    (folder / "said.safetensors").write_bytes(dataclasses.replace(one, meta={"norm": math.nan}).encode())
     (folder / "broken.safetensors").write_bytes(b"\xff" * 100)
     np.savez(
         folder / "vectors.npz", features=np.arange(800.0, dtype=np.float32).reshape(200, 4), labels=np.arange(200) % 2

@@ -18,15 +18,16 @@ _BUCKET = re.compile(r"s3:/{1,2}([a-z0-9][a-z0-9.-]{1,62})(?:/(.*))?")
 
 
 def is_bucket(path: str | os.PathLike[str]) -> bool:
-    """Whether an address is one in a bucket, as a path too."""
-    return os.fspath(path).startswith("s3:")
+    """Whether an address is one in a bucket, as a path too; or is meant to be, as S3:// is, which names no folder."""
+    return os.fspath(path)[:3].lower() == "s3:"
 
 
 def open_home(path: str | os.PathLike[str], *, make: bool = False) -> tuple[Home, Folder]:
     """The home at ``path``, and the staging folder in which changes to it are prepared.
 
     ``s3://bucket/prefix`` is a bucket; its staging folder lies in ``TAFTCACHE_STAGING`` (``~/.cache/taftcache`` by
-    default). All else is a folder, which stages in itself. OSError when there is none, unless ``make`` asks for one.
+    default). All else is a folder, which stages in itself. OSError when there is none, unless ``make`` asks for one;
+    RecipeError for what is meant to be in a bucket and is no address of one.
     """
     if not is_bucket(path):
         if make:
@@ -35,10 +36,17 @@ def open_home(path: str | os.PathLike[str], *, make: bool = False) -> tuple[Home
         return folder, folder
     text = os.fspath(path)
     match = _BUCKET.fullmatch(text)
-    if match is None:
-        raise RecipeError(f"{text!r} is not the address of a store in a bucket", do="write it as s3://bucket/prefix")
-    prefix = (match[2] or "").strip("/")
-    root = Bucket(match[1], prefix)
+    prefix = (match[2] or "").strip("/") if match else ""
+    try:
+        root = Bucket(match[1], prefix) if match else None
+    except ValueError:  # the library's, of a prefix such as a/../b
+        root = None
+    if match is None or root is None:
+        typed = text if "://" in text else text.replace(":/", "://", 1)
+        raise RecipeError(
+            f"{typed!r} is not the address of a store in a bucket",
+            do="write it as s3://bucket/prefix, s3:// and the bucket in small letters, without . or .. in the prefix",
+        )
     place = Path(os.environ.get("TAFTCACHE_STAGING") or Path.home() / ".cache" / "taftcache")
     place /= blake3(f"{os.environ.get('AWS_ENDPOINT_URL', '')} {match[1]} {prefix}".encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True, mode=0o700)

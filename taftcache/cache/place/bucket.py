@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from taftcache.cache.place.folder import Folder
-from taftcache.errors import FormatError, StoreError, StoreLocked, StoreUnreachable, StoreWriteError
+from taftcache.errors import FormatError, StoreError, StoreLocked, StoreNotFound, StoreUnreachable, StoreWriteError
 
 T = TypeVar("T")
 RETRIES: Any = {
@@ -22,6 +23,9 @@ RETRIES: Any = {
 }
 """Dropped connections and 5xx answers are asked again so often and for so long."""
 CLIENT: Any = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(minutes=5)}
+_NO_BUCKET = "<Code>NoSuchBucket</Code>"
+_NO_CREDENTIALS = re.compile("Missing (AccessKey|SecretAccessKey)|/latest/(api/token|meta-data/)|//169.254.170.2/")
+"""Half a pair of keys; or where the library, which has found none, asks for a role of this machine or container."""
 
 
 class Url(type(Path())):  # type: ignore[misc]
@@ -39,8 +43,8 @@ class Bucket:
     the one which was read (If-Match), or that there is none (If-None-Match): of two writers one wins, the other gets
     StoreLocked. What nothing names may be the other's upload, so it is removed by age, by ``taftcache gc``, alone.
 
-    Reads raise FileNotFoundError for what is not there and StoreUnreachable when the service does not answer, or
-    refuses, after the retries; writes raise StoreWriteError.
+    Reads raise FileNotFoundError for what is not there, StoreNotFound without the bucket, and StoreUnreachable when the
+    service does not answer, or refuses, after the retries; writes raise StoreWriteError.
     """
 
     stable = False
@@ -57,7 +61,7 @@ class Bucket:
                 do="pip install obstore",
             ) from None
         self.path: Path = Url(f"s3:/{bucket}/{prefix}".rstrip("/"))
-        self._api, self.opened = obstore, ""
+        self._api, self._bucket, self.opened = obstore, bucket, ""
         self._seen: dict[str, str | None] = {}  # files that may be swapped -> their version when last read
         self._store: Any = self._ask(
             "the bucket",
@@ -136,7 +140,7 @@ class Bucket:
         mode: Any = "create" if seen is None else {"e_tag": seen}
         try:
             found = self._api.put(self._store, _checked(name), data, mode=mode, use_multipart=False)
-        except errors.BaseError as error:
+        except (errors.BaseError, FileNotFoundError) as error:
             try:
                 there = self.read(name, max(len(data), 64 << 20))
             except (OSError, StoreError):
@@ -181,44 +185,46 @@ class Bucket:
         for attempt in count():
             try:
                 return ask()
-            except (errors.NotFoundError, FileNotFoundError):
-                raise FileNotFoundError(errno.ENOENT, "No such object", name) from None
-            except errors.BaseError as error:
-                if isinstance(error, errors.GenericError) and attempt < 4 and time.monotonic() - begin < 1:
+            except (errors.BaseError, FileNotFoundError) as error:
+                lost = _NO_BUCKET in str(error)
+                if isinstance(error, errors.NotFoundError | FileNotFoundError) and not lost:
+                    raise FileNotFoundError(errno.ENOENT, "No such object", name) from None
+                if isinstance(error, errors.GenericError) and not lost and attempt < 4 and time.monotonic() - begin < 1:
                     continue
                 if writes:
                     raise self._failed(name, error) from error
-                raise StoreUnreachable(
-                    f"cannot read {self.path}: {self._cause(error)}",
-                    got=f"{name}: {_short(error)}",
-                    do=self._advice(error),
-                ) from error
+                cause, do = self._why(error)
+                kind = StoreNotFound if lost else StoreUnreachable
+                raise kind(f"cannot read {self.path}: {cause}", got=_got(name, error), do=do) from error
         raise AssertionError
 
     def _failed(self, name: str, error: Exception) -> StoreWriteError:
+        cause, do = self._why(error)
         return StoreWriteError(
-            f"cannot write to {self.path}: {self._cause(error)}",
-            got=f"{name}: {_short(error)}",
-            do=f"{self._advice(error)}, then run the same command again; the last commit is intact",
+            f"cannot write to {self.path}: {cause}",
+            got=_got(name, error),
+            do=f"{do}, then run the same command again; the last commit is intact",
         )
 
-    def _refused(self, error: Exception) -> bool:
+    def _why(self, error: Exception) -> tuple[str, str]:
+        """What went wrong, and what to do about it."""
         errors = self._api.exceptions
-        return isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError)
-
-    def _cause(self, error: Exception) -> str:
-        if self._refused(error):
-            return "the object store refused the credentials"
-        if isinstance(error, self._api.exceptions.NotFoundError):
-            return "no such bucket"
-        return "the object store does not answer, or answers with an error"
-
-    def _advice(self, error: Exception) -> str:
-        if self._refused(error):
-            return "look at the credentials (AWS_*), and at what they allow in that bucket"
-        if isinstance(error, self._api.exceptions.NotFoundError):
-            return "correct the bucket's name, or make the bucket"
-        return "look at the endpoint and the region (AWS_*), or try again later"
+        if _NO_BUCKET in str(error):
+            return f"there is no bucket named {self._bucket}", "correct the bucket's name, or make the bucket"
+        if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError):
+            return (
+                f"the object store refused the credentials for the bucket {self._bucket}",
+                "look at the credentials (AWS_*), and at what they allow in that bucket",
+            )
+        if _NO_CREDENTIALS.search(_short(error)):
+            return (
+                f"no credentials are set for the bucket {self._bucket}",
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (the files in ~/.aws are not read)",
+            )
+        return (
+            "the object store does not answer, or answers with an error",
+            "look at the endpoint and the region (AWS_*), or try again later",
+        )
 
 
 def _plain_http() -> Any:
@@ -232,6 +238,10 @@ def _checked(name: str) -> str:
     if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
         raise FormatError(f"the name {name!r} does not stay below the store", do="do not use this store")
     return name
+
+
+def _got(name: str, error: Exception) -> str:
+    return f"{name}: {_short(error)}" if name else _short(error)
 
 
 def _short(error: Exception) -> str:

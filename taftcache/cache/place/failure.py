@@ -15,7 +15,7 @@ _CAUSES = {
     errno.ENOENT: ("no such folder or bucket", "correct the path, or make what is missing"),
     errno.ENOTDIR: ("a file is where a folder must be", "name a folder, or move that file away"),
     errno.EEXIST: ("a file is where a folder must be", "name a folder, or move that file away"),
-    errno.EISDIR: ("a folder is where a file must be", "move that folder away"),
+    errno.EISDIR: ("a folder is where a file must be", "name a file, or move that folder away"),
     errno.EBUSY: ("it is in use by another process", "wait until that process has ended"),
     errno.EIO: ("the disk reports an I/O error", "check the disk"),
     errno.EMFILE: ("too many files are open", "allow more open files (ulimit -n)"),

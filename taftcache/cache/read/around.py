@@ -20,13 +20,17 @@ REMEMBERED = ".forgotten"  # what ends the name of the file beside a store
 
 
 def check_outside(place: str | os.PathLike[str]) -> None:
-    """StoreWriteError where ``place`` lies in the folder of a store, or below its prefix, or ends in ``.forgotten``."""
+    """StoreWriteError where ``place`` lies in the folder of a store, or below its prefix, or ends in ``.forgotten``;
+    RecipeError as ``open_home`` has it."""
     if os.fspath(place).rstrip("/").endswith(REMEMBERED):
         raise StoreWriteError(
             f"cannot write {place}: that is where a store remembers what was forgotten",
             got=f"a name that ends in {REMEMBERED}",
             do="choose another name",
         )
+    if is_bucket(place):  # what is no address is refused by its own name, and before a bucket is asked
+        for home in open_home(place):
+            home.close()
     for above in _above(place):
         if _is_store(above):
             raise StoreWriteError(

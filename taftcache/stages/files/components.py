@@ -21,6 +21,7 @@ from taftcache.names import COMPONENTS, PRIVATE, component_of, counted
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.train.record import adopt
 from taftcache.stages.writing import whole
+from taftcache.tangent.base import Base
 
 Scalar = str | int | float | bool | None
 MAX_BYTES = 16 << 30
@@ -69,7 +70,12 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
     name, file = component_of(name) if "/" not in (name := str(name)) else name, Path(file).expanduser()
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
     check_claim(store, name, component.meta)
-    data = replace(component, meta=public_fields(component.meta), dual=None).encode()
+    said = public_fields(component.meta)
+    counts = [store.objects()[one].meta["rows"] for one in component.record.members or () if one in store.objects()]
+    rows = sum(counts) or _rows(said)
+    if counts and PRIVATE not in said:  # a sum names its members alone, which tells nothing where they are not
+        said["rows"] = rows
+    data = replace(component, meta=said, dual=None).encode()
     with whole(file) as partial:
         partial.write_bytes(data)
     return ComponentReport(
@@ -79,7 +85,7 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
         file=file,
         bytes=len(data),
         base_digest=component.base_digest,
-        rows=_rows(component.meta),
+        rows=rows,
         changed=True,
     )
 
@@ -101,14 +107,14 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
     data = _read(file)
     recipe = adopt(store, None)
     base = read_base(store, recipe.tangent)
-    given = Component.decode(data)
+    given = _decoded(file, data)
     if given.base_digest != base.digest:
         raise CompositionError(
             f"{file} was made around another base point than this store's components",
             got=f"base {given.base_digest[:16]}, this store's settings make {base.digest[:16]}",
             do="use the same backbone, classes, scaling of vectors and [tangent] section on both sides",
         )
-    given = Component.decode(data, base)
+    given = _decoded(file, data, base)
     if not torch.isfinite(given.delta).all():
         raise CompositionError(
             f"cannot import {file}: its numbers are not finite",
@@ -168,6 +174,13 @@ def _read(file: Path) -> bytes:
         raise RecipeError(
             f"cannot read {file}: {(error.strerror or str(error)).lower()}", got=file, do=_EXPORTED
         ) from error
+
+
+def _decoded(file: Path, data: bytes, base: Base | None = None) -> Component:
+    try:
+        return Component.decode(data, base)
+    except FormatError as error:
+        raise FormatError(f"cannot import {file}: {error.fault}", got=error.got, do=error.do) from error
 
 
 def _solve_claims(meta: dict[str, Any]) -> dict[str, Any]:

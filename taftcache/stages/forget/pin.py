@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from taftcache.cache.format.digest import canonical, digest
+from taftcache.cache.place.failure import cannot
 from taftcache.cache.read.around import check_outside
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, StoreError
@@ -18,7 +20,7 @@ from taftcache.stages.forget.finding import Findings
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The ledger's length, and the digest of its last entry ("" of none); ``store`` is a digest of its identity."""
 
-    entries: int
+    entries: Annotated[int, msgspec.Meta(ge=0)]
     head: str
     store: str
 
@@ -43,7 +45,9 @@ def read_pin(file: Path) -> Pin | None:
         return msgspec.json.decode(file.read_bytes(), type=Pin)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise cannot("read", file, error, FormatError) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FormatError(
             f"{file} is not a ledger's newest entry as an audit writes it",
             got=error,
