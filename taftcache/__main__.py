@@ -10,7 +10,7 @@ def main() -> None:
     try:
         from taftcache.cli import main as run_command
     except KeyboardInterrupt:
-        print(f"taftcache: {INTERRUPTED}", file=sys.stderr)
+        sys.stderr.write(f"taftcache: {INTERRUPTED}\n")
         sys.exit(INTERRUPTED_CODE)
     run_command()
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from taftcache.cache.read.around import check_outside
 from taftcache.errors import StoreWriteError
 
 ADVICE = {
@@ -66,6 +65,8 @@ def writable(place: Path, *, folder: bool = False, again: bool = False) -> None:
     Raises:
         StoreWriteError: something is there already; no folder, permission or space; a place within a store.
     """
+    from taftcache.cache.read.around import check_outside
+
     check_outside(place)
     try:
         with suppress(FileNotFoundError):

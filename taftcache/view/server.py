@@ -18,9 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.manifest import FILE, MAX_BYTES
-from taftcache.cache.place.address import open_home
-from taftcache.cache.read.contents import read_manifest
+from taftcache.cache.read.contents import manifest_digest, read_manifest
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import RecipeError, TaftcacheError, UnknownSample
@@ -180,16 +178,9 @@ def _root_of(store: FeatureStore) -> str:
     At the store's place: the folder that was opened may lie elsewhere by now, and another in its stead.
     """
     try:
-        root, staging = open_home(store.path)
+        return manifest_digest(store.path)
     except OSError:
         return ""
-    try:
-        return digest(root.read(FILE, MAX_BYTES))
-    except OSError:
-        return ""
-    finally:
-        root.close()
-        staging.close()
 
 
 def _reason(error: OSError | OverflowError) -> str:

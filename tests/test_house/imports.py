@@ -196,6 +196,7 @@ LATE: dict[str, str] = {
     "stages.look.probe": "scikit-learn takes a second to start, and only a comparison needs it",
     "stages.look.inspection": "manifests are shown without torch; what models say of rows needs it",
     "stages.signature": "cryptography is an optional library",
+    "stages.writing": "`--help` asks for it, and a look for a store loads numpy",
 }
 # Reading a file with one of these can run code that the file brings along.
 UNSAFE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, PREVIOUS, Manifest, ShardRef
+from taftcache.cache.place.address import open_home
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.nearest import in_another_form, nearest
 from taftcache.cache.read.shard import Shard
@@ -112,6 +114,16 @@ class Contents:
 def no_store(path: object) -> StoreNotFound:
     """The error for a place that no store is at."""
     return StoreNotFound(f"no store at {path}: there is no {FILE}", do=MAKE)
+
+
+def manifest_digest(path: str | os.PathLike[str]) -> str:
+    """The digest of the root manifest's bytes at a place now; OSError where there is none."""
+    root, staging = open_home(path)
+    try:
+        return digest(root.read(FILE, MAX_BYTES))
+    finally:
+        root.close()
+        staging.close()
 
 
 def read_manifest(root: Home) -> Manifest:
