@@ -157,7 +157,9 @@ def test_connections_are_counted_and_idle_ones_end(server, monkeypatch):
                 time.sleep(0.001)
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as more:
             assert more.recv(12) == b"HTTP/1.1 503"
-        assert _answering() <= MOST_CONNECTIONS
+        while _answering() > MOST_CONNECTIONS:  # one of an earlier test may be about to end
+            assert time.monotonic() < begin + 2.5
+            time.sleep(0.001)
         assert lines[0].recv(1) == b""  # closed by the server, for it asked for nothing
     finally:
         for line in lines:
