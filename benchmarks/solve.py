@@ -1,6 +1,6 @@
 """Passes over the cache to a relative objective gap and to the final accuracy, against other solvers.
 
-    python benchmarks/solve.py [RECIPE] [--ridges 1e-4] [--peers] [--head] [--memory] [--json]
+    python benchmarks/solve.py [RECIPE] [--ridges 1e-4] [--whole] [--peers] [--head] [--memory] [--json]
 
 RECIPE is pipelines/caltech101.toml (needs TAFTCACHE_DATA) or, without that folder, pipelines/quickstart.toml;
 pipelines/cifar10.toml has 50,000 rows and takes minutes to extract. Its store is made if it is not there. All
@@ -8,7 +8,8 @@ training rows are one problem. A pass is one JᵀDJ·v: an adjoint alone counts 
 building of a preconditioner (as many passes as fit into its seconds, or two) and every look at the true gradient
 count, each rounded up. The gap is (F − F*)/(F(0) − F*), with F* from a solve ten thousand times closer; the final
 accuracy is that solve's: when the held-out accuracy is first within 0.2 points of it, and from when on it stays
-there. ``--shards`` deals the rows out, solves each part, and goes on from the mean with all of them. ``--peers`` adds
+there. ``--whole`` instead times solves as a run makes them, certificate and all, in the space of the rows and without
+it. ``--shards`` deals the rows out, solves each part, and goes on from the mean with all of them. ``--peers`` adds
 plain conjugate gradients, SciPy's cg and lsmr on the same operator and AdamW over 30 epochs; ``--head`` times the
 head's path over 20 λ against scikit-learn's RidgeCV and Ridge, and cross-entropy against its LogisticRegression;
 ``--memory`` shows the peak of a solve that streams, at two sizes.
@@ -247,6 +248,24 @@ def first(trace: Trace, met: Callable[[float], bool]) -> int | None:
     return next((passes for passes, value in trace if met(value)), None)
 
 
+def whole(base: Base, shards: Sequence[Shard], loss: RSL, ridge: float, memory: int) -> Iterator[dict[str, Any]]:
+    """A solve with ``solver.tolerance = "auto"`` as it is by default, and without the space of the rows."""
+    goal, asked = Goal(until_decisive=True), Objective(loss=loss, ridge=ridge)
+    for method in ("auto", "conjugate"):
+        begin = time.perf_counter()
+        found = minimise(base, shards, asked, method=method, goal=goal, arithmetic=Arithmetic(memory=memory))
+        seconds = time.perf_counter() - begin
+        yield {
+            "method": method,
+            "solver": found.stats["solver"],
+            "status": found.status.name,
+            "passes": found.stats["passes"],
+            "distance_bound": found.certificate.distance,
+            "row_moves": found.stats.get("row_moves"),
+            "seconds": seconds,
+        }
+
+
 def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, float]:
     """Seconds for the head, features in memory: every solver sees the same x̃ and the same targets."""
     from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
@@ -330,6 +349,7 @@ def main() -> None:
     parser.add_argument("--ridges", type=float, nargs="+", default=[1e-4])
     parser.add_argument("--passes", type=int, default=160)
     parser.add_argument("--keep", default="6GiB", help="memory for prepared rows")
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--shards", type=int, nargs="*", default=[], help="solve from the mean of so many, too")
     parser.add_argument("--head", action="store_true")
@@ -353,7 +373,14 @@ def main() -> None:
         if args.child:
             child(base, store.shards[: args.child], loss, args.ridges[0])
             return
-        for ridge in args.ridges:
+        if args.whole:
+            rows = sum(shard.rows for shard in store.shards)
+            report["rows"], report["whole"] = rows, []
+            for ridge in args.ridges:
+                for result in whole(base, store.shards, loss, ridge, memory_of(recipe)):
+                    report["whole"].append({"ridge": ridge, **result})
+                    say(f"λ = {ridge:g}, {rows} rows  " + json.dumps(result))
+        for ridge in [] if args.whole else args.ridges:
             bench = Bench(base, store.shards, store.held_out, loss, ridge, memory_of(recipe))
             rows = bench.narrow.operator.rows
             say(f"λ = {ridge:g}, {rows} rows, final accuracy {bench.final:.2f} %")
