@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 MAX_KEY_BYTES = 1 << 16
+_MAKE = "openssl genpkey -algorithm ed25519 -out"
+_ANOTHER = f"name an Ed25519 key, or make one in a new file: {_MAKE} NEW.pem"  # not over what is there
 
 
 class Signer:
@@ -144,19 +146,19 @@ def _private_key(file: Path) -> Ed25519PrivateKey:
         raise RecipeError(
             f"cannot read the signing key {file}: {'no such file' if missing else cause(error)}",
             got=error,
-            do=f"openssl genpkey -algorithm ed25519 -out {file}" if missing else advice(error),
+            do=f"{_MAKE} {file}" if missing else advice(error),
         ) from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise RecipeError(
             f"{file} is not an Ed25519 private key in an unencrypted PEM file",
             got=str(error),
-            do=f"openssl genpkey -algorithm ed25519 -out {file}",
+            do=_ANOTHER,
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise RecipeError(
             f"{file} holds another kind of key than Ed25519",
             got=type(key).__name__,
-            do=f"openssl genpkey -algorithm ed25519 -out {file}",
+            do=_ANOTHER,
         )
     return key
 

@@ -280,7 +280,7 @@ def test_no_bucket_no_store_no_address(address) -> None:
         FeatureStore(address)
     assert not FeatureStore.exists(address)
     odd = ("s3://bk/../h", "s3://bk/h/..", "s3://bk/h/./x", "s3://bk/a//b", "s3://bk/a\x01", "s3://bk/\udcff")
-    for wrong in ("s3://", "s3:///x", "s3://Upper/x", "S3://bk/x", *odd):
+    for wrong in ("s3://", "s3:///x", "s3://Upper/x", "S3://bk/x", "gs://bk/x", "https:/bk/x", *odd):
         with pytest.raises(RecipeError, match="s3://bucket/prefix"):
             FeatureStore(wrong)
 

@@ -260,6 +260,7 @@ def test_training_asks_for_what_the_store_holds(cli, store):
         (("copy", "STORE", "s3://"), 2, "s3://bucket/prefix"),
         (("copy", "STORE", "s3://bk/../h"), 2, "'s3://bk/../h' is not the address"),
         (("copy", "STORE", "S3://bk/h"), 2, "'S3://bk/h' is not the address"),
+        (("copy", "STORE", "gs://bk/h"), 2, "'gs://bk/h' is not the address"),
         (("import", "nowhere.h5", "new"), 3, "nowhere.h5"),
         (("gc", "nowhere"), 5, "nowhere"),
     ],

@@ -254,8 +254,9 @@ def test_signed_receipts(store, tmp_path):
             change.record(entry)  # the same signed words, in another place of the chain
     assert [f.kind for f in taftcache.audit(store).findings] == ["signature", "tombstones"]
     (tmp_path / "not.pem").write_text("no key")
-    with open_store(store) as opened, pytest.raises(RecipeError, match="Ed25519"):
+    with open_store(store) as opened, pytest.raises(RecipeError, match="Ed25519") as refused:
         taftcache.forget(opened, [opened.shard("000").sample_ids[0]], signing_key=tmp_path / "not.pem")
+    assert "not.pem" not in refused.value.do  # what is there is not to be written over
 
 
 @pytest.mark.law("An old copy that is put back is noticed before its first read")

@@ -17,9 +17,13 @@ from taftcache.errors import RecipeError
 _BUCKET = re.compile(r"s3:/{1,2}([a-z0-9][a-z0-9.-]{1,62})(?:/(.*))?")
 
 
+_SCHEME = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
 def is_bucket(path: str | os.PathLike[str]) -> bool:
-    """Whether an address is one in a bucket, as a path too; or is meant to be, as S3:// is, which names no folder."""
-    return os.fspath(path)[:3].lower() == "s3:"
+    """Whether an address is one in a bucket, as a path too; or is meant to be, as S3:// and gs:// are, for a folder of
+    such a name would not be what was asked for."""
+    return _SCHEME.match(os.fspath(path)) is not None
 
 
 def open_home(path: str | os.PathLike[str], *, make: bool = False) -> tuple[Home, Folder]:
