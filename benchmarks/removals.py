@@ -60,7 +60,7 @@ def counted(found: list[dict[str, Any]]) -> dict[str, Any]:
     slack = [DECISIVE * one["moved_at_least"] / one["distance_bound"] for one in same]
     return {
         "removals": len(found),
-        "decisive": sum(one["decisive"] for one in found),
+        "decisive": sum(one["decisive"] is True for one in found),  # None: of another λ, and nothing says
         "another_ridge": len(found) - len(same),
         "passes": int(np.median([one["passes"] for one in found])),
         "moved": dict(zip(QUANTILES, np.percentile([one["moved"] for one in same], QUANTILES).tolist(), strict=True)),

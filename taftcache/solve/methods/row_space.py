@@ -273,7 +273,7 @@ class RowSpace:
         )
         solver = "row space" if self.inner is not self.exact else "row space, float64"
         stats: dict[str, Any] = {"solver": solver, "passes": self.passes, "rounds": self.rounds}
-        if self._moves is not None:
+        if self.kernel is not None:  # by which a receipt decides where its λ is another than before
             stats["row_moves"] = self.row_moves()
         return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient), self.scale * at.dual)
 

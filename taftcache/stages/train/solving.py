@@ -121,7 +121,7 @@ def record_of(choice: Choice | None) -> dict[str, Any]:
 
 
 def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """What a component says of its certificate; with ``row_moves`` and ``decisive`` where it was solved to decide.
+    """What a component says of its certificate; with ``row_moves`` and ``decisive`` where a row's move was estimated.
 
     ``row_moves`` is about how far taking out a typical row would move it: an estimate. Empty without a certificate.
     """
