@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from taftcache.cache.format.digest import digest
-from taftcache.cache.read.contents import manifest_digest, read_manifest
+from taftcache.cache.read.contents import manifest_bytes, read_manifest
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import RecipeError, TaftcacheError, UnknownSample
@@ -178,7 +178,7 @@ def _root_of(store: FeatureStore) -> str:
     At the store's place: the folder that was opened may lie elsewhere by now, and another in its stead.
     """
     try:
-        return manifest_digest(store.path)
+        return digest(manifest_bytes(store.path))
     except OSError:
         return ""
 

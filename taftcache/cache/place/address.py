@@ -15,8 +15,6 @@ from taftcache.errors import RecipeError
 
 # a path has lost one of the slashes
 _BUCKET = re.compile(r"s3:/{1,2}([a-z0-9][a-z0-9.-]{1,62})(?:/(.*))?")
-
-
 _SCHEME = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -40,18 +38,22 @@ def open_home(path: str | os.PathLike[str], *, make: bool = False) -> tuple[Home
         return folder, folder
     text = os.fspath(path)
     match = _BUCKET.fullmatch(text)
-    prefix = (match[2] or "").strip("/") if match else ""
+    if match is None:
+        raise _no_address(text)
+    prefix = (match[2] or "").strip("/")
     try:
-        root = Bucket(match[1], prefix) if match else None
+        root = Bucket(match[1], prefix)
     except ValueError:  # the library's, of a prefix such as a/../b
-        root = None
-    if match is None or root is None:
-        typed = text if "://" in text else text.replace(":/", "://", 1)
-        raise RecipeError(
-            f"{typed!r} is not the address of a store in a bucket",
-            do="write it as s3://bucket/prefix, s3:// and the bucket in small letters, without . or .. in the prefix",
-        )
+        raise _no_address(text) from None
     place = Path(os.environ.get("TAFTCACHE_STAGING") or Path.home() / ".cache" / "taftcache")
     place /= blake3(f"{os.environ.get('AWS_ENDPOINT_URL', '')} {match[1]} {prefix}".encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     return root, Folder(place)
+
+
+def _no_address(text: str) -> RecipeError:
+    typed = text if "://" in text else text.replace(":/", "://", 1)
+    return RecipeError(
+        f"{typed!r} is not the address of a store in a bucket",
+        do="write it as s3://bucket/prefix, s3:// and the bucket in small letters, without . or .. in the prefix",
+    )

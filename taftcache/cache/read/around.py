@@ -12,8 +12,9 @@ from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
-from taftcache.cache.format.manifest import FILE, FORMAT, MAX_BYTES
+from taftcache.cache.format.manifest import FORMAT
 from taftcache.cache.place.address import is_bucket, open_home
+from taftcache.cache.read.contents import manifest_bytes
 from taftcache.errors import StoreError, StoreWriteError
 
 REMEMBERED = ".forgotten"  # what ends the name of the file beside a store
@@ -52,10 +53,5 @@ def _above(place: str | os.PathLike[str]) -> Iterator[str]:
 def _is_store(place: str) -> bool:
     """Whether a root manifest lies there, damaged or not; another kind of program may have a file of that name too."""
     with suppress(OSError, StoreError):
-        root, staging = open_home(place)
-        try:
-            return f'"{FORMAT}"'.encode() in root.read(FILE, MAX_BYTES)
-        finally:
-            root.close()
-            staging.close()
+        return f'"{FORMAT}"'.encode() in manifest_bytes(place)
     return False

@@ -116,11 +116,11 @@ def no_store(path: object) -> StoreNotFound:
     return StoreNotFound(f"no store at {path}: there is no {FILE}", do=MAKE)
 
 
-def manifest_digest(path: str | os.PathLike[str]) -> str:
-    """The digest of the root manifest's bytes at a place now; OSError where there is none."""
+def manifest_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Those of the root manifest at a place now, as they are; OSError where there is none."""
     root, staging = open_home(path)
     try:
-        return digest(root.read(FILE, MAX_BYTES))
+        return root.read(FILE, MAX_BYTES)
     finally:
         root.close()
         staging.close()

@@ -6,7 +6,7 @@ import json
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
-from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component
+from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, is_component, shard_of
 from taftcache.stages.train.composing import current_key
 from taftcache.stages.train.settings import Settings
 
@@ -21,32 +21,30 @@ def key_of(store: FeatureStore, settings: Settings, name: str) -> str | None:
         return _composed_key(store, name, settings)
     if name == HEAD:
         return settings.key(store.shards, "head")
-    own = [shard for shard in store.shards if is_component(name) and component_of(shard.name) == name]
-    return settings.key(own, settings.train) if own else None
-
-
-def outdated(store: FeatureStore, settings: Settings) -> list[str]:
-    """Their names. What was trained privately is not among them: its noise is not drawn anew for other settings."""
-    old = []
-    for name, ref in store.objects().items():
-        if PRIVATE in ref.meta and is_component(name):
-            continue
-        try:
-            key = key_of(store, settings, name)
-        except StoreError:  # for ``taftcache audit`` to say
-            continue
-        if key is not None and ref.meta.get("key") != key:
-            old.append(name)
-    return old
+    if not is_component(name) or not store.has_shard(shard_of(name)):
+        return None
+    shard = store.shard(shard_of(name))
+    return settings.key([shard], settings.train) if shard.role == "train" else None
 
 
 def outdated_notes(store: FeatureStore, settings: Settings, model: str | None = None) -> list[str]:
-    """A note that names them, or ``model`` alone, where there are any."""
-    old = [name for name in outdated(store, settings) if model in (None, name)]
+    """A note that names those of the store, or ``model`` where it is one; none where nothing is outdated."""
+    old = [name for name in store.objects() if model in (None, name) and _is_outdated(store, settings, name)]
     if not old:
         return []
     verb = "compose" if set(old) <= {MEAN, WEIGHTED, EXACT} else "train"
     return [f"not made from the rows and settings that the store has now: {', '.join(old)}; next: taftcache {verb}"]
+
+
+def _is_outdated(store: FeatureStore, settings: Settings, name: str) -> bool:
+    """What was trained privately is not: its noise is not drawn anew for other settings."""
+    meta = store.objects()[name].meta
+    if PRIVATE in meta and is_component(name):
+        return False
+    try:
+        return key_of(store, settings, name) not in (None, meta.get("key"))
+    except StoreError:  # for ``taftcache audit`` to say
+        return False
 
 
 def _composed_key(store: FeatureStore, name: str, settings: Settings) -> str:
