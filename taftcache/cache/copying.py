@@ -72,32 +72,28 @@ def copy(
     files = list(_files(source))
     total = sum(file.size for file in files)
     try:
-        root, staging = open_home(target, make=True)
+        homes = open_home(target, make=True)
     except OSError as error:
         raise cannot("copy the store to", target, error) from None
-    try:
-        with WriterLock(staging):
-            check_foreign(root)
-            before = _before(root, source, update)
-            forgotten = _forgotten_there(root, target, source, before)
-            count = size = done = 0
-            for file, copied in _each(files, partial(_bring, root)):
-                count, size = count + copied, size + copied * file.size
-                done += file.size
-                if progress:
-                    progress(done, total)
-            if faults := verify(root, source.manifest, manifest=False):
-                raise faults[0].error()
-            if before is None or before.digest != source.root_digest:
-                forget(root)
-                root.swap(FILE, manifest)
-            with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
-                _remember(root, forgotten, source, before)
-            sweep(root, staging, source.manifest, before or source.manifest)
-            return Copied(count, size, len(files) - count)
-    finally:
-        root.close()
-        staging.close()
+    with homes as (root, staging), WriterLock(staging):
+        check_foreign(root)
+        before = _before(root, source, update)
+        forgotten = _forgotten_there(root, target, source, before)
+        count = size = done = 0
+        for file, copied in _each(files, partial(_bring, root)):
+            count, size = count + copied, size + copied * file.size
+            done += file.size
+            if progress:
+                progress(done, total)
+        if faults := verify(root, source.manifest, manifest=False):
+            raise faults[0].error()
+        if before is None or before.digest != source.root_digest:
+            forget(root)
+            root.swap(FILE, manifest)
+        with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
+            _remember(root, forgotten, source, before)
+        sweep(root, staging, source.manifest, before or source.manifest)
+        return Copied(count, size, len(files) - count)
 
 
 def _forgotten_there(

@@ -131,14 +131,11 @@ class FeatureStore:
     def exists(path: str | os.PathLike[str]) -> bool:
         """Whether there is a store at ``path``, whatever its state."""
         try:
-            root, staging = open_home(path)
+            homes = open_home(path)
         except OSError:
             return False
-        try:
+        with homes as (root, _):
             return root.exists(FILE)
-        finally:
-            root.close()
-            staging.close()
 
     @property
     def manifest(self) -> Manifest:

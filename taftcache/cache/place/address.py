@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from blake3 import blake3
 
@@ -24,8 +25,22 @@ def is_bucket(path: str | os.PathLike[str]) -> bool:
     return _SCHEME.match(os.fspath(path)) is not None
 
 
-def open_home(path: str | os.PathLike[str], *, make: bool = False) -> tuple[Home, Folder]:
-    """The home at ``path``, and the staging folder in which changes to it are prepared.
+class Homes(NamedTuple):
+    """Where a store lies, and the staging folder in which changes to it are prepared; open until ``with`` ends."""
+
+    root: Home
+    staging: Folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.root.close()
+        self.staging.close()
+
+
+def open_home(path: str | os.PathLike[str], *, make: bool = False) -> Homes:
+    """The home at ``path``, and its staging folder.
 
     ``s3://bucket/prefix`` is a bucket; its staging folder lies in ``TAFTCACHE_STAGING`` (``~/.cache/taftcache`` by
     default). All else is a folder, which stages in itself. OSError when there is none, unless ``make`` asks for one;
@@ -35,7 +50,7 @@ def open_home(path: str | os.PathLike[str], *, make: bool = False) -> tuple[Home
         if make:
             Path(path).mkdir(parents=True, exist_ok=True)
         folder = Folder(path)
-        return folder, folder
+        return Homes(folder, folder)
     text = os.fspath(path)
     match = _BUCKET.fullmatch(text)
     if match is None:
@@ -48,7 +63,7 @@ def open_home(path: str | os.PathLike[str], *, make: bool = False) -> tuple[Home
     place = Path(os.environ.get("TAFTCACHE_STAGING") or Path.home() / ".cache" / "taftcache")
     place /= blake3(f"{os.environ.get('AWS_ENDPOINT_URL', '')} {match[1]} {prefix}".encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return root, Folder(place)
+    return Homes(root, Folder(place))
 
 
 def _no_address(text: str) -> RecipeError:

@@ -30,8 +30,8 @@ def check_outside(place: str | os.PathLike[str]) -> None:
             do="choose another name",
         )
     if is_bucket(place):  # what is no address is refused by its own name, and before a bucket is asked
-        for home in open_home(place):
-            home.close()
+        with open_home(place):
+            pass
     for above in _above(place):
         if _is_store(above):
             raise StoreWriteError(

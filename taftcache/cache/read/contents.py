@@ -118,12 +118,8 @@ def no_store(path: object) -> StoreNotFound:
 
 def manifest_bytes(path: str | os.PathLike[str]) -> bytes:
     """Those of the root manifest at a place now, as they are; OSError where there is none."""
-    root, staging = open_home(path)
-    try:
+    with open_home(path) as (root, _):
         return root.read(FILE, MAX_BYTES)
-    finally:
-        root.close()
-        staging.close()
 
 
 def read_manifest(root: Home) -> Manifest:

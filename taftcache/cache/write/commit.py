@@ -195,17 +195,14 @@ def create(path: str | os.PathLike[str], first: Manifest) -> None:
     raw = first.encode()
     check_outside(path)
     try:
-        root, staging = open_home(path, make=True)
+        homes = open_home(path, make=True)
     except OSError as error:
         raise cannot("create a store at", path, error) from None
-    try:
+    with homes as (root, staging):
         _check_empty(root)  # before a lock file is left among someone's files
         with WriterLock(staging):
             _check_empty(root)  # for whoever held the lock may have made a store
             root.swap(FILE, raw)
-    finally:
-        root.close()
-        staging.close()
 
 
 def _check_empty(root: Home) -> None:

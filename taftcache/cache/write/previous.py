@@ -57,17 +57,14 @@ def go_back(path: str | os.PathLike[str]) -> tuple[str, str]:
     something was forgotten or released since.
     """
     try:
-        root, staging = open_home(path)
+        homes = open_home(path)
     except OSError as error:
         raise cannot("open", path, error, StoreNotFound) from None
-    try:
+    with homes as (root, staging):
         if not root.exists(FILE) and not root.exists(PREVIOUS):
             raise no_store(root.path)
         with WriterLock(staging):
             return _go_back(root, staging, TombstoneFile(path))
-    finally:
-        root.close()
-        staging.close()
 
 
 def _go_back(root: Home, staging: Folder, beside: TombstoneFile) -> tuple[str, str]:
