@@ -122,6 +122,7 @@ OTHERS = [
     ("audit {S} --head {S}/head.json", "it lies in a store"),
     ("import {T}/vectors.npz {S}/shards/within", "it lies in a store"),
     ("extract {T}/within.toml", "it lies in a store"),
+    ("teach {T}/teach.toml", "it lies in a store"),
     ("import {T}/broken.safetensors {S}", "broken"),
     ("append {T}/other.toml", "store"),
     ("extract {T}/other.toml", "store.seed"),
@@ -167,6 +168,10 @@ def recipes(folder: Path, store: Path) -> None:
     }.items():
         toml(folder / f"{name}.toml", store, **sections)
     toml(folder / "within.toml", store / "shards" / "within")
+    (folder / "teach.toml").write_text(
+        f'path = "{store / "taught"}"\n[data]\nsource = "digits"\n[[teachers]]\nname = "t"\nstore = "{store}"\n'
+        '[student]\nmodel = "vit_tiny_patch16_224"\nweights = "random"\n'
+    )
 
 
 class Place:

@@ -20,6 +20,7 @@ from taftcache.recipe import load_recipe
 from taftcache.report.plots import check_plots
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.writing import writable
 from taftcache.teaching.joined import every_shard, join
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
 from taftcache.teaching.spec import TeacherSpec
@@ -62,9 +63,11 @@ def teach(recipe: TeachingRecipe, progress: Progress | None = None) -> TeachRepo
         BackboneError: a student that cannot be built.
         ArgumentError: no recipe of ``load_teaching``.
         RecipeError: no library to draw the report's plots with, or a wrong value in a recipe that no file gave.
+        StoreWriteError: a folder that cannot be written to, or that lies within a store.
     """
     recipe = checked_teaching(recipe)
     check_plots()
+    writable(recipe.folder, folder=True, again=True)
     progress = progress or Silent()
     begin = time.perf_counter()
     with open_students(recipe, progress) as students:
