@@ -17,7 +17,6 @@ from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Protocol
 
-import blake3
 import numpy as np
 from numpy.typing import NDArray
 
@@ -49,21 +48,6 @@ class SystemBits:
     def draw(self, size: int) -> bytes:
         """The next ``size`` bytes."""
         return os.urandom(size)
-
-
-class SeededBits:
-    """The same bits for the same seed, for tests: whoever knows the seed can take the noise off again."""
-
-    private = False
-
-    def __init__(self, seed: int) -> None:
-        self._hash, self._at = blake3.blake3(f"taftcache noise for tests {seed}".encode()), 0
-
-    def draw(self, size: int) -> bytes:
-        """The next ``size`` bytes."""
-        drawn = self._hash.digest(length=size, seek=self._at)
-        self._at += size
-        return drawn
 
 
 def discrete_gaussian(size: int, b: int, bits: Bits) -> NDArray[np.int64]:

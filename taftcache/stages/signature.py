@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -13,7 +12,6 @@ from taftcache.cache.format.digest import canonical
 from taftcache.cache.place.failure import advice, cause
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.stages.writing import ADVICE
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -44,32 +42,6 @@ class Signer:
     def sign(self, message: bytes) -> str:
         """The signature of ``message``, 128 hex digits."""
         return self._key.sign(message).hex()
-
-
-def make_key(file: Path) -> str:
-    """Write a new private key to ``file``, which must not be there yet, for its owner's eyes only; its public key.
-
-    Raises:
-        RecipeError: the file is there already, or cannot be written; or the package cryptography is not installed.
-    """
-    _needs_cryptography()
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    key = Ed25519PrivateKey.generate()
-    text = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    try:
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            out.write(text)
-    except OSError as error:
-        raise RecipeError(
-            f"cannot write a new key to {file}: {(error.strerror or '').lower()}",
-            got=error,
-            do=ADVICE.get(error.errno or 0, "name a file that is not there yet"),
-        ) from error
-    return key.public_key().public_bytes_raw().hex()
 
 
 def signed(store: FeatureStore, entry: Mapping[str, Any], signer: Signer | None) -> dict[str, Any]:

@@ -13,10 +13,11 @@ import torch
 
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.privacy import accountant, descent, trainer
-from taftcache.privacy.noise import Bits, SeededBits, SystemBits
+from taftcache.privacy.noise import Bits, SystemBits
 from taftcache.privacy.spec import PrivacySpec, Relation
 from taftcache.privacy.statement import audit_statement
 from tests.privacy import making
+from tests.seeded import SeededBits
 
 
 def width_is_right(drawn: np.ndarray, sigma: float) -> bool:

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.privacy.descent import clipped_sum
 from taftcache.privacy.network import OrdinaryNetwork, TangentNetwork, moved, right
-from taftcache.privacy.noise import SeededBits
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.privacy.trainer import train_privately, without_head
 from tests.privacy.making import base, descent, direction, rows
+from tests.seeded import SeededBits
 
 NETWORKS = (TangentNetwork, OrdinaryNetwork)
 SPEC = PrivacySpec(epsilon=8.0, steps=3, relation="replace-one", logits="tangent")

@@ -8,8 +8,9 @@ from scipy import stats
 
 from taftcache.errors import SolveError
 from taftcache.privacy import noise
-from taftcache.privacy.noise import SeededBits, SystemBits, bernoulli, discrete_gaussian
+from taftcache.privacy.noise import SystemBits, bernoulli, discrete_gaussian
 from tests.privacy.checks import width_is_right
+from tests.seeded import SeededBits
 
 
 def fits(drawn: np.ndarray, b: int) -> float:

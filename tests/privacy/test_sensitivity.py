@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from taftcache.privacy.accountant import Release
-from taftcache.privacy.noise import SeededBits, discrete_gaussian
+from taftcache.privacy.noise import discrete_gaussian
 from taftcache.privacy.trainer import _noisy_count
 from taftcache.tangent.rows import ArrayRows
 from tests.privacy import making
+from tests.seeded import SeededBits
 
 KINDS = [("narrow-mlp", "keep", "full"), ("plain", "keep", "bitfit"), ("all", "class-token", "full")]
 LEAVES = 10  # neighbours of one data set

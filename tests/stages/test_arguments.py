@@ -24,9 +24,9 @@ from taftcache.model.predictor import TangentModel
 from taftcache.recipe import Recipe
 from taftcache.recipe_sections import ObjectiveSpec, SolverSpec, StoreSpec
 from taftcache.solve.settings import Goal
-from taftcache.stages.signature import make_key
 from taftcache.tangent.spec import TangentSpec
 from tests.cache.making import tree
+from tests.keys import make_key
 from tests.stages.making import recipe
 
 

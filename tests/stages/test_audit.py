@@ -20,8 +20,8 @@ from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, RecipeError, StaleStore
 from taftcache.model.component import Component, put_component, read_base, read_component
-from taftcache.stages.signature import make_key
 from taftcache.stages.train.record import adopt
+from tests.keys import make_key
 from tests.stages.making import open_store, tree
 
 EXACT = {"compose": {"mode": "exact"}}

@@ -20,8 +20,8 @@ from taftcache.names import PRIVATE
 from taftcache.privacy.statement import EVENT
 from taftcache.solve import minimise
 from taftcache.solve.solution import Certificate
-from taftcache.stages.signature import make_key
 from taftcache.stages.train.settings import Settings
+from tests.keys import make_key
 from tests.stages.forging import forge, forge_ledger, forge_meta
 from tests.stages.making import open_store, recipe, settings
 

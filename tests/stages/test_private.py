@@ -11,9 +11,9 @@ import taftcache
 from taftcache.cli import main
 from taftcache.errors import RecipeError
 from taftcache.names import PRIVATE
-from taftcache.privacy.noise import SeededBits
 from taftcache.privacy.statement import EVENT, audit_statement
 from taftcache.recipe import parse_recipe, recipe_values
+from tests.seeded import SeededBits
 from tests.stages.making import PRIVACY, open_store, settings
 
 

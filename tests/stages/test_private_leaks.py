@@ -16,12 +16,12 @@ from taftcache.errors import FormatError
 from taftcache.model.component import PUBLIC, Component, put_component, read_base, read_component
 from taftcache.model.folder import Description, open_model
 from taftcache.names import PRIVATE, epsilon_text
-from taftcache.privacy.noise import SeededBits
 from taftcache.privacy.statement import NOT_COVERED
-from taftcache.stages.signature import make_key
 from taftcache.stages.train import private_training
 from taftcache.stages.train.private_records import KEYS, read_keys
 from taftcache.stages.train.record import adopt, settings_of
+from tests.keys import make_key
+from tests.seeded import SeededBits
 from tests.stages.making import open_store, settings
 
 COMPONENT = {"kind", "train", "shards", "rows", "stats", "norm", "privacy"}

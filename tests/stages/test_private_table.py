@@ -17,8 +17,8 @@ from taftcache.paper.pages import page
 from taftcache.paper.private_runs import PrivateRun, PrivateRuns
 from taftcache.paper.private_table import KINDS, Cell, PrivateTableReport
 from taftcache.privacy import trainer
-from taftcache.privacy.noise import SeededBits
 from taftcache.stages.progress import Silent
+from tests.seeded import SeededBits
 from tests.stages.making import recipe, settings
 
 SMALL = {"epsilons": [8.0], "seeds": [0, 1]}

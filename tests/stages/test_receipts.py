@@ -20,9 +20,9 @@ from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import DataError, IntegrityError
 from taftcache.stages.forget import receipts
 from taftcache.stages.forget.receipts import Answer
-from taftcache.stages.signature import make_key
 from taftcache.terminal.forgetting import show_receipts
 from tests.cache.making import create
+from tests.keys import make_key
 from tests.stages.making import open_store, tree
 
 

@@ -24,7 +24,6 @@ from taftcache.teaching.students.students import Students, StudentSettings
 from taftcache.teaching.students.trainer import StudentOutcome
 
 Row = dict[str, Any]
-AFT = ("aft", "aft-nnls", "aft-fixed", "aft-dense", "aft-rbf")
 
 
 @dataclass
