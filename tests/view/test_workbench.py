@@ -242,6 +242,21 @@ def test_map_and_table_by_keyboard(browse, server):
     assert page.tab.inner_text("aside h2") == column(page, "Samples", 1)[1]
 
 
+def test_an_address_keeps_any_text(browse, server):
+    page = browse().open(server.url + "#map")
+    page.tab.fill("#search", "@8")  # as the key of what stays in the tab begins
+    page.until("document.getElementById('chosen').dataset.count == '0'")
+    page.tab.reload()
+    page.tab.wait_for_selector("body[data-done]")
+    assert page.tab.input_value("#search") == "@8"
+
+
+@pytest.mark.parametrize("cut", ["map?sort=1", "map?sort=%5B%5B%22Samples%22%2C5%5D%5D", "compare?rows=trai&show=chan"])
+def test_an_address_that_makes_no_sense_opens(browse, server, cut):
+    page = browse().open(server.url + "#" + cut)
+    page.tab.wait_for_selector("main .big, main #chosen[data-count]")
+
+
 def test_a_phone_keeps_the_navigation(browse, server):
     page = browse(*NARROW).open(server.url)
     page.tab.evaluate("scrollTo(0, document.body.scrollHeight)")
