@@ -257,6 +257,20 @@ def test_an_address_that_makes_no_sense_opens(browse, server, cut):
     page.tab.wait_for_selector("main .big, main #chosen[data-count]")
 
 
+def test_the_browsers_own_keys_stay_its_own(browse, server):
+    page = browse().open(server.url + "#map")
+    page.tab.wait_for_selector("#grid .cell")
+    zoom = f"JSON.stringify({MAP}.getOption().dataZoom.map((z) => [z.start, z.end]))"
+    active = "document.getElementById('grid').getAttribute('aria-activedescendant')"
+    for node, state, keys in (("#map", zoom, ("Control+=", "Alt+ArrowLeft")), ("#grid", active, ("Alt+ArrowRight",))):
+        page.tab.focus(node)
+        page.tab.keyboard.press("+")
+        before = page.tab.evaluate(state)
+        for key in keys:
+            page.tab.keyboard.press(key)
+            assert page.tab.evaluate(state) == before, key
+
+
 def test_a_phone_keeps_the_navigation(browse, server):
     page = browse(*NARROW).open(server.url)
     page.tab.evaluate("scrollTo(0, document.body.scrollHeight)")

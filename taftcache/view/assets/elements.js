@@ -91,6 +91,9 @@ export const scrolled = (inner, tall) =>
     inner,
   );
 
+// Whether a key is pressed without those that make it the browser's: to zoom, to go back.
+export const unmodified = ({ ctrlKey, altKey, metaKey }) => !(ctrlKey || altKey || metaKey);
+
 const STEPS = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" };
 
 // From a button in a line of a table, up and down go to that of the next one.
