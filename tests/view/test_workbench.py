@@ -271,6 +271,43 @@ def test_the_browsers_own_keys_stay_its_own(browse, server):
             assert page.tab.evaluate(state) == before, key
 
 
+def test_a_table_stays_where_it_is_when_a_sample_is_opened(browse, server):
+    page, at = browse().open(server.url + "#map"), 40
+    link = page.tab.locator("#list tbody button").nth(at)
+    link.focus()
+    name, region = link.inner_text(), page.tab.locator("#list .tall")
+    scrolled = region.evaluate("(node) => node.scrollTop")
+    assert scrolled > 0
+    page.tab.keyboard.press("Enter")
+    page.tab.wait_for_selector("aside .near button")
+    assert page.tab.evaluate("document.activeElement.textContent") == name
+    assert region.evaluate("(node) => node.scrollTop") == scrolled
+    page.tab.focus("aside .near button")
+    page.tab.keyboard.press("Enter")
+    page.until(f"document.querySelector('aside h2').textContent !== {json.dumps(name)}")
+    page.tab.wait_for_selector("aside .near button")
+    assert page.tab.evaluate("document.activeElement === document.querySelector('aside h2')")
+
+
+def test_a_basket_stays_where_it_is_when_a_sample_is_taken_out(browse, server, atlas):
+    page = browse().open(server.url + "#map")
+    page.tab.select_option("#shard", "0")
+    page.tab.click("#put")
+    page.go("basket")
+    out = page.tab.locator('[aria-label^="take out"]')
+    last = out.count() - 1
+    names = column(page, "Basket", 1)
+    out.nth(last - 1).focus()
+    region = page.tab.locator('[role="region"][aria-label="Basket"]')
+    scrolled = region.evaluate("(node) => node.scrollTop")
+    page.tab.keyboard.press("Enter")
+    assert column(page, "Basket", 1) == names[: last - 1] + names[last:]
+    assert page.tab.evaluate("document.activeElement.ariaLabel") == "take out " + names[last]
+    assert 0 < region.evaluate("(node) => node.scrollTop") <= scrolled
+    page.tab.keyboard.press("Enter")
+    assert page.tab.evaluate("document.activeElement.ariaLabel") == "take out " + names[last - 2]
+
+
 def test_a_phone_keeps_the_navigation(browse, server):
     page = browse(*NARROW).open(server.url)
     page.tab.evaluate("scrollTo(0, document.body.scrollHeight)")

@@ -104,6 +104,18 @@ function byLines(event) {
   event.preventDefault();
 }
 
+// Put another table into the region of one before, where it stays scrolled, and at the same line by keyboard.
+export function replaceTable(region, inner) {
+  const { activeElement: from } = document,
+    line = region.contains(from) ? from.closest("tbody tr") : null,
+    buttons = (of) => [...of.querySelectorAll("button")];
+  region.replaceChildren(inner);
+  const lines = inner.tBodies[0].rows;
+  if (!line || !lines.length) return;
+  const to = lines[Math.min(line.rowIndex, lines.length) - 1]; // the header's is 0
+  buttons(to)[buttons(line).indexOf(from)]?.focus({ preventScroll: true });
+}
+
 // A button that looks like a link.
 export const link = (text, onclick) => h("button", { class: "link", type: "button", onclick }, text);
 
