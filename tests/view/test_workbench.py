@@ -308,6 +308,35 @@ def test_a_basket_stays_where_it_is_when_a_sample_is_taken_out(browse, server, a
     assert page.tab.evaluate("document.activeElement.ariaLabel") == "take out " + names[last - 2]
 
 
+def test_an_error_has_its_lines(browse, server):
+    page = browse().open(server.url + "#map")
+    page.tab.click("#put")
+    page.go("basket")
+    page.until("document.getElementById('cost').innerText.includes('\\ntry: ')")
+    assert [text for text in page.logged if "409" not in text] == []
+    page.logged.clear()
+
+
+@pytest.mark.parametrize("size", [(1280, 800), NARROW], ids=str)
+def test_a_long_name_leaves_the_rest_in_sight(browse, server, atlas, size):
+    page = browse(*size)
+
+    def rename(route):
+        body = route.fetch().json()
+        body["report"]["classes"][3] = "x" * 200
+        route.fulfill(json=body)
+
+    page.tab.route("**/overview*", rename)
+    sample = atlas.table.ids[int((atlas.table.label == 3).argmax())]
+    page.open(server.url + "#map/" + sample.replace("/", "%2F") + "?class=" + "x" * 200)
+    page.tab.wait_for_selector("aside .near button")
+    assert page.tab.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert page.tab.evaluate(
+        "document.querySelector('aside').scrollWidth <= document.querySelector('aside').clientWidth"
+    )
+    assert page.tab.locator("#list td").nth(1).bounding_box()["width"] < 400
+
+
 def test_a_phone_keeps_the_navigation(browse, server):
     page = browse(*NARROW).open(server.url)
     page.tab.evaluate("scrollTo(0, document.body.scrollHeight)")

@@ -41,7 +41,7 @@ export function table(caption, columns, rows, onRow, most = Infinity) {
     body.replaceChildren(...sorted(caption, columns, rows).slice(0, most).map(line));
   }
   function line(row) {
-    const cells = columns.map(([, value, number]) => h("td", { class: number ? "n" : "" }, value(row)));
+    const cells = columns.map(([, value, number]) => h("td", { class: number ? "n" : "" }, h("div", {}, value(row))));
     const made = h("tr", {}, cells);
     if (onRow) onRow(made, row);
     return made;
