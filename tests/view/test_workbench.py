@@ -317,6 +317,15 @@ def test_an_error_has_its_lines(browse, server):
     page.logged.clear()
 
 
+def test_a_store_that_cannot_be_read_says_why(browse, server):
+    page, fault = browse(), "the store is damaged: file ledger/1.json\n  try: restore the file from a copy"
+    page.tab.route("**/overview*", lambda route: route.fulfill(status=409, json={"error": fault}))
+    page.tab.goto(server.url)
+    assert page.tab.inner_text("main p") == fault.replace("  ", "")
+    assert [text for text in page.logged if "409" not in text] == []
+    page.logged.clear()
+
+
 @pytest.mark.parametrize("size", [(1280, 800), NARROW], ids=str)
 def test_a_long_name_leaves_the_rest_in_sight(browse, server, atlas, size):
     page = browse(*size)
