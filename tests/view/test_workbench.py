@@ -242,6 +242,110 @@ def test_map_and_table_by_keyboard(browse, server):
     assert page.tab.inner_text("aside h2") == column(page, "Samples", 1)[1]
 
 
+def test_an_address_keeps_any_text(browse, server):
+    page = browse().open(server.url + "#map")
+    page.tab.fill("#search", "@8")  # as the key of what stays in the tab begins
+    page.until("document.getElementById('chosen').dataset.count == '0'")
+    page.tab.reload()
+    page.tab.wait_for_selector("body[data-done]")
+    assert page.tab.input_value("#search") == "@8"
+
+
+@pytest.mark.parametrize("cut", ["map?sort=1", "map?sort=%5B%5B%22Samples%22%2C5%5D%5D", "compare?rows=trai&show=chan"])
+def test_an_address_that_makes_no_sense_opens(browse, server, cut):
+    page = browse().open(server.url + "#" + cut)
+    page.tab.wait_for_selector("main .big, main #chosen[data-count]")
+
+
+def test_the_browsers_own_keys_stay_its_own(browse, server):
+    page = browse().open(server.url + "#map")
+    page.tab.wait_for_selector("#grid .cell")
+    zoom = f"JSON.stringify({MAP}.getOption().dataZoom.map((z) => [z.start, z.end]))"
+    active = "document.getElementById('grid').getAttribute('aria-activedescendant')"
+    for node, state, keys in (("#map", zoom, ("Control+=", "Alt+ArrowLeft")), ("#grid", active, ("Alt+ArrowRight",))):
+        page.tab.focus(node)
+        page.tab.keyboard.press("+")
+        before = page.tab.evaluate(state)
+        for key in keys:
+            page.tab.keyboard.press(key)
+            assert page.tab.evaluate(state) == before, key
+
+
+def test_a_table_stays_where_it_is_when_a_sample_is_opened(browse, server):
+    page, at = browse().open(server.url + "#map"), 40
+    link = page.tab.locator("#list tbody button").nth(at)
+    link.focus()
+    name, region = link.inner_text(), page.tab.locator("#list .tall")
+    scrolled = region.evaluate("(node) => node.scrollTop")
+    assert scrolled > 0
+    page.tab.keyboard.press("Enter")
+    page.tab.wait_for_selector("aside .near button")
+    assert page.tab.evaluate("document.activeElement.textContent") == name
+    assert region.evaluate("(node) => node.scrollTop") == scrolled
+    page.tab.focus("aside .near button")
+    page.tab.keyboard.press("Enter")
+    page.until(f"document.querySelector('aside h2').textContent !== {json.dumps(name)}")
+    page.tab.wait_for_selector("aside .near button")
+    assert page.tab.evaluate("document.activeElement === document.querySelector('aside h2')")
+
+
+def test_a_basket_stays_where_it_is_when_a_sample_is_taken_out(browse, server, atlas):
+    page = browse().open(server.url + "#map")
+    page.tab.select_option("#shard", "0")
+    page.tab.click("#put")
+    page.go("basket")
+    out = page.tab.locator('[aria-label^="take out"]')
+    last = out.count() - 1
+    names = column(page, "Basket", 1)
+    out.nth(last - 1).focus()
+    region = page.tab.locator('[role="region"][aria-label="Basket"]')
+    scrolled = region.evaluate("(node) => node.scrollTop")
+    page.tab.keyboard.press("Enter")
+    assert column(page, "Basket", 1) == names[: last - 1] + names[last:]
+    assert page.tab.evaluate("document.activeElement.ariaLabel") == "take out " + names[last]
+    assert 0 < region.evaluate("(node) => node.scrollTop") <= scrolled
+    page.tab.keyboard.press("Enter")
+    assert page.tab.evaluate("document.activeElement.ariaLabel") == "take out " + names[last - 2]
+
+
+def test_an_error_has_its_lines(browse, server):
+    page = browse().open(server.url + "#map")
+    page.tab.click("#put")
+    page.go("basket")
+    page.until("document.getElementById('cost').innerText.includes('\\ntry: ')")
+    assert [text for text in page.logged if "409" not in text] == []
+    page.logged.clear()
+
+
+def test_a_store_that_cannot_be_read_says_why(browse, server):
+    page, fault = browse(), "the store is damaged: file ledger/1.json\n  try: restore the file from a copy"
+    page.tab.route("**/overview*", lambda route: route.fulfill(status=409, json={"error": fault}))
+    page.tab.goto(server.url)
+    assert page.tab.inner_text("main p") == fault.replace("  ", "")
+    assert [text for text in page.logged if "409" not in text] == []
+    page.logged.clear()
+
+
+@pytest.mark.parametrize("size", [(1280, 800), NARROW], ids=str)
+def test_a_long_name_leaves_the_rest_in_sight(browse, server, atlas, size):
+    page = browse(*size)
+
+    def rename(route):
+        body = route.fetch().json()
+        body["report"]["classes"][3] = "x" * 200
+        route.fulfill(json=body)
+
+    page.tab.route("**/overview*", rename)
+    sample = atlas.table.ids[int((atlas.table.label == 3).argmax())]
+    page.open(server.url + "#map/" + sample.replace("/", "%2F") + "?class=" + "x" * 200)
+    page.tab.wait_for_selector("aside .near button")
+    assert page.tab.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert page.tab.evaluate(
+        "document.querySelector('aside').scrollWidth <= document.querySelector('aside').clientWidth"
+    )
+    assert page.tab.locator("#list td").nth(1).bounding_box()["width"] < 400
+
+
 def test_a_phone_keeps_the_navigation(browse, server):
     page = browse(*NARROW).open(server.url)
     page.tab.evaluate("scrollTo(0, document.body.scrollHeight)")

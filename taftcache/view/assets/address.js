@@ -82,7 +82,9 @@ const rounded = (v) => +v.toPrecision(6);
 
 function readSorts(text) {
   sorts.clear();
-  for (const [caption, order] of parsed(text) ?? []) sorts.set(caption, order);
+  attempt(() => {
+    for (const [caption, [title, way]] of JSON.parse(text)) sorts.set(caption, [title, way]);
+  });
 }
 
 function readLasso(text) {
@@ -92,15 +94,7 @@ function readLasso(text) {
   [state.lasso, state.lassoIn] = whole ? [points, where] : [null, null];
 }
 
-function parsed(text) {
-  try {
-    return text ? JSON.parse(text) : null;
-  } catch {
-    return null; // an address that was cut short
-  }
-}
-
-// A frame may have no storage, and none of its own address.
+// A frame may have no storage, and none of its own address; an address may have been cut short.
 const attempt = (work) => {
   try {
     return work();
@@ -110,7 +104,7 @@ const attempt = (work) => {
 };
 
 function shortened(text) {
-  if (text.length <= LONGEST) return text;
+  if (text.length <= LONGEST) return text.startsWith(KEPT) ? KEPT + text : text;
   let key = 5381;
   for (let i = 0; i < text.length; i++) key = (key * 33 + text.charCodeAt(i)) >>> 0;
   const name = KEPT + key.toString(36);
@@ -119,6 +113,7 @@ function shortened(text) {
 
 function lengthened(text) {
   if (!text.startsWith(KEPT)) return text;
+  if (text.startsWith(KEPT + KEPT)) return text.slice(KEPT.length); // no key
   return attempt(() => sessionStorage.getItem("taftcache " + text)) ?? "";
 }
 

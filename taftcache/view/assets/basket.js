@@ -1,6 +1,6 @@
 // Samples put aside to forget: what that would cost and change, and the command that does it.
 import { basketStays, lookAtSample } from "./address.js";
-import { h, link, scrolled, table } from "./elements.js";
+import { h, link, replaceTable, scrolled, table } from "./elements.js";
 import { saveIds } from "./files.js";
 import { bytes, count, counted, noun, percent, short } from "./numbers.js";
 import { emptyButton, onPick, pick } from "./picked.js";
@@ -27,33 +27,32 @@ export function command(rows) {
 const asked = (rows) => rows.map((row, k) => (row - (rows[k - 1] ?? 0)).toString(36)).join(".");
 
 export function basketView(main) {
-  const rows = [...state.basket].sort((a, b) => a - b),
-    place = h("div", {});
-  main.append(h("h1", {}, "Basket"), place);
-  onPick(place, () => {
-    main.replaceChildren();
-    basketView(main);
-  });
-  if (!rows.length) {
-    place.append(
-      h(
-        "p",
-        {},
-        "Empty. Put samples in it from the map, its pictures or its table, from the lists of what may be wrong, from a sample's own page or from a comparison.",
-      ),
-    );
-    return;
+  const head = h("div"),
+    region = scrolled(table("Basket", COLUMNS, []), true),
+    more = h("p", { class: "quiet" }, `${LISTED} are listed; the headers sort all.`),
+    samples = h("section", {}, h("h2", {}, "Samples"), h("p", { class: "tools" }, emptyButton()), region, more);
+  function draw() {
+    const rows = [...state.basket].sort((a, b) => a - b);
+    head.replaceChildren(...(rows.length ? about(rows) : [h("p", {}, EMPTY)]));
+    replaceTable(region, table("Basket", COLUMNS, rows, null, LISTED));
+    more.hidden = rows.length <= LISTED;
+    samples.hidden = !rows.length;
   }
+  main.append(h("h1", {}, "Basket"), head, samples);
+  onPick(head, draw);
+  draw();
+}
+
+const EMPTY =
+  "Empty. Put samples in it from the map, its pictures or its table, from the lists of what may be wrong, from a sample's own page or from a comparison.";
+
+function about(rows) {
   const stays = basketStays() ? " It is too long for the address, so it stays in this tab." : "";
-  place.append(
+  return [
     h("p", {}, `${counted(rows.length, "sample")}. Nothing here changes the store.${stays}`),
     ...toForget(rows),
     ...(source.live ? [price(rows), change(rows)] : []),
-    h("h2", {}, "Samples"),
-    h("p", { class: "tools" }, emptyButton()),
-    scrolled(table("Basket", COLUMNS, rows, null, LISTED), true),
-  );
-  if (rows.length > LISTED) place.append(h("p", { class: "quiet" }, `${LISTED} are listed; the headers sort all.`));
+  ];
 }
 
 function toForget(rows) {

@@ -1,5 +1,5 @@
 // Cells of pictures, of which only those that are seen are in the document.
-import { h, judgement } from "./elements.js";
+import { h, judgement, unmodified } from "./elements.js";
 import { counted, short } from "./numbers.js";
 import { isPicked, onPick, pick } from "./picked.js";
 import { peeks, thumbnail } from "./pictures.js";
@@ -180,7 +180,8 @@ function byKeys(node, at, draw, open, turn) {
       Home: -rows.length,
       End: rows.length,
     };
-    if (!rows.length || !(event.key in steps || event.key === "Enter" || event.key === " ")) return;
+    if (!unmodified(event) || !rows.length || !(event.key in steps || event.key === "Enter" || event.key === " "))
+      return;
     event.preventDefault();
     if (event.key === "Enter") open(rows[active]);
     else if (event.key === " ") turn(rows[active]);

@@ -49,6 +49,8 @@ function begin(offer, controls, place) {
     return;
   }
   for (const key of ["before", "after"]) if (!models.includes(state.pair[key])) state.pair[key] = offer[key];
+  if (!ROWS.some(([rows]) => rows === state.pair.rows)) state.pair.rows = "held-out";
+  if (!Object.hasOwn(KINDS, state.pair.show)) state.pair.show = "changed";
   const options = models.map((name) => [name, fullName(offer, name)]);
   let answer = null;
   const asked = (key) => (value) => {

@@ -41,7 +41,7 @@ export function table(caption, columns, rows, onRow, most = Infinity) {
     body.replaceChildren(...sorted(caption, columns, rows).slice(0, most).map(line));
   }
   function line(row) {
-    const cells = columns.map(([, value, number]) => h("td", { class: number ? "n" : "" }, value(row)));
+    const cells = columns.map(([, value, number]) => h("td", { class: number ? "n" : "" }, h("div", {}, value(row))));
     const made = h("tr", {}, cells);
     if (onRow) onRow(made, row);
     return made;
@@ -91,6 +91,9 @@ export const scrolled = (inner, tall) =>
     inner,
   );
 
+// Whether a key is pressed without those that make it the browser's: to zoom, to go back.
+export const unmodified = ({ ctrlKey, altKey, metaKey }) => !(ctrlKey || altKey || metaKey);
+
 const STEPS = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" };
 
 // From a button in a line of a table, up and down go to that of the next one.
@@ -99,6 +102,18 @@ function byLines(event) {
   if (!next) return;
   next.focus();
   event.preventDefault();
+}
+
+// Put another table into the region of one before, where it stays scrolled, and at the same line by keyboard.
+export function replaceTable(region, inner) {
+  const { activeElement: from } = document,
+    line = region.contains(from) ? from.closest("tbody tr") : null,
+    buttons = (of) => [...of.querySelectorAll("button")];
+  region.replaceChildren(inner);
+  const lines = inner.tBodies[0].rows;
+  if (!line || !lines.length) return;
+  const to = lines[Math.min(line.rowIndex, lines.length) - 1]; // the header's is 0
+  buttons(to)[buttons(line).indexOf(from)]?.focus({ preventScroll: true });
 }
 
 // A button that looks like a link.

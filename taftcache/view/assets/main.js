@@ -5,6 +5,7 @@ import { dropCharts } from "./charts.js";
 import { checksView } from "./checks.js";
 import { classesView } from "./classes.js";
 import { compareView } from "./compare.js";
+import { h } from "./elements.js";
 import { ledgerView } from "./ledger.js";
 import { mapView } from "./map/view.js";
 import { count } from "./numbers.js";
@@ -119,13 +120,24 @@ async function follow() {
   }
 }
 
+// What every view needs; false where it cannot be had, which the page then says.
+async function load() {
+  try {
+    state.overview = await source.get("overview");
+    await loadRows();
+    return true;
+  } catch (error) {
+    document.getElementById("main").replaceChildren(h("p", { role: "alert" }, error.message));
+    return false;
+  }
+}
+
 async function begin() {
-  state.overview = await source.get("overview");
+  if (!(await load())) return;
   const r = state.overview.report;
   document.getElementById("store").textContent = r.store;
   document.getElementById("root").textContent = "root " + r.root_digest.slice(0, 16);
   if (document.documentElement.dataset.view) document.querySelector("header").hidden = true;
-  await loadRows();
   if (REPORT) {
     state.stages = REPORT.progress.stages;
     await loadColumns();

@@ -9,7 +9,7 @@ import { className, modelTitle, shardName, state } from "./state.js";
 // Into side, when the source has answered and no other sample was asked for; select(row) is called for a neighbour.
 export async function showSample(side, id, select) {
   side.dataset.sample = id;
-  side.replaceChildren(h("h2", {}, id), h("p", { class: "quiet" }, "Computing …"));
+  fill(side, id, h("p", { class: "quiet" }, "Computing …"));
   let found = null,
     why = "";
   try {
@@ -19,7 +19,15 @@ export async function showSample(side, id, select) {
   }
   if (side.dataset.sample !== id) return;
   const parts = found ? details(found, select) : [brief(id), h("p", { class: "quiet" }, why)];
-  side.replaceChildren(h("h2", {}, id), h("p", {}, toggleButton(state.ids.indexOf(id))), ...parts);
+  fill(side, id, h("p", {}, toggleButton(state.ids.indexOf(id))), ...parts);
+}
+
+// Who came from here by keyboard, by a neighbour, stays here.
+function fill(side, id, ...parts) {
+  const inside = side.contains(document.activeElement),
+    title = h("h2", { tabindex: "-1" }, id);
+  side.replaceChildren(title, ...parts);
+  if (inside) title.focus({ preventScroll: true });
 }
 
 function details(found, select) {

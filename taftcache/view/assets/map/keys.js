@@ -1,4 +1,5 @@
 // The map by keyboard.
+import { unmodified } from "../elements.js";
 import { state } from "../state.js";
 import { places } from "./rows.js";
 
@@ -9,7 +10,7 @@ const SCALES = { "+": 0.7, "=": 0.7, "-": 1 / 0.7, 0: 1e9 };
 export function moveByKeys(made, node) {
   node.addEventListener("keydown", (event) => {
     const scale = SCALES[event.key];
-    if (event.shiftKey && KEYS[event.key]) return;
+    if (!unmodified(event) || (event.shiftKey && KEYS[event.key])) return;
     if (!KEYS[event.key] && !scale) return;
     const [zx, zy] = made.getOption().dataZoom,
       [dx, dy] = KEYS[event.key] || [0, 0];

@@ -1,5 +1,5 @@
 // The samples that the map's filters and lasso leave, in a table.
-import { h, judgement, link, scrolled, sorted, table } from "../elements.js";
+import { h, judgement, link, replaceTable, scrolled, sorted, table } from "../elements.js";
 import { saveIds } from "../files.js";
 import { count, counted, short } from "../numbers.js";
 import { keepButton } from "../picked.js";
@@ -13,7 +13,9 @@ const CAPTION = "Samples";
 export function sampleList(select) {
   let listed = [];
   const said = h("p", { id: "chosen", role: "status", "aria-live": "polite" }),
-    node = h("div", { id: "list" });
+    region = scrolled(table(CAPTION, columns(select), []), true),
+    tools = h("p", { class: "tools" }),
+    node = h("div", { id: "list" }, region, tools);
 
   function fill(rows) {
     listed = rows;
@@ -28,14 +30,10 @@ export function sampleList(select) {
       line.setAttribute("aria-selected", row === state.selected);
       peeks(line, () => row);
     };
-    node.replaceChildren(
-      scrolled(table(CAPTION, columns(select), rows, mark, LISTED), true),
-      h(
-        "p",
-        { class: "tools" },
-        h("button", { type: "button", onclick: () => saveIds(listed) }, "Save the ids as a file"),
-        keepButton(() => listed),
-      ),
+    replaceTable(region, table(CAPTION, columns(select), rows, mark, LISTED));
+    tools.replaceChildren(
+      h("button", { type: "button", onclick: () => saveIds(listed) }, "Save the ids as a file"),
+      keepButton(() => listed),
     );
   }
   return { said, node, fill, first: () => sorted(CAPTION, columns(select), listed)[0] };
