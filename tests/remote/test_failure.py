@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from dask import config
 
 import taftcache
 from taftcache.cache.store import FeatureStore
@@ -160,8 +161,27 @@ def test_a_scheduler_that_is_not_there():
     with pytest.raises(ClusterError, match="the scheduler does not answer"):
         Cluster.at(f"tcp://127.0.0.1:{free_port()}", timeout=1)
     assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(
+    "wrong", ["localhost:8786", "tcp://", "tcp://host", "tcp://:8786", "tcp://a:b:1", "tcp://h:99999", "tcp://h:1/x"]
+)
+def test_what_is_no_address_is_not_tried(wrong):
+    """Dask's client, begun with one, waits for a minute when it is collected, and leaves a traceback."""
     with pytest.raises(RecipeError, match="tcp://host:8786"):
-        Cluster.at("localhost:8786")
+        Cluster.at(wrong)
+
+
+def test_tls_without_certificates(tmp_path):
+    with pytest.raises(RecipeError, match="tls:// needs certificates, and Dask has none"):
+        Cluster.at("tls://127.0.0.1:1")
+    (tmp_path / "no.pem").write_text("none")
+    named = dict.fromkeys(("ca-file", "client.cert", "client.key"), str(tmp_path / "no.pem"))
+    with (
+        config.set({f"distributed.comm.tls.{key}": file for key, file in named.items()}),
+        pytest.raises(RecipeError, match="cannot use Dask's certificates"),
+    ):
+        Cluster.at("tls://127.0.0.1:1")
 
 
 def test_a_scheduler_without_workers(address):
