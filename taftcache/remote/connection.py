@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from taftcache.errors import ClusterError, RecipeError, first_line
+from taftcache.errors import ClusterError, RecipeError, TaftcacheError, first_line
 from taftcache.names import counted
 
 try:
@@ -59,7 +59,7 @@ class Connection:
         self._answered = time.monotonic()
         self._wanted = versions()
         try:
-            client.register_plugin(Admission(self._wanted))
+            self._admit()
             self._await_workers()
         except BaseException:
             self.close()
@@ -301,6 +301,12 @@ class Connection:
         except OSError as error:
             self._look()
             raise self._lost(str(error)) from None
+        except ImportError as error:
+            raise _unfit("a worker", error) from None
+        except RuntimeError as error:
+            if "deserialization of the task graph" not in str(error):  # which is the scheduler's, of our modules' names
+                raise
+            raise _unfit("the scheduler", error) from None
 
     def _look(self) -> None:
         """ClusterError when the scheduler has not answered, or has had no worker, for too long."""
@@ -324,6 +330,17 @@ class Connection:
             do="start them again; the same command resumes from what was committed",
         )
 
+    def _admit(self) -> None:
+        """ClusterError for a worker that is not fit, or that cannot even say so."""
+        try:
+            self._client.register_plugin(Admission(self._wanted))
+        except TaftcacheError:
+            raise
+        except OSError as error:
+            raise self._lost(str(error)) from None
+        except Exception as error:  # whatever unpickling raised there; Dask makes it an Exception of its text
+            raise _unfit("a worker", error) from None
+
     def _await_workers(self) -> None:
         end = time.monotonic() + self.timeout
         while not self.workers():
@@ -341,6 +358,14 @@ class Connection:
                 self._client.cancel(futures, force=True)
         for future in futures:
             future.release()
+
+
+def _unfit(who: str, error: Exception) -> ClusterError:
+    return ClusterError(
+        f"{who} cannot load taftcache",
+        got=first_line(error),
+        do="install the same versions there, and look at its output",
+    )
 
 
 def _pinned() -> int | None:
