@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from taftcache.cache.format.manifest import PREVIOUS
 from taftcache.cache.place.home import Home
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.sweep import foreign, leftovers, removed, unfinished
+from taftcache.cache.write.sweep import foreign, leftovers, outdated, removed, unfinished
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def collect(
 
     ``work`` takes unfinished extractions too, ``strange`` files that are none of the format's business. ``dry`` only
     lists (a store open for reading will do). Where no lock keeps other writers out (a bucket) only what is ``older``
-    than that many seconds goes: younger objects may be a commit on its way.
+    than that many seconds goes, or older than the root manifest: younger objects may be a commit on its way.
     """
     if not dry:
         store.committer().check_no_writer("collect garbage")
@@ -52,4 +52,4 @@ def _home(store: FeatureStore, path: str) -> Home:
 
 
 def _is_young(store: FeatureStore, path: str, limit: float) -> bool:
-    return not store.root.locked and store.root.changed(path) > limit
+    return not outdated(store.root, path) and store.root.changed(path) > limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -282,10 +283,11 @@ def train(
             report = taftcache.train(store, recipe, shard, progress, cluster)
         if not shard:
             taftcache.compose(store, recipe, cluster=cluster)
+        root = store.root_digest
     if private:
-        print_report(spent, as_json, show_train_private)
+        print_report(replace(spent, root_digest=root), as_json, show_train_private)
     else:
-        print_report(report, as_json, show_train)
+        print_report(replace(report, root_digest=root), as_json, show_train)
 
 
 def _check_private(private: bool, own: dict[str, object], workers: int | None, scheduler: str | None) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import ClusterError, IntegrityError, StoreNotFound
+from taftcache.errors import ClusterError, IntegrityError, StoreError, StoreNotFound
 from taftcache.model.component import Component, read_base
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.remote.connection import Connection
@@ -78,6 +78,9 @@ def opened(job: SolveJob) -> Iterator[tuple[FeatureStore, Base]]:
             got=error.fault,
             do="put the store in a folder that all hosts mount at the same path, or in a bucket",
         ) from None
+    except StoreError as error:  # which the driver could open
+        error.fault = f"a worker cannot open the store: {error.fault}"
+        raise
     with store:
         # the driver has read the base before, and was allowed to
         base = read_base(store, parse_recipe(job.recipe).tangent, consent=Consent(hub=True))

@@ -10,15 +10,16 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import torch
 
-from taftcache.errors import ClusterError, RecipeError
+from taftcache.errors import ClusterError, RecipeError, TaftcacheError, first_line
 from taftcache.names import counted
 
 try:
     import dask
-    from distributed import CancelledError, Client, Future, LocalCluster
+    from distributed import CancelledError, Client, Future, LocalCluster, Security
     from distributed.scheduler import KilledWorker
 except ImportError as missing:  # whoever imports this room asks for workers
     raise RecipeError(
@@ -33,6 +34,7 @@ from taftcache.remote.worker import TOPIC, Admission, admitted, versions
 AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
 _A_CORE, _FEWEST = 4, 8  # workers that may be asked for: so many a core, and so many on any machine
 _TRIES = 3
+_CERTIFICATES = "name them in Dask's configuration: distributed.comm.tls.ca-file, .client.cert and .client.key"
 _LOOK = 0.5  # seconds between two looks at whether anybody still works
 
 
@@ -57,7 +59,7 @@ class Connection:
         self._answered = time.monotonic()
         self._wanted = versions()
         try:
-            client.register_plugin(Admission(self._wanted))
+            self._admit()
             self._await_workers()
         except BaseException:
             self.close()
@@ -116,20 +118,16 @@ class Connection:
         ``threads`` is ``OMP_NUM_THREADS`` where that is set, else 1 as in Dask's workers.
 
         Raises:
+            RecipeError: the address is none, or Dask has no certificates for it.
             ClusterError: it does not answer, has no workers, or some that are not fit.
         """
         timeout = _timeout(timeout)
-        if not scheduler.startswith(("tcp://", "tls://")):
-            raise RecipeError(
-                "the scheduler's address must begin with tcp:// or tls://",
-                got=scheduler,
-                do="write it like tcp://host:8786",
-            )
+        _check_address(scheduler)
         try:
             client = Client(
                 scheduler, timeout=timeout, direct_to_workers=True, set_as_default=False, name="taftcache-driver"
             )
-        except (OSError, TypeError, ValueError) as error:  # TypeError: tls:// without certificates
+        except OSError as error:
             raise ClusterError(
                 "the scheduler does not answer", got=f"{scheduler}: {error}", do="start it with: dask scheduler"
             ) from None
@@ -303,6 +301,12 @@ class Connection:
         except OSError as error:
             self._look()
             raise self._lost(str(error)) from None
+        except ImportError as error:
+            raise _unfit("a worker", error) from None
+        except RuntimeError as error:
+            if "deserialization of the task graph" not in str(error):  # which is the scheduler's, of our modules' names
+                raise
+            raise _unfit("the scheduler", error) from None
 
     def _look(self) -> None:
         """ClusterError when the scheduler has not answered, or has had no worker, for too long."""
@@ -326,6 +330,17 @@ class Connection:
             do="start them again; the same command resumes from what was committed",
         )
 
+    def _admit(self) -> None:
+        """ClusterError for a worker that is not fit, or that cannot even say so."""
+        try:
+            self._client.register_plugin(Admission(self._wanted))
+        except TaftcacheError:
+            raise
+        except OSError as error:
+            raise self._lost(str(error)) from None
+        except Exception as error:  # whatever unpickling raised there; Dask makes it an Exception of its text
+            raise _unfit("a worker", error) from None
+
     def _await_workers(self) -> None:
         end = time.monotonic() + self.timeout
         while not self.workers():
@@ -345,10 +360,40 @@ class Connection:
             future.release()
 
 
+def _unfit(who: str, error: Exception) -> ClusterError:
+    return ClusterError(
+        f"{who} cannot load taftcache",
+        got=first_line(error),
+        do="install the same versions there, and look at its output",
+    )
+
+
 def _pinned() -> int | None:
     """``OMP_NUM_THREADS``, as far as it is a number."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def _check_address(scheduler: str) -> None:
+    """RecipeError for an address that is none: Dask would try it all the same, and its client would not end."""
+    try:
+        parts = urlsplit(scheduler)
+        whole = scheduler.startswith(("tcp://", "tls://")) and parts.hostname and parts.port and not parts.path
+    except ValueError:
+        whole = False
+    if not whole:
+        raise RecipeError(
+            "the scheduler's address must be tcp:// or tls://, a host and a port",
+            got=scheduler,
+            do="write it like tcp://host:8786",
+        )
+    if scheduler.startswith("tls://"):
+        try:
+            context = Security().get_connection_args("client")["ssl_context"]
+        except OSError as error:
+            raise RecipeError(f"cannot use Dask's certificates: {first_line(error)}", do=_CERTIFICATES) from None
+        if context is None:
+            raise RecipeError("tls:// needs certificates, and Dask has none", got=scheduler, do=_CERTIFICATES)
 
 
 def _gpus() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 
 import numpy as np
@@ -124,6 +125,38 @@ def test_there_and_back(address, tmp_path) -> None:
             assert (done.files, done.there) == (len(tree(tmp_path / "s")) - 1, 0)
     read(address)
     assert tree(tmp_path / "back") == tree(tmp_path / "s") == objects(address)
+
+
+@pytest.mark.law("A store in a bucket is the one in a folder; of two writers one wins")
+def test_what_a_commit_could_not_remove_goes_at_the_next_opening(address, proxy, monkeypatch) -> None:
+    """The erasure counts, its call fails and says so, and the same call again ends it, as in a folder."""
+    brief(monkeypatch)
+    with create(address) as store:
+        fill(store, "000", IDS)
+    time.sleep(1.1)  # dates in a bucket are whole seconds
+    store = FeatureStore(address, mode="a")
+    proxy.fault = lambda method, path, before: "503" if path.endswith("?delete") else None
+    with (
+        pytest.raises(StoreWriteError, match="committed, but what the commit replaced is still there"),
+        store.transaction() as change,
+    ):
+        change.erase(IDS[:1])
+    store.close()
+    erased = row(IDS[0]).astype(np.float16).tobytes()[:16]
+    assert any(erased in data for data in objects(address).values())
+    with pytest.raises(StoreWriteError):
+        FeatureStore(address, mode="a")
+    proxy.fault = no_fault
+    root, desk = open_home(address)
+    desk.close()
+    root.put("shards/999-0000000000000000/tokens/c.0.0.0", b"another writer's upload since that commit")
+    with FeatureStore(address) as store:
+        assert "shards/999-0000000000000000" not in collect(store, dry=True).removed
+        assert any(path.startswith("shards/000") for path in collect(store, dry=True).removed)
+    with FeatureStore(address, mode="a") as store:
+        assert store.is_forgotten(IDS[0])
+        assert store.strays() == ["shards/999-0000000000000000"]
+    assert not any(erased in data for data in objects(address).values())
 
 
 def test_resumes_on_the_desk(address) -> None:

@@ -138,6 +138,13 @@ def test_json_of_every_command(cli, store, images, tmp_path):
     assert {frozenset(row) for row in listed} == {frozenset({"sample", "shard", "label"})}
 
 
+def test_training_ends_at_the_root_that_it_reports(cli, store):
+    """Composing, which follows, is a commit of its own."""
+    before = FeatureStore(store).root_digest
+    reported = cli("train", store, "--set", "objective.kappa=3", "--json").json["root_digest"]
+    assert reported == FeatureStore(store).root_digest != before
+
+
 def test_tables_of_every_command(cli, store, images, tmp_path):
     file = toml(tmp_path / "tiny.toml", store)
     with FeatureStore(store) as opened:

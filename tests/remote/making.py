@@ -73,10 +73,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def scheduler() -> Iterator[tuple[str, subprocess.Popen]]:
+def scheduler(**settings) -> Iterator[tuple[str, subprocess.Popen]]:
     """The address and process of one on this machine that answers."""
     port = free_port()
-    with dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard") as process:
+    with dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard", **settings) as process:
         end = time.monotonic() + 60
         while time.monotonic() < end:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):

@@ -12,11 +12,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from dask import config
+from distributed import Client
 
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import ClusterError, IntegrityError, RecipeError
+from taftcache.errors import ClusterError, IntegrityError, RecipeError, StoreError
 from taftcache.recipe import parse_recipe
 from taftcache.remote.cluster import Cluster
 from taftcache.remote.components import solve
@@ -160,8 +162,27 @@ def test_a_scheduler_that_is_not_there():
     with pytest.raises(ClusterError, match="the scheduler does not answer"):
         Cluster.at(f"tcp://127.0.0.1:{free_port()}", timeout=1)
     assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(
+    "wrong", ["localhost:8786", "tcp://", "tcp://host", "tcp://:8786", "tcp://a:b:1", "tcp://h:99999", "tcp://h:1/x"]
+)
+def test_what_is_no_address_is_not_tried(wrong):
+    """Dask's client, begun with one, waits for a minute when it is collected, and leaves a traceback."""
     with pytest.raises(RecipeError, match="tcp://host:8786"):
-        Cluster.at("localhost:8786")
+        Cluster.at(wrong)
+
+
+def test_tls_without_certificates(tmp_path):
+    with pytest.raises(RecipeError, match="tls:// needs certificates, and Dask has none"):
+        Cluster.at("tls://127.0.0.1:1")
+    (tmp_path / "no.pem").write_text("none")
+    named = dict.fromkeys(("ca-file", "client.cert", "client.key"), str(tmp_path / "no.pem"))
+    with (
+        config.set({f"distributed.comm.tls.{key}": file for key, file in named.items()}),
+        pytest.raises(RecipeError, match="cannot use Dask's certificates"),
+    ):
+        Cluster.at("tls://127.0.0.1:1")
 
 
 def test_a_scheduler_without_workers(address):
@@ -234,9 +255,13 @@ def test_an_error_on_a_worker_is_the_error_of_the_run(cluster, store):
         assert taftcache.train(opened, parse_recipe(settings), cluster=cluster).trained
 
 
-def test_a_store_that_workers_do_not_see(cluster):
+def test_a_store_that_workers_do_not_see(cluster, tmp_path):
     job = SolveJob(store="/not/there", recipe={}, base="", threads=1)
     with pytest.raises(ClusterError, match="does not find the store"):
+        cluster.call(solve, job, "components/000", [], "full")
+    (tmp_path / "manifest.json").write_text("{}")  # a store that only the driver can open
+    job = SolveJob(store=str(tmp_path), recipe={}, base="", threads=1)
+    with pytest.raises(StoreError, match="a worker cannot open the store: "):
         cluster.call(solve, job, "components/000", [], "full")
 
 
@@ -324,3 +349,36 @@ def test_both_ways_of_asking_at_once(tmp_path):
     with pytest.raises(SystemExit) as ended:
         main([*arguments[:2], "--scheduler", "somewhere"])
     assert ended.value.code == 2
+
+
+def lacking(library: str, folder: Path) -> dict[str, object]:
+    """What starts a process that cannot import ``library``."""
+    (folder / library).mkdir()
+    (folder / library / "__init__.py").write_text("raise ImportError('nothing here')")
+    path = os.pathsep.join([str(folder), ENVIRONMENT["PYTHONPATH"]])
+    return {"env": {**ENVIRONMENT, "PYTHONPATH": path}, "cwd": folder}
+
+
+@pytest.mark.parametrize("library", ["taftcache", "torch"])
+def test_workers_that_cannot_load_taftcache_are_named(address, tmp_path, library):
+    """One where it is not installed at all, and one where something that it needs cannot be imported."""
+    with dask("worker", address, *UNLIMITED, **lacking(library, tmp_path)):
+        with Client(address, set_as_default=False) as there:
+            there.wait_for_workers(1, timeout=60)
+        with (
+            pytest.raises(ClusterError, match=r"a worker cannot load taftcache\n  got: .*nothing here"),
+            Cluster.at(address, timeout=60) as cluster,
+        ):
+            cluster.call(
+                solve, SolveJob(store="/not/there", recipe={}, base="", threads=1), "components/000", [], "full"
+            )
+
+
+def test_a_scheduler_that_cannot_load_taftcache_is_named(tmp_path):
+    with (
+        scheduler(**lacking("taftcache", tmp_path)) as (address, _),
+        worker_here(address),
+        pytest.raises(ClusterError, match="the scheduler cannot load taftcache"),
+        Cluster.at(address, timeout=60) as cluster,
+    ):
+        cluster.call(abs, -1)

@@ -41,7 +41,8 @@ class Bucket:
     An object is there as a whole or not at all, so nothing is staged here: work in progress lies in a
     staging folder of this machine. There is no lock; instead the root manifest is put on the condition that it is still
     the one which was read (If-Match), or that there is none (If-None-Match): of two writers one wins, the other gets
-    StoreLocked. What nothing names may be the other's upload, so it is removed by age, by ``taftcache gc``, alone.
+    StoreLocked. What nothing names may be the other's upload, so it is removed only where it is older than the root
+    manifest, or by age, by ``taftcache gc``.
 
     Reads raise FileNotFoundError for what is not there, StoreNotFound without the bucket, and StoreUnreachable when the
     service does not answer, or refuses, after the retries; writes raise StoreWriteError.

@@ -19,7 +19,7 @@ from taftcache.cache.read.around import check_outside
 from taftcache.cache.read.contents import Contents, read_manifest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write import previous
-from taftcache.cache.write.sweep import OWN, TRANSACTION, removed, sweep
+from taftcache.cache.write.sweep import OWN, TRANSACTION, leftovers, outdated, removed, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import StoreError, StoreLocked
 
@@ -123,12 +123,20 @@ class Committer:
         self._discard = None
         self.contents.adopt(new.at(self.root), shards)
         self.remember(old)
-        sweep(self.root, self.staging, new, old)
+        try:
+            sweep(self.root, self.staging, new, old)
+        except StoreError as error:  # a refused command changes nothing; this one is done
+            error.fault = f"committed, but what the commit replaced is still there: {error.fault}"
+            raise
 
     def sweep(self) -> list[tuple[str, int]]:
         """Remove what a crash left behind; (path, bytes) of each."""
         found = sweep(self.root, self.staging, self.manifest, self.manifest)
-        return found + [removed(self.root, path) for path in previous.unlawful(self.root, self.manifest)]
+        more = previous.unlawful(self.root, self.manifest)
+        if not self.root.locked:
+            unnamed = leftovers(self.root, self.staging, self.manifest)
+            more += [path for path in unnamed if not path.startswith("staging/") and outdated(self.root, path)]
+        return found + [removed(self.root, path) for path in more]
 
     def remember(self, old: Manifest) -> None:
         """Bring the file beside the store from ``old`` to the present manifest; `taftcache audit` reports a file that

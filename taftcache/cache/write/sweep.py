@@ -50,7 +50,7 @@ def sweep(root: Home, staging: Folder, named: Manifest, before: Manifest) -> lis
     """Remove what nothing names, durably; (path, bytes) of each. What a ShardWriter can go on with stays.
 
     Where no lock keeps other writers out, what is not named may be another writer's upload: there only what the
-    manifest ``before`` named and the present one does not is removed, and `taftcache gc` does the rest.
+    manifest ``before`` named and the present one does not is removed. `outdated` finds more, `taftcache gc` the rest.
     """
     _take_back(staging, named)
     if root.locked:
@@ -59,6 +59,12 @@ def sweep(root: Home, staging: Folder, named: Manifest, before: Manifest) -> lis
         found = sorted(before.files() - named.files())
         found += [path for path in _in(staging, "staging") if not _resumable(root, staging, path, named)]
     return [removed(staging if path.startswith("staging/") else root, path) for path in found]
+
+
+def outdated(root: Home, path: str) -> bool:
+    """Whether no other writer can commit ``path`` any more, which nothing names: where no lock keeps others out, it is
+    older than the root manifest, and whoever put it has read the one before and is refused."""
+    return root.locked or root.changed(path) < root.changed(manifest.FILE)
 
 
 def removed(home: Home, path: str) -> tuple[str, int]:
