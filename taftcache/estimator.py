@@ -19,7 +19,7 @@ from torch import Tensor
 
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import ArgumentError
-from taftcache.estimator_base import GivenRows, TangentEstimator
+from taftcache.estimator_base import GivenRows, TangentEstimator, refused_is_unchanged
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
@@ -90,6 +90,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         self.class_weight = class_weight
         self.store = store
 
+    @refused_is_unchanged
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentClassifier:
         """Solve over X [n,…] with classes y [n] of any kind; a row of weight 2 is as two rows but where λ is chosen."""
         self._check_arguments()
@@ -200,6 +201,7 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
         self.memory = memory
         self.device = device
 
+    @refused_is_unchanged
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentRegressor:
         """Solve over X [n,…] with values y [n] or [n,m]; a row of weight 2 is as two rows but where λ is chosen."""
         self._check_arguments()
