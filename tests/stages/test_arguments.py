@@ -23,7 +23,7 @@ from taftcache.errors import (
 from taftcache.model.predictor import TangentModel
 from taftcache.recipe import Recipe
 from taftcache.recipe_sections import ObjectiveSpec, SolverSpec, StoreSpec
-from taftcache.solve.settings import Goal
+from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.signature import make_key
 from taftcache.tangent.spec import TangentSpec
 from tests.cache.making import tree
@@ -103,6 +103,13 @@ NONE_SUCH = {
     "a name of rows": (ArgumentError, "must be a shard", lambda store, _: taftcache.evaluate(store, rows="000")),
     "a dtype": (ArgumentError, "dtype", lambda store, to: taftcache.convert(store, to, dtype="float64")),
     "a public key": (RecipeError, "64 hex digits", lambda store, _: taftcache.audit(store.path, public_key=3)),
+    "no pixels": (
+        UnreadableImage,
+        "no pixels",
+        lambda store, _: taftcache.predict(store, [np.zeros((0, 4), np.uint8)]),
+    ),
+    "no rows to a chunk": (ArgumentError, "chunk_rows", lambda store, to: taftcache.convert(store, to, chunk_rows=0)),
+    "half a row to a chunk": (ArgumentError, "chunk", lambda store, to: taftcache.convert(store, to, chunk_rows=1.5)),
     "a text of overrides": (ArgumentError, "list", lambda *_: taftcache.load_recipe("quickstart", "store.shards=2")),
 }
 
@@ -112,6 +119,7 @@ def test_what_cannot_be_meant_is_named(signed, tmp_path, what):
     error, says, call = NONE_SUCH[what]
     with FeatureStore(signed) as opened, pytest.raises(error, match=says):
         call(opened, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_signing_key_is_named_by_text(signed):
@@ -177,6 +185,11 @@ def test_a_spec_is_looked_at_where_it_is_made():
     for wrong in ({"max_passes": 0}, {"max_passes": -5}, {"proof_passes": -1}):
         with pytest.raises(SolveError, match="must be at least"):
             Goal(**wrong)
+    for wrong in (np.nan, 0, -1e-6, "auto"):
+        with pytest.raises(SolveError, match="tolerance must be a number above 0"):
+            Goal(tolerance=wrong)
+    with pytest.raises(SolveError, match="no such device"):
+        Arithmetic(device="gpu")
     with pytest.raises(ValueError, match="max_passes must be at least 1"):
         taftcache.TangentClassifier(max_passes=-5).fit(np.eye(4), [0, 1, 0, 1])
 
