@@ -200,6 +200,7 @@ def import_rows(path, **more):
 
 
 MISTAKES = {
+    "unlike lengths": ({"x": [[1, 2], [3]], "y": [0, 1]}, r"numbers \[n, d\]"),
     "labels": ({"y": [0, 1]}, "one label and one id for each"),
     "shape": ({"x": np.ones(30)}, r"numbers \[n, d\]"),
     "an array to test": ({"test": np.ones((3, 4))}, r"test=\(x, y\)"),
