@@ -134,6 +134,9 @@ def test_vectors_are_classified_from_files(tmp_path, given):
     taftcache.train(tmp_path / "store")
     with pytest.raises(DataError, match="classified from"):
         taftcache.predict(tmp_path / "store", given)
+    sample = taftcache.FeatureStore(tmp_path / "store").shard("000").sample_ids[0]
+    with pytest.raises(StoreError, match="taftcache compose, which makes it, or one of components/000"):
+        taftcache.sample_influence(tmp_path / "store", sample)
 
 
 TAKE_RECIPES = {
