@@ -99,8 +99,9 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
             check_classification_targets(y)
             self.classes_, labels = np.unique(y, return_inverse=True)
         except TypeError as error:
-            got = ", ".join(sorted({type(label).__name__ for label in y}))
-            raise ArgumentError("the classes are of types that have no order", got=got, do="use one type") from error
+            kinds = sorted({type(label).__name__ for label in y})
+            fault = "the classes are of types that have no order" if kinds[1:] else "classes cannot be of this type"
+            raise ArgumentError(fault, got=", ".join(kinds), do="use numbers, texts or truth values alone") from error
         labels = labels.reshape(-1).astype(np.int64)
         K = max(2, len(self.classes_))  # one class alone still needs a logit to stand against
         name = self.loss if self.loss != "auto" else "cross_entropy" if self.backbone is None else "rsl"

@@ -274,3 +274,9 @@ def test_rows_that_do_not_fit_the_tail_are_refused():
     held = case()
     with pytest.raises(DataError, match="do not fit the tail"):
         TangentClassifier((held.base.state, held.base.config), ridge=0.1).fit(tokens()[:, :, :-1], labels())
+
+
+def test_classes_of_bytes_are_named_as_what_is_wrong():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ArgumentError, match="classes cannot be of this type\n  got: bytes_"):
+        TangentClassifier().fit(X, np.array([b"a", b"b", b"c"])[y])
