@@ -93,7 +93,7 @@ def minimise(
     exact, radius = problems.exact, objective.radius
     if start is not None and start.shape != (exact.operator.layout.size,):
         raise SolveError(
-            f"a start has one number for each of the {exact.operator.layout.size} parameters that are trained",
+            f"the start does not fit the {exact.operator.layout.size} parameters that are trained",
             got=f"shape {tuple(start.shape)}",
         )
     if method in ("projected", "accelerated"):

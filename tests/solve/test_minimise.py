@@ -83,7 +83,7 @@ WRONG = {
     "an endless ridge": (rows, {"ridge": inf}, {}, "ridge must be a finite number"),
     "classes for values": (rows, {"loss": SquaredError()}, {}, "other values than the model has outputs"),
     "one source": (lambda: rows()[0], {}, {}, "must be a list of sources"),
-    "a short start": (rows, {}, {"start": torch.zeros(3)}, "a start has one number for each"),
+    "a short start": (rows, {}, {"start": torch.zeros(3)}, "the start does not fit the"),
 }
 
 

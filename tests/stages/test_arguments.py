@@ -110,6 +110,8 @@ NONE_SUCH = {
     ),
     "no rows to a chunk": (ArgumentError, "chunk_rows", lambda store, to: taftcache.convert(store, to, chunk_rows=0)),
     "half a row to a chunk": (ArgumentError, "chunk", lambda store, to: taftcache.convert(store, to, chunk_rows=1.5)),
+    "one rate": (ArgumentError, "rates must be a list", lambda store, _: taftcache.train_private(store, rates=1.0)),
+    "a rate by name": (ArgumentError, "list of numbers", lambda store, _: taftcache.train_private(store, rates="a")),
     "a text of overrides": (ArgumentError, "list", lambda *_: taftcache.load_recipe("quickstart", "store.shards=2")),
 }
 
