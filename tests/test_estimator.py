@@ -257,7 +257,7 @@ def test_a_fit_that_is_refused_leaves_the_one_before(kind):
     assert set(vars(new)) == set(new.get_params())
 
 
-@pytest.mark.parametrize("wrong", [{"tolerance": np.nan}, {"tolerance": 0}, {"ridge": np.inf}, {"device": "gpu"}])
+@pytest.mark.parametrize("wrong", [{"tolerance": np.nan}, {"tolerance": -1}, {"ridge": np.inf}, {"device": "gpu"}])
 def test_numbers_that_no_solve_can_have_are_refused(wrong):
     X, y = load_iris(return_X_y=True)
     with pytest.raises(TaftcacheError, match=f"{next(iter(wrong))}"):

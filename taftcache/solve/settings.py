@@ -50,9 +50,11 @@ class Goal:
         for name, least in (("max_passes", 1), ("proof_passes", 0)):
             if getattr(self, name) < least:
                 raise SolveError(f"{name} must be at least {least}", got=f"{name} = {getattr(self, name)}")
-        if not (isinstance(self.tolerance, Real) and self.tolerance > 0):
+        if not (isinstance(self.tolerance, Real) and self.tolerance >= 0):
             raise SolveError(
-                "tolerance must be a number above 0", got=f"tolerance = {self.tolerance!r}", do="1e-6, the default"
+                "tolerance must be a number of at least 0",
+                got=f"tolerance = {self.tolerance!r}",
+                do="1e-6, the default",
             )
 
 
