@@ -21,7 +21,7 @@ import msgspec
 
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
-from taftcache.errors import RecipeError, StoreWriteError, UntrustedStore
+from taftcache.errors import RecipeError, StoreWriteError, UntrustedStore, check_several
 from taftcache.recipe import Recipe, parse_recipe
 
 if TYPE_CHECKING:
@@ -58,6 +58,9 @@ class Consent:
     images: tuple[Path | str, ...] = ()
     weights: Path | str | None = None
     hub: bool = False
+
+    def __post_init__(self) -> None:
+        check_several(images=self.images)
 
 
 def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) -> Recipe:

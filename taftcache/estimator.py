@@ -19,7 +19,7 @@ from torch import Tensor
 
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import ArgumentError
-from taftcache.estimator_base import GivenRows, TangentEstimator
+from taftcache.estimator_base import GivenRows, TangentEstimator, refused_is_unchanged
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
@@ -90,6 +90,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         self.class_weight = class_weight
         self.store = store
 
+    @refused_is_unchanged
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentClassifier:
         """Solve over X [n,…] with classes y [n] of any kind; a row of weight 2 is as two rows but where λ is chosen."""
         self._check_arguments()
@@ -98,8 +99,9 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
             check_classification_targets(y)
             self.classes_, labels = np.unique(y, return_inverse=True)
         except TypeError as error:
-            got = ", ".join(sorted({type(label).__name__ for label in y}))
-            raise ArgumentError("the classes are of types that have no order", got=got, do="use one type") from error
+            kinds = sorted({type(label).__name__ for label in y})
+            fault = "the classes are of types that have no order" if kinds[1:] else "classes cannot be of this type"
+            raise ArgumentError(fault, got=", ".join(kinds), do="use numbers, texts or truth values alone") from error
         labels = labels.reshape(-1).astype(np.int64)
         K = max(2, len(self.classes_))  # one class alone still needs a logit to stand against
         name = self.loss if self.loss != "auto" else "cross_entropy" if self.backbone is None else "rsl"
@@ -200,6 +202,7 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
         self.memory = memory
         self.device = device
 
+    @refused_is_unchanged
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentRegressor:
         """Solve over X [n,…] with values y [n] or [n,m]; a row of weight 2 is as two rows but where λ is chosen."""
         self._check_arguments()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from warnings import warn
 
 import numpy as np
@@ -38,7 +39,11 @@ from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
+from taftcache.tangent.selection import row_shape
 from taftcache.tangent.spec import TangentSpec
+
+P = ParamSpec("P")
+E = TypeVar("E", bound="TangentEstimator")
 
 IMAGES_AT_ONCE = 32
 FEW = 1000  # rows of features: of so few a fifth is too little to choose λ by, and all five are soon solved
@@ -55,6 +60,22 @@ class GivenRows(NamedTuple):
     module: nn.Module | None = None
     order: np.ndarray | slice = slice(None)
     hashes: np.ndarray | None = None
+
+
+def refused_is_unchanged(fit: Callable[Concatenate[E, P], E]) -> Callable[Concatenate[E, P], E]:
+    """A ``fit`` that fails, or is interrupted, leaves what an earlier one made."""
+
+    @wraps(fit)
+    def guarded(self: E, /, *args: P.args, **named: P.kwargs) -> E:
+        before = dict(self.__dict__)
+        try:
+            return fit(self, *args, **named)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    return guarded
 
 
 class TangentEstimator(Files, BaseEstimator):
@@ -102,6 +123,10 @@ class TangentEstimator(Files, BaseEstimator):
         rows: np.ndarray = check_array(X, allow_nd=True, ensure_2d=False, dtype=[np.float16, np.float32, np.float64])
         if rows.ndim != 3:
             raise DataError(f"cached rows must be [n,t,d], not of {rows.ndim} dimensions", got=list(rows.shape))
+        assert isinstance(self.backbone, tuple)
+        t, d = row_shape(self.backbone[1], self.backbone[1].rows)
+        if rows.shape[2] != d or (t == 1 and rows.shape[1] != 1):
+            raise DataError(f"cached rows do not fit the tail, which takes [n,{t},{d}]", got=list(rows.shape))
         return rows
 
     def _extracted(self, images: Sequence[Picture], within: range) -> np.ndarray:
@@ -174,6 +199,10 @@ class TangentEstimator(Files, BaseEstimator):
             "tolerance": (_is_number(self.tolerance), "a number above 0"),
             "max_passes": (isinstance(self.max_passes, int | np.integer), "a whole number"),
             "memory": (isinstance(self.memory, int | np.integer), "bytes: 2 << 30 are 2 GiB"),
+            "backbone": (
+                _is_no_half(self.backbone),
+                "a pair (state, config), as a cut's tail_state and tail_config give",
+            ),
             "tangent": (self.tangent is None or isinstance(self.tangent, TangentSpec), "a TangentSpec, or None"),
         }
         for name, (fits, do) in wanted.items():
@@ -197,7 +226,7 @@ class TangentEstimator(Files, BaseEstimator):
         self.n_iter_ = self.solution_.stats["passes"]
         if not self.solution_.converged:
             ended = self.solution_.status.name
-            warn(f"not converged ({ended}): raise max_passes, tolerance or ridge", ConvergenceWarning, stacklevel=3)
+            warn(f"not converged ({ended}): raise max_passes, tolerance or ridge", ConvergenceWarning, stacklevel=4)
         self._unpack()
 
     def _logits(self, X: Any) -> np.ndarray:
@@ -217,6 +246,13 @@ class TangentEstimator(Files, BaseEstimator):
         direction = operator.direction(self.solution_.value)
         blocks = (state.logits + operator.tangent(state, direction) for state, _ in operator.blocks())
         return torch.cat(list(blocks)).cpu().numpy()
+
+
+def _is_no_half(backbone: Any) -> bool:
+    """Whether a backbone is none of rows that enter a tail, or says both of that tail: its state and its config."""
+    if not isinstance(backbone, tuple):
+        return True
+    return len(backbone) == 2 and isinstance(backbone[0], Mapping) and isinstance(backbone[1], TailConfig)
 
 
 def _is_number(given: Any) -> bool:

@@ -15,10 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from taftcache.errors import (
-    ArgumentError,
-    RecipeError,
-)
+from taftcache.errors import ArgumentError, DataError, RecipeError, SolveError, TaftcacheError
 from taftcache.estimator import TangentClassifier, TangentRegressor
 from taftcache.objective.rsl import RSL
 from taftcache.tangent.spec import TangentSpec
@@ -170,6 +167,7 @@ WRONG = {
     "max_passes": [1.5, "10", None],
     "memory": [1.5, "2GiB", None],
     "tangent": ["full", {"blocks": 1}],
+    "backbone": [("state", "config"), ({},)],
 }
 
 
@@ -242,3 +240,43 @@ def test_data_frames_that_a_notebook_asks_of_transformers_change_nothing():
     with config_context(transform_output="pandas"):
         fitted = TangentClassifier(ridge=1e-2).fit(X, y)
         assert (fitted.predict(X) == TangentClassifier(ridge=1e-2).fit(X, y).predict(X)).all()
+
+
+@pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
+def test_a_fit_that_is_refused_leaves_the_one_before(kind):
+    X, y = load_iris(return_X_y=True)
+    model = kind(ridge=1e-2, scaling="none").fit(X, y)
+    before, there = model.predict(X), set(vars(model))
+    with pytest.raises(SolveError):
+        model.fit(X[:, :2] * 1e200, y + 5)
+    assert np.array_equal(model.predict(X), before)
+    assert set(vars(model)) == there
+    new = kind(ridge=1e-2, scaling="none")
+    with pytest.raises(SolveError):
+        new.fit(X * 1e200, y)
+    assert set(vars(new)) == set(new.get_params())
+
+
+@pytest.mark.parametrize("wrong", [{"tolerance": np.nan}, {"tolerance": -1}, {"ridge": np.inf}, {"device": "gpu"}])
+def test_numbers_that_no_solve_can_have_are_refused(wrong):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(TaftcacheError, match=f"{next(iter(wrong))}"):
+        TangentClassifier(**{"ridge": 1e-2, **wrong}).fit(X, y)
+
+
+def test_features_beyond_float32_are_named():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(SolveError, match="beyond what float32 holds"):
+        TangentClassifier(scaling="none", ridge=1e-2).fit(X * 1e20, y)
+
+
+def test_rows_that_do_not_fit_the_tail_are_refused():
+    held = case()
+    with pytest.raises(DataError, match="do not fit the tail"):
+        TangentClassifier((held.base.state, held.base.config), ridge=0.1).fit(tokens()[:, :, :-1], labels())
+
+
+def test_classes_of_bytes_are_named_as_what_is_wrong():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ArgumentError, match="classes cannot be of this type\n  got: bytes_"):
+        TangentClassifier().fit(X, np.array([b"a", b"b", b"c"])[y])

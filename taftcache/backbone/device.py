@@ -18,7 +18,7 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda" if cuda else "mps" if mps else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise BackboneError(f"unknown device {name!r}", got=name, do="auto, cpu, cuda, cuda:N or mps") from error
     here = {"cpu": device.index in (None, 0), "cuda": cuda, "mps": mps}.get(device.type, False)
     if here and device.type == "cuda" and device.index is not None:

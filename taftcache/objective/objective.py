@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isinf
+from numbers import Real
 
 from taftcache.errors import SolveError
 from taftcache.objective.loss import Loss
@@ -32,6 +34,10 @@ class Objective:
 
     def check(self) -> None:
         """Raise SolveError where F has no minimiser that one could name."""
+        if isinstance(self.loss, str | type):
+            raise SolveError("the loss is no object with a value and derivatives", got=repr(self.loss), do="RSL()")
+        if not isinstance(self.ridge, Real) or isinf(self.ridge):
+            raise SolveError("ridge must be a finite number", got=f"ridge = {self.ridge!r}", do="1e-3, say")
         ball = self.radius is not None and self.radius > 0
         if not (self.ridge > 0 or (self.ridge == 0 and ball)) or not (ball or self.radius is None):
             raise SolveError(

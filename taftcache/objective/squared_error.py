@@ -8,6 +8,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from taftcache.errors import SolveError
+
 
 class SquaredError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """ℓ(z, y) = 1/m Σ_i (z_i − y_i)² for m outputs and values y [n,m], or [n] where m = 1."""
@@ -37,4 +39,10 @@ class SquaredError(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def _values(z: Tensor, y: Tensor) -> Tensor:
+    if y.numel() != z.numel():
+        raise SolveError(
+            "a squared error has other values than the model has outputs",
+            got=f"values {list(y.shape)}, outputs {list(z.shape)}",
+            do="one value for each output; of classes RSL or CrossEntropy",
+        )
     return y.to(z).reshape(z.shape)

@@ -84,12 +84,18 @@ def minimise(
         on_pass: called after each pass.
 
     Raises:
-        SolveError: no rows, weights that do not fit, neither ridge nor radius, a gradient that is not finite, a loss
-            that is not ``quadratic`` as it says, or a ``decisive`` goal of what no row's removal is estimated for.
+        SolveError: no rows, weights or a start that do not fit, neither ridge nor radius, a gradient that is not
+            finite, a loss that is not ``quadratic`` as it says, or a ``decisive`` goal of what no row's removal is
+            estimated for.
     """
     _check_goal(goal, objective, method)
     problems = _Problems(base, sources, objective, arithmetic)
     exact, radius = problems.exact, objective.radius
+    if start is not None and start.shape != (exact.operator.layout.size,):
+        raise SolveError(
+            f"the start does not fit the {exact.operator.layout.size} parameters that are trained",
+            got=f"shape {tuple(start.shape)}",
+        )
     if method in ("projected", "accelerated"):
         accelerate = method == "accelerated"
         found = projected_gradient(exact, goal, radius=radius, start=start, accelerate=accelerate, on_pass=on_pass)
@@ -233,6 +239,8 @@ class _Problems:
     """
 
     def __init__(self, base: Base, sources: Sequence[RowSource], objective: Objective, arithmetic: Arithmetic) -> None:
+        if not isinstance(sources, Sequence):
+            raise SolveError("the rows must be a list of sources", got=f"a {type(sources).__name__}", do="[shard]")
         rows = sum(source.rows for source in sources)
         if rows == 0:
             raise SolveError("no rows to solve over: a solve needs at least one row", got="sources without rows")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from numbers import Real
 from typing import Literal, ParamSpec, TypeVar
 
 import torch
@@ -49,6 +50,12 @@ class Goal:
         for name, least in (("max_passes", 1), ("proof_passes", 0)):
             if getattr(self, name) < least:
                 raise SolveError(f"{name} must be at least {least}", got=f"{name} = {getattr(self, name)}")
+        if not (isinstance(self.tolerance, Real) and self.tolerance >= 0):
+            raise SolveError(
+                "tolerance must be a number of at least 0",
+                got=f"tolerance = {self.tolerance!r}",
+                do="1e-6, the default",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +77,10 @@ class Arithmetic:
     def __post_init__(self) -> None:
         if self.precision not in ("float32", "float64"):
             raise SolveError("there is no such precision", got=repr(self.precision), do="float32 or float64")
+        try:
+            torch.device(self.device)
+        except (RuntimeError, TypeError):
+            raise SolveError("torch knows no such device", got=repr(self.device), do="cpu, cuda or cuda:N") from None
         if str(self.device).startswith("mps"):
             raise SolveError("MPS has no float64, which gradients are summed in", got=repr(self.device), do="cpu")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,17 +36,35 @@ def taught_rows(teachers: Sequence[str], sources: Sequence[Shard]) -> TaughtRows
     shard, has a part in them.
 
     Raises:
-        StoreError: a store that holds no features, or lacks a sample (it says so if it was forgotten there).
-        RecipeError: two stores of one name.
+        StoreError, RecipeError: as ``open_teachers`` says.
     """
     ids = [i for source in sources for i in source.sample_ids]
+    with open_teachers(teachers, ids) as stores:
+        found = [Teacher(name, store, ids) for name, store in stores.items()]
+        rows = np.arange(len(ids))
+        hasher = blake3()
+        for teacher in found:
+            hasher.update(f"{teacher.name}\0{teacher.width}\0".encode())
+            hasher.update(np.ascontiguousarray(teacher.rows(rows), "<f4").tobytes())
+        features = TeacherFeatures(found, rows)
+        return TaughtRows(features.rows(rows, torch.float64), features.slices, hasher.hexdigest())
+
+
+@contextmanager
+def open_teachers(teachers: Sequence[str], ids: Sequence[str]) -> Iterator[dict[str, FeatureStore]]:
+    """The teachers' stores by name, each with a feature for all of ``ids``, while it lasts.
+
+    Raises:
+        StoreError: no store, one that holds no features, or lacks a sample (it says so if it was forgotten there).
+        RecipeError: two stores of one name.
+    """
     names = [Path(path).name for path in teachers]
     if len(set(names)) < len(names):
         raise RecipeError(
             "two teachers must not share a name, that of their folder", got=", ".join(names), do="rename a folder"
         )
     with ExitStack() as stack:
-        found = []
+        stores = {}
         for name, path in zip(names, teachers, strict=True):
             store = stack.enter_context(FeatureStore(expand_path(path)))
             check_features(name, store)
@@ -63,11 +81,5 @@ def taught_rows(teachers: Sequence[str], sources: Sequence[Shard]) -> TaughtRows
                     if gone
                     else "extract the teacher's store from the same data",
                 )
-            found.append(Teacher(name, store, ids))
-        rows = np.arange(len(ids))
-        hasher = blake3()
-        for teacher in found:
-            hasher.update(f"{teacher.name}\0{teacher.width}\0".encode())
-            hasher.update(np.ascontiguousarray(teacher.rows(rows), "<f4").tobytes())
-        features = TeacherFeatures(found, rows)
-        return TaughtRows(features.rows(rows, torch.float64), features.slices, hasher.hexdigest())
+            stores[name] = store
+        yield stores

@@ -30,21 +30,24 @@ def test_a_choice_is_listed_where_it_is_refused_and_in_the_help(cli, arguments, 
     assert f"<{'|'.join(allowed)}>" in cli(arguments[0], "--help").out.replace("[", "<").replace("]", ">")
 
 
-# What a run cannot be trained with, as the plan of its shards already says.
-UNTRAINABLE = [
+# What a run cannot end with, as the plan of its shards already says.
+REFUSED_BY_THE_PLAN = [
     (["objective.class_weights=[1,2]"], 2, ["class_weights has 2 values, the store has 10 classes"]),
     (["compose.weights={'zzz'=1.0}"], 2, ["compose.weights names zzz", "name some of 000, 001"]),
     (["compose.weights={'000'=0.5}"], 7, ["sum to 0.5"]),
     (["compose.mode=weighted", "compose.weights={'000'=1.0}"], 2, ["does not fit the components: 001"]),
     (["objective.radius=1", "solver.method=paper"], 2, ["keeps to no ball"]),
     (["objective.loss=cross_entropy", "solver.tolerance=decisive"], 2, ['"decisive" has no estimate']),
+    (["forget.samples=['nobody','nothing']"], 5, ["forget.samples names 2 ids that no image has"]),
+    (["prior.teachers=['nowhere']"], 5, ["no store at nowhere"]),
+    (["prior.teachers=['a/same','b/same']"], 2, ["two teachers must not share a name"]),
 ]
 
 
 @pytest.mark.parametrize(
     ("overrides", "code", "says"),
     [
-        *UNTRAINABLE,
+        *REFUSED_BY_THE_PLAN,
         (["solver.tolerence=1"], 2, ["did you mean solver.tolerance?"]),
         (["store.shards"], 2, ["override"]),
         (["data={source='folder', train='nowhere'}"], 3, ["nowhere"]),
@@ -75,7 +78,7 @@ def test_refusals_of_run_leave_an_unfinished_store(cli, tmp_path):
     file = toml(tmp_path / "tiny.toml", path, data=data)
     refused(cli("run", file), 3, bad.name)
     before, root = tree(path), FeatureStore(path).root_digest
-    for overrides, code, says in UNTRAINABLE:
+    for overrides, code, says in REFUSED_BY_THE_PLAN:
         chosen = [x for o in [*overrides, "data.unreadable=skip"] for x in ("--set", o)]
         refused(cli("run", file, *chosen), code, *says)
         assert (tree(path), FeatureStore(path).root_digest) == (before, root), overrides

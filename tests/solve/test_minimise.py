@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 import torch
 
 from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
+from taftcache.objective.squared_error import SquaredError
 from taftcache.solve.methods.head import solve_head
+from taftcache.solve.minimise import minimise
 from taftcache.tangent.rows import ArrayRows
 from tests.solve.problems import K, N, case, dense, make_problem, minimised, rows
 
@@ -69,6 +74,25 @@ def test_bytes_do_not_depend_on_memory(method, monkeypatch, train, sizes):
     first = solved(1 << 30)
     assert torch.equal(first, solved(0))
     assert torch.equal(first, solved(300_000))
+
+
+WRONG = {
+    "a loss by name": (rows, {"loss": "rsl"}, {}, "the loss is no object"),
+    "a kind of loss": (rows, {"loss": RSL}, {}, "the loss is no object"),
+    "a ridge by name": (rows, {"ridge": "auto"}, {}, "ridge must be a finite number"),
+    "an endless ridge": (rows, {"ridge": inf}, {}, "ridge must be a finite number"),
+    "classes for values": (rows, {"loss": SquaredError()}, {}, "other values than the model has outputs"),
+    "one source": (lambda: rows()[0], {}, {}, "must be a list of sources"),
+    "a short start": (rows, {}, {"start": torch.zeros(3)}, "the start does not fit the"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_arguments_that_cannot_be_meant(what):
+    sources, asked, more, says = WRONG[what]
+    objective = Objective(**{"loss": RSL(), "ridge": 1e-2, **asked})
+    with pytest.raises(SolveError, match=says):
+        minimise(case().base, sources(), objective, **more)
 
 
 def test_no_rows():

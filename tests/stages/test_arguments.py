@@ -23,7 +23,7 @@ from taftcache.errors import (
 from taftcache.model.predictor import TangentModel
 from taftcache.recipe import Recipe
 from taftcache.recipe_sections import ObjectiveSpec, SolverSpec, StoreSpec
-from taftcache.solve.settings import Goal
+from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.tangent.spec import TangentSpec
 from tests.cache.making import tree
 from tests.keys import make_key
@@ -103,6 +103,15 @@ NONE_SUCH = {
     "a name of rows": (ArgumentError, "must be a shard", lambda store, _: taftcache.evaluate(store, rows="000")),
     "a dtype": (ArgumentError, "dtype", lambda store, to: taftcache.convert(store, to, dtype="float64")),
     "a public key": (RecipeError, "64 hex digits", lambda store, _: taftcache.audit(store.path, public_key=3)),
+    "no pixels": (
+        UnreadableImage,
+        "no pixels",
+        lambda store, _: taftcache.predict(store, [np.zeros((0, 4), np.uint8)]),
+    ),
+    "no rows to a chunk": (ArgumentError, "chunk_rows", lambda store, to: taftcache.convert(store, to, chunk_rows=0)),
+    "half a row to a chunk": (ArgumentError, "chunk", lambda store, to: taftcache.convert(store, to, chunk_rows=1.5)),
+    "one rate": (ArgumentError, "rates must be a list", lambda store, _: taftcache.train_private(store, rates=1.0)),
+    "a rate by name": (ArgumentError, "list of numbers", lambda store, _: taftcache.train_private(store, rates="a")),
     "a text of overrides": (ArgumentError, "list", lambda *_: taftcache.load_recipe("quickstart", "store.shards=2")),
 }
 
@@ -112,6 +121,7 @@ def test_what_cannot_be_meant_is_named(signed, tmp_path, what):
     error, says, call = NONE_SUCH[what]
     with FeatureStore(signed) as opened, pytest.raises(error, match=says):
         call(opened, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_signing_key_is_named_by_text(signed):
@@ -126,6 +136,9 @@ def test_vectors_are_classified_from_files(tmp_path, given):
     taftcache.train(tmp_path / "store")
     with pytest.raises(DataError, match="classified from"):
         taftcache.predict(tmp_path / "store", given)
+    sample = taftcache.FeatureStore(tmp_path / "store").shard("000").sample_ids[0]
+    with pytest.raises(StoreError, match="taftcache compose, which makes it, or one of components/000"):
+        taftcache.sample_influence(tmp_path / "store", sample)
 
 
 TAKE_RECIPES = {
@@ -177,6 +190,11 @@ def test_a_spec_is_looked_at_where_it_is_made():
     for wrong in ({"max_passes": 0}, {"max_passes": -5}, {"proof_passes": -1}):
         with pytest.raises(SolveError, match="must be at least"):
             Goal(**wrong)
+    for wrong in (np.nan, -1e-6, "auto"):
+        with pytest.raises(SolveError, match="tolerance must be a number of at least 0"):
+            Goal(tolerance=wrong)
+    with pytest.raises(SolveError, match="no such device"):
+        Arithmetic(device="gpu")
     with pytest.raises(ValueError, match="max_passes must be at least 1"):
         taftcache.TangentClassifier(max_passes=-5).fit(np.eye(4), [0, 1, 0, 1])
 
@@ -187,6 +205,7 @@ def import_rows(path, **more):
 
 
 MISTAKES = {
+    "unlike lengths": ({"x": [[1, 2], [3]], "y": [0, 1]}, r"numbers \[n, d\]"),
     "labels": ({"y": [0, 1]}, "one label and one id for each"),
     "shape": ({"x": np.ones(30)}, r"numbers \[n, d\]"),
     "an array to test": ({"test": np.ones((3, 4))}, r"test=\(x, y\)"),

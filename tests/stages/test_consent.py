@@ -132,6 +132,12 @@ def test_as_many_places_as_the_store_was_made_from(foreign, images):
         pictures(foreign, Consent(images=(images,)))
 
 
+@pytest.mark.parametrize("kind", [str, Path], ids=["text", "path"])
+def test_one_place_is_not_read_as_the_letters_of_its_name(kind):
+    with pytest.raises(RecipeError, match="images must be a list"):
+        Consent(images=kind("x"))
+
+
 @pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")
 @pytest.mark.parametrize(
     "named",

@@ -60,6 +60,14 @@ def test_what_writes_opens_for_writing_and_lets_go(solved, tmp_path):
         pass
 
 
+@pytest.mark.parametrize("name", ["FeatureStore", "audit", "gc", "verify", "convert", "export"])
+@pytest.mark.parametrize("wrong", [3, None, b"stores/quickstart"], ids=["int", "None", "bytes"])
+def test_what_is_no_place_is_named(name, wrong, tmp_path):
+    more = {"convert": [tmp_path / "new"], "export": [tmp_path / "rows.h5"]}.get(name, [])
+    with pytest.raises(taftcache.ArgumentError, match="the place of a store is not a path"):
+        getattr(taftcache, name)(wrong, *more, **NAMED.get(name, {}))
+
+
 @pytest.mark.parametrize("name", [*READ, *WRITE, *MORE])
 @pytest.mark.parametrize("wrong", [3, None, {"path": "stores/quickstart"}], ids=["int", "None", "dict"])
 def test_what_is_no_store_is_named(name, wrong):

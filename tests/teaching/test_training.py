@@ -10,14 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import ArgumentError, DataError, FormatError, RecipeError, SolveError, StoreError
-from taftcache.recipe import Recipe
+from taftcache.errors import ArgumentError, DataError, FormatError, RecipeError, SolveError, StoreError, StoreNotFound
+from taftcache.recipe import Recipe, load_recipe
 from taftcache.stages.progress import Silent
+from taftcache.stages.train import teaching
 from taftcache.stages.train.teaching import open_students, teach
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, load_teaching, parse_teaching
 from taftcache.teaching.spec import PriorName, StudentTrainingSpec, TeacherSpec, TeachSpec
@@ -366,6 +368,17 @@ def test_beta_cannot_be_chosen_on_nothing(teachers, tmp_path):
     recipe = teaching_recipe(tmp_path, teachers, teach={"beta": "choose", "hold_out": 1e-9})
     with open_students(recipe, Silent()) as students, pytest.raises(DataError, match="β cannot be chosen"):
         students.choose("kd")
+
+
+def test_a_missing_teacher_is_found_before_another_one_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(teaching, "extract", lambda *_: pytest.fail("images were run"))
+    missing = TeacherSpec(store=str(tmp_path / "nowhere"))
+    recipe = teaching_recipe(tmp_path / "out", {"any": tmp_path})
+    recipe = msgspec.structs.replace(
+        recipe, data=load_recipe("quickstart").data, teachers=[TeacherSpec(recipe="quickstart"), missing]
+    )
+    with pytest.raises(StoreNotFound, match="no store at"):
+        teach(recipe)
 
 
 def test_a_recipe_has_defaults():

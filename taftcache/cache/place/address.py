@@ -12,7 +12,7 @@ from blake3 import blake3
 from taftcache.cache.place.bucket import Bucket
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
-from taftcache.errors import RecipeError
+from taftcache.errors import ArgumentError, RecipeError
 
 # a path has lost one of the slashes
 _BUCKET = re.compile(r"s3:/{1,2}([a-z0-9][a-z0-9.-]{1,62})(?:/(.*))?")
@@ -21,7 +21,11 @@ _SCHEME = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")
 
 def is_bucket(path: str | os.PathLike[str]) -> bool:
     """Whether an address is one in a bucket, as a path too; or is meant to be, as S3:// and gs:// are, for a folder of
-    such a name would not be what was asked for."""
+    such a name would not be what was asked for. ArgumentError for what is no path."""
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(
+            "the place of a store is not a path", got=f"a {type(path).__name__}", do='"stores/quickstart", say'
+        )
     return _SCHEME.match(os.fspath(path)) is not None
 
 

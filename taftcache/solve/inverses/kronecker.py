@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from taftcache.errors import SolveError
 from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
@@ -200,5 +201,10 @@ def _eigen(factor: Tensor) -> tuple[Tensor, Tensor | None]:
     """Eigenvalues and vectors of a factor [k,k]; one given by its diagonal [k] is its own."""
     if factor.ndim == 1:
         return factor, None
+    if not factor.isfinite().all():
+        raise SolveError(
+            "the rows' second moments are beyond what float32 holds",
+            do="look for extreme numbers in the rows, or scale them",
+        )
     values, vectors = torch.linalg.eigh(factor)
     return values.clamp_min(0), vectors

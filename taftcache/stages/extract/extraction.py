@@ -63,13 +63,13 @@ def extract(
     recipe: Recipe,
     progress: Progress | None = None,
     cluster: Executor | None = None,
-    check: Callable[[Recipe, Sequence[str], Sequence[str], FeatureStore | None], None] | None = None,
+    check: Callable[[Recipe, Sequence[str], Mapping[str, PlannedShard], FeatureStore | None], None] | None = None,
 ) -> ExtractReport:
     """Run the frozen layers over the recipe's images and cache what the trained ones need.
 
     Resumes where a killed run stopped and does nothing when the store is complete. The layers run on the workers of
     ``cluster`` where one is given; the same bytes are stored. ``check`` may refuse the recipe before a store is made or
-    changed: it is called with it, the classes, the names of the training shards, and what there is of the store.
+    changed: it is called with it, the classes, the planned shards by name, and what there is of the store.
 
     Raises:
         IdentityError: the folder holds a store made with other settings, weights or libraries.
@@ -94,7 +94,7 @@ def extract(
         forgotten = TombstoneFile(path).holds if there is None else there.is_forgotten
         shards, classes, notes = _without_forgotten(forgotten, shards, source, test)
         if check is not None:
-            check(recipe, classes, [name for name in shards if name != HELD_OUT], there)
+            check(recipe, classes, shards, there)
         model = load_frozen(recipe, classes)
         identity = made_from(recipe, *model)
         if there is None:

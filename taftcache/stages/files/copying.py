@@ -13,7 +13,7 @@ from taftcache.cache.copying import copy as copy_files
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import take_over
-from taftcache.errors import ArgumentError, RecipeError
+from taftcache.errors import ArgumentError, RecipeError, check_counts
 from taftcache.names import is_model, made_by
 from taftcache.recipe_sections import Stored
 from taftcache.stages.progress import Progress, Silent, Task
@@ -86,7 +86,7 @@ def convert(
     number stays as it is), and the new identity says so.
 
     Raises:
-        RecipeError: neither is named, or no such dtype.
+        RecipeError: neither is named, no such dtype, or no number of rows.
     """
     begin = time.perf_counter()
     if dtype not in (None, *_MADE_OF):
@@ -96,6 +96,9 @@ def convert(
             "a conversion with neither dtype nor chunk size changes nothing",
             do="name one: --dtype float32 or --chunk-rows 16; taftcache copy copies a store as it is",
         )
+    if chunk_rows is not None and chunk_rows != "auto":
+        check_counts(chunk_rows=chunk_rows)
+        chunk_rows = int(chunk_rows)  # what a recipe takes, of numpy's numbers and True
     with FeatureStore(source) as store, (progress or Silent()).task("convert", None) as task:
         made = convert_rows(
             store,

@@ -20,7 +20,7 @@ from taftcache.cache.columns import NAMES, USUAL, Columns, NamedColumns
 from taftcache.cache.format.layout import check_shape
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.hdf5 import FeatureFile, StoredRows
-from taftcache.errors import DataError
+from taftcache.errors import DataError, first_line
 from taftcache.names import counted
 
 SUFFIXES = (".npy", ".npz", ".parquet", ".pq")
@@ -46,7 +46,13 @@ class Vectors:
     def in_memory(cls, name: str, values: ArrayLike, labels: ArrayLike, ids: ArrayLike | None = None) -> Vectors:
         """Vectors of a program's own arrays, or of tensors, wherever they lie; the rest as for ``of``."""
         x, y = (a.detach().cpu() if hasattr(a, "detach") else a for a in (values, labels))
-        return cls.of(Path(name), np.asarray(x), y, ids)
+        try:
+            x = np.asarray(x)
+        except ValueError as error:  # lists of unlike lengths
+            raise DataError(
+                f"the vectors of {name} are not numbers [n, d]", got=first_line(error), do="vectors of one length"
+            ) from error
+        return cls.of(Path(name), x, y, ids)
 
     @classmethod
     def of(

@@ -8,17 +8,21 @@ from typing import Literal
 import msgspec
 
 from taftcache.backbone.device import resolve_device
+from taftcache.cache.read.nearest import nearest
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import CompositionError, RecipeError
+from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.errors import CompositionError, RecipeError, UnknownSample
 from taftcache.names import COMPONENTS, HEAD, component_of, counted, is_model, shard_of
 from taftcache.objective.named import named_loss
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.solve.minimise import has_estimate
 from taftcache.stages.extract.extraction import check_tail, check_words
+from taftcache.stages.extract.plan import HELD_OUT, PlannedShard
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import select
 from taftcache.tangent.spec import TAIL
+from taftcache.teaching.rows import open_teachers
 
 SUMS_TO_ONE = 1e-9
 ADAM = ("paper", "release", "adamw")  # values of solver.method that follow a schedule, to no certified end
@@ -40,21 +44,47 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
 
 
 def check_planned(
-    recipe: Recipe, classes: Sequence[str], shards: Iterable[str], store: FeatureStore | None = None
+    recipe: Recipe, classes: Sequence[str], shards: Mapping[str, PlannedShard], store: FeatureStore | None = None
 ) -> None:
-    """What of it all a plan already decides, so that no image is read for a training that would be refused.
+    """What of it all a plan already decides, so that no image is read for a run that would be refused later.
 
     Args:
-        shards: names of those to train on. store: what there is of it, unfinished; None where nothing is.
+        shards: by name, the held-out one too. store: what there is of it, unfinished; None where nothing is.
 
     Raises:
-        RecipeError, CompositionError: as ``check_settings`` and ``check_coefficients`` say.
+        RecipeError, CompositionError: as ``check_settings`` and ``check_coefficients`` say. StoreError: teachers that
+        ``open_teachers`` refuses. UnknownSample: an id to forget that is none of the plan's, of the store's or of what
+        was forgotten at its place.
     """
+    training = {name: shard for name, shard in shards.items() if name != HELD_OUT}
     there = [] if store is None else [*(shard.name for shard in store.shards), *imported(store)]
-    components = {component_of(name) for name in (*shards, *there)}
+    components = {component_of(name) for name in (*training, *there)}
     check_fit(recipe, len(classes), components)
     if recipe.compose.mode == "weighted":
         check_coefficients(recipe.compose.weights, components)
+    _check_samples(recipe, {i for shard in shards.values() for i in shard.ids}, store)
+    # A teacher may lack an image that does not decode, as the store will.
+    seen = recipe.data.unreadable == "stop"
+    with open_teachers(recipe.prior.teachers, [i for s in training.values() for i in s.ids] if seen else []):
+        pass
+
+
+def _check_samples(recipe: Recipe, planned: Collection[str], store: FeatureStore | None) -> None:
+    """UnknownSample for an id of ``forget.samples`` that no row will have, and none had."""
+    wanted = [i for i in dict.fromkeys(recipe.forget.samples) if i not in planned]
+    if store is None:
+        forgotten = TombstoneFile(recipe.store_path)
+        unknown = [i for i in wanted if not forgotten.holds(i)]
+    else:
+        other = {s.id for s in store.manifest.skipped}.union(*store.staged_rows().values())
+        unknown = [i for i in wanted if not (store.holds(i) or i in other or store.is_forgotten(i))]
+    if unknown:
+        close = ", ".join(map(repr, nearest(unknown[0], planned)))
+        raise UnknownSample(
+            f"forget.samples names {counted(len(unknown), 'id')} that no image has",
+            got=", ".join(map(repr, unknown[:8])),
+            do=f"did you mean {close}?" if close else "ids as the source has them: docs/guide.md#sources-of-images",
+        )
 
 
 def check_fit(recipe: Recipe, classes: int, components: Collection[str]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from math import inf
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import RecipeError, StoreError, check_several
+from taftcache.errors import ArgumentError, RecipeError, StoreError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import meta_of
 from taftcache.names import BY_HELD_OUT, EXACT, HEAD, PRIVATE, component_of, is_component, is_model
@@ -131,6 +132,8 @@ def train_private(
             epsilon needs is out of reach.
     """
     check_several(shards=shards)
+    if not isinstance(rates, Iterable) or not all(isinstance(rate, Real) for rate in rates):
+        raise ArgumentError("rates must be a list of numbers", got=repr(rates), do="rates=[1.0]")
     progress = progress or Silent()
     begin = time.perf_counter()
     signer = signer_of(signing_key)

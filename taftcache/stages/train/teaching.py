@@ -21,7 +21,7 @@ from taftcache.report.plots import check_plots
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import writable
-from taftcache.teaching.joined import every_shard, join
+from taftcache.teaching.joined import check_features, every_shard, join
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
 from taftcache.teaching.spec import TeacherSpec
 from taftcache.teaching.students.comparison import compare
@@ -93,6 +93,10 @@ def teach(recipe: TeachingRecipe, progress: Progress | None = None) -> TeachRepo
 def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Students]:
     """Teachers' stores (made from their recipes where they are missing) joined with the images, while it lasts."""
     with ExitStack() as stack:
+        for spec in recipe.teachers:
+            if spec.store is not None:  # refused before another teacher's images are run
+                with FeatureStore(expand_path(spec.store)) as store:
+                    check_features(teacher_name(spec), store)
         stores = {
             teacher_name(spec): stack.enter_context(FeatureStore(_teacher_store(spec, recipe, progress)))
             for spec in recipe.teachers

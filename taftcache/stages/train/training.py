@@ -57,7 +57,8 @@ def train(
     """Solve every shard (or those named) whose component is missing or was made from other rows or settings.
 
     What can be refused is refused before the first commit. That one also records the settings, and drops what they
-    leave around another base point.
+    leave around another base point. The models of several shards, ``models/mean`` and ``models/exact``, are
+    ``compose``'s to make: call it next, as the command ``taftcache train`` does.
 
     Args:
         store: opened for writing, or its place.
