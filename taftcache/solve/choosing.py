@@ -19,12 +19,12 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
-from taftcache.solve.inverses.dual import small_kernel
 from taftcache.solve.inverses.inverse import ShiftedInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import HeadPath, has_path
 from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.newton import newton
+from taftcache.solve.methods.span_newton import SpanNewton, span_fits
 from taftcache.solve.pair import ProblemPair, pose
 from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal, in_full_float32
 from taftcache.tangent.base import Base
@@ -40,6 +40,7 @@ TIE = 0.01
 RISES = 2  # of the loss, one after the other, after which no lesser λ is tried where each takes a solve
 EVERY = 5  # one row in five validates
 BLOCK = 256  # rows read at once
+NEAR = 1e-4  # relative gradient to choose by, over the span of all gradients: at 1e-3 no λ below 3e-5 moves anything
 STEPS = 10  # passes for the whole path: enough for a choice, too few for a solution
 FINEST = 1e-6  # relative gradient that a short solve goes down to where a looser one moves nothing
 EACH = 12  # passes for one λ beyond the head where each takes a solve: with fewer the least λ wins, whatever the loss
@@ -265,6 +266,10 @@ def _downwards(
         passes = 3 + STEPS + (len(ridges) + 1) // 2
         for ridge, delta in zip(reversed(ridges), reversed(found), strict=True):
             yield _Solved(ridge, delta, passes, more=False)
+    elif span_fits(pair.exact):
+        span = SpanNewton(pair)
+        for ridge in reversed(ridges):
+            yield _Solved(ridge, span.under(ridge).near(NEAR, EACH), span.passes, more=True)
     else:
         yield from _short_solves(pair, ridges)
 
@@ -274,7 +279,6 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
     inverse = ShiftedInverse()
     operator, quadratic = pair.exact.operator, pair.exact.loss.quadratic
     head = operator.layout == operator.base.head_layout  # its passes cost next to nothing
-    matrix = None if quadratic else small_kernel(pair.exact)
     passes, tolerance = 0, 1e-2
     for ridge in reversed(ridges):
         at = pair.at(ridge)
@@ -283,7 +287,7 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
             solved = pcg(at, Lazy(partial(inverse.at, at.inner)), enough, start=delta)
         else:
             most = Goal(tolerance=tolerance, max_passes=200 if head else 16)
-            solved = newton(at, most, matrix=matrix, start=delta)
+            solved = newton(at, most, start=delta)
             # A column far larger than others has nearly all of ∇F(0), beside which no λ seems to move anything.
             while head and tolerance > FINEST and delta is not None and torch.equal(solved.value, delta):
                 passes, tolerance = passes + solved.stats["passes"], tolerance / 10

@@ -19,7 +19,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
-from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits, small_kernel
+from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits
 from taftcache.solve.inverses.inverse import ShiftedInverse, approximate_inverse
 from taftcache.solve.methods.ball import solve_in_ball
 from taftcache.solve.methods.conjugate import Lazy, pcg
@@ -30,6 +30,7 @@ from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import Restart, RowSpace
 from taftcache.solve.methods.span import SpanSolver
+from taftcache.solve.methods.span_newton import SpanNewton, span_fits
 from taftcache.solve.pair import ProblemPair, pose
 from taftcache.solve.proof import bracket, looked_at, prove
 from taftcache.solve.settings import ARITHMETIC, DECISIVE, GOAL, Arithmetic, Goal, OnPass, in_full_float32
@@ -68,7 +69,8 @@ def minimise(
     gradients: with the exact inverse Hessian where the kernel of all rows and classes is cheap to factorise, in the
     space of the rows where what is kept of each fits, under the inverse of a sample's curvature where it does not,
     else with a Kronecker-factored preconditioner made from the same rows, or a probed diagonal where a tail has no
-    factored gradients. Cross-entropy is solved by Newton's method; a ball in the span of all directions so far or, for
+    factored gradients. Cross-entropy is solved by Newton's method, over the span of all gradients so far where as many
+    fit in memory; a ball in the span of all directions so far or, for
     cross-entropy and the head alone, by the ridge that puts the solution on its surface. The certificate is a float64
     gradient recomputed from the rows. The result depends on nothing but the arguments.
 
@@ -76,8 +78,8 @@ def minimise(
         base: the expansion point.
         sources: the rows, read in the order given.
         objective: loss, ridge, which parameters move, weights, ball.
-        method: "conjugate" without the row space; "projected" the paper's projected gradient, "accelerated" its
-            accelerated form with restarts, both for any loss, with or without a ball.
+        method: "conjugate" without the row space or a span of gradients; "projected" the paper's projected gradient,
+            "accelerated" its accelerated form with restarts, both for any loss, with or without a ball.
         goal: tolerance, or a distance that decides of removals, and limit on passes.
         arithmetic: precision, memory and device of the products.
         start: Δw [P] to begin from, zero by default.
@@ -258,7 +260,6 @@ class _Problems:
         self._asked = base, sources, objective, replace(how, memory=arithmetic.memory - whole)
         self._dtype = how.dtype
         self._inner: dict[torch.dtype, Problem] = {}
-        self._kernel: list[Tensor | None] = []  # shared, as the above, with the same rows under another λ
         if objective.weights is not None:
             objective.weights.check(self.exact.operator.rows, self.exact.operator.classes)
 
@@ -268,12 +269,6 @@ class _Problems:
         if dtype not in self._inner:
             self._inner[dtype] = pose(*self._asked, dtype)
         return ProblemPair(replace(self._inner[dtype], ridge=self.exact.ridge), self.exact)
-
-    def kernel(self) -> Tensor | None:
-        """What Newton's method solves its steps by, where rows are few; made once."""
-        if not self._kernel:
-            self._kernel.append(small_kernel(self.exact))
-        return self._kernel[0]
 
     def at(self, ridge: float) -> _Problems:
         """The same rows under another λ."""
@@ -310,8 +305,10 @@ def _without_ball(
 ) -> tuple[Solution, Lazy | None]:
     """The minimiser by the method that fits, not proven yet, and about H⁻¹ where a closer proof can use it."""
     exact = problems.exact
+    if method == "auto" and start is None and span_fits(exact):
+        return SpanNewton(problems.pair(), on_pass).solve(goal), None
     if not exact.loss.quadratic:
-        return newton(problems.pair(), goal, matrix=problems.kernel(), start=start, on_pass=on_pass), None
+        return newton(problems.pair(), goal, start=start, on_pass=on_pass), None
     if exact.operator.layout == exact.operator.base.head_layout:
         return solve_head(exact, goal.tolerance), None
     by_rows = method == "auto" and start is None and through_rows(exact)
@@ -334,12 +331,16 @@ def _in_balls(
 ) -> Iterator[Solution]:
     """Proven solutions within increasing ``radii``."""
     exact = problems.exact
+    found: Iterator[Solution]
 
     def solve(ridge: float, goal: Goal, last: Solution | None) -> Solution:
         start = None if last is None else last.value
         return _without_ball(problems.at(ridge), method, goal, start, on_pass)[0]
 
-    if exact.loss.quadratic and exact.operator.layout != exact.operator.base.head_layout:
+    if method == "auto" and span_fits(exact):
+        span = SpanNewton(problems.pair(), on_pass)
+        found = (solve_in_ball(lambda at, to, _: span.under(at).solve(to), exact, radius, goal) for radius in radii)
+    elif exact.loss.quadratic and exact.operator.layout != exact.operator.base.head_layout:
         found = SpanSolver(_coordinates(problems, method), goal, on_pass).solve(radii)
     else:
         found = (solve_in_ball(solve, exact, radius, goal) for radius in radii)

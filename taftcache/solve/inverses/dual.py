@@ -4,16 +4,13 @@ With J̃ = √(D/N) J, which has M = N·K rows, H = J̃ᵀJ̃ + λI and by Woodb
 
     H⁻¹ v = ( v − J̃ᵀ (J̃J̃ᵀ + λI)⁻¹ J̃ v ) / λ
 
-so that one Cholesky of an M×M matrix replaces hundreds of passes. Of a loss that is not quadratic D has a root R
-with RRᵀ = D for each row, and J̃ = RᵀJ/√N changes with the point while JJᵀ stays. The kernel JJᵀ (the empirical
-tangent kernel) comes from the rank-one factors of the rows' gradients, Σ (δ·δ')(x·x'), at a cost of
-M² times the width instead of M² times the number of parameters. Where all rows of tokens reach the logits, or nothing
+so that one Cholesky of an M×M matrix replaces hundreds of passes. The kernel JJᵀ (the empirical tangent kernel) comes
+from the rank-one factors of the rows' gradients, Σ (δ·δ')(x·x'), at a cost of M² times the width instead of M² times
+the number of parameters. Where all rows of tokens reach the logits, or nothing
 is known of the gradients, they are written out: that costs about K/2 passes and M·P numbers.
 """
 
 from __future__ import annotations
-
-from math import sqrt
 
 import torch
 from torch import Tensor
@@ -27,8 +24,6 @@ from taftcache.tangent.operator import TangentOperator
 LARGEST_KERNEL = 8192  # M: three matrices of 0.5 GB in float64, and a Cholesky of some seconds
 LARGEST_WRITTEN = 2048  # M where gradients are written out, which takes a few seconds at most
 LARGEST_FACTORS = 2 << 30  # bytes of the K·N rows' factors, or of their gradients
-# M at which Newton's steps by a Cholesky each take about as long as by conjugate gradients, in a small network.
-LARGEST_STEPS = 4096
 
 
 def kernel_inverse_fits(problem: Problem) -> bool:
@@ -46,8 +41,8 @@ class DualInverse:
     """H⁻¹ of a problem, exact up to float64 rounding; ``apply`` costs two passes.
 
     Args:
-        problem: in float64; of a loss that is not quadratic, the one that ``Problem.at`` gives.
-        matrix: its ``kernel``, which is written over, unless the loss is not quadratic: then it serves any point.
+        problem: quadratic, in float64.
+        matrix: its ``kernel``, which is written over.
 
     Raises:
         SolveError: a λ below what rounding takes from the kernel.
@@ -56,29 +51,21 @@ class DualInverse:
     def __init__(self, problem: Problem, matrix: Tensor | None = None) -> None:
         self._problem = problem
         inner = kernel(problem) if matrix is None else matrix
-        if problem.loss.quadratic:
-            self._root = weigh_in_place(problem, inner)
-        else:
-            self._root = _roots(problem)
-            N, K, _ = self._root.shape
-            for _ in range(2):  # RᵀJJᵀR from the left and, being symmetric, from there again
-                rows = torch.einsum("nki,knm->inm", self._root, inner.reshape(K, N, K * N))
-                inner = rows.reshape(K * N, K * N).T
-            inner = inner.contiguous()
+        self._root = weigh_in_place(problem, inner)
         inner.diagonal().add_(problem.ridge)
         self._factor = cholesky(inner, problem.ridge)
 
     def apply(self, vector: Tensor) -> Tensor:
         """H⁻¹ v [P]."""
-        operator, (N, K) = self._problem.operator, self._root.shape[:2]
-        image = self._rooted(torch.cat(list(operator.matvec(vector))), "nki,nk->ni")
+        operator, (N, K) = self._problem.operator, self._root.shape
+        image = self._root * torch.cat(list(operator.matvec(vector)))
         solved = torch.cholesky_solve(image.T.reshape(-1, 1), self._factor).view(K, N).T
-        back = operator.accumulate(None, Given(values=self._rooted(solved, "nki,ni->nk")))
+        back = operator.accumulate(None, Given(values=self._root * solved))
         return ((vector - back) / self._problem.ridge).to(vector)
 
     def own(self) -> Tensor:
         """M_nn [N,K,K], what (J̃J̃ᵀ + λI)⁻¹ has of each row with itself."""
-        N, K = self._root.shape[:2]
+        N, K = self._root.shape
         inverse = torch.cholesky_inverse(self._factor).view(K, N, K, N)
         return inverse.diagonal(dim1=1, dim2=3).permute(2, 0, 1).contiguous()
 
@@ -96,11 +83,6 @@ class DualInverse:
         squares = own - self._problem.ridge * (each.mT @ each)
         return torch.einsum("nk,nkl,nl->n", s, squares, s).clamp_min(0).sqrt()
 
-    def _rooted(self, values: Tensor, terms: str) -> Tensor:
-        """Rᵀv or Rv of every row [N,K]; the same where D is diagonal."""
-        found: Tensor = self._root * values if self._root.ndim == 2 else torch.einsum(terms, self._root, values)
-        return found
-
 
 def weigh_in_place(problem: Problem, matrix: Tensor) -> Tensor:
     """√(ωD/N) [N,K] of a quadratic problem; makes J̃J̃ᵀ of its ``kernel``, in place."""
@@ -109,29 +91,6 @@ def weigh_in_place(problem: Problem, matrix: Tensor) -> Tensor:
     root = found.T.reshape(-1)
     matrix.mul_(root[:, None]).mul_(root[None, :])
     return found
-
-
-def _roots(problem: Problem) -> Tensor:
-    """√(ω/N) R of every row [N,K,K], its columns the last axis, at the problem's point."""
-    found, start = [], 0
-    for state, labels in problem.operator.blocks():
-        units = [unit(state.logits, k) for k in range(problem.operator.classes)]
-        columns = [problem.root(state.logits, labels, start, e) for e in units]
-        found.append(torch.stack(columns, 2))
-        start += len(labels)
-    return torch.cat(found) / sqrt(problem.operator.rows)
-
-
-def small_kernel(problem: Problem) -> Tensor | None:
-    """The kernel for Newton's method; None where it is too large for a Cholesky each step, and for the head alone,
-    whose passes cost next to nothing.
-
-    Args:
-        problem: in float64.
-    """
-    operator = problem.operator
-    few = operator.rows * operator.classes <= LARGEST_STEPS and operator.layout != operator.base.head_layout
-    return kernel(problem) if few and kernel_inverse_fits(problem) else None
 
 
 def kernel(problem: Problem) -> Tensor:

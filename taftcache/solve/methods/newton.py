@@ -17,7 +17,6 @@ from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
-from taftcache.solve.inverses.dual import DualInverse
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
@@ -31,7 +30,6 @@ def newton(
     pair: ProblemPair,
     goal: Goal = GOAL,
     *,
-    matrix: Tensor | None = None,
     start: Tensor | None = None,
     on_pass: OnPass | None = None,
 ) -> Solution:
@@ -45,24 +43,21 @@ def newton(
     Args:
         pair: the problem.
         goal: tolerance, and limit on passes.
-        matrix: the ``kernel`` of ``pair.exact``, where it is small: JJᵀ serves every point, so that each step is solved
-            exactly, and in float64.
         start: Δw to begin from; zero by default.
         on_pass: called after each step.
 
     Raises:
         SolveError: a gradient that is not finite.
     """
-    solve = _Newton(pair, goal, matrix, on_pass)
+    solve = _Newton(pair, goal, on_pass)
     return solve.solution(solve.run(start))
 
 
 class _Newton:
     """Δw with F, ∇F and the problem's curvature there, and the passes so far; the arguments are those of ``newton``."""
 
-    def __init__(self, pair: ProblemPair, goal: Goal, matrix: Tensor | None, on_pass: OnPass | None) -> None:
-        self._inner, self._exact = pair.inner if matrix is None else pair.exact, pair.exact
-        self._goal, self._matrix, self._on_pass = goal, matrix, on_pass
+    def __init__(self, pair: ProblemPair, goal: Goal, on_pass: OnPass | None) -> None:
+        (self._inner, self._exact), self._goal, self._on_pass = pair, goal, on_pass
         operator = self._exact.operator
         self._x = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
         self._objective, self._gradient, self._local = self._exact.at(self._x)
@@ -107,7 +102,7 @@ class _Newton:
         assert self._local.point is not None
         dtype = self._inner.operator.dtype
         curved = replace(self._inner, point=self._local.point.to(dtype))
-        inverse = approximate_inverse(curved) if self._matrix is None else DualInverse(curved, self._matrix)
+        inverse = approximate_inverse(curved)
         self._passes += 2
         accuracy = max(min(0.1, (norm / self._norm_at_zero) ** 0.5), 0.3 * tolerance * self._norm_at_zero / norm, 1e-5)
         if self._rounds == 1:

@@ -1,0 +1,255 @@
+"""Newton's method over the span of the gradients so far, for losses that are not quadratic: while some numbers of every
+row fit in memory.
+
+Δw = Jᵀα, with α [N,K], has the logits z = f_w + JJᵀα, and ∇F = −Jᵀρ with ρ = −(∂ℓ/N + λα). The gradient at a point is
+thus ρ as a direction in α, and JJᵀρ, one pass, is all that it ever needs: F, its slope and its curvature along any sum
+of known directions follow from the logits alone. Each step takes in the gradient and minimises F over all that are
+kept (Narkiss and Zibulevsky 2005). Newton's method with conjugate gradients inside forgets its directions at every
+point instead, and pays for them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from taftcache.objective.problem import Problem
+from taftcache.solve.inverses.class_kernel import LARGEST_LOGITS, adjoint, kernel_product
+from taftcache.solve.methods.refinement import REDUCTION, refine
+from taftcache.solve.pair import ProblemPair
+from taftcache.solve.proof import check_finite
+from taftcache.solve.settings import Goal, OnPass
+from taftcache.solve.solution import Certificate, Solution, Status
+
+DIRECTIONS = 64  # that F is minimised over; the oldest is given up beyond that
+RENEWED = 0.02  # of F, by which it falls until the curvature of all directions is taken anew
+
+
+def span_fits(problem: Problem) -> bool:
+    """Whether a problem is one for this: not quadratic, more than the head, whose passes cost next to nothing, and the
+    directions that are kept fit in memory."""
+    operator = problem.operator
+    beyond_head = operator.layout != operator.base.head_layout
+    return not problem.loss.quadratic and beyond_head and operator.rows * operator.classes <= LARGEST_LOGITS
+
+
+class SpanPoint(NamedTuple):
+    """Δw = Jᵀα [P], α = ``dual`` [N,K], with z − f_w = ``change`` [N,K], F and ∇F [P], in float64."""
+
+    value: Tensor
+    dual: Tensor
+    change: Tensor
+    objective: float
+    gradient: Tensor
+
+
+class SpanNewton:
+    """Solves of one problem under any λ, from Δw = 0 and each over all directions that those before it took.
+
+    Args:
+        pair: the problem.
+        on_pass: called after each pass.
+
+    Raises:
+        SolveError: a gradient that is not finite.
+    """
+
+    def __init__(self, pair: ProblemPair, on_pass: OnPass | None = None) -> None:
+        self._pair, self._on_pass = pair, on_pass
+        exact, operator = pair.exact, pair.exact.operator
+        blocks: list[tuple[Tensor, Tensor]] = []
+        zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
+        objective, gradient = exact.evaluate(zero, lambda z, labels: blocks.append((z, labels)))
+        check_finite(gradient, f"F = {objective}")
+        self._base, self._labels = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+        ones = torch.ones_like(self._base[:, :1])
+        self._weight = ones if exact.weights is None else exact.weights.at(self._labels, 0, ones)
+        self._weight = self._weight / operator.rows
+        self._at_zero, self.passes, self.rounds, self._asked = gradient, 1, 0, False
+        nothing = torch.zeros_like(self._base)
+        self.point = SpanPoint(zero, nothing, nothing, objective, gradient)
+        self._dual, self._change, self._objective = nothing, nothing, objective
+        self._span = _Span(DIRECTIONS, self._base.to(pair.inner.operator.dtype))
+
+    def solve(self, goal: Goal) -> Solution:
+        """To ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it: with products in float64
+        where those of float32 stop."""
+        before = self.passes if self._asked else 0
+        self._asked = True
+        status = self._rounds(goal, before)
+        if status is Status.stalled and self._pair.inner.operator.dtype != self._pair.exact.operator.dtype:
+            self._pair = ProblemPair(self._pair.exact, self._pair.exact)
+            self._span = _Span(DIRECTIONS, self._base)
+            status = self._rounds(goal, before)
+        at, exact = self.point, self._pair.exact
+        norm, scale = at.gradient.norm().item(), self._at_zero.norm().item()
+        certificate = Certificate(norm, scale, exact.ridge, at.objective, exact.operator.rows, quadratic=False)
+        stats = {"solver": "span newton", "passes": self.passes - before, "rounds": self.rounds}
+        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient))
+
+    def under(self, ridge: float) -> SpanNewton:
+        """The same, to go on under another λ."""
+        value, dual, change, objective, gradient = self.point
+        more = ridge - self._pair.exact.ridge
+        self._pair = self._pair.at(ridge)
+        self.point = SpanPoint(
+            value, dual, change, objective + more / 2 * (value @ value).item(), gradient + more * value
+        )
+        self._objective = self._value(self._dual, self._change)
+        self._span.stale()
+        return self
+
+    def near(self, tolerance: float, most: int) -> Tensor:
+        """Δw [P] after at most ``most`` steps more, or where the products have ‖∇F‖ ≤ tolerance·‖∇F(0)‖: near the
+        minimiser, and no proven solution."""
+        for _ in range(most):
+            if not self._step(tolerance * self._at_zero.norm().item()):
+                break
+        self.passes += 1
+        return adjoint(self._pair.inner, self._dual.to(self._span.dtype)).to(self._dual)
+
+    def _rounds(self, goal: Goal, before: int) -> Status:
+        wanted, last = goal.tolerance * self._at_zero.norm().item(), before + goal.max_passes
+
+        def propose(wanted: float, left: float) -> None:
+            self.rounds += 1
+            self._dual, self._change, self._objective = self.point.dual, self.point.change, self.point.objective
+            least = max(0.5 * wanted, REDUCTION * left)
+            while self.passes + 3 <= last and self._step(least):
+                pass
+
+        # One product at least, and two passes to look.
+        return refine(self, lambda at: at.gradient.norm().item(), lambda: wanted, propose, max_passes=last, least=3)
+
+    def arrive(self) -> SpanPoint:
+        """Where the steps so far lead, from the rows."""
+        exact = self._pair.exact
+        value = adjoint(exact, self._dual)
+        logits: list[Tensor] = []
+        objective, gradient = exact.evaluate(value, lambda z, _: logits.append(z))
+        check_finite(gradient, f"F = {objective}")
+        self.passes += 2
+        return SpanPoint(value, self._dual, torch.cat(logits) - self._base, objective, gradient)
+
+    def _step(self, least: float) -> bool:
+        """Take in the gradient, and go to F's minimum over all directions; False where its norm was ``least`` or
+        below, or where F falls no further."""
+        dtype, ridge, loss = self._span.dtype, self._pair.exact.ridge, self._pair.exact.loss
+        residual = self._residual().to(dtype)
+        product = kernel_product(self._pair.inner, torch.ones_like(residual[:1, :1]), residual)
+        self.passes += 1
+        norm = sqrt(max(0.0, (residual.double() * product.double()).sum().item()))
+        if self._on_pass is not None:
+            self._on_pass(self.passes, norm / self._at_zero.norm().item())
+        if norm <= least:
+            return False
+        z, weight = (self._base + self._change).to(dtype), self._weight.to(dtype)
+
+        def curved(b: Tensor, y: Tensor) -> Tensor:
+            metric = weight * loss.hessian(z, self._labels, y.view_as(z))
+            return metric.view(-1).add_(b, alpha=ridge)
+
+        if not self._span.add(residual.view(-1), product.view(-1), curved, self._objective):
+            return False
+        fell = self._descend()
+        if fell:
+            self._descend()  # once more, for the curvature at the new point is not the old one's
+        return fell
+
+    def _descend(self) -> bool:
+        """A Newton step over all directions, halved until F falls as promised; whether it did."""
+        dual, change, slope = self._span.newton(self._residual().to(self._span.dtype).view(-1))
+        dual, change = (part.view_as(self._dual).to(self._dual) for part in (dual, change))
+        blur = 1e-15 * abs(self._objective)  # close to the optimum F no longer resolves the fall
+        size = 1.0
+        while size > 1e-3:
+            there = self._dual + size * dual, self._change + size * change
+            value = self._value(*there)
+            if value <= self._objective - 1e-4 * size * slope + blur:
+                self._dual, self._change, self._objective = *there, value
+                return True
+            size /= 2
+        return False
+
+    def _residual(self) -> Tensor:
+        """ρ [N,K]."""
+        exact = self._pair.exact
+        slope = self._weight * exact.loss.gradient(self._base + self._change, self._labels)
+        return -(slope + exact.ridge * self._dual)
+
+    def _value(self, dual: Tensor, change: Tensor) -> float:
+        """F, from α and what it does to the logits."""
+        exact = self._pair.exact
+        losses = self._weight[:, 0] * exact.loss.value(self._base + change, self._labels)
+        return float(losses.sum() + 0.5 * exact.ridge * (dual * change).sum())
+
+
+Curved = Callable[[Tensor, Tensor], Tensor]
+"""ωD y/N + λb of a direction b [N·K] with y = JJᵀb: times another y, F's curvature along both."""
+
+
+class _Span:
+    """Directions b and their y = JJᵀb, [k,N·K], with F's curvature along each pair: about the identity, for each is
+    made orthogonal to the others at the point where it comes."""
+
+    def __init__(self, size: int, like: Tensor) -> None:
+        self.dtype = like.dtype
+        self._b = torch.zeros(size, like.numel(), dtype=like.dtype, device=like.device)
+        self._y = torch.zeros_like(self._b)
+        self._curvature = torch.eye(size, dtype=torch.float64, device=like.device)
+        self._count, self._known_at = 0, inf
+
+    def stale(self) -> None:
+        """F is another one: its curvature is taken anew before it is used."""
+        self._known_at = inf
+
+    def add(self, b: Tensor, y: Tensor, curved: Curved, objective: float) -> bool:
+        """Keep a direction, and its curvature at the point where F is ``objective``; False where nothing but rounding
+        is left of it."""
+        if not abs(self._known_at - objective) <= RENEWED * abs(objective):
+            self._renew(curved)
+            self._known_at = objective
+        at = self._count % len(self._b)
+        self._put(at, torch.zeros_like(b), torch.zeros_like(y), torch.zeros_like(self._curvature[at]))
+        before = torch.dot(y, curved(b, y)).item()
+        for _ in range(2):  # once more, for the first projection leaves its own rounding
+            along = self._solve((self._y @ curved(b, y)).double()).to(b)
+            b, y = b - along @ self._b, y - along @ self._y
+        metric = curved(b, y)
+        after = torch.dot(y, metric).item()
+        if not after > 1e-10 * before:
+            return False
+        length = sqrt(after)
+        self._put(at, b / length, y / length, (self._y @ metric).double() / length)
+        self._count += 1
+        return True
+
+    def newton(self, residual: Tensor) -> tuple[Tensor, Tensor, float]:
+        """The step over all directions, in α and in the logits [N·K], and F's slope along it, downwards, from ρ."""
+        slope = (self._y @ residual).double()
+        step = self._solve(slope)
+        along = step.to(residual)
+        return along @ self._b, along @ self._y, (step @ slope).item()
+
+    def _put(self, at: int, b: Tensor, y: Tensor, curvature: Tensor) -> None:
+        """In place ``at``: a direction of length one, by its curvature along the others [k]."""
+        self._b[at], self._y[at] = b, y
+        self._curvature[at], self._curvature[:, at] = curvature, curvature
+        self._curvature[at, at] = 1
+
+    def _renew(self, curved: Curved) -> None:
+        known = min(self._count, len(self._b))
+        for at in range(known):
+            self._curvature[at, :known] = (self._y[:known] @ curved(self._b[at], self._y[at])).double()
+        self._curvature.copy_(0.5 * (self._curvature + self._curvature.T))
+
+    def _solve(self, right: Tensor) -> Tensor:
+        """By the curvature, without what rounding cannot tell from nothing."""
+        values, vectors = torch.linalg.eigh(self._curvature)
+        seen = values > 8 * torch.finfo(self.dtype).eps * values[-1]
+        solved: Tensor = vectors[:, seen] @ ((right @ vectors[:, seen]) / values[seen])
+        return solved

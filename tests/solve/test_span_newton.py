@@ -1,0 +1,101 @@
+"""Newton's method over the span of the gradients so far."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.weights import RowWeights
+from taftcache.solve.methods import span_newton
+from taftcache.solve.methods.span_newton import SpanNewton
+from taftcache.solve.pair import ProblemPair
+from taftcache.solve.settings import Goal
+from taftcache.solve.solution import Status
+from tests.solve.problems import K, N, make_problem
+
+WEIGHTS = RowWeights(torch.arange(1.0, K + 1), torch.linspace(0, 2, N))
+
+
+def pair(ridge: float = 1e-3, weights: RowWeights | None = None) -> ProblemPair:
+    exact = replace(make_problem(loss=CrossEntropy(), ridge=ridge), weights=weights)
+    inner = replace(exact, operator=make_problem(dtype=torch.float32).operator)
+    return ProblemPair(inner, exact)
+
+
+def left(problem, value: torch.Tensor) -> float:
+    """‖∇F‖ relative to that at zero."""
+    return (problem.evaluate(value)[1].norm() / problem.evaluate(torch.zeros_like(value))[1].norm()).item()
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["even", "weighted"])
+def test_it_ends_where_the_gradient_does(weights):
+    both = pair(weights=weights)
+    found = SpanNewton(both).solve(Goal(tolerance=1e-7))
+    assert found.converged
+    assert left(both.exact, found.value) <= 1e-7
+    assert found.certificate.gradient == pytest.approx(both.exact.evaluate(found.value)[1].norm().item(), rel=1e-4)
+
+
+def test_a_few_directions_do(monkeypatch):
+    """The oldest are given up, and what is left is still minimised over."""
+    monkeypatch.setattr(span_newton, "DIRECTIONS", 5)
+    both = pair()
+    found = SpanNewton(both).solve(Goal(tolerance=1e-6))
+    assert found.converged
+    assert left(both.exact, found.value) <= 1e-6
+
+
+def test_another_ridge_goes_on_over_the_same_directions():
+    both = pair(1e-2)
+    alone = SpanNewton(both.at(8e-3)).solve(Goal())
+    span = SpanNewton(both)
+    first = span.solve(Goal())
+    second = span.under(8e-3).solve(Goal())
+    assert first.converged
+    assert second.converged
+    assert left(both.at(8e-3).exact, second.value) <= 1e-6
+    assert second.stats["passes"] < 0.8 * alone.stats["passes"]
+    assert (second.value - alone.value).norm() <= second.certificate.distance + alone.certificate.distance
+
+
+def test_near_is_near():
+    both = pair(1e-2)
+    span = SpanNewton(both)
+    assert left(both.exact, span.near(1e-3, 50)) < 2e-3
+    assert left(both.exact, SpanNewton(both).near(1e-3, 3)) > 1e-2  # three steps, and no more
+
+
+def test_where_rounding_stops_it_float64_goes_on(monkeypatch):
+    product = span_newton.kernel_product
+
+    def rounded(problem, scale, vector):
+        found = product(problem, scale, vector)
+        return found if found.dtype == torch.float64 else found.bfloat16().float()
+
+    monkeypatch.setattr(span_newton, "kernel_product", rounded)
+    both = pair(1e-4)
+    found = SpanNewton(both).solve(Goal(tolerance=1e-9))
+    assert found.converged
+    assert left(both.exact, found.value) <= 1e-9
+
+
+def test_an_interrupt_leaves_the_best_so_far():
+    both = pair()
+
+    def stop(passes: int, residual: float) -> None:
+        if passes == 12:
+            raise KeyboardInterrupt
+
+    found = SpanNewton(both, stop).solve(Goal())
+    assert found.status is Status.interrupted
+    assert left(both.exact, found.value) < 0.5
+
+
+@pytest.mark.parametrize("limit", [1, 4, 5, 9, 20])
+def test_it_keeps_to_its_passes(limit):
+    found = SpanNewton(pair()).solve(Goal(tolerance=1e-12, max_passes=limit))
+    assert found.status is Status.max_passes
+    assert found.stats["passes"] <= limit
