@@ -69,7 +69,8 @@ class SpanNewton:
         ones = torch.ones_like(self._base[:, :1])
         self._weight = ones if exact.weights is None else exact.weights.at(self._labels, 0, ones)
         self._weight = self._weight / operator.rows
-        self._at_zero, self.passes, self.rounds, self._asked = gradient, 1, 0, False
+        self._at_zero, self._norm_at_zero = gradient, gradient.norm().item()
+        self.passes, self.rounds, self._told = 1, 0, 0
         nothing = torch.zeros_like(self._base)
         self.point = SpanPoint(zero, nothing, nothing, objective, gradient)
         self._dual, self._change, self._objective = nothing, nothing, objective
@@ -78,17 +79,16 @@ class SpanNewton:
     def solve(self, goal: Goal) -> Solution:
         """To ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it: with products in float64
         where those of float32 stop."""
-        before = self.passes if self._asked else 0
-        self._asked = True
-        status = self._rounds(goal, before)
+        status = self._rounds(goal)
         if status is Status.stalled and self._pair.inner.operator.dtype != self._pair.exact.operator.dtype:
             self._pair = ProblemPair(self._pair.exact, self._pair.exact)
             self._span = _Span(DIRECTIONS, self._base)
-            status = self._rounds(goal, before)
+            status = self._rounds(goal)
         at, exact = self.point, self._pair.exact
-        norm, scale = at.gradient.norm().item(), self._at_zero.norm().item()
+        norm, scale = at.gradient.norm().item(), self._norm_at_zero
         certificate = Certificate(norm, scale, exact.ridge, at.objective, exact.operator.rows, quadratic=False)
-        stats = {"solver": "span newton", "passes": self.passes - before, "rounds": self.rounds}
+        stats = {"solver": "span newton", "passes": self.passes - self._told, "rounds": self.rounds}
+        self._told = self.passes
         return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient))
 
     def under(self, ridge: float) -> SpanNewton:
@@ -107,13 +107,13 @@ class SpanNewton:
         """Δw [P] after at most ``most`` steps more, or where the products have ‖∇F‖ ≤ tolerance·‖∇F(0)‖: near the
         minimiser, and no proven solution."""
         for _ in range(most):
-            if not self._step(tolerance * self._at_zero.norm().item()):
+            if not self._step(tolerance * self._norm_at_zero):
                 break
         self.passes += 1
         return adjoint(self._pair.inner, self._dual.to(self._span.dtype)).to(self._dual)
 
-    def _rounds(self, goal: Goal, before: int) -> Status:
-        wanted, last = goal.tolerance * self._at_zero.norm().item(), before + goal.max_passes
+    def _rounds(self, goal: Goal) -> Status:
+        wanted, last = goal.tolerance * self._norm_at_zero, self._told + goal.max_passes
 
         def propose(wanted: float, left: float) -> None:
             self.rounds += 1
@@ -144,7 +144,7 @@ class SpanNewton:
         self.passes += 1
         norm = sqrt(max(0.0, (residual.double() * product.double()).sum().item()))
         if self._on_pass is not None:
-            self._on_pass(self.passes, norm / self._at_zero.norm().item())
+            self._on_pass(self.passes, norm / self._norm_at_zero)
         if norm <= least:
             return False
         z, weight = (self._base + self._change).to(dtype), self._weight.to(dtype)
