@@ -73,6 +73,8 @@ def write_report(
         atlas.work(skip=() if neighbours else ("neighbours",), task=task)
     details = list(dict.fromkeys([*named, *telling(atlas)]))
     data = report_data(atlas, details, pictures)
+    for sample in data["samples"].values():  # the reason names a place of this machine; it is in the notes
+        sample["why_no_picture"] = None
     page = report_page(f"taftcache report · {store.path}", data)
     with whole(place, again=True) as partial:
         partial.write_bytes(page)

@@ -14,7 +14,8 @@ from taftcache.cache.columns import Columns
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.errors import DataError
 from taftcache.stages.files.importing import recipe_of_vectors
-from taftcache.stages.files.vector_files import Vectors, open_vectors, vectors_of_hdf5
+from taftcache.stages.files.vector_files import open_vectors, vectors_of_hdf5
+from taftcache.stages.files.vectors import Vectors
 from tests.stages.test_vectors import IDS, LABELS, N, vectors
 
 

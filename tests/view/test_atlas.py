@@ -344,6 +344,13 @@ def test_pictures_that_are_gone_are_said_to_be(images_gone):
         assert "cannot be reached" in pictures.why_not
 
 
+def test_a_report_names_no_folder_of_images(images_gone, tmp_path):
+    """Why there are no pictures is for who writes it, and not for who gets it."""
+    report = taftcache.write_report(images_gone, tmp_path / "page.html", neighbours=False)
+    assert any("cannot be reached" in note for note in report.notes)
+    assert str(tmp_path / "images").encode() not in report.file.read_bytes()
+
+
 @pytest.fixture
 def images_gone(tmp_path):
     from tests.stages.making import write_images

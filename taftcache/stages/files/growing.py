@@ -21,7 +21,7 @@ from taftcache.stages.extract.filling import class_indexes
 from taftcache.stages.extract.forgotten import staying_out
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.importing import open_features
-from taftcache.stages.files.vector_files import Vectors
+from taftcache.stages.files.vectors import Vectors
 from taftcache.stages.progress import Progress, Silent
 
 

@@ -26,7 +26,8 @@ from taftcache.stages.extract.extraction import create_store, load_frozen, plan_
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.files.imported_rows import Features, ImportedRows
-from taftcache.stages.files.vector_files import SUFFIXES, Vectors, columns_of_test, open_vectors, vectors_of_hdf5
+from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5
+from taftcache.stages.files.vectors import Vectors
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.scaling import SCALINGS, Scaling
 from taftcache.tangent.config import TailConfig

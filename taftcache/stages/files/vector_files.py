@@ -1,176 +1,33 @@
-"""Labelled vectors of other tools, read row by row: npy, npz, Parquet and HDF5 files, and arrays in memory."""
+"""Files of vectors that other tools wrote: npy, npz, Parquet and HDF5, with labels and ids in them or beside them."""
 
 from __future__ import annotations
 
 import struct
 import tempfile
 import zipfile
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from taftcache.backbone.sources.arrays import check_expansion, label_indexes, texts
+from taftcache.backbone.sources.arrays import check_expansion
 from taftcache.backbone.sources.columns import read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import NAMES, USUAL, Columns, NamedColumns
 from taftcache.cache.format.layout import check_shape
-from taftcache.cache.format.plan import check_ids
-from taftcache.cache.hdf5 import FeatureFile, StoredRows
-from taftcache.errors import DataError, first_line
-from taftcache.names import counted
+from taftcache.cache.hdf5 import FeatureFile
+from taftcache.errors import DataError
+from taftcache.stages.files.vectors import NAME_THEM, Vectors
 
 SUFFIXES = (".npy", ".npz", ".parquet", ".pq")
 _TABLES = (".csv", ".tsv")
 _ROWS_AT_ONCE = 4096
 _LOCAL = struct.Struct("<26xHH")  # of a zip member's own header: the lengths of its name and of what follows it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Vectors:
-    """Vectors [n, d] (or rows [n, t, d]) with their ids, labels int64 [n] and the classes that these are indexes to.
-
-    ``values`` is mapped from a file where there is one, so that rows are read when they are asked for.
-    """
-
-    path: Path
-    values: NDArray[Any] | StoredRows
-    ids: list[str]
-    labels: NDArray[np.int64]
-    classes: list[str]
-
-    @classmethod
-    def in_memory(cls, name: str, values: ArrayLike, labels: ArrayLike, ids: ArrayLike | None = None) -> Vectors:
-        """Vectors of a program's own arrays, or of tensors, wherever they lie; the rest as for ``of``."""
-        x, y = (a.detach().cpu() if hasattr(a, "detach") else a for a in (values, labels))
-        try:
-            x = np.asarray(x)
-        except ValueError as error:  # lists of unlike lengths
-            raise DataError(
-                f"the vectors of {name} are not numbers [n, d]", got=first_line(error), do="vectors of one length"
-            ) from error
-        return cls.of(Path(name), x, y, ids)
-
-    @classmethod
-    def of(
-        cls,
-        path: Path,
-        values: NDArray[Any] | StoredRows,
-        labels: ArrayLike,
-        ids: ArrayLike | None,
-        names: Any = None,
-    ) -> Vectors:
-        """Vectors of ``path`` (a file, or what stands for one in messages and ids), checked but for NaN.
-
-        Raises:
-            DataError: no numbers [n, d], labels or ids of another length, labels that are no classes, ids that are none
-                or come twice.
-        """
-        if values.ndim and not len(values):
-            got = f"{values.dtype} {list(values.shape)}"
-            raise DataError(f"there are no vectors in {path}", got=got, do="give one at least")
-        forms = {2: "[n, d]"} | ({3: "[n, t, d]"} if isinstance(values, StoredRows) else {})
-        numbers = values.ndim == 1 and values.dtype.kind in "fiu"
-        if values.ndim not in forms or not values.size or values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
-            raise DataError(
-                f"the vectors of {path} are not numbers {' or '.join(forms.values())}",
-                got=f"{values.dtype} {list(values.shape)}",
-                do="reshape(-1, 1) and --scaling none, if they are vectors of one number" if numbers else _NAME,
-            )
-        n = len(values)
-        given = _words(path, "labels", labels)
-        known = (
-            [f"{path.stem}/{k:08d}" for k in range(n)] if ids is None else texts(path, "ids", _words(path, "ids", ids))
-        )
-        for what, count in (("label", len(given)), ("id", len(known))):
-            if count != n:
-                raise DataError(
-                    f"{path} has {counted(n, 'vector')}, but {counted(count, what)}",
-                    do=f"{_NAME}; a table begins with a line of names",
-                )
-        check_ids(known)
-        classes, indexes = label_indexes(path, given, None if names is None else texts(path, "classes", names))
-        found = np.array(indexes, np.int64)
-        if found.min() < 0 or found.max() >= len(classes):
-            raise DataError(
-                f"{path} has labels that are not among its classes",
-                got=f"labels from {found.min()} to {found.max()}, {counted(len(classes), 'class')}",
-                do="number the labels from 0, in the order of the classes",
-            )
-        if "" in classes:
-            got = next((repr(i) for i, index in zip(known, indexes, strict=True) if not classes[index]), "a class")
-            raise DataError(f"{path} has an empty label", got=got, do="leave the sample out")
-        _check_classes(path, classes, n)
-        made = cls(path=path, values=values, ids=known, labels=found, classes=classes)
-        return made.narrowed() if names is None else made
-
-    @property
-    def tokens_shape(self) -> tuple[int, int]:
-        """(t, d) of a row; t = 1 of a vector."""
-        *t, d = self.values.shape[1:]
-        return (t[0] if t else 1), d
-
-    def narrowed(self) -> Vectors:
-        """The same with the classes that occur alone: "0" is none of a store's where 1 and 2 are all labels."""
-        used, labels = np.unique(self.labels, return_inverse=True)
-        return replace(self, classes=[self.classes[k] for k in used], labels=labels)
-
-    def take(self, index: Sequence[int]) -> NDArray[Any]:
-        """Rows ``index`` [b, t, d], in that order."""
-        here: Any = list(index)
-        if isinstance(index, range) and index.step == 1:  # read in one piece, and from a map not copied
-            here = slice(index.start, index.stop)
-        found: NDArray[Any] = self.values[here].reshape(-1, *self.tokens_shape)
-        return found if found.dtype.kind == "f" else found.astype(np.float64)
-
-
 _AGAIN = "write it again, without Python objects: texts as array.astype(str)"
-_NAME = (
-    "numbers [n, d], and one label and one id for each; in a file, name them: --vectors, --labels, --ids, or Columns(…)"
-)
 _LABELS = "name them: --labels, or Columns(labels=…)"
-
-
-def _words(path: Path, what: str, given: ArrayLike) -> NDArray[Any]:
-    """Labels or ids [n] as they were given; DataError for what is neither integers nor texts, one by one."""
-    found = np.asarray(given)
-    if what == "labels" and found.ndim == 1 and found.dtype.kind == "f" and (np.abs(found) < 2**53).all():
-        whole = found.astype(np.int64)  # as pandas has integers that once had gaps among them
-        found = whole if (whole == found).all() else found
-    if found.ndim != 1 or found.dtype.kind not in "USOiuT":
-        raise DataError(
-            f"the {what} of {path} are not integers or texts [n]",
-            got=f"{found.dtype} {list(found.shape)}",
-            do=f"write {what} as integers or texts, one for each vector",
-        )
-    if found.dtype.kind == "O":
-        odd = (k for k, value in enumerate(found) if not isinstance(value, str | bytes | int | np.integer))
-        if (at := next(odd, None)) is not None:
-            raise DataError(
-                f"the {what} of {path} are not all integers or texts",
-                got=f"{found[at]!r} for row {at}",
-                do="leave that row out, or write what it lacks",
-            )
-    return found
-
-
-def _check_classes(path: Path, classes: Sequence[str], n: int) -> None:
-    """DataError where "classes" are values of a regression: fractions, most of them different."""
-    if 2 * len(classes) <= n:
-        return
-    try:
-        fractions = not all(float(name).is_integer() for name in classes)
-    except ValueError:
-        return
-    if fractions:
-        raise DataError(
-            f"the labels of {path} are values, not classes",
-            got=f"{counted(len(classes), 'different number')} for {counted(n, 'row')}, such as {classes[0]}",
-            do="name the column of classes; values are fitted by TangentRegressor",
-        )
 
 
 def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> Vectors:
@@ -288,7 +145,7 @@ def _spooled(path: Path, file: Any, name: str, spool: IO[bytes]) -> NDArray[Any]
     for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[name]):
         lists = batch.column(0)
         if not str(lists.type).startswith(("list", "large_list", "fixed_size_list")):
-            raise DataError(f"the column {name} of {path} has no lists of numbers", got=str(lists.type), do=_NAME)
+            raise DataError(f"the column {name} of {path} has no lists of numbers", got=str(lists.type), do=NAME_THEM)
         flat = lists.flatten()
         values = np.asarray(flat.to_numpy(zero_copy_only=False))
         lengths = set(lists.value_lengths().to_pylist())
@@ -313,13 +170,13 @@ def _needs_vectors(path: Path, columns: Columns, names: NamedColumns, there: Con
         raise DataError(
             f"{path} holds no vectors under a usual name",
             got=_listed(there),
-            do=f"{_NAME}; {', '.join(USUAL['tokens'])} are looked for",
+            do=f"{NAME_THEM}; {', '.join(USUAL['tokens'])} are looked for",
         )
 
 
 def _needs(path: Path, name: str, there: Container[str]) -> None:
     if name not in there:
-        raise DataError(f"{path} holds nothing named {name!r}", got=_listed(there), do=_NAME)
+        raise DataError(f"{path} holds nothing named {name!r}", got=_listed(there), do=NAME_THEM)
 
 
 def _listed(there: Container[str]) -> str | None:

@@ -6,7 +6,8 @@ import { modelTitle, state, untrained, waiting } from "./state.js";
 
 const PROOF =
   "Each is a float64 gradient recomputed from the rows. F is λ-strongly convex, so ‖Δw − Δw*‖ ≤ ‖∇F‖/λ and F − F* ≤ ‖∇F‖²/2λ.";
-const NO_CURVES = "No curves: every solve here took one step (the exact inverse, or the closed form).";
+const ONE_STEP = "No curves: every solve here took one step (the exact inverse, or the closed form).";
+const NO_SOLVE = "No curves: nothing here was solved (private training takes steps, and tells nothing of them).";
 
 export function trainingView(main) {
   const models = state.overview.report.models;
@@ -31,7 +32,9 @@ export function trainingView(main) {
         "section",
         {},
         h("h2", {}, "Convergence: residual of the solver by pass"),
-        solves.length ? convergence : h("p", { class: "quiet" }, NO_CURVES),
+        solves.length
+          ? convergence
+          : h("p", { class: "quiet" }, models.some((model) => model.certificate) ? ONE_STEP : NO_SOLVE),
       ),
       h("section", {}, h("h2", {}, "Regularisation path of the head"), points.length ? path : waiting("head path")),
     ),
