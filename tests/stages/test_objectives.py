@@ -7,6 +7,8 @@ import pytest
 import taftcache
 from taftcache.baselines.tangent_training import PRESETS
 from taftcache.errors import RecipeError
+from taftcache.model.component import read_base, read_component
+from taftcache.names import EXACT
 from taftcache.recipe import parse_recipe
 from taftcache.solve.solution import Status
 from taftcache.terminal.inspection import show_inspect
@@ -48,6 +50,28 @@ def test_every_objective_trains_and_predicts(store, objective, capsys, monkeypat
             assert f"λ {choice['ridge']:.1e} by {choice['method']}; mean loss at" in said
             loss = next(point["loss"] for point in choice["curve"] if point["ridge"] == choice["ridge"])
             assert f"{choice['ridge']:.1e}: {loss:.4g} (taken)" in said
+
+
+@pytest.mark.parametrize("mode", ["retrain", "resolve"])
+def test_the_exact_model_of_cross_entropy_begins_at_zero_before_a_removal_and_after(store, mode):
+    """From where its solve takes a few passes, and from the mean or from the model before hundreds."""
+    asked = recipe(
+        store,
+        objective={"loss": "cross_entropy", "ridge": 1e-2},
+        solver={"tolerance": 1e-4},
+        compose={"mode": "exact"},
+    )
+    with open_store(store) as opened:
+        taftcache.train(opened, asked)
+        taftcache.compose(opened, asked)
+        before = read_component(opened, EXACT, read_base(opened, asked.tangent)).meta
+        assert before["start"] == "zero"
+        taftcache.forget(opened, opened.sample_ids()[:1], mode=mode)
+        after = read_component(opened, EXACT, read_base(opened, asked.tangent)).meta
+    for made in (before, after):
+        assert made["stats"]["solver"] == "span newton"
+        assert made["stats"]["passes"] < 60
+    assert taftcache.audit(store).findings == []
 
 
 def test_a_radius_is_chosen_recorded_and_audited(store, capsys):

@@ -203,7 +203,8 @@ def _solve(
     progress: Progress,
 ) -> Component:
     goal = replace(settings.goal, tolerance=tolerance, max_passes=max_passes, decisive=False, until_decisive=False)
-    options = SolveOptions(start=start.delta, goal=goal)
+    from_zero = settings.starts_at_zero(shards, settings.train)  # from where it takes fewer passes than from Δw
+    options = SolveOptions(start=None if from_zero else start.delta, goal=goal)
     return solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
 
 

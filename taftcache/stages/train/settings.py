@@ -22,6 +22,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.recipe import Recipe, recipe_values
+from taftcache.solve.methods.span_newton import span_fits
 from taftcache.solve.minimise import certify, minimise, through_rows
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Solution, Status
@@ -126,7 +127,7 @@ class Settings:
     def dual_again(self, sources: Sequence[Shard], component: Component) -> Tensor | None:
         """The dual vectors [N,K] of a component that does not keep them, by solving it again; None where the solve has
         none, or ends with other bytes, as on another machine it may."""
-        if not self.starts_at_zero(sources, component.record.train):  # type: ignore[arg-type]
+        if not (self.loss.quadratic and self.starts_at_zero(sources, component.record.train)):  # type: ignore[arg-type]
             return None
         objective = self._own_objective(sources, component)
         again = minimise(self.base, sources, objective, goal=self.goal, arithmetic=self.arithmetic)
@@ -155,16 +156,14 @@ class Settings:
         return chosen.get("radius") if isinstance(asked, list) else asked
 
     def starts_at_zero(self, sources: Sequence[RowSource], mode: Train) -> bool:
-        """Whether a solve goes through the space of the rows, which begins at zero and needs few passes from there."""
-        recipe, layout, loss = self.recipe, self.base.trained(mode), self.loss
-        if (
-            self.is_taught(mode)
-            or recipe.solver.method != "auto"
-            or recipe.objective.radius is not None
-            or not loss.quadratic
-        ):
+        """Whether a solve goes through the space of the rows, or over the span of its gradients, which begin at zero
+        and need few passes from there."""
+        recipe, layout = self.recipe, self.base.trained(mode)
+        if self.is_taught(mode) or recipe.solver.method != "auto" or recipe.objective.radius is not None:
             return False
-        problem = Problem(TangentOperator(self.base, sources, trained=layout), loss, 1.0)
+        problem = Problem(TangentOperator(self.base, sources, trained=layout), self.loss, 1.0)
+        if not self.loss.quadratic:
+            return span_fits(problem)
         return layout != self.base.head_layout and through_rows(problem)
 
     def poses(self, component: Component, sources: Sequence[Shard], mode: Train) -> bool:
