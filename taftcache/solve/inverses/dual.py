@@ -6,8 +6,8 @@ With J̃ = √(D/N) J, which has M = N·K rows, H = J̃ᵀJ̃ + λI and by Woodb
 
 so that one Cholesky of an M×M matrix replaces hundreds of passes. The kernel JJᵀ (the empirical tangent kernel) comes
 from the rank-one factors of the rows' gradients, Σ (δ·δ')(x·x'), at a cost of M² times the width instead of M² times
-the number of parameters. Where all rows of tokens reach the logits, or nothing
-is known of the gradients, they are written out: that costs about K/2 passes and M·P numbers.
+the number of parameters. Where all rows of tokens reach the logits, or nothing is known of the gradients, they are
+written out: that costs about K/2 passes and M·P numbers.
 """
 
 from __future__ import annotations

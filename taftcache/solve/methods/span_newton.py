@@ -155,14 +155,14 @@ class SpanNewton:
 
         if not self._span.add(residual.view(-1), product.view(-1), curved, self._objective):
             return False
-        fell = self._descend()
-        if fell:
-            self._descend()  # once more, for the curvature at the new point is not the old one's
+        fell = self._descend(residual)
+        if fell:  # once more, for the gradient at the new point is not what the step foretold
+            self._descend(self._residual().to(dtype))
         return fell
 
-    def _descend(self) -> bool:
-        """A Newton step over all directions, halved until F falls as promised; whether it did."""
-        dual, change, slope = self._span.newton(self._residual().to(self._span.dtype).view(-1))
+    def _descend(self, residual: Tensor) -> bool:
+        """A Newton step over all directions from ρ, halved until F falls as promised; whether it did."""
+        dual, change, slope = self._span.newton(residual.view(-1))
         dual, change = (part.view_as(self._dual).to(self._dual) for part in (dual, change))
         blur = 1e-15 * abs(self._objective)  # close to the optimum F no longer resolves the fall
         size = 1.0
