@@ -139,11 +139,14 @@ def resume(
     problems = _Problems(base, sources, objective, arithmetic)
     exact = problems.exact
     of_head = exact.operator.layout == exact.operator.base.head_layout
-    if of_head or objective.radius is not None or not exact.loss.quadratic or not through_rows(exact):
+    fits = not of_head and through_rows(exact) if exact.loss.quadratic else span_fits(exact, of_head=True)
+    if objective.radius is not None or not fits:
         raise SolveError(
             "cannot resume from dual vectors: this solve does not go through the space of the rows",
             got="a problem solved elsewhere",
         )
+    if not exact.loss.quadratic:
+        return prove(SpanNewton(problems.pair(), on_pass).restart(restart, goal.max_passes), exact, inf)
     pair, inverse = _inverse(problems, by_rows=True)
     space = RowSpace(pair, goal.max_passes, on_pass)
     return prove(space.solution(space.restart(restart)), exact, inf, inverse=inverse, passes=goal.proof_passes)
@@ -279,7 +282,7 @@ class _Problems:
 
 def has_estimate(loss: Loss, radius: object, method: str) -> bool:
     """Whether a solve estimates what taking out a row moves: then a ``decisive`` goal follows from it."""
-    return loss.quadratic and radius is None and method in ("auto", "conjugate")
+    return radius is None and method in (("auto", "conjugate") if loss.quadratic else ("auto",))
 
 
 def _check_goal(goal: Goal, objective: Objective, method: Method) -> None:
@@ -289,11 +292,15 @@ def _check_goal(goal: Goal, objective: Objective, method: Method) -> None:
             f"no method is called {method!r}", got=repr(method), do=f"one of {', '.join(get_args(Method))}"
         )
     if goal.decisive and not has_estimate(objective.loss, objective.radius, method):
-        raise SolveError(
-            "what taking out a row moves is not estimated for this problem, so no goal follows from it",
-            got=f"{objective.loss}, radius {objective.radius}, method {method!r}",
-            do="a tolerance, or a square loss without a ball by conjugate gradients",
-        )
+        raise _not_estimated(f"{objective.loss}, radius {objective.radius}, method {method!r}")
+
+
+def _not_estimated(got: str) -> SolveError:
+    return SolveError(
+        "what taking out a row moves is not estimated for this problem, so no goal follows from it",
+        got=got,
+        do='a tolerance, or no ball and method "auto"',
+    )
 
 
 def _without_ball(
@@ -305,9 +312,12 @@ def _without_ball(
 ) -> tuple[Solution, Lazy | None]:
     """The minimiser by the method that fits, not proven yet, and about H⁻¹ where a closer proof can use it."""
     exact = problems.exact
-    if method == "auto" and start is None and span_fits(exact):
+    if method == "auto" and start is None and span_fits(exact, of_head=goal.decides):
         return SpanNewton(problems.pair(), on_pass).solve(goal), None
     if not exact.loss.quadratic:
+        if goal.decisive:
+            numbers = f"{exact.operator.rows} rows and {exact.operator.classes} classes"
+            raise _not_estimated(f"{exact.loss}, {numbers}" + ("" if start is None else ", and a start"))
         return newton(problems.pair(), goal, start=start, on_pass=on_pass), None
     if exact.operator.layout == exact.operator.base.head_layout:
         return solve_head(exact, goal.tolerance), None
@@ -330,7 +340,7 @@ def _in_balls(
     problems: _Problems, method: Method, radii: Sequence[float], goal: Goal, on_pass: OnPass | None
 ) -> Iterator[Solution]:
     """Proven solutions within increasing ``radii``."""
-    exact = problems.exact
+    exact, goal = problems.exact, replace(goal, until_decisive=False)  # of a ball nothing is estimated
     found: Iterator[Solution]
 
     def solve(ridge: float, goal: Goal, last: Solution | None) -> Solution:
@@ -376,13 +386,14 @@ def _pair(problems: _Problems, by_rows: bool) -> tuple[ProblemPair, bool]:
 
 def _conjugate(goal: Goal) -> Callable[..., Solution]:
     """Conjugate gradients to ``goal``."""
-    return decisive_pcg if goal.decisive or goal.until_decisive else pcg
+    return decisive_pcg if goal.decides else pcg
 
 
 def _continued(solution: Solution, pair: ProblemPair, inverse: Lazy, goal: Goal, on_pass: OnPass | None) -> Solution:
     """Conjugate gradients from where the row space ended."""
     before = solution.stats["passes"]
     rest = replace(goal, max_passes=max(3, goal.max_passes - before))
-    further = _conjugate(goal)(pair, inverse, rest, start=solution.value, on_pass=on_pass)
+    shown = None if on_pass is None else lambda done, residual: on_pass(before + done, residual)
+    further = _conjugate(goal)(pair, inverse, rest, start=solution.value, on_pass=shown)
     stats = {**further.stats, "solver": "row space, pcg", "passes": before + further.stats["passes"]}
     return replace(further, stats=stats)

@@ -33,11 +33,11 @@ class Goal:
         max_passes: limit on passes over the rows, one JᵀDJ·v each, but for those of the proof.
         proof_passes: spent after the solve on a closer bound (quadratic, no ball).
         decisive: go on, instead, until the certified distance is at most ``DECISIVE`` of what taking out a typical row
-            would move, by an estimate (quadratic, no ball; the head's closed form has no goal). ``Solution.stats`` have
-            that estimate as "row_moves"; of a solve in the space of the rows always, for there it costs no pass.
+            would move, by an estimate (no ball; the head's closed form has no goal). ``Solution.stats`` have that
+            estimate as "row_moves"; of a solve in the space of the rows always, for there it costs no pass.
         until_decisive: go on beyond the tolerance until then, for at most as many passes again or fifty, where the
-            estimate is a good one: in the space of the rows, under their exact kernel, and under a sample's curvature.
-            Elsewhere this has no effect.
+            estimate is a good one: in the space of the rows, over the span of the gradients, under the rows' exact
+            kernel, and under a sample's curvature. Elsewhere this has no effect.
     """
 
     tolerance: float = 1e-6
@@ -45,6 +45,11 @@ class Goal:
     proof_passes: int = 0
     decisive: bool = False
     until_decisive: bool = False
+
+    @property
+    def decides(self) -> bool:
+        """Whether a certificate that decides is asked for, instead of the tolerance or beyond it."""
+        return self.decisive or self.until_decisive
 
     def __post_init__(self) -> None:
         for name, least in (("max_passes", 1), ("proof_passes", 0)):

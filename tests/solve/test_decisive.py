@@ -123,11 +123,61 @@ def test_what_is_converged_stays_so_where_it_does_not_decide(monkeypatch):
     assert found.certificate.relative_gradient <= 0.3
 
 
-@pytest.mark.parametrize("more", [{"radius": 1.0}, {"method": "accelerated"}, {"loss": CrossEntropy()}])
+@pytest.mark.parametrize("more", [{"radius": 1.0}, {"method": "accelerated"}, {"loss": CrossEntropy(), "radius": 1.0}])
 def test_where_nothing_is_estimated_nothing_more_is_asked(more):
     asked = {"loss": RSL(alpha=1.0), "ridge": 1e-1, "tolerance": 1e-2, **more}
     found, plain = (minimised(case(*SPEC).base, rows(*SPEC), until_decisive=u, **asked) for u in (True, False))
     assert torch.equal(found.value, plain.value)
+
+
+def solve_cross_entropy(ridge: float, keep: np.ndarray | None = None, **goal):
+    some = slice(None) if keep is None else keep
+    left = [ArrayRows(tokens(*SPEC)[some], labels()[some])]
+    return minimised(case(*SPEC).base, left, CrossEntropy(), ridge, **goal)
+
+
+@pytest.mark.law("A decisive solve is certified to a tenth of what taking out a typical row moves, by an estimate")
+@pytest.mark.parametrize("train", ["full", "head"])
+@pytest.mark.parametrize("ridge", [1e-1, 1e-3])
+def test_under_cross_entropy_too(ridge, train):
+    best = solve_cross_entropy(ridge, tolerance=1e-9, train=train).value
+    without = (solve_cross_entropy(ridge, np.delete(np.arange(N), n), tolerance=1e-6, train=train) for n in range(N))
+    truth = np.quantile([(found.value - best).norm().item() for found in without], 0.1)
+    found = solve_cross_entropy(ridge, decisive=True, train=train)
+    assert found.converged
+    assert 0.5 <= found.stats["row_moves"] / truth <= 1.5
+    assert found.certificate.distance <= DECISIVE * found.stats["row_moves"]
+    assert (found.value - best).norm() <= found.certificate.distance
+
+
+def test_cross_entropy_goes_on_beyond_its_tolerance_until_it_decides():
+    found, plain = (solve_cross_entropy(1e-3, tolerance=1e-2, until_decisive=u) for u in (True, False))
+    assert found.converged
+    assert found.certificate.distance <= DECISIVE * found.stats["row_moves"] < plain.certificate.distance
+    few = solve_cross_entropy(1e-3, tolerance=1e-2, until_decisive=True, max_passes=plain.stats["passes"])
+    assert few.converged  # as many passes as there are, and a solve that was near enough is not called stalled
+    assert few.certificate.relative_gradient <= 1e-2
+
+
+def test_a_row_alone_moves_nothing_that_could_be_compared():
+    found, plain = (solve_cross_entropy(1e-2, np.arange(1), decisive=d) for d in (True, False))
+    assert found.converged
+    assert found.certificate.relative_gradient <= 1e-6
+    assert "row_moves" not in {**found.stats, **plain.stats}
+
+
+def test_of_more_logits_than_fit_a_decision_is_refused(monkeypatch):
+    monkeypatch.setattr("taftcache.solve.methods.span_newton.LARGEST_LOGITS", N)
+    with pytest.raises(SolveError, match="not estimated"):
+        solve_cross_entropy(1e-2, decisive=True)
+
+
+def test_rows_of_no_weight_have_no_part_in_that_of_cross_entropy():
+    omega = torch.ones(N, dtype=torch.float64)
+    omega[::2] = 0
+    found = solve_cross_entropy(1e-2, decisive=True, weights=RowWeights(by_sample=omega))
+    assert found.converged
+    assert found.certificate.distance <= DECISIVE * found.stats["row_moves"]
 
 
 def test_an_interrupt_while_it_estimates_keeps_what_was_solved(monkeypatch):

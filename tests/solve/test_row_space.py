@@ -75,10 +75,16 @@ def test_conjugate_gradients_go_on_where_rounding_stops_it(monkeypatch):
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     monkeypatch.setattr("taftcache.solve.minimise.class_kernel_fits", lambda problem: True)
     sources = data("all", "class-token")
-    solution = minimised(case("all", "class-token").base, sources, LOSS, 1e-2, tolerance=1e-6)
+    told: list[int] = []
+
+    def on_pass(passes: int, residual: float) -> None:
+        told.append(passes)
+
+    solution = minimised(case("all", "class-token").base, sources, LOSS, 1e-2, tolerance=1e-6, on_pass=on_pass)
     whole = dense("all", "class-token", loss=LOSS, ridge=1e-2)
     assert solution.converged
     assert solution.stats["solver"] == "row space, pcg"
+    assert told == sorted(told)
     assert (solution.value - whole.solution).norm() <= 1e-3 * whole.solution.norm()
 
 

@@ -166,12 +166,28 @@ def test_a_decisive_tolerance_has_receipts_that_decide(tmp_path, monkeypatch):
     assert all(c["decisive"] and c["distance_bound"] > 1e-6 * c["row_moves"] for c in trained.values())
     assert "taking out a row moves about" in certified(ran.compose.certificate)
     with open_store(path) as store:
-        root, other = store.root_digest, {"loss": "cross_entropy"}
+        root, other = store.root_digest, {"radius": 1.0}
         with pytest.raises(RecipeError, match="has no estimate"):
             taftcache.train(store, recipe(path, solver={"tolerance": "decisive"}, objective=other, **FEW))
         assert store.root_digest == root
         report = taftcache.forget(store, [store.shard("000").sample_ids[2]])
     assert all(c["decisive"] for c in report.certificates.values() if c["moved"] > 0)
+    assert taftcache.audit(path).findings == []
+
+
+@pytest.mark.law("What was trained to a decisive tolerance has receipts that decide")
+@pytest.mark.parametrize("tolerance", ["auto", "decisive"])
+def test_of_cross_entropy_too_the_head_among_them(tmp_path, tolerance):
+    path = tmp_path / "store"
+    asked = {"objective": {"loss": "cross_entropy", "ridge": 1e-3}, "solver": {"tolerance": tolerance}}
+    ran = taftcache.run(recipe(path, **asked, **EXACT, **FEW))
+    assert all(c["decisive"] for c in [*ran.train.certificates.values(), ran.compose.certificate])
+    with open_store(path) as store:
+        for mode in ("retrain", "resolve"):
+            report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode=mode)
+            assert {name for name, c in report.certificates.items() if c["decisive"]} == set(report.certificates)
+            assert {"models/head", "models/exact"} < set(report.certificates)
+            assert report.notes == []
     assert taftcache.audit(path).findings == []
 
 

@@ -6,34 +6,53 @@ thus ρ as a direction in α, and JJᵀρ, one pass, is all that it ever needs: 
 of known directions follow from the logits alone. Each step takes in the gradient and minimises F over all that are
 kept (Narkiss and Zibulevsky 2005). Newton's method with conjugate gradients inside forgets its directions at every
 point instead, and pays for them again.
+
+What taking out a typical row moves is found over the same directions. With the weights ω zero for the row n, in
+W = ωD/N, the optimum moves to first order by Jᵀx with
+
+    (WJJᵀ + λI) x = ω_n ∂ℓ_n/N + λα/(N − 1)
+
+where the second term is the λ of a mean over one row less, which moves more than the row itself where that is one the
+model is sure of. A few rows are taken out at once, each term under a random sign, so that ‖Jᵀx‖² is the sum of theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from math import inf, sqrt
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import LARGEST_LOGITS, adjoint, kernel_product
+from taftcache.solve.methods.decisive import SHARE, TYPICAL, further
 from taftcache.solve.methods.refinement import REDUCTION, refine
+from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.tangent.rows import RowSubset
 
 DIRECTIONS = 64  # that F is minimised over; the oldest is given up beyond that
 RENEWED = 0.02  # of F, by which it falls until the curvature of all directions is taken anew
+SEEN = 1e-5  # relative gradient at which what a row moves is within a fifth of what it comes to
+OUT = 8  # rows that are taken out, of 160 and more; of fewer a twentieth
+STEPS = 12  # passes for what they move, at most: it then was 0.7 of the whole and more
+MADE_UP = 0.1  # of what a removal takes from the rows that stay, to which Newton's step mends it
+SETTLED = 1.05  # less than that from one step to the next, and it is taken as it is
 
 
-def span_fits(problem: Problem) -> bool:
-    """Whether a problem is one for this: not quadratic, more than the head, whose passes cost next to nothing, and the
-    directions that are kept fit in memory."""
+def span_fits(problem: Problem, *, of_head: bool = False) -> bool:
+    """Whether a problem is one for this: not quadratic, and the directions that are kept fit in memory; of the head
+    alone, whose passes cost next to nothing, only where it is said so."""
     operator = problem.operator
-    beyond_head = operator.layout != operator.base.head_layout
+    beyond_head = of_head or operator.layout != operator.base.head_layout
     return not problem.loss.quadratic and beyond_head and operator.rows * operator.classes <= LARGEST_LOGITS
 
 
@@ -77,19 +96,47 @@ class SpanNewton:
         self._span = _Span(DIRECTIONS, self._base.to(pair.inner.operator.dtype))
 
     def solve(self, goal: Goal) -> Solution:
-        """To ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it: with products in float64
-        where those of float32 stop."""
-        status = self._rounds(goal)
-        if status is Status.stalled and self._pair.inner.operator.dtype != self._pair.exact.operator.dtype:
-            self._pair = ProblemPair(self._pair.exact, self._pair.exact)
-            self._span = _Span(DIRECTIONS, self._base)
-            status = self._rounds(goal)
+        """To ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it; to what is ``decisive``
+        instead, or beyond that."""
+        last = self._told + goal.max_passes
+        wanted = goal.tolerance * self._norm_at_zero
+        status = self._until(lambda: SEEN * self._norm_at_zero if goal.decisive else wanted, last)
+        if status is not Status.converged or not goal.decides:
+            return self._solution(status)
+        if not goal.decisive:
+            last = self._told + further(self.passes - self._told, goal.max_passes)
+        try:
+            moves = self._row_moves(last)
+        except KeyboardInterrupt:
+            return self._solution(Status.interrupted)
+        if moves:
+            wanted = SHARE * moves * self._pair.exact.ridge
+        ended = self._until(lambda: wanted, last)
+        if goal.decisive or ended is Status.interrupted:
+            status = ended
+        return self._solution(status, {"row_moves": moves} if moves else {})
+
+    def restart(self, at: Restart, max_passes: int) -> Solution:
+        """From the dual vectors of the rows that stay, until the certified distance ‖∇F‖/λ is ``at.distance``."""
+        last = self.passes + max_passes
+        dual, stays = at.dual.to(self._base), at.stays.to(self._base.device)
+        self._dual = dual[stays]
+        try:
+            if not stays.all():
+                self._make_up(RowSubset(at.before, torch.nonzero(~stays)[:, 0].numpy(force=True)), dual[~stays], last)
+            self._stand(self.arrive())
+        except KeyboardInterrupt:
+            return self._solution(Status.interrupted)
+        ridge = self._pair.exact.ridge
+        return self._solution(self._until(lambda: ridge * at.distance(self.point.value), last))
+
+    def _solution(self, status: Status, more: Mapping[str, float] = MappingProxyType({})) -> Solution:
         at, exact = self.point, self._pair.exact
         norm, scale = at.gradient.norm().item(), self._norm_at_zero
         certificate = Certificate(norm, scale, exact.ridge, at.objective, exact.operator.rows, quadratic=False)
-        stats = {"solver": "span newton", "passes": self.passes - self._told, "rounds": self.rounds}
+        stats = {"solver": "span newton", "passes": self.passes - self._told, "rounds": self.rounds, **more}
         self._told = self.passes
-        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient))
+        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient), at.dual)
 
     def under(self, ridge: float) -> SpanNewton:
         """The same, to go on under another λ."""
@@ -112,18 +159,88 @@ class SpanNewton:
         self.passes += 1
         return adjoint(self._pair.inner, self._dual.to(self._span.dtype)).to(self._dual)
 
-    def _rounds(self, goal: Goal) -> Status:
-        wanted, last = goal.tolerance * self._norm_at_zero, self._told + goal.max_passes
+    def _until(self, wanted: Callable[[], float], last: int) -> Status:
+        """Rounds to ‖∇F‖ ≤ ``wanted()``, for passes up to the ``last``; with products in float64 where those of float32
+        stop."""
 
         def propose(wanted: float, left: float) -> None:
             self.rounds += 1
-            self._dual, self._change, self._objective = self.point.dual, self.point.change, self.point.objective
+            self._stand(self.point)
             least = max(0.5 * wanted, REDUCTION * left)
             while self.passes + 3 <= last and self._step(least):
                 pass
 
-        # One product at least, and two passes to look.
-        return refine(self, lambda at: at.gradient.norm().item(), lambda: wanted, propose, max_passes=last, least=3)
+        def rounds() -> Status:
+            # One product at least, and two passes to look.
+            return refine(self, lambda at: at.gradient.norm().item(), wanted, propose, max_passes=last, least=3)
+
+        status = rounds()
+        if status is Status.stalled and self._pair.inner.operator.dtype != self._pair.exact.operator.dtype:
+            self._pair = ProblemPair(self._pair.exact, self._pair.exact)
+            self._span = _Span(DIRECTIONS, self._base)
+            status = rounds()
+        return status
+
+    def _row_moves(self, last: int) -> float:
+        """About how far Δw* moves, rather too little, where a row leaves that moves it farther than a tenth of them do:
+        by the size of ∂ℓ. For some passes up to the ``last``."""
+        self._stand(self.point)
+        exact, dtype = self._pair.exact, self._span.dtype
+        terms = self._weight * exact.loss.gradient(self._base + self._change, self._labels)
+        counted = torch.nonzero(self._weight[:, 0] > 0)[:, 0]
+        if len(counted) < 2:
+            return 0.0
+        order = counted[terms[counted].norm(dim=1).argsort()]
+        many = min(OUT, 1 + len(order) // 20)
+        first = min(max(0, round(TYPICAL * len(order)) - many // 2), len(order) - many)
+        out = order[first : first + many]
+        target = sqrt(many) * exact.ridge / (exact.operator.rows - 1) * self._dual
+        target[out] += random_signs(terms[out, :1], seed=3) * terms[out]
+        target, weight = target.to(dtype), self._weight.to(dtype).index_fill(0, out, 0)
+        square = 0.0
+        for dual, change, _ in self._linear(target, weight, min(self.passes + STEPS, last)):
+            before, square = square, (dual.double() * change.double()).sum().item()
+            if square <= SETTLED**2 * before:
+                break
+        return sqrt(max(0.0, square) / many)
+
+    def _make_up(self, gone: RowSubset, carried: Tensor, last: int) -> None:
+        """Give the rows that stay what the ``gone`` ones ``carried`` by their α: by Newton's step where the logits
+        are what they were with them, for without them they are far off where λ is small."""
+        exact, alone = self._pair.exact, self._dual
+        of_gone = adjoint(replace(exact, operator=exact.operator.over([gone])), carried)
+        lost, kept = (torch.cat(list(exact.operator.matvec(value))) for value in (of_gone, adjoint(exact, alone)))
+        self.passes += 2
+        self._change = kept + lost
+        weight = self._weight.to(self._span.dtype)
+        short = self._curved(weight)(torch.zeros_like(lost).view(-1), lost.to(weight).view(-1)).view_as(lost)
+        first = None
+        for dual, change, left in self._linear(self._residual().to(weight) + short, weight, last - 3):
+            self._dual, self._change = alone + dual, kept + change
+            first = first or left
+            if left <= MADE_UP * first:
+                break
+
+    def _linear(self, target: Tensor, weight: Tensor, last: int) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """x and JJᵀx [N,K] with (WJJᵀ + λI) x = ``target``, and ‖Jᵀ·‖ of what was left before, nearer with each pass; W
+        is of where the logits are when it begins, with ω/N = ``weight``."""
+        curved = self._curved(weight)
+        self._span.stale()
+        dual, change = torch.zeros_like(target), torch.zeros_like(target)
+        try:
+            while self.passes < last:
+                residual = target - curved(dual.view(-1), change.view(-1)).view_as(target)
+                product = kernel_product(self._pair.inner, torch.ones_like(residual[:1, :1]), residual)
+                self.passes += 1
+                if not self._span.add(residual.view(-1), product.view(-1), curved, 0.0):
+                    break
+                dual, change = (part.view_as(target) for part in self._span.newton(target.view(-1))[:2])
+                yield dual, change, sqrt(max(0.0, (residual.double() * product.double()).sum().item()))
+        finally:
+            self._span.stale()
+
+    def _stand(self, at: SpanPoint) -> None:
+        self.point, self._dual, self._change, self._objective = at, at.dual, at.change, at.objective
 
     def arrive(self) -> SpanPoint:
         """Where the steps so far lead, from the rows."""
@@ -138,7 +255,7 @@ class SpanNewton:
     def _step(self, least: float) -> bool:
         """Take in the gradient, and go to F's minimum over all directions; False where its norm was ``least`` or
         below, or where F falls no further."""
-        dtype, ridge, loss = self._span.dtype, self._pair.exact.ridge, self._pair.exact.loss
+        dtype = self._span.dtype
         residual = self._residual().to(dtype)
         product = kernel_product(self._pair.inner, torch.ones_like(residual[:1, :1]), residual)
         self.passes += 1
@@ -147,18 +264,24 @@ class SpanNewton:
             self._on_pass(self.passes, norm / self._norm_at_zero)
         if norm <= least:
             return False
-        z, weight = (self._base + self._change).to(dtype), self._weight.to(dtype)
-
-        def curved(b: Tensor, y: Tensor) -> Tensor:
-            metric = weight * loss.hessian(z, self._labels, y.view_as(z))
-            return metric.view(-1).add_(b, alpha=ridge)
-
+        curved = self._curved(self._weight.to(dtype))
         if not self._span.add(residual.view(-1), product.view(-1), curved, self._objective):
             return False
         fell = self._descend(residual)
         if fell:  # once more, for the gradient at the new point is not what the step foretold
             self._descend(self._residual().to(dtype))
         return fell
+
+    def _curved(self, weight: Tensor) -> Curved:
+        """F's curvature where the steps so far lead, with ω/N = ``weight`` [N,1]."""
+        loss, ridge = self._pair.exact.loss, self._pair.exact.ridge
+        z = (self._base + self._change).to(weight)
+
+        def curved(b: Tensor, y: Tensor) -> Tensor:
+            metric = weight * loss.hessian(z, self._labels, y.view_as(z))
+            return metric.view(-1).add_(b, alpha=ridge)
+
+        return curved
 
     def _descend(self, residual: Tensor) -> bool:
         """A Newton step over all directions from ρ, halved until F falls as promised; whether it did."""

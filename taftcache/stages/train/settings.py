@@ -127,7 +127,7 @@ class Settings:
     def dual_again(self, sources: Sequence[Shard], component: Component) -> Tensor | None:
         """The dual vectors [N,K] of a component that does not keep them, by solving it again; None where the solve has
         none, or ends with other bytes, as on another machine it may."""
-        if not (self.loss.quadratic and self.starts_at_zero(sources, component.record.train)):  # type: ignore[arg-type]
+        if not self.starts_at_zero(sources, component.record.train):  # type: ignore[arg-type]
             return None
         objective = self._own_objective(sources, component)
         again = minimise(self.base, sources, objective, goal=self.goal, arithmetic=self.arithmetic)
@@ -163,7 +163,7 @@ class Settings:
             return False
         problem = Problem(TangentOperator(self.base, sources, trained=layout), self.loss, 1.0)
         if not self.loss.quadratic:
-            return span_fits(problem)
+            return span_fits(problem, of_head=self.goal.decides)
         return layout != self.base.head_layout and through_rows(problem)
 
     def poses(self, component: Component, sources: Sequence[Shard], mode: Train) -> bool:
