@@ -23,6 +23,7 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
+from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
@@ -114,7 +115,11 @@ def extract(
 
 
 def create_store(recipe: Recipe, identity: dict[str, Any], classes: Sequence[str], shards: int) -> FeatureStore:
-    """An empty store at the recipe's place, open for writing, that is complete with so many shards."""
+    """An empty store at the recipe's place, open for writing, that is complete with so many shards.
+
+    FormatError, before it is made, for chunks that are too large.
+    """
+    resolve_chunk_rows(recipe.store.chunk_rows, identity["cut"]["shape"], recipe.store.dtype)
     return FeatureStore.create(
         recipe.store_path, identity=identity, classes=classes, plan=plan_record(recipe, shards), recipe=_record(recipe)
     )
