@@ -61,7 +61,7 @@ def check_planned(
     components = {component_of(name) for name in (*training, *there)}
     check_fit(recipe, len(classes), components)
     if recipe.compose.mode == "weighted":
-        check_coefficients(recipe.compose.weights, components)
+        check_coefficients(recipe.compose.weights, components, store)
     _check_samples(recipe, {i for shard in shards.values() for i in shard.ids}, store)
     # A teacher may lack an image that does not decode, as the store will.
     seen = recipe.data.unreadable == "stop"
@@ -150,9 +150,20 @@ def coefficients(given: Weights) -> dict[str, float]:
     return by_name
 
 
-def check_coefficients(weights: Weights, names: Iterable[str]) -> None:
-    """RecipeError unless there is a coefficient for each of these components, or their rows say it."""
+def check_coefficients(weights: Weights, names: Iterable[str], store: FeatureStore | None = None) -> None:
+    """RecipeError unless there is a coefficient for each of these components, or the rows of all of them say it.
+
+    CompositionError for coefficients that do not sum to one.
+    """
     given, wanted = coefficients(weights), set(names)
+    objects = {} if store is None else store.objects()
+    uncounted = sorted(name for name in wanted & objects.keys() if "rows" not in objects[name].meta)
+    if weights == "rows" and uncounted:
+        raise RecipeError(
+            "no weights by rows: a component does not say how many rows it was made from",
+            got=", ".join(map(shard_of, uncounted)),
+            do="set compose.weights to a coefficient for each component, by its name",
+        )
     if weights != "rows" and (other := sorted(given.keys() ^ wanted)):
         raise RecipeError(
             f"compose.weights does not fit the components: {', '.join(map(shard_of, other))}",
