@@ -29,13 +29,13 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import remember
 from taftcache.errors import DataError, IdentityError
-from taftcache.names import CLASS, counted, is_model
+from taftcache.names import CLASS, HELD_OUT, counted, is_model
 from taftcache.recipe import Recipe, checked_recipe, parse_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
 from taftcache.stages.extract.forgotten import check_filled, closed_notes, forgotten_items
-from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, plan_shards
+from taftcache.stages.extract.plan import PlannedShard, plan_shards
 from taftcache.stages.extract.room import bytes_of, check_room
 from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.config import TailConfig

@@ -12,12 +12,12 @@ from taftcache.cache.read.nearest import nearest
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import CompositionError, RecipeError, UnknownSample
-from taftcache.names import COMPONENTS, HEAD, component_of, counted, is_model, shard_of
+from taftcache.names import COMPONENTS, HEAD, HELD_OUT, component_of, counted, is_model, shard_of
 from taftcache.objective.named import named_loss
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.solve.minimise import has_estimate
 from taftcache.stages.extract.extraction import check_tail, check_words
-from taftcache.stages.extract.plan import HELD_OUT, PlannedShard
+from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import select
