@@ -14,6 +14,7 @@ HEAD = f"{_MODELS}head"
 MEAN = f"{_MODELS}mean"
 WEIGHTED = f"{_MODELS}weighted"
 EXACT = f"{_MODELS}exact"
+HELD_OUT = "held-out"  # the shard that a plan keeps for testing, and its role
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"
 BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen

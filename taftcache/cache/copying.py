@@ -155,7 +155,13 @@ def convert(
 
     Raises:
         DataError: a number that overflows the new dtype, naming the sample. IdentityError: another store lies there.
+        FormatError: chunks that are too large.
     """
+    forms = {}
+    for ref in source.manifest.shards:
+        old = source.shard(ref.name)
+        kept_as = dtype or old.stored_as
+        forms[ref.name] = kept_as, layout.resolve_chunk_rows(chunk_rows or old.chunk_rows, old.tokens_shape, kept_as)
     if FeatureStore.exists(target):
         made = FeatureStore(target, mode="a")
     else:
@@ -166,9 +172,7 @@ def convert(
         made.check_identity(identity)
         total, done = sum(ref.rows for ref in source.manifest.shards), 0
         for ref in source.manifest.shards:
-            old = source.shard(ref.name)
-            kept_as = dtype or old.stored_as
-            rows = layout.resolve_chunk_rows(chunk_rows or old.chunk_rows, old.tokens_shape, kept_as)
+            old, (kept_as, rows) = source.shard(ref.name), forms[ref.name]
             if not made.has_shard(ref.name):
                 left_out = source.manifest.skipped.of(ref.name)
                 with made.writer(

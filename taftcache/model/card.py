@@ -211,12 +211,13 @@ def _made(said: ComponentMeta, private_parts: int) -> str:
         return f"Trained with differential privacy, see below.{rows}{parts}"
     if certificate := said.certificate:
         return (
-            f"Trained on {counted(said.row_count, 'cached sample')};"
+            f"Trained on {counted(certificate.rows, 'cached sample')};"
             f" gradient {certificate.relative_gradient:.1e} of its start in float64, so the distance to the one optimum"
             f" is at most {certificate.distance_bound:.1e}."
         )
     if not said.members:
-        return f"Taken in from a file, of {said.rows} cached samples, as that said: it has no certificate and no ε."
+        rows = "" if said.rows is None else f" of {counted(said.rows, 'cached sample')}, as that said"
+        return f"Taken in from a file{rows}: it has no certificate and no ε."
     parts = f"Composed of {counted(len(said.members), 'component')}"
     if private_parts:
         return f"{parts}, {private_parts} of them trained with differential privacy; the others promise nothing: no ε."

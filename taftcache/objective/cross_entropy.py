@@ -8,6 +8,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from taftcache.objective.loss import column
+
 
 class CrossEntropy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """ℓ(z, y) = log Σ_i exp z_i − z_y, with p = softmax(z), ∂ℓ/∂z = p − e_y and D = diag p − ppᵀ."""
@@ -16,11 +18,11 @@ class CrossEntropy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     def value(self, z: Tensor, y: Tensor) -> Tensor:
         """ℓ of each row [n] for logits z [n,K] and classes y [n]."""
-        return torch.logsumexp(z, 1) - z.gather(1, y[:, None])[:, 0]
+        return torch.logsumexp(z, 1) - z.gather(1, column(y))[:, 0]
 
     def gradient(self, z: Tensor, y: Tensor) -> Tensor:
         """∂ℓ/∂z [n,K]."""
-        return torch.softmax(z, 1).scatter_add(1, y[:, None], torch.full_like(z[:, :1], -1))
+        return torch.softmax(z, 1).scatter_add(1, column(y), torch.full_like(z[:, :1], -1))
 
     def hessian(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """D v = p⊙v − p (p·v) [n,K]."""

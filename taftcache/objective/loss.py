@@ -39,6 +39,17 @@ class Loss(Protocol):
         ...
 
 
+def column(y: Tensor) -> Tensor:
+    """Classes y [n] as an index [n,1]; SolveError for the values of a regression."""
+    if y.is_floating_point():
+        raise SolveError(
+            "the loss is of classes and cannot take floating labels",
+            got=f"values {list(y.shape)}",
+            do="give classes as integers; of values SquaredError",
+        )
+    return y[:, None]
+
+
 def check_quadratic(loss: Loss, target: Tensor, classes: int) -> None:
     """SolveError where a loss that calls itself ``quadratic`` has another D than that.
 

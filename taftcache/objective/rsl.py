@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
+from taftcache.objective.loss import column
 
 _ABOVE = "a number above 0: 1 is the paper's alpha, 15 the usual kappa"
 
@@ -43,7 +44,7 @@ class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     def curvature(self, z: Tensor, y: Tensor) -> Tensor:
         """The diagonal D of ∂²ℓ/∂z² [n,K]; of ``z`` only the shape and precision matter."""
         diagonal = torch.full_like(z, 2 / z.shape[1])
-        return diagonal.scatter_(1, y[:, None], 2 * self.alpha / z.shape[1])
+        return diagonal.scatter_(1, column(y), 2 * self.alpha / z.shape[1])
 
     def hessian(self, z: Tensor, y: Tensor, v: Tensor) -> Tensor:
         """D v [n,K]."""
@@ -54,4 +55,4 @@ class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return self.curvature(z, y).sqrt_().mul_(v)
 
     def _distance(self, z: Tensor, y: Tensor) -> Tensor:
-        return z.scatter_add(1, y[:, None], torch.full_like(z[:, :1], -self.kappa))
+        return z.scatter_add(1, column(y), torch.full_like(z[:, :1], -self.kappa))

@@ -9,7 +9,6 @@ from itertools import pairwise
 from math import inf, prod
 from typing import Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,6 +36,7 @@ from taftcache.solve.settings import ARITHMETIC, DECISIVE, GOAL, Arithmetic, Goa
 from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.device import full_float32
+from taftcache.tangent.operator import targets
 from taftcache.tangent.rows import RowSource
 
 Method = Literal["auto", "conjugate", "projected", "accelerated"]
@@ -86,8 +86,8 @@ def minimise(
         on_pass: called after each pass.
 
     Raises:
-        SolveError: no rows, weights or a start that do not fit, neither ridge nor radius, a gradient that is not
-            finite, a loss that is not ``quadratic`` as it says, or a ``decisive`` goal of what no row's removal is
+        SolveError: no rows, labels, weights or a start that do not fit, neither ridge nor radius, a gradient that is
+            not finite, a loss that is not ``quadratic`` as it says, or a ``decisive`` goal of what no row's removal is
             estimated for.
     """
     _check_goal(goal, objective, method)
@@ -251,8 +251,8 @@ class _Problems:
             raise SolveError("no rows to solve over: a solve needs at least one row", got="sources without rows")
         objective.check()
         if objective.loss.quadratic:
-            labels = next(iter(next(source for source in sources if source.rows).blocks(1))).labels
-            check_quadratic(objective.loss, torch.from_numpy(np.array(labels[:1])), base.config.classes)
+            block, K = next(iter(next(source for source in sources if source.rows).blocks(1))), base.config.classes
+            check_quadratic(objective.loss, torch.from_numpy(targets(block, K)[:1]), K)
         # In float64: tokens and half as much for all else; of the head alone, its input and logits.
         config, head = base.config, base.trained(objective.train) == base.head_layout
         row = 8 * (config.width + config.classes) if head else 12 * prod(config.shape)

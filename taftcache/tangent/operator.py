@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.errors import SolveError
 from taftcache.tangent.base import Base
 from taftcache.tangent.device import full_float32, lowered, transfer
 from taftcache.tangent.factors import AddGradients, Direct, Factor
@@ -119,7 +120,7 @@ class TangentOperator:
             if self.ready is not None:
                 with self._products():
                     state = self.ready(self.weights, state)
-            held = state, self._transfer.put(_owned(block.labels))
+            held = state, self._transfer.put(targets(block, self.classes))
             size = sum(tensor.numel() * tensor.element_size() for tensor in self.tail.tensors(held[0]))
             self._memory -= size
             if self._memory >= 0:  # what is kept is always a prefix: once one block does not fit, none will
@@ -216,6 +217,23 @@ class TangentOperator:
             skip = max(0, skip - count)
 
 
-def _owned(labels: np.ndarray) -> np.ndarray:
-    """Classes as int64, values of a regression as float64."""
-    return np.array(labels, dtype=np.float64 if labels.dtype.kind == "f" else np.int64)
+def targets(block: Block, classes: int) -> np.ndarray:
+    """A copy of a block's labels: classes [b] as int64, values of a regression [b] or [b,K] as float64.
+
+    SolveError for anything else, and for classes that are not 0 to K − 1.
+    """
+    given = np.asarray(block.labels)
+    values = given.dtype.kind == "f"
+    if len(given) != len(block.tokens) or not (values or (given.dtype.kind in "biu" and given.ndim == 1)):
+        raise SolveError(
+            "the labels are not one class for each row",
+            got=f"labels {given.dtype} {list(given.shape)}, tokens {list(np.shape(block.tokens))}",
+            do="integers [n]; or floats [n] or [n,K], the values of a regression",
+        )
+    if not values and len(given) and not 0 <= given.min() <= given.max() < classes:
+        raise SolveError(
+            f"a label is not a class of the model: its classes are 0 to {classes - 1}",
+            got=f"labels from {given.min()} to {given.max()}",
+            do="number the classes from 0 on; give the values of a regression as floats",
+        )
+    return np.array(given, dtype=np.float64 if values else np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -39,6 +40,9 @@ def show_train_private(report: PrivateTrainReport) -> None:
     statements = list(report.statements.values())
     if statements:
         OUT.print(f"not covered: {'; '.join(statements[0]['not_covered'])}")
+    if report.trained:
+        OUT.print("no certificate: only its accuracy says whether noise and steps let a private component learn")
+        OUT.print(f"next   taftcache evaluate {shlex.quote(str(report.store))}", soft_wrap=True)
 
 
 def show_compare(report: CompareReport) -> None:

@@ -41,7 +41,8 @@ def show_push(report: PushReport) -> None:
 def show_component(report: ComponentReport) -> None:
     """One component on its way."""
     OUT.print(
-        f"{report.component}, {counted(report.rows, 'row')}, base {report.base_digest[:16]}:"
+        f"{report.component}, {'rows unknown' if report.rows is None else counted(report.rows, 'row')},"
+        f" base {report.base_digest[:16]}:"
         f" {readable_size(report.bytes)}, {report.file}" + ("" if report.changed else " (there already)"),
         soft_wrap=True,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import EXACT, HEAD, MEAN, counted, is_component
+from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, counted, is_component
 from taftcache.terminal.console import OUT, print_notes, print_table, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, decides, readable_size, readable_time, some
@@ -64,8 +64,8 @@ def show_run(report: RunReport) -> None:
 
 def _in_shards(shards: Collection[str]) -> str:
     """``4 shards and the held-out one``: as many as the recipe asks for, and what no recipe counts."""
-    training = counted(len([name for name in shards if name != "held-out"]), "shard")
-    return training + (" and the held-out one" if "held-out" in shards else "")
+    training = counted(len([name for name in shards if name != HELD_OUT]), "shard")
+    return training + (" and the held-out one" if HELD_OUT in shards else "")
 
 
 def _solved(names: Collection[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,8 @@ def write_report(
 ) -> PageReport:
     """Write every view of ``store`` into one HTML file that loads nothing from elsewhere.
 
+    Of the store's place it has the name.
+
     Args:
         store: open, or its place.
         file: where to; replaced when it is there.
@@ -73,9 +76,12 @@ def write_report(
         atlas.work(skip=() if neighbours else ("neighbours",), task=task)
     details = list(dict.fromkeys([*named, *telling(atlas)]))
     data = report_data(atlas, details, pictures)
-    for sample in data["samples"].values():  # the reason names a place of this machine; it is in the notes
+    # Who gets it is told no place of this machine; why there are no pictures is in the notes.
+    name = os.path.basename(os.path.abspath(store.path))
+    data["overview"]["report"]["store"] = name
+    for sample in data["samples"].values():
         sample["why_no_picture"] = None
-    page = report_page(f"taftcache report · {store.path}", data)
+    page = report_page(f"taftcache report · {name}", data)
     with whole(place, again=True) as partial:
         partial.write_bytes(page)
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]

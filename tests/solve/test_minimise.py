@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+import numpy as np
 import pytest
 import torch
 
@@ -93,6 +94,36 @@ def test_arguments_that_cannot_be_meant(what):
     objective = Objective(**{"loss": RSL(), "ridge": 1e-2, **asked})
     with pytest.raises(SolveError, match=says):
         minimise(case().base, sources(), objective, **more)
+
+
+LABELS = {
+    "below zero": (lambda y: np.where(np.arange(len(y)) == len(y) - 1, -1, y), "is not a class of the model"),
+    "a further class": (lambda y: np.where(np.arange(len(y)) == len(y) - 1, y.max() + 1, y), "is not a class of the m"),
+    "a further class first": (lambda y: np.where(np.arange(len(y)) == 0, y.max() + 1, y), "is not a class of the m"),
+    "beyond int64": (lambda y: y.astype(np.uint64) + np.uint64(2**63), "is not a class of the model"),
+    "texts": (lambda y: y.astype(str), "not one class for each row"),
+    "one-hot": (lambda y: np.eye(y.max() + 1, dtype=int)[y], "not one class for each row"),
+    "too few": (lambda y: y[:-1], "not one class for each row"),
+    "values": (lambda y: y.astype(float), "the loss is of classes and cannot take floating labels"),
+}
+
+
+@pytest.mark.parametrize("loss", [RSL(), CrossEntropy()])
+@pytest.mark.parametrize("what", LABELS)
+def test_labels_that_are_no_classes(what, loss):
+    made, says = LABELS[what]
+    source = ArrayRows(rows()[0].tokens, made(rows()[0].labels))
+    for train in ("full", "head"):
+        with pytest.raises(SolveError, match=says):
+            minimise(case().base, [source], Objective(loss=loss, ridge=1e-2, train=train))
+
+
+def test_classes_of_any_integer_type():
+    (source,) = rows()
+    whole = minimised(case().base, [source], LOSSES[0], 1e-2, train="head").value
+    for kind in (np.uint8, np.int16, np.int64):
+        again = ArrayRows(source.tokens, source.labels.astype(kind))
+        assert torch.equal(minimised(case().base, [again], LOSSES[0], 1e-2, train="head").value, whole)
 
 
 def test_no_rows():

@@ -120,6 +120,35 @@ def test_a_mean_leaves_with_the_number_of_its_members_rows(store, tmp_path):
             assert opened.objects()[f"components/{name}"].meta["rows"] == rows
 
 
+@pytest.mark.parametrize("said", [None, 0, -3, True, 2.5, "many"])
+def test_a_component_that_does_not_say_how_many_rows_it_has_is_not_weighed_by_them(store, parcel, tmp_path, said):
+    given = Component.decode(parcel.read_bytes())
+    meta = {k: v for k, v in given.meta.items() if k != "rows"} | ({} if said is None else {"rows": said})
+    parcel.write_bytes(replace(given, meta=meta).encode())
+    with open_store(store) as opened:
+        taftcache.compose(opened, asking(opened, mode="weighted", weights="rows"))
+        report = taftcache.import_component(opened, parcel, "elsewhere")
+        assert report.rows is None
+        assert "does not say how many rows" in report.notes[0]
+        root, asked = opened.root_digest, asking(opened, mode="weighted", weights="rows")
+        for refused in (taftcache.compose, taftcache.train):
+            with pytest.raises(RecipeError, match="how many rows it was made from\n  got: elsewhere"):
+                refused(opened, asked)
+        assert opened.root_digest == root
+        forgotten = taftcache.forget(opened, [opened.shard("000").sample_ids[0]])
+        assert "models/weighted" in forgotten.renewed
+        assert set(opened.objects()["models/weighted"].meta["coefficients"]) == {"components/000", "components/001"}
+        taftcache.export_model(opened, tmp_path / "away", "components/elsewhere")
+        report = taftcache.compose(opened, asking(opened, mode="mean"))
+        for name in ("models/mean", "elsewhere"):
+            file = tmp_path / f"{Path(name).name}.safetensors"
+            assert taftcache.export_component(opened, name, file).rows is None
+        weights = {"000": 0.5, "001": 0.3, "elsewhere": 0.2}
+        assert "models/weighted" in taftcache.compose(opened, asking(opened, mode="weighted", weights=weights)).models
+        taftcache.inspect(opened)
+    assert taftcache.audit(store).findings == []
+
+
 @pytest.mark.law("Forgetting names the imported components, which it does not reach")
 def test_forgetting_names_what_was_imported(finished, tmp_path):
     path = shutil.copytree(finished, tmp_path / "store")

@@ -192,8 +192,9 @@ def test_what_was_dropped_is_said_once(heads, tmp_path, capsys):
         report = taftcache.train_private(store)
     show_train_private(report)
     said = " ".join(capsys.readouterr().out.split())
-    assert said.count("dropped") == 1
+    assert said.count("dropped what was") == 1
     assert "base point: components/000, components/001, models/head, models/mean shard 000" in said
+    assert said.endswith(f"let a private component learn next taftcache evaluate {report.store}")
 
 
 @pytest.mark.law("Beside a private component nothing is kept, made or exported that saw its rows without noise")

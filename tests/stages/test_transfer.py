@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import IdentityError, RecipeError
+from taftcache.errors import FormatError, IdentityError, RecipeError
 from tests.stages.making import recipe, tree
 
 
@@ -58,6 +59,17 @@ def test_other_chunks(finished, tmp_path):
     assert tree(tmp_path / "new") == tree(tmp_path / "fresh")
     with pytest.raises(RecipeError, match="changes nothing"):
         taftcache.convert(finished, tmp_path / "other")
+
+
+@pytest.mark.parametrize("rows", [1 << 17, 10**9])
+def test_chunks_that_are_too_large_are_refused_before_a_store_is_made(finished, tmp_path, rows):
+    with pytest.raises(FormatError, match="at most 65536 rows"):
+        taftcache.convert(finished, tmp_path / "new", chunk_rows=rows)
+    with pytest.raises(FormatError, match="at most 65536 rows"):
+        taftcache.import_vectors(np.eye(9), [0, 1, 2] * 3, tmp_path / "new", overrides=[f"store.chunk_rows={rows}"])
+    with pytest.raises(FormatError, match="at most 65536 rows"):
+        taftcache.extract(recipe(tmp_path / "new", store={"chunk_rows": rows}))
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_whole_run_in_a_bucket(finished, tmp_path, monkeypatch):

@@ -344,11 +344,15 @@ def test_pictures_that_are_gone_are_said_to_be(images_gone):
         assert "cannot be reached" in pictures.why_not
 
 
-def test_a_report_names_no_folder_of_images(images_gone, tmp_path):
-    """Why there are no pictures is for who writes it, and not for who gets it."""
+def test_a_report_names_no_folder_of_this_machine(images_gone, tmp_path, monkeypatch):
+    """Why there are no pictures, and where the store lies, is for who writes it, and not for who gets it."""
     report = taftcache.write_report(images_gone, tmp_path / "page.html", neighbours=False)
     assert any("cannot be reached" in note for note in report.notes)
-    assert str(tmp_path / "images").encode() not in report.file.read_bytes()
+    assert str(tmp_path).encode() not in report.file.read_bytes()
+    monkeypatch.chdir(images_gone)
+    here = taftcache.write_report(".", tmp_path / "here.html", neighbours=False)
+    for page in (report.file, here.file):
+        assert f"<title>taftcache report · {images_gone.name}</title>" in page.read_text()
 
 
 @pytest.fixture

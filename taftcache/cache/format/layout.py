@@ -193,7 +193,8 @@ def check_shape(tokens_shape: Sequence[int], dtype: str, chunk_rows: int) -> Non
     good = dtype in DTYPES and t >= 1 and d >= 1 and 1 <= chunk_rows <= MAX_CHUNK_ROWS
     if not good or t * d * chunk_rows * rows_dtype(dtype).itemsize > MAX_CHUNK_BYTES:
         raise FormatError(
-            f"tokens must be {_ONE_OF} [n, t, d] with t, d >= 1, in chunks of at most {MAX_CHUNK_BYTES} bytes",
+            f"tokens must be {_ONE_OF} [n, t, d] with t, d >= 1, in chunks of at most {MAX_CHUNK_ROWS} rows and"
+            f" {MAX_CHUNK_BYTES} bytes",
             got=f"{dtype} [n, {t}, {d}] in chunks of {chunk_rows} rows",
             do="use fewer rows per chunk",
         )

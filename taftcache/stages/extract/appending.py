@@ -14,7 +14,7 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, UnreadableImage
-from taftcache.names import counted
+from taftcache.names import HELD_OUT, counted
 from taftcache.recipe import Recipe, checked_recipe, parse_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import (
@@ -25,7 +25,7 @@ from taftcache.stages.extract.extraction import (
 )
 from taftcache.stages.extract.filling import OldRows, RowCounts, RowOrigin, fill
 from taftcache.stages.extract.forgotten import StayOut, check_filled, closed_notes, forgotten_items
-from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, split
+from taftcache.stages.extract.plan import PlannedShard, split
 from taftcache.stages.extract.reextraction import same_rows
 from taftcache.stages.progress import Progress, Silent
 

@@ -12,7 +12,7 @@ from taftcache.backbone.model import named_by
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.errors import BackboneError
-from taftcache.names import counted, first_few
+from taftcache.names import HELD_OUT, counted, first_few
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
 from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, look_at
@@ -107,7 +107,7 @@ def init_recipe(
         recipe=file,
         source=recipe.data.source,
         images=count,
-        held_out=costs.rows.get("held-out", 0),
+        held_out=costs.rows.get(HELD_OUT, 0),
         classes=source.classes,
         shards=recipe.store.shards,
         pixels=(pixels.width, pixels.height),

@@ -23,18 +23,19 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
+from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import remember
 from taftcache.errors import DataError, IdentityError
-from taftcache.names import CLASS, counted, is_model
+from taftcache.names import CLASS, HELD_OUT, counted, is_model
 from taftcache.recipe import Recipe, checked_recipe, parse_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
 from taftcache.stages.extract.forgotten import check_filled, closed_notes, forgotten_items
-from taftcache.stages.extract.plan import HELD_OUT, PlannedShard, plan_shards
+from taftcache.stages.extract.plan import PlannedShard, plan_shards
 from taftcache.stages.extract.room import bytes_of, check_room
 from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.config import TailConfig
@@ -114,7 +115,11 @@ def extract(
 
 
 def create_store(recipe: Recipe, identity: dict[str, Any], classes: Sequence[str], shards: int) -> FeatureStore:
-    """An empty store at the recipe's place, open for writing, that is complete with so many shards."""
+    """An empty store at the recipe's place, open for writing, that is complete with so many shards.
+
+    FormatError, before it is made, for chunks that are too large.
+    """
+    resolve_chunk_rows(recipe.store.chunk_rows, identity["cut"]["shape"], recipe.store.dtype)
     return FeatureStore.create(
         recipe.store_path, identity=identity, classes=classes, plan=plan_record(recipe, shards), recipe=_record(recipe)
     )

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taftcache.cache.format.plan import assign, held_out, in_order
+from taftcache.names import HELD_OUT
 from taftcache.recipe import Recipe
-
-HELD_OUT = "held-out"
 
 
 @dataclass(frozen=True, kw_only=True)

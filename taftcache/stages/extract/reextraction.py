@@ -20,9 +20,9 @@ from taftcache.cache.format.plan import in_order
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Kind, refusal
 from taftcache.errors import DataError, StoreError
+from taftcache.names import HELD_OUT
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen
-from taftcache.stages.extract.plan import HELD_OUT
 from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.spec import TAIL
 

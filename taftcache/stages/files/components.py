@@ -16,7 +16,7 @@ from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
-from taftcache.model.meta import meta_of
+from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import COMPONENTS, PRIVATE, component_of, counted
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.train.record import adopt
@@ -27,6 +27,7 @@ Scalar = str | int | float | bool | None
 MAX_BYTES = 16 << 30
 _EXPORTED = "name a file that taftcache export-component wrote"
 MAX_CLAIMS = 16 << 10  # of what a file says of itself; it is kept in the manifest, whose size is bounded
+NO_COUNT = "it does not say how many rows it was made from, so no sum can weigh it by its rows"
 PROMISE_STAYS = "its promise of privacy is not taken over: no ledger here has its releases, and a mean with it has no ε"
 
 
@@ -42,7 +43,7 @@ class _SolveClaims(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentReport:
-    """A component that was written to a file, or taken in from one."""
+    """A component that was written to a file, or taken in from one. rows: None where it does not say how many."""
 
     store: Path
     root_digest: str
@@ -50,7 +51,7 @@ class ComponentReport:
     file: Path
     bytes: int
     base_digest: str
-    rows: int
+    rows: int | None
     changed: bool
     notes: list[str] = field(default_factory=list)
 
@@ -71,9 +72,8 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
     component = read_component(store, name, read_base(store, adopt(store, None).tangent))
     check_claim(store, name, component.meta)
     said = public_fields(component.meta)
-    counts = [store.objects()[one].meta["rows"] for one in component.record.members or () if one in store.objects()]
-    rows = sum(counts) or _rows(said)
-    if counts and PRIVATE not in said:  # a sum names its members alone, which tells nothing where they are not
+    rows = _rows(said) or _rows_of_members(store, component.record)
+    if rows and PRIVATE not in said:  # a sum names its members alone, which tells nothing where they are not
         said["rows"] = rows
     data = replace(component, meta=said, dual=None).encode()
     with whole(file) as partial:
@@ -128,7 +128,9 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
             f"{len(base.trained(recipe.tangent.train).shapes)}",
             do="use the same [tangent] section on both sides",
         )
-    own = {"kind": "component", "norm": given.delta.norm().item(), "rows": _rows(given.meta), "imported": True}
+    rows = _rows(given.meta)
+    own = {"kind": "component", "norm": given.delta.norm().item(), "imported": True}
+    own |= {} if rows is None else {"rows": rows}
     component = Component(base.digest, given.layout, given.delta, {**_solve_claims(given.meta), **own})
     full = component_of(name)
     there = store.objects().get(full)
@@ -144,9 +146,10 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
         file=file,
         bytes=len(data),
         base_digest=base.digest,
-        rows=component.meta["rows"],
+        rows=rows,
         changed=changed,
         notes=[
+            *([NO_COUNT] if rows is None else []),
             *(f"its numbers are those of {name}: what is forgotten there stays in {full}" for name in same),
             *([PROMISE_STAYS] if PRIVATE in given.meta else []),
         ],
@@ -194,7 +197,14 @@ def _solve_claims(meta: dict[str, Any]) -> dict[str, Any]:
     return claims if whole else {}
 
 
-def _rows(meta: dict[str, Any]) -> int:
-    """How many rows a component says that it was made from; 1 where it says nothing that can be one."""
+def _rows(meta: dict[str, Any]) -> int | None:
+    """How many rows a component says that it was made from; None where it says nothing that can be one."""
     rows = meta.get("rows")
-    return rows if isinstance(rows, int) and 0 < rows < 2**53 else 1
+    return rows if type(rows) is int and 0 < rows < 2**53 else None
+
+
+def _rows_of_members(store: FeatureStore, said: ComponentMeta) -> int | None:
+    """How many rows the members of a sum have; None where one is gone, or does not say."""
+    there = store.objects()
+    counts = [there[name].meta.get("rows", 0) if name in there else 0 for name in said.members or ()]
+    return sum(counts) if counts and all(counts) else None

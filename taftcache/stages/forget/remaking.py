@@ -125,11 +125,11 @@ def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) 
         sums[MEAN] = composed(parts, digests, base, proof)
     if WEIGHTED in plan.renewed:
         given = plan.weights
-        if given != "rows":  # a component that was imported since has no coefficient yet
-            some = {name: part for name, part in parts.items() if {name, shard_of(name)} & given.keys()}
-        else:
-            some = parts
-        weights = weights_of_rows(given, {name: part.meta["rows"] for name, part in some.items()})
+        counts = {name: part.meta.get("rows", 0) for name, part in parts.items()}
+        # What was imported since may have no coefficient yet, or not say how many rows it was made from.
+        weighed = [n for n in parts if (counts[n] if given == "rows" else {n, shard_of(n)} & given.keys())]
+        some = {name: parts[name] for name in weighed}
+        weights = weights_of_rows(given, {name: counts[name] for name in weighed})
         sums[WEIGHTED] = composed(some, {name: digests[name] for name in some}, base, proof, weights)
     return _Sums(made=sums, mean=sums.get(MEAN) or composed(parts, digests, base, proof), digests=digests)
 

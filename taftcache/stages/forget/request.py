@@ -13,7 +13,7 @@ import numpy as np
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, UnknownSample
-from taftcache.names import CLASS, SHARD, counted
+from taftcache.names import CLASS, HELD_OUT, SHARD, counted
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import no_class
 from taftcache.stages.progress import Progress
@@ -45,7 +45,7 @@ class Request:
     @property
     def trained(self) -> list[str]:
         """Shards that lose rows, the held-out one not among them."""
-        return [name for name in self.leaving if name != "held-out"]
+        return [name for name in self.leaving if name != HELD_OUT]
 
 
 MAX_FILE = 256 << 20  # bytes of a file of ids

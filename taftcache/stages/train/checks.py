@@ -12,12 +12,12 @@ from taftcache.cache.read.nearest import nearest
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import CompositionError, RecipeError, UnknownSample
-from taftcache.names import COMPONENTS, HEAD, component_of, counted, is_model, shard_of
+from taftcache.names import COMPONENTS, HEAD, HELD_OUT, component_of, counted, is_model, shard_of
 from taftcache.objective.named import named_loss
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.solve.minimise import has_estimate
 from taftcache.stages.extract.extraction import check_tail, check_words
-from taftcache.stages.extract.plan import HELD_OUT, PlannedShard
+from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import select
@@ -61,7 +61,7 @@ def check_planned(
     components = {component_of(name) for name in (*training, *there)}
     check_fit(recipe, len(classes), components)
     if recipe.compose.mode == "weighted":
-        check_coefficients(recipe.compose.weights, components)
+        check_coefficients(recipe.compose.weights, components, store)
     _check_samples(recipe, {i for shard in shards.values() for i in shard.ids}, store)
     # A teacher may lack an image that does not decode, as the store will.
     seen = recipe.data.unreadable == "stop"
@@ -150,9 +150,20 @@ def coefficients(given: Weights) -> dict[str, float]:
     return by_name
 
 
-def check_coefficients(weights: Weights, names: Iterable[str]) -> None:
-    """RecipeError unless there is a coefficient for each of these components, or their rows say it."""
+def check_coefficients(weights: Weights, names: Iterable[str], store: FeatureStore | None = None) -> None:
+    """RecipeError unless there is a coefficient for each of these components, or the rows of all of them say it.
+
+    CompositionError for coefficients that do not sum to one.
+    """
     given, wanted = coefficients(weights), set(names)
+    objects = {} if store is None else store.objects()
+    uncounted = sorted(name for name in wanted & objects.keys() if "rows" not in objects[name].meta)
+    if weights == "rows" and uncounted:
+        raise RecipeError(
+            "no weights by rows: a component does not say how many rows it was made from",
+            got=", ".join(map(shard_of, uncounted)),
+            do="set compose.weights to a coefficient for each component, by its name",
+        )
     if weights != "rows" and (other := sorted(given.keys() ^ wanted)):
         raise RecipeError(
             f"compose.weights does not fit the components: {', '.join(map(shard_of, other))}",

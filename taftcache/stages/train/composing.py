@@ -178,7 +178,7 @@ class _Composing:
             made[MEAN] = composed(self.members, self.digests, base, rows)
         weights = None
         if given.mode == "weighted":
-            counts = {name: store.objects()[name].meta["rows"] for name in self.names}
+            counts = {name: store.objects()[name].meta.get("rows", 0) for name in self.names}
             weights = weights_of_rows(given.weights, counts)
         if self.is_due(WEIGHTED, composition_key(self.digests, weights) if weights else None, dropped):
             made[WEIGHTED] = composed(self.members, self.digests, base, rows, weights)
@@ -200,7 +200,7 @@ def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> Non
             do="taftcache train, which renews every component of another base",
         )
     if recipe.compose.mode == "weighted":
-        check_coefficients(recipe.compose.weights, names)
+        check_coefficients(recipe.compose.weights, names, store)
     objects = store.objects()
     if recipe.compose.mode == "exact" and (private := [n for n in names if PRIVATE in objects[n].meta]):
         raise RecipeError(

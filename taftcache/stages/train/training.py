@@ -124,7 +124,8 @@ def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None)
     """
     wanted, given = wanted_shards(store, shards), settings.recipe.compose
     if shards is None and given.mode == "weighted":
-        check_coefficients(given.weights, [*(component_of(shard.name) for shard in wanted), *imported(store)])
+        names = [*(component_of(shard.name) for shard in wanted), *imported(store)]
+        check_coefficients(given.weights, names, store)
     jobs: list[Job] = [(component_of(shard.name), [shard], settings.train) for shard in wanted]
     own = settings.base.trained(settings.train) == settings.base.head_layout and given.mode in ("auto", "exact")
     return jobs if own or with_noise(store) else [*jobs, (HEAD, store.shards, "head")]
