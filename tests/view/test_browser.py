@@ -78,6 +78,20 @@ def test_every_view_at_every_size(browse, server, size, scheme):
     assert (sum(map(int, back[4:-1].split(","))) < 200) == (scheme == "dark")
 
 
+def test_a_view_that_was_left_is_freed(browse, server):
+    page = browse().open(server.url)
+    tools = page.tab.context.new_cdp_session(page.tab)
+
+    def nodes() -> int:
+        for view in ("map", "check", "ledger"):
+            page.go(view)
+        tools.send("HeapProfiler.collectGarbage")
+        return tools.send("Memory.getDOMCounters")["nodes"]
+
+    once = max(nodes() for _ in range(3))
+    assert min(nodes() for _ in range(4)) < once + 500
+
+
 def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
     page = browse().open(server.url + "#map")
     for colour in ("class", "shard", "model", "error", "margin", "moved", "norm"):
