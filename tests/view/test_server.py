@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlencode
 
 import pytest
@@ -91,6 +92,13 @@ def test_foreign_hosts_and_origins_are_refused(server):
     for site in ("cross-site", "same-site"):
         assert ask(server, path, **{"Sec-Fetch-Site": site})[:2] == (403, b"")
     assert ask(server, path, Host=f"localhost:{port}", Origin=f"http://localhost:{port}")[0] == 200
+
+
+def test_at_the_port_that_addresses_leave_out(server, monkeypatch):
+    path, there = at(server, "overview"), SimpleNamespace(port=server.port)
+    monkeypatch.setattr(server, "port", 80)
+    assert ask(there, path, Host="127.0.0.1", Origin="http://127.0.0.1")[0] == 200
+    assert ask(there, path, Host="example.com")[:2] == (421, b"")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "CONNECT"])
