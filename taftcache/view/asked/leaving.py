@@ -25,7 +25,7 @@ class SideSolves:
 
     def __init__(self, atlas: Atlas) -> None:
         self._atlas = atlas
-        self._aside = Aside(passes=0)
+        self._aside = Aside(atlas, passes=0)
 
     def ask(self, sample: str) -> dict[str, Any]:
         """Leave one sample out.
