@@ -117,6 +117,14 @@ def test_a_view_that_was_left_is_freed(browse, server):
     assert min(nodes() for _ in range(4)) < once + 500
 
 
+def test_the_arrow_of_a_header_is_not_read_aloud(opened):
+    opened.go("overview")
+    tools = opened.tab.context.new_cdp_session(opened.tab)
+    read = [node["name"]["value"] for node in tools.send("Accessibility.getFullAXTree")["nodes"]
+            if node["role"]["value"] == "columnheader" and not node["ignored"]]  # fmt: skip
+    assert read[:3] == ["shard", "role", "rows"]
+
+
 def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
     page = browse().open(server.url + "#map")
     for colour in ("class", "shard", "model", "error", "margin", "moved", "norm"):
