@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -176,6 +178,10 @@ def view(
             server.wait()
         except KeyboardInterrupt:
             complain("taftcache: the page is closed")
+            # at once, and without the libraries' threads: they take up to a minute to stop, or abort an interpreter
+            # that ends before them; a page writes nothing
+            sys.stdout.flush()
+            os._exit(0)
 
 
 @commands.command()

@@ -32,6 +32,7 @@ from taftcache.view.page import live_page
 from taftcache.view.pictures import Pictures
 
 HOST = "127.0.0.1"
+HTTP = 80  # the port that a browser leaves out of an address
 LONGEST_QUERY = 1 << 16
 MOST_CONNECTIONS = 64  # a thread each; a browser opens six
 IDLE = 15  # seconds until a connection that asks for nothing is closed
@@ -284,7 +285,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refusal(self, path: str) -> tuple[HTTPStatus, str] | None:
         """Why not even to look at the request: (status, no scripts)."""
-        homes = {f"{name}:{self.owner.port}" for name in (HOST, "localhost")}
+        port = "" if self.owner.port == HTTP else f":{self.owner.port}"
+        homes = {name + port for name in (HOST, "localhost")}
         if self.headers.get("Host") not in homes:
             return HTTPStatus.MISDIRECTED_REQUEST, ""
         origin = self.headers.get("Origin")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +16,7 @@ def test_work_that_fails_in_any_way_leaves_room_for_the_next(error):
     def fail(tell):
         raise error
 
-    aside = Aside(passes=0)
+    aside = Aside(SimpleNamespace(closing=False), passes=0)
     assert aside.ask("a", fail) == {"state": "working", "passes": 0}
     deadline = time.monotonic() + 10
     while (answer := aside.ask("a", fail))["state"] == "working":
@@ -23,3 +25,22 @@ def test_work_that_fails_in_any_way_leaves_room_for_the_next(error):
     assert answer["state"] == "failed"
     assert answer["error"]
     assert aside.ask("b", lambda tell: {"rows": 3})["state"] == "working"
+
+
+def test_work_ends_once_the_page_is_closed():
+    atlas, closed = SimpleNamespace(closing=False), threading.Event()
+
+    def work(tell):
+        closed.wait(60)
+        tell(passes=1)
+        return {}
+
+    aside = Aside(atlas, passes=0)
+    aside.ask("a", work)
+    atlas.closing = True
+    closed.set()
+    deadline = time.monotonic() + 10
+    while (answer := aside.ask("a", work))["state"] == "working":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert answer == {"state": "failed", "error": "the page is closing"}

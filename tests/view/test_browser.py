@@ -78,6 +78,53 @@ def test_every_view_at_every_size(browse, server, size, scheme):
     assert (sum(map(int, back[4:-1].split(","))) < 200) == (scheme == "dark")
 
 
+# Whether something on the page reaches over its right edge, or is hidden by a list that scrolls.
+CUT = """() => [...document.querySelectorAll("main .scroll, main table, main .chart, main canvas")]
+  .filter((n) => n.scrollHeight > n.clientHeight + 2 && n.matches(".scroll")
+    || n.getBoundingClientRect().right > innerWidth).map((n) => n.outerHTML.slice(0, 80))"""
+
+
+@pytest.mark.parametrize("scheme", ["dark", pytest.param("light", marks=pytest.mark.full)])
+def test_paper_cuts_nothing_off_and_is_white(browse, server, scheme):
+    page = browse(*WIDE, scheme).open(server.url)
+    for view in CHARTS:
+        page.go(view)
+        page.until(f"document.querySelectorAll('main [_echarts_instance_]').length == {CHARTS[view]}")
+        page.until("!document.querySelector('main progress')")
+        page.tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.tab.emulate_media(media="print", color_scheme=scheme)
+        page.tab.set_viewport_size({"width": 680, "height": 1000})
+        assert page.tab.evaluate(CUT) == [], view
+        assert not page.tab.is_visible("nav")
+        dark = page.tab.evaluate("getComputedStyle(document.querySelector('main h1')).color")
+        assert sum(map(int, dark[4:-1].split(","))) < 200
+        page.tab.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
+        page.tab.emulate_media(media="screen", color_scheme=scheme)
+        page.tab.evaluate("dispatchEvent(new Event('afterprint'))")
+
+
+def test_a_view_that_was_left_is_freed(browse, server):
+    page = browse().open(server.url)
+    tools = page.tab.context.new_cdp_session(page.tab)
+
+    def nodes() -> int:
+        for view in ("map", "check", "ledger"):
+            page.go(view)
+        tools.send("HeapProfiler.collectGarbage")
+        return tools.send("Memory.getDOMCounters")["nodes"]
+
+    once = max(nodes() for _ in range(3))
+    assert min(nodes() for _ in range(4)) < once + 500
+
+
+def test_the_arrow_of_a_header_is_not_read_aloud(opened):
+    opened.go("overview")
+    tools = opened.tab.context.new_cdp_session(opened.tab)
+    read = [node["name"]["value"] for node in tools.send("Accessibility.getFullAXTree")["nodes"]
+            if node["role"]["value"] == "columnheader" and not node["ignored"]]  # fmt: skip
+    assert read[:3] == ["shard", "role", "rows"]
+
+
 def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
     page = browse().open(server.url + "#map")
     for colour in ("class", "shard", "model", "error", "margin", "moved", "norm"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from threading import Event
 from time import sleep
 
 import msgspec
@@ -125,3 +126,15 @@ def test_what_cannot_be_left_out(atlas):
     leaving, store = SideSolves(atlas), atlas.store
     with pytest.raises(StoreError, match="is held out"):
         leaving.ask(store.held_out.sample_ids[0])
+
+
+def test_a_solve_says_which_one_goes_first(atlas, monkeypatch):
+    """Of several samples it has no id to say."""
+    go, (name, other) = Event(), atlas.store.shards[0].sample_ids[:2]
+    for work in ("without_row", "without_rows"):
+        monkeypatch.setattr(f"taftcache.view.asked.leaving.{work}", lambda *_: go.wait(60) and None)
+    one, several = SideSolves(atlas), SideSolves(atlas)
+    assert one.ask(name)["state"] == several.ask_many([0, 1])["state"] == "working"
+    assert one.ask(other) == one.ask_many([0, 1]) == {"state": "busy", "with": name}
+    assert several.ask(name) == several.ask_many([0, 2]) == {"state": "busy", "with": ""}
+    go.set()

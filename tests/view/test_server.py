@@ -6,11 +6,15 @@ import ast
 import http.client
 import json
 import shutil
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlencode
 
 import pytest
@@ -91,6 +95,13 @@ def test_foreign_hosts_and_origins_are_refused(server):
     for site in ("cross-site", "same-site"):
         assert ask(server, path, **{"Sec-Fetch-Site": site})[:2] == (403, b"")
     assert ask(server, path, Host=f"localhost:{port}", Origin=f"http://localhost:{port}")[0] == 200
+
+
+def test_at_the_port_that_addresses_leave_out(server, monkeypatch):
+    path, there = at(server, "overview"), SimpleNamespace(port=server.port)
+    monkeypatch.setattr(server, "port", 80)
+    assert ask(there, path, Host="127.0.0.1", Origin="http://127.0.0.1")[0] == 200
+    assert ask(there, path, Host="example.com")[:2] == (421, b"")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "CONNECT"])
@@ -249,3 +260,28 @@ def test_what_is_imported_late_waits_for_its_turn():
         late = [n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)]
         early = [n.lineno for n in late if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in waiting]
         assert early == [], file.name
+
+
+# The page's command, where a library works on a stage that cannot be stopped.
+VIEW = """
+import sys, time
+from taftcache.cli import main
+from taftcache.view.atlas import Atlas
+Atlas.work = lambda self: time.sleep(600)
+main(["view", sys.argv[1], "--no-browser"])
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_page_whatever_is_under_way(seen):
+    command = [sys.executable, "-c", VIEW, str(seen)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            while "http://" not in process.stdout.readline():
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert said.splitlines()[-1] == "taftcache: the page is closed"

@@ -7,6 +7,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from taftcache.errors import first_line
+from taftcache.view.atlas import Atlas
 
 Tell = Callable[..., None]
 """Hears how far the work is, as fields of the answer: ``tell(passes=3)``."""
@@ -15,11 +16,18 @@ Job = Callable[[Tell], dict[str, Any]]
 KEPT = 64  # answers that are kept; the oldest goes
 
 
-class Aside:
-    """Answers by key. ``first`` is how far work is that has just begun: ``passes=0``."""
+class _Closing(RuntimeError):
+    """The atlas is being closed: nobody waits for the answer any more."""
 
-    def __init__(self, **first: int) -> None:
-        self._first = first
+
+class Aside:
+    """Answers by key. ``first`` is how far work is that has just begun: ``passes=0``.
+
+    Once the atlas is being closed, the work ends where it next tells how far it is.
+    """
+
+    def __init__(self, atlas: Atlas, **first: int) -> None:
+        self._atlas, self._first = atlas, first
         self._alone = Lock()
         self._answers: dict[str, dict[str, Any]] = {}
         self._busy = ""
@@ -41,6 +49,8 @@ class Aside:
 
     def _work(self, key: str, job: Job) -> None:
         def tell(**said: Any) -> None:
+            if self._atlas.closing:
+                raise _Closing("the page is closing")
             self._answers[key] = {"state": "working", **said}  # a new one: the last is being sent, maybe
 
         try:

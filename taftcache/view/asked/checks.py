@@ -22,7 +22,7 @@ class Checks:
     """Lists by name (``suspects``, ``duplicates``, ``outliers``); the answers are those of ``Aside``."""
 
     def __init__(self, atlas: Atlas) -> None:
-        self._atlas, self._aside = atlas, Aside()
+        self._atlas, self._aside = atlas, Aside(atlas)
         self._makers = {"suspects": _suspects, "duplicates": _duplicates, "outliers": _outliers}
 
     def ask(self, name: str) -> dict[str, Any]:
@@ -34,18 +34,14 @@ class Checks:
         if name not in self._makers:
             raise ValueError(name)
         make = self._makers[name]
-        return self._aside.ask(name, lambda tell: {"found": make(self._atlas, _Watched(self._atlas, tell))})
-
-
-class _Closing(RuntimeError):
-    """The atlas is being closed: nobody waits for the list any more."""
+        return self._aside.ask(name, lambda tell: {"found": make(self._atlas, _Watched(tell))})
 
 
 class _Watched(Silent):
-    """A progress that tells each step, and ends the work when the atlas is closed."""
+    """A progress that tells each step."""
 
-    def __init__(self, atlas: Atlas, tell: Tell) -> None:
-        self._atlas, self._tell = atlas, tell
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
         self._doing, self._done, self._total = "", 0, 0
 
     @contextmanager
@@ -57,8 +53,6 @@ class _Watched(Silent):
 
     def advance(self, steps: int = 1) -> None:
         """See ``Task``."""
-        if self._atlas.closing:
-            raise _Closing("the page is closing")
         self._done += steps
         self._tell(doing=self._doing, done=self._done, total=self._total)
 

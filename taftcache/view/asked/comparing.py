@@ -60,7 +60,7 @@ class Comparisons:
         self.sides = {HERE: Side(atlas.store, atlas.table, atlas.scorer)}
         if against is not None:
             self.sides[THERE] = Side(against, RowTable.of(against), _once(against))
-        self._aside = Aside(rows=0)
+        self._aside = Aside(atlas, rows=0)
 
     def offer(self) -> dict[str, Any]:
         """Models that can be compared, rows that both stores have, which pair to begin with, and what ties the two."""

@@ -12,7 +12,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError
 from taftcache.names import component_of
 from taftcache.stages.progress import Silent
-from taftcache.view.asked.aside import Aside, Tell
+from taftcache.view.asked.aside import Aside, Job, Tell
 from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
 
@@ -25,7 +25,7 @@ class SideSolves:
 
     def __init__(self, atlas: Atlas) -> None:
         self._atlas = atlas
-        self._aside = Aside(passes=0)
+        self._aside = Aside(atlas, passes=0)
 
     def ask(self, sample: str) -> dict[str, Any]:
         """Leave one sample out.
@@ -48,14 +48,18 @@ class SideSolves:
                 do="its promise bounds what it holds of any sample",
             )
         row = int(atlas.table.row[k])
-        return self._aside.ask(sample, lambda tell: asdict(without_row(atlas, shard, row, tell)))
+        return self._ask(sample, lambda tell: asdict(without_row(atlas, shard, row, tell)))
 
     def ask_many(self, rows: Sequence[int]) -> dict[str, Any]:
         """Leave rows of the table out together."""
         # an id has no control character, so no sample has this key
         key = "\n" + digest(",".join(map(str, rows)).encode())
-        answer = self._aside.ask(key, lambda tell: asdict(without_rows(self._atlas, rows, tell)))
-        return {**answer, "with": "another"} if answer["state"] == "busy" else answer
+        return self._ask(key, lambda tell: asdict(without_rows(self._atlas, rows, tell)))
+
+    def _ask(self, key: str, job: Job) -> dict[str, Any]:
+        """The answer; busy, it is ``with`` a sample's id, or "" for several."""
+        answer = self._aside.ask(key, job)
+        return {**answer, "with": answer["with"].partition("\n")[0]} if answer["state"] == "busy" else answer
 
 
 def without_row(atlas: Atlas, shard: Shard, row: int, tell: Tell | None = None) -> RowLeftOut:

@@ -2,6 +2,7 @@
 import { basketStays, lookAtSample } from "./address.js";
 import { h, link, replaceTable, scrolled, table } from "./elements.js";
 import { saveIds } from "./files.js";
+import { waitingFor } from "./forgetting.js";
 import { bytes, count, counted, noun, percent, short } from "./numbers.js";
 import { emptyButton, onPick, pick } from "./picked.js";
 import { ask, source } from "./source.js";
@@ -164,7 +165,7 @@ async function solve(place, query) {
       error: error.message,
     }));
     if (found.state === "working") place.textContent = `solving, pass ${found.passes} …`;
-    else if (found.state === "busy") place.textContent = `waiting for another solve (${found.with}) …`;
+    else if (found.state === "busy") place.textContent = waitingFor(found);
     else {
       place.replaceChildren(...(found.state === "failed" ? [h("p", {}, found.error)] : answer(found)));
       return;

@@ -89,3 +89,13 @@ export function dropCharts() {
 }
 
 addEventListener("resize", () => charts.forEach((made) => made.resize()));
+
+// Paper is narrower than most windows, and is drawn on before the next frame.
+const PAPER = 640; // px, between the margins of a page that is upright
+addEventListener("beforeprint", () => {
+  for (const made of charts) {
+    made.resize({ width: Math.min(PAPER, made.getWidth()) });
+    made.getZr().flush();
+  }
+});
+addEventListener("afterprint", () => charts.forEach((made) => made.resize({ width: "auto" })));

@@ -37,15 +37,18 @@ function bounds({ norm, moved, bound, composed_bound: composed }) {
   );
 }
 
-// Ask for the solve, and again until it is done.
+// Another solve goes first: without one sample, or without those of the basket.
+export const waitingFor = (answer) => `waiting for the solve without ${answer.with || "several samples"} …`;
+
+// Ask for the solve, and again until it is done, as long as it is looked at.
 async function solve(place, found) {
-  for (;;) {
+  while (place.isConnected) {
     const answer = await ask("leave-out", { id: found.id }).catch((error) => ({
       state: "failed",
       error: error.message,
     }));
     if (answer.state === "working") place.textContent = `solving the shard without it, pass ${answer.passes} …`;
-    else if (answer.state === "busy") place.textContent = `waiting for ${answer.with} …`;
+    else if (answer.state === "busy") place.textContent = waitingFor(answer);
     else {
       showAnswer(place, found, answer);
       return;

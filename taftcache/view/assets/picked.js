@@ -6,10 +6,11 @@ import { state } from "./state.js";
 
 export const isPicked = (row) => state.basket.has(row);
 
-let watching = [];
-
-// act() is called when the basket has changed, as long as a node is in the document.
-export const onPick = (node, act) => watching.push([node, act]);
+// act() is called when the basket has changed, as long as a node is in the document; then both may go.
+export function onPick(node, act) {
+  node.dataset.watches = "basket";
+  node.addEventListener("pick", act);
+}
 
 // Put rows into the basket, or take them out.
 export function pick(rows, on) {
@@ -18,8 +19,8 @@ export function pick(rows, on) {
     else state.basket.delete(row);
   showCount();
   keep();
-  watching = watching.filter(([node]) => node.isConnected);
-  for (const [node, act] of [...watching]) if (node.isConnected) act(); // a view may make itself anew
+  for (const node of document.querySelectorAll('[data-watches="basket"]'))
+    if (node.isConnected) node.dispatchEvent(new Event("pick")); // a view may make itself anew
 }
 
 // How many there are, in the navigation.
