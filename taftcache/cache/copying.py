@@ -17,7 +17,7 @@ from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest
 from taftcache.cache.place.address import open_home
 from taftcache.cache.place.failure import cannot
-from taftcache.cache.place.folder import PRIVATE
+from taftcache.cache.place.folder import PRIVATE, Folder
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import WriterLock
 from taftcache.cache.read.around import check_outside
@@ -26,7 +26,7 @@ from taftcache.cache.read.verify import OnProgress, verify
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.commit import check_foreign
 from taftcache.cache.write.previous import forget
-from taftcache.cache.write.sweep import sweep
+from taftcache.cache.write.sweep import leftovers, outdated, sweep, sweep_outdated
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, StaleStore, StoreError
 from taftcache.names import counted
@@ -80,7 +80,7 @@ def copy(
         before = _before(root, source, update)
         forgotten = _forgotten_there(root, target, source, before)
         count = size = done = 0
-        for file, copied in _each(files, partial(_bring, root)):
+        for file, copied in _each(files, partial(_bring, root, _passing(root, staging, before))):
             count, size = count + copied, size + copied * file.size
             done += file.size
             if progress:
@@ -92,7 +92,12 @@ def copy(
             root.swap(FILE, manifest)
         with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
             _remember(root, forgotten, source, before)
-        sweep(root, staging, source.manifest, before or source.manifest)
+        try:
+            sweep(root, staging, source.manifest, before or source.manifest)
+            sweep_outdated(root, staging, source.manifest)  # of copies that were cut off
+        except StoreError as error:
+            error.fault = f"copied, but what the copy replaced is still there: {error.fault}"
+            raise
         return Copied(count, size, len(files) - count)
 
 
@@ -283,9 +288,17 @@ def _each(files: list[_File], work: Callable[[_File], bool]) -> Iterator[tuple[_
             raise
 
 
-def _bring(root: Home, file: _File) -> bool:
-    """Copy one file, if it is not there."""
-    if _same(root, file):
+def _passing(root: Home, staging: Folder, before: Manifest | None) -> set[str]:
+    """What lies at the target and another process may remove as a leftover before the copy's manifest names it."""
+    if root.locked or before is None:
+        return set()
+    return {path for path in leftovers(root, staging, before) if outdated(root, path)}
+
+
+def _bring(root: Home, passing: set[str], file: _File) -> bool:
+    """Copy one file, if it is not there to stay."""
+    named = "/".join(file.path.split("/")[:2])  # a shard's files go with their folder
+    if named not in passing and _same(root, file):
         return False
     root.put(file.path, file.read(), mode=_mode(file))
     return True

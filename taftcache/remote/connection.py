@@ -28,7 +28,7 @@ except ImportError as missing:  # whoever imports this room asks for workers
         do="pip install 'taftcache[dask]', or leave --workers and --scheduler out",
     ) from None
 
-from taftcache.remote.processes import processes
+from taftcache.remote.processes import FEWER, processes
 from taftcache.remote.worker import TOPIC, Admission, admitted, versions
 
 AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
@@ -324,11 +324,10 @@ class Connection:
             raise self._lost(why)
 
     def _lost(self, why: str) -> ClusterError:
-        return ClusterError(
-            f"no answer from scheduler and workers for {self.timeout:g} seconds",
-            got=why,
-            do="start them again; the same command resumes from what was committed",
-        )
+        who, do = "scheduler and workers", "start them again; the same command resumes from what was committed"
+        if self._own is not None:  # nobody but this command can start those
+            who, do = "the workers", f"run the same command again: it resumes from what was committed; {FEWER}"
+        return ClusterError(f"no answer from {who} for {self.timeout:g} seconds", got=why, do=do)
 
     def _admit(self) -> None:
         """ClusterError for a worker that is not fit, or that cannot even say so."""

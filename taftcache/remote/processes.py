@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import dask
-from distributed import LocalCluster, Security
+from distributed import LocalCluster, Security, Status
+
+from taftcache.errors import ClusterError
+from taftcache.names import counted
+
+FEWER = "ask for fewer workers if memory is short"
+_LOOK = 0.5  # seconds between two looks at whether a worker has ended instead of starting
 
 
 class _Pinned(LocalCluster):
@@ -56,6 +63,24 @@ def processes(workers: int, threads: int, gpus: Sequence[str], dashboard: bool) 
             env={"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number},
         )
         cluster.gpus = gpus
-        cluster.scale(workers)
-        cluster.wait_for_workers(workers)
+        try:
+            _start(cluster, workers)
+        except BaseException:
+            cluster.close()
+            raise
     return cluster
+
+
+def _start(cluster: LocalCluster, workers: int) -> None:
+    """Until all have started; ClusterError when one ends before: Dask starts it no second time."""
+    cluster.scale(workers)
+    while True:
+        with suppress(TimeoutError):
+            cluster.wait_for_workers(workers, timeout=_LOOK)
+            return
+        states = [worker.status for worker in cluster.workers.values()]
+        if ended := states.count(Status.failed):
+            raise ClusterError(
+                f"{ended} of {counted(workers, 'worker')} ended while starting",
+                do=f"run the same command again; {FEWER}",
+            )

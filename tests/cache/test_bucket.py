@@ -11,6 +11,7 @@ import pytest
 from taftcache.cache.collect import collect
 from taftcache.cache.copying import copy
 from taftcache.cache.place.address import open_home
+from taftcache.cache.read.verify import verify
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import (
     IntegrityError,
@@ -104,6 +105,67 @@ def test_a_store_in_a_bucket_is_one_in_a_folder(address, tmp_path) -> None:
         assert str(store.path) == address
         with FeatureStore(store.path) as same:
             assert same.root_digest == store.root_digest
+
+
+@pytest.mark.law("A store in a bucket is the one in a folder; of two writers one wins")
+def test_an_update_relies_on_nothing_that_another_opening_removes(address, proxy, tmp_path, monkeypatch) -> None:
+    """What an update that was cut off left behind is a leftover of the past once another writer has committed."""
+    brief(monkeypatch)
+    make(tmp_path / "s")
+    with FeatureStore(tmp_path / "s", mode="a") as store:
+        copy(store, address)
+        with store.transaction() as change:
+            change.erase(IDS[:1])
+            change.put("components/001", b"new")
+        proxy.fault = lambda method, path, before: "503" if method == "PUT" and path.endswith("manifest.json") else None
+        with pytest.raises(StoreWriteError):
+            copy(store, address, update=True)
+        proxy.fault = no_fault
+        time.sleep(1.1)  # dates in a bucket are whole seconds
+        with FeatureStore(address, mode="a") as other, other.transaction() as change:
+            change.put("components/002", b"another's")
+
+        def verified(*arguments, **named):
+            faults = verify(*arguments, **named)
+            with monkeypatch.context() as elsewhere:
+                elsewhere.setenv("TAFTCACHE_STAGING", str(tmp_path / "another machine"))
+                FeatureStore(address, mode="a").close()
+            return faults
+
+        monkeypatch.setattr("taftcache.cache.copying.verify", verified)
+        copy(store, address, update=True)
+    with FeatureStore(address) as store:
+        assert store.verify() == []
+        assert store.read_object("components/001") == b"new"
+
+
+@pytest.mark.law("A store in a bucket is the one in a folder; of two writers one wins")
+@pytest.mark.parametrize("cut", ["before the manifest is put", "before what it replaced is removed"])
+def test_a_copy_that_was_cut_off_leaves_no_forgotten_row(address, proxy, tmp_path, monkeypatch, cut) -> None:
+    brief(monkeypatch)
+    make(tmp_path / "s")
+    erased = row(IDS[0]).astype(np.float16).tobytes()[:16]
+    way, says = "manifest.json", "cannot write"
+    with FeatureStore(tmp_path / "s", mode="a") as store:
+        if cut == "before what it replaced is removed":
+            copy(store, address)
+            way, says = "?delete", "copied, but what the copy replaced is still there: cannot write"
+            with store.transaction() as change:
+                change.erase(IDS[:1])
+        time.sleep(1.1)  # dates in a bucket are whole seconds
+        proxy.fault = lambda method, path, before: "503" if method in ("PUT", "POST") and path.endswith(way) else None
+        with pytest.raises(StoreWriteError, match=says):
+            copy(store, address, update=True)
+        proxy.fault = no_fault
+        assert any(erased in data for data in objects(address).values())
+        if not store.is_forgotten(IDS[0]):
+            with store.transaction() as change:
+                change.erase(IDS[:1])
+        time.sleep(1.1)
+        copy(store, address, update=True)
+        assert not any(erased in data for data in objects(address).values())
+    with FeatureStore(address) as store:
+        assert store.strays() == []
 
 
 def test_erased_rows_are_in_no_object_and_not_on_the_desk(address, tmp_path) -> None:

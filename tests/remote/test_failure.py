@@ -157,6 +157,21 @@ def _alive(pid: int) -> bool:
         return False
 
 
+def test_workers_of_a_command_that_cannot_start_or_start_again(tmp_path):
+    """Dask gives up a worker that ends while it starts: nobody waits for it, and nobody is asked to start it."""
+    full = tmp_path / "no memory is left"
+    (tmp_path / "start.py").write_text(f"import os\nif os.path.exists({str(full)!r}):\n    os._exit(1)\n")
+    with config.set({"distributed.worker.preload": [str(tmp_path / "start.py")]}):
+        with Cluster.local(1, threads=1, timeout=60) as cluster:
+            cluster.timeout = 2
+            full.touch()
+            os.kill(pids(cluster)[0], signal.SIGKILL)
+            with pytest.raises(ClusterError, match=r"from the workers for 2 seconds\n.*\n  try: run the same"):
+                cluster.call(abs, -1)
+        with pytest.raises(ClusterError, match=r"[12] of 2 workers ended while starting"):
+            Cluster.local(2, threads=1, timeout=60)
+
+
 def test_a_scheduler_that_is_not_there():
     begin = time.monotonic()
     with pytest.raises(ClusterError, match="the scheduler does not answer"):

@@ -19,7 +19,7 @@ from taftcache.cache.read.around import check_outside
 from taftcache.cache.read.contents import Contents, read_manifest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write import previous
-from taftcache.cache.write.sweep import OWN, TRANSACTION, leftovers, outdated, removed, sweep
+from taftcache.cache.write.sweep import OWN, TRANSACTION, removed, sweep, sweep_outdated
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import StoreError, StoreLocked
 
@@ -132,11 +132,8 @@ class Committer:
     def sweep(self) -> list[tuple[str, int]]:
         """Remove what a crash left behind; (path, bytes) of each."""
         found = sweep(self.root, self.staging, self.manifest, self.manifest)
-        more = previous.unlawful(self.root, self.manifest)
-        if not self.root.locked:
-            unnamed = leftovers(self.root, self.staging, self.manifest)
-            more += [path for path in unnamed if not path.startswith("staging/") and outdated(self.root, path)]
-        return found + [removed(self.root, path) for path in more]
+        found += sweep_outdated(self.root, self.staging, self.manifest)
+        return found + [removed(self.root, path) for path in previous.unlawful(self.root, self.manifest)]
 
     def remember(self, old: Manifest) -> None:
         """Bring the file beside the store from ``old`` to the present manifest; `taftcache audit` reports a file that

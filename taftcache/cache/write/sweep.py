@@ -61,6 +61,15 @@ def sweep(root: Home, staging: Folder, named: Manifest, before: Manifest) -> lis
     return [removed(staging if path.startswith("staging/") else root, path) for path in found]
 
 
+def sweep_outdated(root: Home, staging: Folder, named: Manifest) -> list[tuple[str, int]]:
+    """Remove what is `outdated`: no `sweep` does where no lock keeps other writers out; (path, bytes) of each."""
+    if root.locked:
+        return []
+    unnamed = leftovers(root, staging, named)
+    found = [path for path in unnamed if not path.startswith("staging/") and outdated(root, path)]
+    return [removed(root, path) for path in found]
+
+
 def outdated(root: Home, path: str) -> bool:
     """Whether no other writer can commit ``path`` any more, which nothing names: where no lock keeps others out, it is
     older than the root manifest, and whoever put it has read the one before and is refused."""
