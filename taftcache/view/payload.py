@@ -113,9 +113,8 @@ def composed(atlas: Atlas, without: Iterable[str]) -> dict[str, Any]:
     """
     kept = atlas.held_out
     if kept is None:
-        raise StoreError(
-            "no composition to show: the held-out rows are not scored", got=atlas.progress["held-out predictions"].note
-        )
+        why = atlas.progress["held-out predictions"].note or "they are being scored"
+        raise StoreError("no composition to show: the held-out rows are not scored", got=why)
     predictions = kept.predictions(without)
     return {"predictions": packed(predictions.astype(np.int32)), "accuracy": kept.accuracy(predictions)}
 

@@ -271,7 +271,11 @@ class _Handler(BaseHTTPRequestHandler):
         shown = self.owner.shown
         if name == "":
             nonce = secrets.token_urlsafe(16)
-            page = live_page(self.owner.renew().atlas, nonce)
+            try:
+                page = live_page(self.owner.renew().atlas, nonce)
+            except TaftcacheError as error:  # there is no page to show it, and a browser shows text as it is
+                self._send(HTTPStatus.CONFLICT, "", "text/plain; charset=utf-8", f"{error}\n".encode())
+                return
             self._send(HTTPStatus.OK, f"'nonce-{nonce}'", "text/html; charset=utf-8", page)
         elif not shown.is_current():
             self._explain(HTTPStatus.GONE, CHANGED)

@@ -211,7 +211,9 @@ def test_a_page_serves_nothing_of_what_was_forgotten_since(seen, tmp_path):
         assert ask(server, at(server, "ids"))[0] == 200
         shutil.rmtree(path)
         assert ask(server, at(server, "overview"))[0] == 410
-        assert ask(server, at(server, ""))[0] == 409
+        status, body, headers = ask(server, at(server, ""))  # which a browser shows as it is
+        assert (status, headers["Content-Type"]) == (409, "text/plain; charset=utf-8")
+        assert body.decode().startswith("no store at")
 
 
 def held_out(server):
