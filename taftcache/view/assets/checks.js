@@ -4,7 +4,7 @@ import { confused, LISTS } from "./check_lists.js";
 import { choice, h, scrolled, sorted, table } from "./elements.js";
 import { saveIds, saveTable } from "./files.js";
 import { count, counted } from "./numbers.js";
-import { keepButton, pickBox, pickedBar } from "./picked.js";
+import { isPicked, keepButton, pickBox, pickedBar } from "./picked.js";
 import { noPictures, peeks, thumbnail } from "./pictures.js";
 import { showSample } from "./sample.js";
 import { ask, source } from "./source.js";
@@ -36,7 +36,7 @@ export function checksView(main) {
     keep();
     showSample(side, state.ids[row], open);
     for (const line of place.querySelectorAll("tr[data-rows]"))
-      line.setAttribute("aria-selected", line.dataset.rows.split(" ").includes(String(row)));
+      line.setAttribute("aria-current", line.dataset.rows.split(" ").includes(String(row)));
     if (innerWidth < NARROW) side.scrollIntoView();
   }
   function choose(name) {
@@ -164,12 +164,12 @@ function columnsOf(list, on) {
     number,
     value,
   ]);
-  return [["", ({ picks }) => pickBox(picks)], ...shown];
+  return [["basket", ({ picks }) => pickBox(picks), true, ({ picks }) => +picks.every(isPicked)], ...shown];
 }
 
 function mark(line, { rows }) {
   line.dataset.rows = rows.join(" ");
-  line.setAttribute("aria-selected", rows.includes(state.selected));
+  line.setAttribute("aria-current", rows.includes(state.selected));
 }
 
 // Buttons that open samples, with their pictures where there are any.
