@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +98,7 @@ def try_view(words: list[str], where: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ViewServer, "wait", ask)
+        patch.setattr(os, "_exit", sys.exit)  # which ends the process, and here that is the tests'
         run_command([*words[1:], "--no-browser"], where)
     assert answered == [200], where
 
