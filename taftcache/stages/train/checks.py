@@ -115,7 +115,7 @@ def check_goal(recipe: Recipe) -> None:
             'solver.tolerance = "decisive" has no estimate of what taking out a row moves with these settings',
             got=f"loss = {asked.loss!r}, radius = {asked.radius}, method = {method!r},"
             f" {counted(len(teachers), 'teacher')}",
-            do="give a number, or a square loss without ball and prior, by conjugate gradients",
+            do='give a number, or leave out ball and prior, with solver.method = "auto"',
         )
 
 
