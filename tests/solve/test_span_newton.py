@@ -65,6 +65,16 @@ def test_another_ridge_goes_on_over_the_same_directions():
     assert (second.value - alone.value).norm() <= second.certificate.distance + alone.certificate.distance
 
 
+def test_under_another_ridge_what_is_left_may_lie_in_the_span():
+    """As it does of a solve to 10⁻⁷ and more: the second ended where the first had, and was called stalled."""
+    span = SpanNewton(pair(1e-2))
+    assert span.solve(Goal(tolerance=1e-8)).converged
+    for ridge in (1e-3, 1.0, 1e-2):
+        found = span.under(ridge).solve(Goal(tolerance=1e-7))
+        assert found.converged
+        assert left_over(pair(ridge).exact, found.value) <= 1e-7
+
+
 @pytest.mark.parametrize("ridge", [1e-2, 1e-5])
 @pytest.mark.parametrize("gone", [(), (7,), (3, 20, 21)])
 def test_it_goes_on_from_the_dual_vectors_of_the_rows_that_stay(ridge, gone):

@@ -213,7 +213,7 @@ def test_a_search_redraws_the_table_alone_and_once(browse, server, atlas):
         window.drawn = 0;
         {MAP}.on("rendered", () => window.drawn++);
         window.filled = 0;
-        new MutationObserver(() => window.filled++).observe(document.getElementById("list"), {{ childList: true }});
+        new MutationObserver(() => window.filled++).observe(document.getElementById("list"), {{ childList: true, subtree: true }});
     }}""")
     page.tab.locator("#search").press_sequentially(atlas.table.ids[4], delay=5)
     page.until("document.getElementById('chosen').dataset.count == '1'")

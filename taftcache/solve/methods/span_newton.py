@@ -232,10 +232,11 @@ class SpanNewton:
                 residual = target - curved(dual.view(-1), change.view(-1)).view_as(target)
                 product = kernel_product(self._pair.inner, torch.ones_like(residual[:1, :1]), residual)
                 self.passes += 1
-                if not self._span.add(residual.view(-1), product.view(-1), curved, 0.0):
-                    break
+                new = self._span.add(residual.view(-1), product.view(-1), curved, 0.0)
                 dual, change = (part.view_as(target) for part in self._span.newton(target.view(-1))[:2])
                 yield dual, change, sqrt(max(0.0, (residual.double() * product.double()).sum().item()))
+                if not new:
+                    break
         finally:
             self._span.stale()
 
@@ -264,13 +265,13 @@ class SpanNewton:
             self._on_pass(self.passes, norm / self._norm_at_zero)
         if norm <= least:
             return False
-        curved = self._curved(self._weight.to(dtype))
-        if not self._span.add(residual.view(-1), product.view(-1), curved, self._objective):
-            return False
+        before, curved = self._objective, self._curved(self._weight.to(dtype))
+        # Under another λ the gradient where a solve has ended is λα again, which lies in the span.
+        new = self._span.add(residual.view(-1), product.view(-1), curved, self._objective)
         fell = self._descend(residual)
         if fell:  # once more, for the gradient at the new point is not what the step foretold
             self._descend(self._residual().to(dtype))
-        return fell
+        return fell and (new or self._objective < before - 1e-12 * abs(before))
 
     def _curved(self, weight: Tensor) -> Curved:
         """F's curvature where the steps so far lead, with ω/N = ``weight`` [N,1]."""
