@@ -213,7 +213,8 @@ def test_a_search_redraws_the_table_alone_and_once(browse, server, atlas):
         window.drawn = 0;
         {MAP}.on("rendered", () => window.drawn++);
         window.filled = 0;
-        new MutationObserver(() => window.filled++).observe(document.getElementById("list"), {{ childList: true, subtree: true }});
+        const list = document.getElementById("list");
+        new MutationObserver(() => window.filled++).observe(list, {{ childList: true, subtree: true }});
     }}""")
     page.tab.locator("#search").press_sequentially(atlas.table.ids[4], delay=5)
     page.until("document.getElementById('chosen').dataset.count == '1'")
