@@ -230,11 +230,10 @@ class SpanNewton:
         try:
             while self.passes < last:
                 residual = target - curved(dual.view(-1), change.view(-1)).view_as(target)
-                product = kernel_product(self._pair.inner, torch.ones_like(residual[:1, :1]), residual)
-                self.passes += 1
+                product, left = self._through(residual)
                 new = self._span.add(residual.view(-1), product.view(-1), curved, 0.0)
                 dual, change = (part.view_as(target) for part in self._span.newton(target.view(-1))[:2])
-                yield dual, change, sqrt(max(0.0, (residual.double() * product.double()).sum().item()))
+                yield dual, change, left
                 if not new:
                     break
         finally:
@@ -258,9 +257,7 @@ class SpanNewton:
         below, or where F falls no further."""
         dtype = self._span.dtype
         residual = self._residual().to(dtype)
-        product = kernel_product(self._pair.inner, torch.ones_like(residual[:1, :1]), residual)
-        self.passes += 1
-        norm = sqrt(max(0.0, (residual.double() * product.double()).sum().item()))
+        product, norm = self._through(residual)
         if self._on_pass is not None:
             self._on_pass(self.passes, norm / self._norm_at_zero)
         if norm <= least:
@@ -272,6 +269,12 @@ class SpanNewton:
         if fell:  # once more, for the gradient at the new point is not what the step foretold
             self._descend(self._residual().to(dtype))
         return fell and (new or self._objective < before - 1e-12 * abs(before))
+
+    def _through(self, residual: Tensor) -> tuple[Tensor, float]:
+        """JJᵀρ [N,K] and ‖Jᵀρ‖, in one pass."""
+        product = kernel_product(self._pair.inner, torch.ones_like(residual[:1, :1]), residual)
+        self.passes += 1
+        return product, sqrt(max(0.0, (residual.double() * product.double()).sum().item()))
 
     def _curved(self, weight: Tensor) -> Curved:
         """F's curvature where the steps so far lead, with ω/N = ``weight`` [N,1]."""
