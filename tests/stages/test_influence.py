@@ -22,8 +22,9 @@ from taftcache.solve.leave_one_out import leave_one_out, moves
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.look.inspection import inspect_sample
-from taftcache.stages.look.leaving import moved_by_each
+from taftcache.stages.look.leaving import ModelParts, moved_by_each
 from taftcache.stages.look.scoring import Scorer
+from taftcache.stages.progress import Silent
 from taftcache.stages.train import record
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
@@ -207,17 +208,25 @@ def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatc
     assert first["bound"] < abs(first["solved"])
 
 
-def test_without_a_sample_the_space_of_the_rows_begins_at_zero(tmp_path, monkeypatch):
-    """From where the model is, there are only Kronecker factors: a thousand passes, and a bound that says nothing."""
+def test_without_a_sample_the_exact_model_goes_on_from_its_dual_vectors(tmp_path, monkeypatch):
+    """From Δw alone there are only Kronecker factors, a thousand passes, and a bound that says nothing."""
     monkeypatch.setattr(dual, "LARGEST_KERNEL", 0)
     path = tmp_path / "store"
-    few = {"source": "digits", "limit": 30}
-    taftcache.run(recipe(path, data=few, objective={"ridge": 1e-5}, compose={"mode": "exact"}))
+    few = {"source": "digits", "limit": 60}
+    taftcache.run(recipe(path, store={"shards": 2}, data=few, objective={"ridge": 1e-5}, compose={"mode": "exact"}))
     with FeatureStore(path) as store:
-        told = taftcache.sample_influence(store, store.shard("000").sample_ids[2])
+        sample = store.shards[1].sample_ids[2]
+        parts = ModelParts(store, "models/exact", Silent())
+        (part,) = parts.parts
+        bare = replace(part, component=replace(part.component, dual=None))
+        cold, warm = (parts.solve_without(p, *store.locate(sample)) for p in (bare, part))
+        told = taftcache.sample_influence(store, sample)
     assert told.model == "models/exact"
+    assert warm.record.passes == told.passes < 0.7 * cold.record.passes
     assert told.distance_bound < 0.1 * told.moved
-    assert told.passes < 100
+    apart = (warm.delta - cold.delta).norm().item()
+    assert apart <= warm.record.certified.distance_bound + cold.record.certified.distance_bound
+    assert told.moved == pytest.approx((cold.delta - part.component.delta).norm().item(), abs=apart)
 
 
 @pytest.mark.parametrize(("model", "held"), [("models/nothing", False), ("models/mean", True)])

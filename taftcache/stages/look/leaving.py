@@ -20,11 +20,13 @@ from taftcache.model.component import Component, read_component
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, counted, is_component
 from taftcache.objective.problem import Problem
 from taftcache.solve.leave_one_out import moves
+from taftcache.solve.methods.row_space import Restart
+from taftcache.solve.settings import DECISIVE
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
-from taftcache.stages.train.solving import SolveOptions, solve_component
+from taftcache.stages.train.solving import SolveOptions, choice_of, solve_component
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
@@ -123,21 +125,33 @@ class ModelParts:
     def solve_without(self, part: ModelPart, shard: Shard, rows: int | Sequence[int]) -> Component:
         """The part's optimum without some rows of ``shard``; nothing is written.
 
-        From where the part is, but not where a solve goes through the space of the rows, which begins at zero only.
         SolveError where they are all its rows.
         """
-        sources = [Without(s, rows) if s.name == shard.name else s for s in part.shards]
+        sources: list[Shard] = [Without(s, rows) if s.name == shard.name else s for s in part.shards]  # type: ignore[misc]  # rows of a shard, without its files
         if not sum(source.rows for source in sources):
             raise SolveError(f"{part.name} has no row but what is left out: without it there is no such model")
-        start = None if self.settings.starts_at_zero(sources, part.train) else part.component.delta
-        return solve_component(
-            self.settings,
-            sources,  # type: ignore[arg-type]  # rows of a shard, without its files
-            part.train,
-            self.progress,
-            label=part.name,
-            options=SolveOptions(start=start),
-        )
+        options = self._from_the_part(part, sources, shard, rows)
+        return solve_component(self.settings, sources, part.train, self.progress, label=part.name, options=options)
+
+    def _from_the_part(
+        self, part: ModelPart, sources: Sequence[Shard], shard: Shard, rows: int | Sequence[int]
+    ) -> SolveOptions:
+        """From where the part is; at zero where a solve begins there only, and the part kept no dual vectors or the
+        rows that stay choose another λ."""
+        old, settings = part.component, self.settings
+        if not settings.starts_at_zero(sources, part.train):
+            return SolveOptions(start=old.delta)
+        choice = None if old.dual is None else choice_of(settings, sources, part.train)
+        certificate = old.record.certified
+        if old.dual is None or (choice and choice.taken != {"ridge": certificate.ridge}):
+            return SolveOptions(choice=choice)
+        stays = np.concatenate([~np.isin(np.arange(s.rows), rows if s.name == shard.name else []) for s in part.shards])
+
+        def near(delta: torch.Tensor) -> float:
+            """As near as decides what the rows moved, or as the part itself is to its own optimum."""
+            return max(DECISIVE * float((delta.cpu() - old.delta).norm()), certificate.distance_bound)
+
+        return SolveOptions(restart=Restart(part.shards, old.dual, torch.from_numpy(stays), near), choice=choice)
 
     def _shards(self, name: str) -> list[Shard]:
         """The shards that a part was made from; none for an imported component, whose rows are elsewhere."""
