@@ -156,6 +156,15 @@ def test_in_a_readers_own_colours_it_is_seen_what_is_chosen(browse, server):
     assert tick["text"] != tick["ground"]
 
 
+def test_a_screen_reader_hands_the_map_its_keys(opened):
+    opened.go("map")
+    tools = opened.tab.context.new_cdp_session(opened.tab)
+    (map_,) = [node for node in tools.send("Accessibility.getFullAXTree")["nodes"]
+               if node.get("name", {}).get("value", "").startswith("Map of 59 samples")]  # fmt: skip
+    assert map_["role"]["value"] == "application"
+    assert "Shift and arrow keys" in map_["description"]["value"]
+
+
 def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
     page = browse().open(server.url + "#map")
     for colour in ("class", "shard", "model", "error", "margin", "moved", "norm"):
