@@ -165,6 +165,14 @@ def test_a_screen_reader_hands_the_map_its_keys(opened):
     assert "Shift and arrow keys" in map_["description"]["value"]
 
 
+def test_a_models_long_name_stays_on_a_phone(browse, server):
+    name = "eva02_large_patch14_448.mim_m38m_ft_in22k_in1k"
+    page = changed(browse(360, 740), model=lambda body: body["report"]["identity"]["backbone"].update(model=name))
+    page.open(server.url)
+    assert name in page.tab.inner_text("main")
+    assert page.tab.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
     page = browse().open(server.url + "#map")
     for colour in ("class", "shard", "model", "error", "margin", "moved", "norm"):
