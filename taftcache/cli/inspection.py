@@ -221,7 +221,8 @@ def influence(
         str | None, typer.Option("--sample", metavar="ID", help="what the model loses without this training sample")
     ] = None,
     query: Annotated[
-        Path | None, typer.Option("--query", metavar="IMAGE", help="which training samples moved its prediction most")
+        str | None,  # a path would lose a slash of an id that is a URL
+        typer.Option("--query", metavar="IMAGE|ID", help="which training samples moved its prediction most"),
     ] = None,
     model: Model = None,
     top: Annotated[int, typer.Option("--top", min=1, help="samples to list")] = 10,

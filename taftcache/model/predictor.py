@@ -43,7 +43,8 @@ class Prediction:
 
     A logit is no probability, for what is trained is a square loss. ``margin`` is by how much the first is larger than
     the second, None of one class alone; ``alike`` is how often that was right, where a store has held-out rows.
-    ``image`` is the file's path, of an image in memory its place in the list: "at index 3".
+    ``image`` is the file's path, of an image in memory its place in the list: "at index 3"; of a row of vectors the
+    file's path and the row's number: "new.npy/00000003".
     """
 
     image: str

@@ -41,7 +41,7 @@ def named_loss(name: str, alpha: float = 1.0, kappa: float = 15.0) -> Loss:
         "mse": RSL(alpha=1.0, kappa=1.0),
         "cross_entropy": CrossEntropy(),
     }
-    if name not in losses:
+    if name not in NAMES:
         raise SolveError(f"no loss is called {name!r}", got=name, do=f"one of {', '.join(NAMES)}")
     return losses[name]
 

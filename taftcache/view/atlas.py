@@ -91,9 +91,13 @@ class Atlas:
         self._thread = Thread(target=self.work, name="taftcache-atlas", daemon=True)
         self._thread.start()
 
+    def stop(self) -> None:
+        """End the work at its next step, which may be a minute away."""
+        self._stop.set()
+
     def close(self) -> None:
         """End the work at its next step and wait for that."""
-        self._stop.set()
+        self.stop()
         if self._thread is not None:
             self._thread.join()
 

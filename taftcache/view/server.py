@@ -117,7 +117,7 @@ class ViewServer:
             anew = [FeatureStore(store.path) for store in before.stores]  # to read, which needs no closing
             self.shown = shown = _Shown.of(anew, Atlas(anew[0]), self._consent)
             shown.atlas.start()
-        before.atlas.close()
+        before.atlas.stop()
         return shown
 
     def start(self) -> None:

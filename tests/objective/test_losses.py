@@ -144,6 +144,8 @@ def test_what_is_refused():
         RowWeights(by_sample=torch.ones(3)).check(N, K)
     with pytest.raises(SolveError, match="hinge"):
         named_loss("hinge")
+    with pytest.raises(SolveError, match="no loss is called"):
+        named_loss(["rsl"])  # as a search gives it whose grid has a list too many
     assert {type(named_loss(name)).__name__ for name in NAMES} == {"RSL", "CrossEntropy"}
     with pytest.raises(SolveError, match="class weights"):
         class_weights("even", CLASSES, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -192,8 +193,25 @@ def test_an_image_file_is_a_query_too(finished, tmp_path):
     Image.fromarray(images[3]).convert("RGB").save(file)
     with FeatureStore(finished) as store:
         report = taftcache.query_influence(store, file, "models/head", top=2)
+        in_memory = taftcache.query_influence(store, np.repeat(images[3][..., None], 3, 2), "models/head", top=2)
     assert len(report.samples) == 2
     assert report.method == "closed form"
+    assert in_memory.query == "at index 0"
+    assert in_memory.samples == report.samples
+
+
+def test_a_query_of_a_store_of_vectors_is_an_id(tmp_path, capsys):
+    """As it is written: a path would make one slash of two."""
+    x, y = np.random.default_rng(0).standard_normal((20, 5)), np.arange(20) % 2
+    ids = [f"https://example.org/{k}" for k in range(20)]
+    taftcache.import_vectors(x, y, tmp_path / "s", ids=ids, overrides=["store.shards=1"])
+    taftcache.train(tmp_path / "s")
+    taftcache.compose(tmp_path / "s")
+    with pytest.raises(SystemExit, match="0"):
+        main(["influence", str(tmp_path / "s"), "--query", ids[3], "--json"])
+    assert json.loads(capsys.readouterr().out)["query"] == ids[3]
+    with pytest.raises(UnknownSample, match="no row has the id 'https:"):
+        taftcache.query_influence(tmp_path / "s", "https://example.org/33")
 
 
 def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatch):

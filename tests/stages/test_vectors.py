@@ -198,9 +198,14 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         found = taftcache.predict(store, [tmp_path / "new.npy"], top=2).predictions
         np.save(tmp_path / "same.npy", x)
         again = taftcache.predict(store, [tmp_path / "same.npy"], top=2).predictions
+        (tmp_path / "other").mkdir()
+        np.save(tmp_path / "other" / "new.npy", x[:1])
+        both = taftcache.predict(store, [tmp_path / "new.npy", tmp_path / "other" / "new.npy"]).predictions
+        assert len({p.image for p in both}) == len(both)
         assert [p.logits for p in found] == [p.logits for p in again]
         right = [p.labels[0] == label for p, label in zip(found, LABELS, strict=True)]
-        assert (found[1].image, len(found[1].labels), np.mean(right) > 0.8) == ("new/00000001", 2, True)
+        assert (len(found[1].labels), np.mean(right) > 0.8) == (2, True)
+        assert found[1].image == f"{tmp_path / 'new.npy'}/00000001"
         for dtype in ("<f8", ">f4"):
             np.save(tmp_path / "same.npy", x.astype(dtype))
             assert [p.logits for p in taftcache.predict(store, [tmp_path / "same.npy"], top=2).predictions] == [
@@ -213,7 +218,7 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
             ("wide.npy", "no vectors like"),
             ("page.html", "cannot be read as vectors"),
             ("empty.npy", "no vectors like"),
-            ("nan.npy", "'nan/00000000': NaN"),
+            ("nan.npy", "nan.npy/00000000': NaN"),
             ("gone.npy", "not a file"),
         ):
             with pytest.raises(DataError, match=says):

@@ -125,6 +125,54 @@ def test_the_arrow_of_a_header_is_not_read_aloud(opened):
     assert read[:3] == ["shard", "role", "rows"]
 
 
+# Of an element's text and ground, as they are drawn: in a reader's own colours a text has a plate behind it, in the
+# page's ground, unless it is exempted.
+DRAWN = """(query) => { const made = getComputedStyle(document.querySelector(query));
+  return { text: made.color, ground: made.backgroundColor, plated: made.forcedColorAdjust !== "none",
+    line: made.outlineStyle }; }"""
+
+
+def test_in_a_readers_own_colours_it_is_seen_what_is_chosen(browse, server):
+    page = browse()
+    page.tab.emulate_media(forced_colors="active")
+    page.open(server.url + "#check")
+    pressed, other = (page.tab.evaluate(DRAWN, f'main button[aria-pressed="{state}"]') for state in ("true", "false"))
+    assert pressed["ground"] != other["ground"]
+    assert not pressed["plated"]
+    assert pressed["text"] != pressed["ground"]
+    page.tab.click("main tbody button.thumb")
+    page.until("document.querySelector('tr[aria-current=true]')")
+    assert page.tab.evaluate(DRAWN, 'tr[aria-current="true"]')["line"] == "solid"
+    page.go("map")
+    page.tab.click(".cell .name")
+    page.tab.wait_for_selector(".cell.open")
+    assert page.tab.evaluate(DRAWN, ".cell.open")["line"] == "solid"
+    tick = page.tab.evaluate(DRAWN, ".cell.open .tick")
+    assert tick["text"] == tick["ground"]  # it is not in the basket
+    page.tab.click(".cell.open .tick")
+    page.tab.wait_for_selector('.cell.open[aria-selected="true"]')
+    tick = page.tab.evaluate(DRAWN, ".cell.open .tick")
+    assert not tick["plated"]
+    assert tick["text"] != tick["ground"]
+
+
+def test_a_screen_reader_hands_the_map_its_keys(opened):
+    opened.go("map")
+    tools = opened.tab.context.new_cdp_session(opened.tab)
+    (map_,) = [node for node in tools.send("Accessibility.getFullAXTree")["nodes"]
+               if node.get("name", {}).get("value", "").startswith("Map of 59 samples")]  # fmt: skip
+    assert map_["role"]["value"] == "application"
+    assert "Shift and arrow keys" in map_["description"]["value"]
+
+
+def test_a_models_long_name_stays_on_a_phone(browse, server):
+    name = "eva02_large_patch14_448.mim_m38m_ft_in22k_in1k"
+    page = changed(browse(360, 740), model=lambda body: body["report"]["identity"]["backbone"].update(model=name))
+    page.open(server.url)
+    assert name in page.tab.inner_text("main")
+    assert page.tab.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
     page = browse().open(server.url + "#map")
     for colour in ("class", "shard", "model", "error", "margin", "moved", "norm"):

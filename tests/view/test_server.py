@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 
 import taftcache
@@ -214,6 +215,28 @@ def test_a_page_serves_nothing_of_what_was_forgotten_since(seen, tmp_path):
         status, body, headers = ask(server, at(server, ""))  # which a browser shows as it is
         assert (status, headers["Content-Type"]) == (409, "text/plain; charset=utf-8")
         assert body.decode().startswith("no store at")
+
+
+def test_a_page_made_anew_waits_for_no_map_of_the_earlier_one(seen, tmp_path, monkeypatch):
+    """An embedding of 2,000 samples takes a minute, and cannot be stopped on its way."""
+    done = threading.Event()
+
+    def slow(vectors):
+        done.wait(20)
+        return np.zeros((len(vectors), 2), np.float32)
+
+    monkeypatch.setattr("taftcache.view.atlas.neighbour_map", slow)
+    path = shutil.copytree(seen, tmp_path / "store")
+    with FeatureStore(path) as store, ViewServer(Atlas(store)) as server:
+        earlier = server.shown.atlas
+        assert earlier.ready["influence"].wait(60)
+        with FeatureStore(path, mode="a") as writing:
+            taftcache.forget(writing, [store.shards[0].sample_ids[0]])
+        assert ask(server, at(server, ""))[0] == 200
+        assert server.shown.atlas is not earlier
+        assert earlier.closing
+        assert not earlier.ready["neighbours"].is_set()
+        done.set()
 
 
 def held_out(server):

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.backbone.sources.pictures import called
+from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import SolveError, UnknownSample, check_counts
 from taftcache.model.predictor import TangentModel
-from taftcache.names import counted, model_of
+from taftcache.names import counted, model_of, scaling_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.solve.leave_one_out import CLOSED, METHODS, leave_one_out
@@ -154,7 +156,7 @@ def _held_out_change(setting: _Setting, change: Tensor) -> _HeldOutChange:
 @at_its_place()
 def query_influence(
     store: FeatureStore,
-    query: Path | str,
+    query: Picture,
     model: str | None = None,
     top: int = 10,
     progress: Progress | None = None,
@@ -164,7 +166,7 @@ def query_influence(
     """The ``top`` training samples by how much each moved the logit that ``model`` predicts for ``query``.
 
     Args:
-        query: an image file, or the id of a sample in the store.
+        query: an image (as for ``predict``), or the id of a sample in the store; of a store of vectors an id.
         solve: where there is no closed form, so many of them are also solved without, for a certified change.
         consent: as for ``predict``.
     """
@@ -202,7 +204,7 @@ def query_influence(
     return QueryInfluence(
         store=store.path,
         model=model,
-        query=str(query),
+        query=called(query, 0),
         label=store.classes[label],
         logit=logits[label].item(),
         method=method,
@@ -252,13 +254,13 @@ class _Setting(ModelParts):
         ((state, _),) = operator.blocks()
         return state.logits + operator.tangent(state, operator.direction(delta))
 
-    def query_rows(self, query: Path | str, consent: Consent | None) -> tuple[RowSource, Base]:
+    def query_rows(self, query: Picture, consent: Consent | None) -> tuple[RowSource, Base]:
         """A query's row at the tail's input, and the base point for such rows."""
-        if self.store.holds(str(query)):
-            shard, row = self.store.locate(str(query))
+        name = str(query)
+        if self.store.holds(name) or scaling_of(self.store.identity) is not None:
+            shard, row = self.store.locate(name)  # of vectors nothing else can be asked for
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
-        name = model_of(self.store.objects())
-        tokens = TangentModel.load(self.store, name, consent=consent).tokens([query])
+        tokens = TangentModel.load(self.store, consent=consent).tokens([query])
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
 
 

@@ -136,7 +136,7 @@ def _of_vectors(store: FeatureStore, file: Path, model: str, top: int, scaling: 
     if model not in scorer.models:
         raise StoreError(f"no model named {model} in {store.path}", got=model, do="taftcache train, then compose")
     for at in range(0, len(rows), STEP_ROWS):
-        ids = [f"{file.stem}/{k:08d}" for k in range(at, min(at + STEP_ROWS, len(rows)))]
+        ids = [f"{file}/{k:08d}" for k in range(at, min(at + STEP_ROWS, len(rows)))]
         z, changes = scorer.logits(scaled(rows[at : at + STEP_ROWS, None, :], scaling, ids), [model])
         logits = z + changes[0]
         for i, row in zip(ids, logits, strict=True):

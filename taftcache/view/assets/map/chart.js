@@ -15,6 +15,7 @@ export function mapChart(node, toggled) {
   let shown = [],
     drawn = [];
   const made = chart(node, "", blank());
+  node.setAttribute("role", "application"); // a screen reader keeps the keys of a picture to itself
   moveByKeys(made, node);
   made.on("legendselectchanged", ({ selected }) => {
     // the library remembers names of other colours too

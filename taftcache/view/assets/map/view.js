@@ -18,13 +18,13 @@ const quiet = (text) => h("p", { class: "quiet" }, text);
 
 export function mapView(main) {
   const axes = h("p", { class: "quiet", id: "axes" }),
-    place = h("div", { class: "map", id: "map", tabindex: "0" }),
+    place = h("div", { class: "map", id: "map", tabindex: "0", "aria-describedby": "keys" }),
     side = h("aside", { class: "side", "aria-label": "Sample" }),
     list = shownSamples(select, draw);
   const controls = mapControls({ change: draw, search: fill, enter, lasso: () => lasso.arm(true), clear });
   const whose =
     untrained() || `Predictions and margins are of the store's best model: ${modelTitle(state.overview.model)}.`;
-  const below = [list.picked, quiet(HELP), quiet(whose), list.said, list.node];
+  const below = [list.picked, h("p", { class: "quiet", id: "keys" }, HELP), quiet(whose), list.said, list.node];
   main.append(
     h("h1", {}, "Map of the samples"),
     axes,
