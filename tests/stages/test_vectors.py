@@ -211,6 +211,15 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
             assert [p.logits for p in taftcache.predict(store, [tmp_path / "same.npy"], top=2).predictions] == [
                 p.logits for p in found
             ]
+        for array in (x, torch.tensor(x)):
+            here = taftcache.predict(store, array, top=2).predictions
+            assert [p.logits for p in here] == [p.logits for p in found]
+        assert here[-1].image == f"at index {len(x) - 1}"
+        for array in (x[:, 1:], x[:0], x[:, None], x.astype(str)):
+            with pytest.raises(DataError, match="no vectors like"):
+                taftcache.predict(store, array)
+        with pytest.raises(DataError, match="from an array"):
+            taftcache.predict(store, x[0])
         np.save(tmp_path / "wide.npy", np.ones((2, D + 1)))
         np.save(tmp_path / "empty.npy", np.ones((0, D)))
         np.save(tmp_path / "nan.npy", np.full((1, D), np.nan))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taftcache.backbone.sources.npz import FAULTS, mapped
 from taftcache.backbone.sources.pictures import listed
@@ -51,11 +54,12 @@ def predict(
 ) -> PredictReport:
     """Classify image files end to end: preprocessing, frozen layers, base and Δw.
 
-    A store of vectors classifies every row of .npy files [n, d], scaled as its own were.
+    A store of vectors classifies every row of an array or of .npy files [n, d], scaled as its own were.
 
     Args:
         store: an open store, a store's folder, or a folder that ``export_model`` wrote (which holds one model).
-        images: image files, PIL images or arrays of uint8 [h,w,3]; of a store of vectors, .npy files of them.
+        images: image files, PIL images or arrays of uint8 [h,w,3]; of a store of vectors, numbers [n, d] (an array, a
+            tensor or a table) or .npy files of them.
         model: which of the store's models; the best that it has by default (``model_of``).
         top: classes for each image.
         device: where the model runs.
@@ -66,7 +70,8 @@ def predict(
         model = model or model_of(store.objects())
         scaling = scaling_of(store.identity)
         if scaling is not None:
-            found = [p for file in _files(store, images) for p in _of_vectors(store, file, model, top, scaling)]
+            given = _vectors(store, images)
+            found = [p for called, rows in given for p in _of_vectors(store, called, rows, model, top, scaling)]
         else:
             found = TangentModel.load(store, model, device, consent).predict(images, top)
         found = _beside_held_out(store, model, found, device, consent)
@@ -104,39 +109,51 @@ def _beside_held_out(
     return found
 
 
-def _files(store: FeatureStore, given: Iterable[Picture]) -> list[Path]:
-    """Files of vectors; DataError for anything else."""
-    files = []
-    for file in [given] if getattr(given, "ndim", 0) > 1 else listed(given):
+def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Callable[[int], str], NDArray[Any]]]:
+    """Rows [n, d] like the store's, and what the k-th is called; DataError for anything else.
+
+    Those of files are mapped, each when it is asked for.
+    """
+    if getattr(given, "ndim", 0) > 1:
+        rows = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        yield "at index {}".format, _checked(store, "what was given", rows)
+        return
+    for file in listed(given):
         if not isinstance(file, str | Path):
             raise DataError(
-                f"{store.path} has vectors, which are classified from .npy files",
-                got=f"{type(file).__name__} {list(getattr(file, 'shape', []))}",
-                do='np.save("new.npy", x) with x [n, d], and predict(store, ["new.npy"])',
+                f"{store.path} has vectors, which are classified from an array [n, d] or from .npy files",
+                got=f"a list with {type(file).__name__} {list(getattr(file, 'shape', []))}",
+                do='predict(store, x) with x [n, d], or predict(store, ["new.npy"])',
             )
-        files.append(Path(file).expanduser())
-    return files
+        file = Path(file).expanduser()
+        if not file.is_file():
+            raise DataError(f"cannot classify {file}: it is not a file", do="correct the path")
+        try:
+            rows = mapped(file)
+        except FAULTS as error:
+            raise DataError(
+                f"{file} cannot be read as vectors", got=str(error), do="write numbers [n, d] as .npy"
+            ) from error
+        yield partial("{}/{:08d}".format, file), _checked(store, str(file), rows)
 
 
-def _of_vectors(store: FeatureStore, file: Path, model: str, top: int, scaling: str) -> Iterator[Prediction]:
-    """The classes of each row of a file, a few rows at a time."""
-    if not file.is_file():
-        raise DataError(f"cannot classify {file}: it is not a file", do="correct the path")
-    try:
-        rows = mapped(file)
-    except FAULTS as error:
-        raise DataError(
-            f"{file} cannot be read as vectors", got=str(error), do="write numbers [n, d] as .npy"
-        ) from error
+def _checked(store: FeatureStore, what: str, rows: NDArray[Any]) -> NDArray[Any]:
     width = store.identity["cut"]["shape"][1]
     if rows.ndim != 2 or rows.shape[1] != width or not len(rows) or rows.dtype.kind not in "fiu":
         got = f"{rows.dtype} {list(rows.shape)}"
-        raise DataError(f"{file} has no vectors like the store's", got=got, do=f"numbers [n, {width}] as .npy")
+        raise DataError(f"{what} has no vectors like the store's", got=got, do=f"numbers [n, {width}]")
+    return rows
+
+
+def _of_vectors(
+    store: FeatureStore, called: Callable[[int], str], rows: NDArray[Any], model: str, top: int, scaling: str
+) -> Iterator[Prediction]:
+    """The classes of each of ``rows`` [n, d], a few at a time."""
     scorer = Scorer(store)
     if model not in scorer.models:
         raise StoreError(f"no model named {model} in {store.path}", got=model, do="taftcache train, then compose")
     for at in range(0, len(rows), STEP_ROWS):
-        ids = [f"{file}/{k:08d}" for k in range(at, min(at + STEP_ROWS, len(rows)))]
+        ids = [called(k) for k in range(at, min(at + STEP_ROWS, len(rows)))]
         z, changes = scorer.logits(scaled(rows[at : at + STEP_ROWS, None, :], scaling, ids), [model])
         logits = z + changes[0]
         for i, row in zip(ids, logits, strict=True):
