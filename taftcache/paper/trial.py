@@ -232,7 +232,7 @@ class Trial:
         base, train = self.base(setting), self._train(setting)
         total: Tensor | None = None
         for part in self.parts:
-            deltas, _ = ridge_path(
+            deltas = ridge_path(
                 base, [Chosen(self.store, part)], Objective(loss=self.loss(setting), train=train), ridges,
                 arithmetic=self._arithmetic,
             )  # fmt: skip
