@@ -240,9 +240,8 @@ def test_devices():
             resolve_device("cuda")
 
 
-def test_a_solve_on_a_mac_runs_on_its_cpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+@pytest.mark.usefixtures("mac")
+def test_a_solve_on_a_mac_runs_on_its_cpu():
     for name in ("auto", "mps"):
         assert resolve_device(name).type == "mps"
         assert float64_device(name).type == "cpu"
