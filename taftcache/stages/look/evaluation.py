@@ -16,7 +16,7 @@ from taftcache.backbone.device import resolve_device
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import Consent
+from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import ArgumentError, StoreError, check_several
 from taftcache.model.card import Score
 from taftcache.model.component import Component, read_base, read_component
@@ -31,7 +31,6 @@ from taftcache.names import (
     is_model,
     model_of,
 )
-from taftcache.recipe import parse_recipe
 from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing
@@ -190,7 +189,7 @@ def held_out_score(store: FeatureStore, name: str, consent: Consent | None = Non
 
 def rows_right(store: FeatureStore, name: str, rows: Shard, consent: Consent | None = None) -> NDArray[np.bool_]:
     """Which of ``rows`` [n] one model gives their own class; the errors are those of ``held_out_score``."""
-    recipe = parse_recipe(store.manifest.recipe, str(store.path))
+    recipe = recorded_recipe(store)
     base = read_base(store, recipe.tangent, consent=consent)
     return _hits(base, recipe.device, rows, {name: read_component(store, name, base)}, Silent())[name]
 
@@ -205,7 +204,7 @@ def held_out_margins(
     """
     if store.held_out is None or len(store.classes) < 2:
         return None
-    base = read_base(store, parse_recipe(store.manifest.recipe, str(store.path)).tangent, consent=consent)
+    base = read_base(store, recorded_recipe(store).tangent, consent=consent)
     component = read_component(store, name, base)
     operator = TangentOperator(base, [store.held_out], trained=component.layout, device=resolve_device(device))
     direction = operator.direction(component.delta)

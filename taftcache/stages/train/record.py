@@ -8,7 +8,7 @@ from typing import Any
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.consent import refusal, remember
+from taftcache.consent import recorded_recipe, refusal, remember
 from taftcache.errors import StoreError
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE, component_of
@@ -29,7 +29,7 @@ def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
         the store cannot follow it, as ``check_settings`` says.
     """
     if recipe is None:
-        return parse_recipe(store.manifest.recipe, str(store.path))
+        return recorded_recipe(store)
     recipe = checked_recipe(recipe)
     check_settings(store, recipe)
     return parse_recipe(recorded_values(store, recipe), str(store.path))
