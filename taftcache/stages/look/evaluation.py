@@ -132,7 +132,8 @@ def evaluate(
         notes += _leaked(store, leaked(store, progress), rows)
     if probe and reason is None and best in hits:
         fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
-        against = _against(best, hits[best], hits[PROBE], fitted)
+        ahead, interval, verdict = row_verdict(hits[best], hits[PROBE])
+        against = Against(model=best, ahead=ahead, interval=interval, verdict=verdict, probe=fitted)
     whole = [name for name in names if not is_component(name)]
     return EvaluateReport(
         store=store.path,
@@ -320,9 +321,3 @@ def changes_of(labels: NDArray[np.int32], before: NDArray[np.int32], after: NDAr
         gain_interval=interval,
         verdict=verdict,
     )
-
-
-def _against(model: str, ours: NDArray[np.bool_], theirs: NDArray[np.bool_], probe: Probe) -> Against:
-    """The two on the same rows."""
-    ahead, interval, verdict = row_verdict(ours, theirs)
-    return Against(model=model, ahead=ahead, interval=interval, verdict=verdict, probe=probe)
