@@ -28,9 +28,9 @@ KINDS: tuple[Kind, ...] = ("tangent", "ordinary")
 class Cell:
     """One regime, network and ε: held-out accuracy by seed of the base point, every run with fresh noise.
 
-    epsilon: what was asked for. figures: what the statement of the first seed's run says. right: by seed, which
-    held-out rows got their own class [n]. run: what was chosen; tried: what else was, each with its accuracy in
-    percent on the rows that were set aside for that.
+    run: what was chosen. figures: what the statement of the first seed's run says. right: by seed, which held-out rows
+    got their own class [n]. tried: what was chosen from, each with its accuracy in percent on the rows that were set
+    aside for that.
     """
 
     run: PrivateRun
