@@ -190,7 +190,7 @@ def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor)
 
 
 def bracket(
-    problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float = 0.0
+    problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float
 ) -> tuple[float, float]:
     """A lower and an upper bound on ‖Δw − Δw*‖_H from ∇F(Δw), closer with every pass.
 

@@ -42,7 +42,7 @@ def full_path(place: Path) -> Path:
     return whole.resolve() if ".." in whole.parts else whole
 
 
-def file_for(place: Path, file: Path | str | None = None, force: bool = False) -> Path:
+def file_for(place: Path, file: Path | str | None, force: bool) -> Path:
     """Where the recipe for ``place`` is written: ``file``, or the place's name and .toml in the current folder.
 
     Known without torch, so that a slip is told at once.

@@ -221,7 +221,7 @@ def held_out_margins(
 
 
 def proven_shares(
-    rows: Shard, store: FeatureStore, settings: Settings, names: Sequence[str], progress: Progress | None = None
+    rows: Shard, store: FeatureStore, settings: Settings, names: Sequence[str], progress: Progress
 ) -> dict[str, float]:
     """By model, the share of ``rows`` whose class is provably that of the optimum, which a retrain would reach.
 
@@ -231,7 +231,7 @@ def proven_shares(
     said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
     reach = {name: distance for name in names if (distance := certified_distance(said, name)) < inf}
     shares = {}
-    with (progress or Silent()).task("prove labels", len(reach)) as task:
+    with progress.task("prove labels", len(reach)) as task:
         for name, distance in reach.items():
             component = read_component(store, name, settings.base)
             operator = TangentOperator(settings.base, [rows], trained=component.layout, dtype=torch.float64)
