@@ -263,9 +263,9 @@ def _plain(root: Home, path: str, wanted: str, limit: int) -> _File:
         try:
             raw = root.read(path, limit)
         except OSError as error:
-            raise Fault(None, None, None, path, unreadable(root, path, error)).error() from None
+            raise Fault(file=path, problem=unreadable(root, path, error)).error() from None
         if digest(raw) != wanted:
-            raise Fault(None, None, None, path, "its bytes do not have the digest that is named").error()
+            raise Fault(file=path, problem="its bytes do not have the digest that is named").error()
         return raw
 
     return _File(path, wanted, root.size(path), read)

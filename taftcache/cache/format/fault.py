@@ -12,13 +12,13 @@ from taftcache.cache.place.home import Home
 from taftcache.errors import IntegrityError, StoreChanged, StoreError, StoreUnreachable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One damaged object: its ``shard``, ``array`` and ``chunk`` where it has them, its ``file`` below the store."""
 
-    shard: str | None
-    array: str | None
-    chunk: int | None
+    shard: str | None = None
+    array: str | None = None
+    chunk: int | None = None
     file: str
     problem: str
 

@@ -72,7 +72,7 @@ def read_chain(root: Home, ref: LedgerRef | None) -> list[tuple[str, dict[str, A
         head = entry["previous"]
         chain.append((file, entry))
     if head:
-        raise Fault(None, None, None, entry_path(1, head), "the ledger's first entry names one before it").error()
+        raise Fault(file=entry_path(1, head), problem="the ledger's first entry names one before it").error()
     return chain[::-1]
 
 
@@ -113,9 +113,9 @@ def read_key(root: Home, manifest: Manifest) -> bytes:
     try:
         key = root.read(KEY_FILE, KEY_BYTES)
     except OSError as error:
-        raise Fault(None, None, None, KEY_FILE, unreadable(root, KEY_FILE, error)).error() from None
+        raise Fault(file=KEY_FILE, problem=unreadable(root, KEY_FILE, error)).error() from None
     if len(key) != KEY_BYTES or digest(key) != manifest.tombstone_key:
-        raise Fault(None, None, None, KEY_FILE, "its bytes do not have the digest that the root manifest names").error()
+        raise Fault(file=KEY_FILE, problem="its bytes do not have the digest that the root manifest names").error()
     return key
 
 
@@ -123,12 +123,12 @@ def _entry(root: Home, file: str, head: str, seq: int) -> dict[str, Any]:
     try:
         raw = root.read(file, MAX_ENTRY_BYTES)
     except OSError as error:
-        raise Fault(None, None, None, file, unreadable(root, file, error)).error() from None
+        raise Fault(file=file, problem=unreadable(root, file, error)).error() from None
     if digest(raw) != head:
-        raise Fault(None, None, None, file, "its bytes do not have the digest that the chain names").error()
+        raise Fault(file=file, problem="its bytes do not have the digest that the chain names").error()
     entry = _decoded(raw, seq)
     if entry is None:
-        raise Fault(None, None, None, file, "it is no ledger entry of that number").error()
+        raise Fault(file=file, problem="it is no ledger entry of that number").error()
     return entry
 
 

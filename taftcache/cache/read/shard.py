@@ -79,10 +79,10 @@ class Shard:
         try:
             raw = self._root.read(file, layout.MAX_BYTES)
         except OSError as error:
-            raise Fault(self.name, None, None, file, unreadable(self._root, file, error)).error() from None
+            raise Fault(shard=self.name, file=file, problem=unreadable(self._root, file, error)).error() from None
         if digest(raw) != self.digest:
             problem = "its bytes do not have the digest that the root manifest names"
-            raise Fault(self.name, None, None, file, problem).error()
+            raise Fault(shard=self.name, file=file, problem=problem).error()
         return ShardManifest.decode(raw, self._ref)
 
     @property
@@ -333,7 +333,7 @@ class Shard:
 
     def _fault(self, name: str, problem: str) -> Fault:
         array, chunk = _place(name)
-        return Fault(self.name, array, chunk, f"{self.at}/{name}", problem)
+        return Fault(shard=self.name, array=array, chunk=chunk, file=f"{self.at}/{name}", problem=problem)
 
 
 class _Ahead:
