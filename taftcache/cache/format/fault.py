@@ -62,6 +62,22 @@ def unreadable(root: Home, file: str, error: OSError) -> str:
     return "it is missing"
 
 
+def read_named(root: Home, file: str, limit: int, wanted: str, by: str, shard: str | None = None) -> bytes:
+    """The bytes of a file, ``limit`` at most, whose digest is the one ``wanted`` that ``by`` ("the chain") names.
+
+    Raises:
+        IntegrityError: it is missing, cannot be read, or has another digest. FormatError: it is longer.
+        StoreUnreachable, StoreChanged: as ``unreadable`` has it.
+    """
+    try:
+        raw = root.read(file, limit)
+    except OSError as error:
+        raise Fault(shard=shard, file=file, problem=unreadable(root, file, error)).error() from None
+    if digest(raw) != wanted:
+        raise Fault(shard=shard, file=file, problem=f"its bytes do not have the digest that {by} names").error()
+    return raw
+
+
 def is_changed(root: Home) -> bool:
     """Whether another process has committed since the store at ``root`` was opened."""
     try:
