@@ -185,9 +185,7 @@ class TangentModel(nn.Module):
             )
         model: Any = copy.deepcopy(self.backbone)
         model.reset_classifier(len(self.classes))
-        state = {name: tensor.clone() for name, tensor in self.base.state.items()}
-        for name, change in self.component.layout.views(self.component.delta).items():
-            state[name] += change.to(state[name])
+        state = self.base.moved(self.component.layout, self.component.delta)
         there = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         for name in set(config.buffers).difference(there):  # tables that timm's model makes, such as that of a RoPE
             del state[name]
