@@ -28,8 +28,8 @@ from urllib.request import urlopen
 import numpy as np
 
 from taftcache import FeatureStore, load_recipe, run
+from taftcache.consent import recorded_recipe
 from taftcache.model.component import put_component, read_base, read_component
-from taftcache.stages.train.record import adopt
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "pipelines/quickstart.toml"
 SHARDS = 8
@@ -42,7 +42,7 @@ def enlarge(small: FeatureStore, path: Path, rows: int) -> None:
     labels = np.concatenate([part.labels for part in parts if part is not None])
     plan = {**small.manifest.plan, "shards": SHARDS, "groups": SHARDS + 1}
     tail = small.objects()["base/tail"]
-    base = read_base(small, adopt(small, None).tangent)
+    base = read_base(small, recorded_recipe(small).tangent)
     rng = np.random.default_rng(0)
     made = 0
     with FeatureStore.create(

@@ -63,6 +63,11 @@ class Consent:
         check_several(images=self.images)
 
 
+def recorded_recipe(store: FeatureStore) -> Recipe:
+    """The recipe as the store records it; what it names is the store's word, and is not to be followed unasked."""
+    return parse_recipe(store.manifest.recipe, str(store.path))
+
+
 def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) -> Recipe:
     """The store's own recipe, with what ``consent`` names in place of its names.
 
@@ -70,7 +75,7 @@ def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) ->
         UntrustedStore: it names something of this kind that nobody allowed. RecipeError: other images than it has.
     """
     consent = consent or Consent()
-    recipe = parse_recipe(store.manifest.recipe, str(store.path))
+    recipe = recorded_recipe(store)
     own: dict[str, str] = {}
     if kind == "images" and consent.images:
         own = _places(recipe, consent.images)
@@ -93,7 +98,7 @@ def refusal(
     overrides "data.train=…"). ``hub`` allows what only the model hub is asked for.
     """
     keys = {text.partition("=")[0].strip() for text in own}
-    recorded = names(parse_recipe(store.manifest.recipe, str(store.path)), kind)
+    recorded = names(recorded_recipe(store), kind)
     foreign = {key: value for key, value in names(recipe, kind).items() if recorded.get(key) == value}
     foreign = {key: value for key, value in foreign.items() if f"{SECTION[kind]}.{key}" not in keys}
     if hub:
@@ -175,7 +180,7 @@ def take_back(path: Path | str) -> dict[str, Any]:
 
 def take_over(source: FeatureStore, target: FeatureStore) -> None:
     """Allow ``target``, made from ``source``, what ``source`` is allowed."""
-    recipe = parse_recipe(source.manifest.recipe, str(source.path))
+    recipe = recorded_recipe(source)
     remember(target.path, recipe, [kind for kind in KINDS if refusal(source, kind, recipe) is None])
 
 

@@ -20,7 +20,7 @@ from sklearn.utils.validation import _check_y, check_array, check_is_fitted, val
 from torch import Tensor, nn
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.device import float64_device, resolve_device
+from taftcache.backbone.device import float64_device
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.pictures import decoded
@@ -241,7 +241,7 @@ class TangentEstimator(Files, BaseEstimator):
         return np.concatenate([self._scored(base, self._extracted(images, part)) for part in parts])
 
     def _scored(self, base: Base, rows: np.ndarray) -> np.ndarray:
-        given, device = [ArrayRows(rows, np.zeros(len(rows), np.int64))], resolve_device(self.device)
+        given, device = [ArrayRows(rows, np.zeros(len(rows), np.int64))], float64_device(self.device)
         operator = TangentOperator(base, given, trained=self._layout, dtype=torch.float64, device=device)
         direction = operator.direction(self.solution_.value)
         blocks = (state.logits + operator.tangent(state, direction) for state, _ in operator.blocks())

@@ -383,7 +383,7 @@ def _decoded(arguments: Mapping[str, Any], given: Mapping[str, Tensor]) -> dict[
         "path": Path,
         "TangentSpec": lambda value: msgspec.convert(value, TangentSpec),
         "BackboneSpec": lambda value: msgspec.convert(value, BackboneSpec),
-        "pairs": lambda value: {key: weight for key, weight in value},
+        "pairs": dict,
     }
     found = {}
     for name, value in arguments.items():

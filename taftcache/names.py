@@ -67,9 +67,10 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {many}"
 
 
-def first_few(names: Sequence[str]) -> str:
-    """The first five names of a note, and an ellipsis where there are more."""
-    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+def first_few(names: Sequence[str], most: int = 5) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def one_of_trained(names: Sequence[str]) -> str:

@@ -148,3 +148,12 @@ def photographed(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path
     path = tmp_path_factory.mktemp("photographed") / "store"
     taftcache.run(recipe(path, data={"source": "folder", "train": str(images)}))
     return path
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch says that it has MPS, whose tensors cannot be made here, and no CUDA."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)

@@ -211,6 +211,13 @@ def test_cached_rows_give_minimises_own_solution():
     assert mine.score(tokens(), np.array(list("abcd"))[labels()]) > 0.9
 
 
+@pytest.mark.usefixtures("mac")
+def test_an_estimator_on_a_mac_predicts_where_it_was_solved():
+    X, y = load_iris(return_X_y=True)
+    found = TangentClassifier(ridge=1e-2, device="auto").fit(X, y).predict(X)
+    assert np.array_equal(found, TangentClassifier(ridge=1e-2).fit(X, y).predict(X))
+
+
 def test_of_class_weights_only_the_ratios_count():
     """Ten times as much for every class divided λ by ten; a weight of a class is one of each of its rows."""
     X, y = load_iris(return_X_y=True)

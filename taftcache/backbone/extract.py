@@ -55,7 +55,6 @@ class ExtractStats:
     threads together. write_seconds: inside the sink.
     """
 
-    resumed_at: int
     images: int
     skipped: int
     batches: int
@@ -114,7 +113,7 @@ def extract(
     """
     batch = default_batch(cut) if batch is None else batch
     _check(cut, transform, source, order, sink, batch, workers)
-    begin, start = time.perf_counter(), sink.consumed
+    begin = time.perf_counter()
     if engine is None:
         engine = make_engine(Work(cut, transform, source, batch, dtype), workers, unreadable == "stop")
     writer = _Writer(sink, source)
@@ -123,7 +122,7 @@ def extract(
     done: ImageBatch | None = None
     try:
         with full_float32(cut.device):
-            for done in engine.batches(order[start:]):
+            for done in engine.batches(order[sink.consumed :]):
                 writer.submit(done)
                 images, skipped, batches = images + len(done.indexes), skipped + len(done.unreadable), batches + 1
                 decode, forward = decode + done.decode_seconds, forward + done.forward_seconds
@@ -140,7 +139,7 @@ def extract(
     if done is not None and done.stopped is not None:
         raise done.stopped
     seconds = time.perf_counter() - begin
-    return ExtractStats(start, images, skipped, batches, seconds, decode, forward, writer.seconds)
+    return ExtractStats(images, skipped, batches, seconds, decode, forward, writer.seconds)
 
 
 class _Writer:

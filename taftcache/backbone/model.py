@@ -31,15 +31,13 @@ Precision = Literal["float32", "bfloat16", "float16"]
 class Backbone:
     """A frozen model in evaluation mode, its weights in float32.
 
-    name: the timm architecture. weights_digest: BLAKE3 over the state (see ``weights_digest``).
-    file_digest: BLAKE3 of the weights file, None without one. data_config: timm's resolved
-    preprocessing. config: what a store records, JSON only. precision: of the frozen layers' arithmetic.
+    name: the timm architecture. weights_digest: BLAKE3 over the state (see ``weights_digest``). data_config: timm's
+    resolved preprocessing. config: what a store records, JSON only. precision: of the frozen layers' arithmetic.
     """
 
     model: nn.Module
     name: str
     weights_digest: str
-    file_digest: str | None
     data_config: dict[str, Any]
     config: dict[str, Any]
     precision: Precision = "float32"
@@ -159,8 +157,8 @@ def wrap_model(
 ) -> Backbone:
     """Freeze a model that is already in memory; it is changed in place to float32 and evaluation mode.
 
-    ``record`` is kept in ``config`` under "loading". Raises BackboneError where the preprocessing
-    and the model disagree on the image size.
+    ``config`` keeps ``file_digest``, BLAKE3 of the weights file, and ``record``, under "loading". Raises BackboneError
+    where the preprocessing and the model disagree on the image size.
     """
     model = model.float().eval().requires_grad_(False)
     digest = weights_digest(model.state_dict())
@@ -174,7 +172,7 @@ def wrap_model(
         "loading": dict(record or {}),
     }
     data_config = _data_config(model, preprocess)
-    return Backbone(model.to(resolve_device(str(device))), name, digest, file_digest, data_config, config)
+    return Backbone(model.to(resolve_device(str(device))), name, digest, data_config, config)
 
 
 def weights_digest(state: dict[str, torch.Tensor]) -> str:

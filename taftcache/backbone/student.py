@@ -9,7 +9,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from taftcache.backbone.device import resolve_device
+from taftcache.backbone.device import float64_device
 from taftcache.backbone.model import Backbone, load_backbone, not_built, wrap_model
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError
@@ -86,8 +86,7 @@ def build_student(
     module.requires_grad_(True)
     student = Student(backbone, head.in_features)
     _check_linear(student)
-    if device != "cpu":
-        module.to(resolve_device(device))
+    module.to(float64_device(device))  # in which priors are solved
     return student
 
 

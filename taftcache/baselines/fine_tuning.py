@@ -70,14 +70,9 @@ def fine_tune(
 
 
 def logits(base: Base, layout: Layout, delta: Tensor, rows: Tensor) -> Tensor:
-    """f_{w+Δw}(x) [n,K]: the network itself with other weights, not its expansion.
-
-    Raises:
-        KeyError: Δw ranges over parts of a packed matrix, which have no weight of their own to move.
-    """
-    moved = {name: base.state[name].to(delta.dtype) + change for name, change in layout.views(delta).items()}
+    """f_{w+Δw}(x) [n,K]: the network itself with other weights (``Base.moved``), not its expansion."""
     tail = base.tail
-    found: Tensor = tail.value(tail.bind({**base.state, **moved}), rows.to(delta.dtype)).logits
+    found: Tensor = tail.value(tail.bind(base.moved(layout, delta)), rows.to(delta.dtype)).logits
     return found
 
 

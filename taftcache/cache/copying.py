@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from taftcache.cache.format import layout, ledger
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.fault import Fault, unreadable
+from taftcache.cache.format.fault import read_named
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest
 from taftcache.cache.place.address import open_home
 from taftcache.cache.place.failure import cannot
@@ -259,16 +259,7 @@ def _files(source: FeatureStore, rows: bool = True) -> Iterator[_File]:
 
 
 def _plain(root: Home, path: str, wanted: str, limit: int) -> _File:
-    def read() -> bytes:
-        try:
-            raw = root.read(path, limit)
-        except OSError as error:
-            raise Fault(None, None, None, path, unreadable(root, path, error)).error() from None
-        if digest(raw) != wanted:
-            raise Fault(None, None, None, path, "its bytes do not have the digest that is named").error()
-        return raw
-
-    return _File(path, wanted, root.size(path), read)
+    return _File(path, wanted, root.size(path), partial(read_named, root, path, limit, wanted, "the source"))
 
 
 def _each(files: list[_File], work: Callable[[_File], bool]) -> Iterator[tuple[_File, bool]]:

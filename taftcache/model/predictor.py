@@ -124,7 +124,7 @@ class TangentModel(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """Logits [n,K] of preprocessed images [n,3,h,w]."""
-        device = _device(self.backbone)
+        device = self.cut.device
         images = images.to(device)
         threads, few = torch.get_num_threads(), default_batch(self.cut)
         # A functional tail has one module for all threads, and a program is traced in one.
@@ -147,7 +147,7 @@ class TangentModel(nn.Module):
     def tokens(self, images: Iterable[Picture]) -> np.ndarray:
         """What the tail takes in, float32 [n,t,d], of images; see ``predict``."""
         pictures = listed(images)
-        with full_float32(device := _device(self.backbone)):
+        with full_float32(device := self.cut.device):
             return self.cut.prefix(self._stacked(pictures, range(len(pictures))).to(device)).float().cpu().numpy()
 
     def predict(self, images: Iterable[Picture], top: int = 3, batch: int = 32) -> list[Prediction]:
@@ -186,9 +186,7 @@ class TangentModel(nn.Module):
             )
         model: Any = copy.deepcopy(self.backbone)
         model.reset_classifier(len(self.classes))
-        state = {name: tensor.clone() for name, tensor in self.base.state.items()}
-        for name, change in self.component.layout.views(self.component.delta).items():
-            state[name] += change.to(state[name])
+        state = self.base.moved(self.component.layout, self.component.delta)
         there = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         for name in set(config.buffers).difference(there):  # tables that timm's model makes, such as that of a RoPE
             del state[name]
@@ -217,7 +215,7 @@ class TangentModel(nn.Module):
                 got=f"a functional tail: {self.base.config.why}",
                 do="save the model without the program and ONNX",
             )
-        example = torch.zeros(batch, *self.transform.image_shape, device=_device(self.backbone))
+        example = torch.zeros(batch, *self.transform.image_shape, device=self.cut.device)
         shapes = {"images": {0: torch.export.Dim("n", min=1)}}
         try:
             exported = torch.export.export(self, (example,), dynamic_shapes=shapes)
@@ -261,8 +259,3 @@ def _acts(node: torch.fx.Node) -> bool:
     if node.target is torch.ops.aten._assert_tensor_metadata.default:
         return all(given.op == "placeholder" for given in node.all_input_nodes)
     return node.is_impure() and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
-
-
-def _device(model: nn.Module) -> torch.device:
-    """Where a model's parameters are."""
-    return next(model.parameters()).device

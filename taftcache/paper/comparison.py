@@ -129,7 +129,7 @@ def compare(
                 rows=len(store.sample_ids()),
                 held_out=store.held_out.rows,
                 classes=len(store.classes),
-                backbone=_backbone(store.identity),
+                backbone=store.identity.get("backbone", {}).get("model", "imported features"),
                 seeds=recipe.compare.seeds,
                 reports=list(made),
                 spent={owner: round(seconds, 1) for owner, seconds in work.spent.items()},
@@ -147,9 +147,3 @@ def compare(
 def machine() -> str:
     """What it ran on, in words."""
     return f"{platform.machine()}, {os.cpu_count()} CPU cores, {counted(torch.get_num_threads(), 'thread')} of torch"
-
-
-def _backbone(identity: dict[str, Any]) -> str:
-    """The model whose features a store holds."""
-    made = identity.get("backbone", {})
-    return str(made.get("model", "imported features"))

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from torch import Tensor
 
-from taftcache.backbone.device import resolve_device
+from taftcache.backbone.device import float64_device
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
 from taftcache.paper.fits import Fits
@@ -114,7 +114,7 @@ class PrivateRuns:
         recipe, store = self.recipe, self.store
         spec = msgspec.structs.replace(recipe.tangent, seed=run.seed, reset_block=run.reset_block, train="full")
         base = read_base(store, spec)
-        layout, device = base.trained(run.regime), resolve_device(recipe.device)
+        layout, device = base.trained(run.regime), float64_device(recipe.device)
         rows, tests = self._apart if run.validate else self._whole
         network: Network
         test: Network

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import StoreError
 from taftcache.paper.fits import Fits
 from taftcache.paper.private_runs import Kind, PrivateRun, PrivateRuns, Regime
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.progress import Progress, Silent, Task
-from taftcache.stages.train.record import adopt
 
 REGIMES: tuple[Regime, ...] = ("full", "bitfit", "layernorm", "head")
 KINDS: tuple[Kind, ...] = ("tangent", "ordinary")
@@ -28,9 +28,9 @@ KINDS: tuple[Kind, ...] = ("tangent", "ordinary")
 class Cell:
     """One regime, network and ε: held-out accuracy by seed of the base point, every run with fresh noise.
 
-    epsilon: what was asked for. figures: what the statement of the first seed's run says. right: by seed, which
-    held-out rows got their own class [n]. run: what was chosen; tried: what else was, each with its accuracy in
-    percent on the rows that were set aside for that.
+    run: what was chosen. figures: what the statement of the first seed's run says. right: by seed, which held-out rows
+    got their own class [n]. tried: what was chosen from, each with its accuracy in percent on the rows that were set
+    aside for that.
     """
 
     run: PrivateRun
@@ -97,7 +97,7 @@ def private_table(
     """
     progress = progress or Silent()
     begin = time.perf_counter()
-    recipe = adopt(store, None) if recipe is None else checked_recipe(recipe)
+    recipe = recorded_recipe(store) if recipe is None else checked_recipe(recipe)
     if store.held_out is None:
         raise StoreError(f"a table needs held-out rows, but {store.path} has none", do="extract with data.test")
     cells = list(_cells(recipe, regimes, epsilons))

@@ -232,7 +232,7 @@ class Trial:
         base, train = self.base(setting), self._train(setting)
         total: Tensor | None = None
         for part in self.parts:
-            deltas, _ = ridge_path(
+            deltas = ridge_path(
                 base, [Chosen(self.store, part)], Objective(loss=self.loss(setting), train=train), ridges,
                 arithmetic=self._arithmetic,
             )  # fmt: skip
@@ -318,12 +318,15 @@ class Trial:
         return self.right(fitted.logits[list(kept)].mean(0).argmax(1))
 
     def soup(self, setting: Setting, fitted: Fitted) -> NDArray[np.bool_]:
-        """Which the soup of all shards' fine-tuned networks gets right."""
+        """Which the soup of all shards' fine-tuned networks gets right: their weights' mean (Wortsman et al. 2022).
+
+        They are not linear, so nothing says that it is their ensemble.
+        """
         return self.right(self._logits(setting, self.base(setting), fitted.mean[None])[0].argmax(1))
 
-    def sisa(self, fitted: Fitted, kept: Sequence[int], rule: Literal["vote", "mean"] = "vote") -> NDArray[np.bool_]:
+    def sisa(self, fitted: Fitted, kept: Sequence[int]) -> NDArray[np.bool_]:
         """Which the ensemble of some shards' fine-tuned networks gets right."""
-        return self.right(sisa(fitted.logits[list(kept)], rule))
+        return self.right(sisa(fitted.logits[list(kept)]))
 
 
 def percent(right: NDArray[np.bool_]) -> float:

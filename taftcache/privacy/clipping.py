@@ -25,7 +25,7 @@ FORMED_BYTES = 64 << 20  # gradients of one matrix that are formed at once, wher
 SLACK = 1 - 2.0**-30
 
 
-def scales(norms: Tensor, grid: Grid, clipping: Clipping = "clip") -> Tensor:
+def scales(norms: Tensor, grid: Grid, clipping: Clipping) -> Tensor:
     """What each row's gradient is multiplied by [n], so that none is longer than C; 0 for a norm that is not finite.
 
     "clip": min(1, C/‖g‖). "normalise": C/‖g‖, whatever the norm (Bu et al., 2023), with 0 for no gradient.

@@ -99,21 +99,13 @@ class OrdinaryNetwork:
     def batches(self, delta: Tensor, chosen: NDArray[np.bool_] | None = None) -> Iterator[Batch]:
         """Logits and gradients of the network at w + Δw."""
         tail = self.base.tail
-        weights = tail.bind(moved(self.base, self.layout, delta))
+        weights = tail.bind(self.base.moved(self.layout, delta))
         for block in FilledRows(self.sources, chosen).blocks(min(BLOCK_ROWS, tail.block_rows)):
             tokens = torch.from_numpy(np.array(block.tokens)).to(self.device).to(self.dtype)
             state = tail.value(weights, tokens)
             labels = _labels(block.labels, self.device)
             live = torch.arange(len(labels), device=labels.device) < block.live
             yield Batch(state.logits, labels, live, partial(tail.factors, self.layout, weights, state))
-
-
-def moved(base: Base, layout: Layout, delta: Tensor) -> dict[str, Tensor]:
-    """The tensors of ``base`` with Δw [P] added to those of ``layout``."""
-    state = dict(base.state)
-    for name, change in layout.views(delta).items():
-        state[name] = state[name] + change.to(state[name])
-    return state
 
 
 def right(network: Network, delta: Tensor) -> Tensor:

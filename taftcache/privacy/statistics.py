@@ -30,7 +30,7 @@ def feature_norm(base: Base) -> float:
 
 
 def statistics_sum(
-    network: TangentNetwork, grid: Grid, norm: float, second_moment: float = 0.5
+    network: TangentNetwork, grid: Grid, norm: float, second_moment: float
 ) -> tuple[ClippedSum, int, int]:
     """The clipped sum [d² + K·d] of √a A and √(1−a) B in units of ``grid``, whose C is 1; with d and K.
 
@@ -51,7 +51,7 @@ def statistics_sum(
 
 
 def release_statistics(
-    network: TangentNetwork, grid: Grid, norm: float, bits: Bits, second_moment: float = 0.5
+    network: TangentNetwork, grid: Grid, norm: float, bits: Bits, second_moment: float
 ) -> tuple[Tensor, Tensor]:
     """Noisy A [d,d], made symmetric, and B [K,d], in float64."""
     total, d, K = statistics_sum(network, grid, norm, second_moment)

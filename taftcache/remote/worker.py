@@ -87,9 +87,3 @@ def report(key: str, text: str) -> None:
     if now - _reported.get(key, 0.0) >= _EVERY:
         _reported[key] = now
         get_worker().log_event(TOPIC, {"key": key, "text": text})
-
-
-def describe() -> dict[str, Any]:
-    """The worker's name and address, from within a task."""
-    worker = get_worker()
-    return {"name": str(worker.name), "address": worker.address}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import ceil, log2
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -53,18 +53,6 @@ class TriedRidge:
     ridge: float
     loss: float
     accuracy: float | None
-
-
-class _HasLoss(Protocol):
-    """A setting that was tried."""
-
-    @property
-    def loss(self) -> float:
-        """Mean loss on rows that did not take part."""
-        ...
-
-
-Tried = TypeVar("Tried", bound=_HasLoss)
 
 
 @dataclass(frozen=True)
@@ -230,15 +218,15 @@ def ridge_path(
     ridges: Sequence[float],
     *,
     arithmetic: Arithmetic = ARITHMETIC,
-) -> tuple[list[Tensor], int]:
-    """Δw(λ) [P] for every λ, near enough to choose by and no solution, and the passes that all of them took together.
+) -> list[Tensor]:
+    """Δw(λ) [P] for every λ, near enough to choose by and no solution.
 
     The head gets them from one decomposition where it has one, and there they are solutions. Another quadratic loss
     gets them from one run in the space of the rows where that fits, other problems from a short solve each, warm from
     the last. The objective's own λ and ball have no part in it.
     """
-    found = {at.ridge: at for at in _downwards(base, sources, objective, sorted(ridges), arithmetic)}
-    return [found[ridge].delta for ridge in ridges], max(at.passes for at in found.values())
+    found = {at.ridge: at.delta for at in _downwards(base, sources, objective, sorted(ridges), arithmetic)}
+    return [found[ridge] for ridge in ridges]
 
 
 class _Solved(NamedTuple):
@@ -317,13 +305,14 @@ def end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"] 
     return "least" if best == ridges[0] else "largest"
 
 
-def about_as_good(curve: Sequence[Tried]) -> list[Tried]:
-    """Those of some settings whose loss is the least, or within ``TIE`` of it; the least alone where all are."""
-    least = min(point.loss for point in curve)
-    near = [point for point in curve if point.loss <= (1 + TIE) * least]
-    return near if len(near) < len(curve) else [point for point in curve if point.loss <= least]
+def about_as_good(losses: Sequence[float]) -> float:
+    """The largest loss that is not told apart from the least (``TIE``); the least itself where none is."""
+    least = min(losses)
+    limit = (1 + TIE) * least
+    return least if all(loss <= limit for loss in losses) else limit
 
 
 def _best(curve: Sequence[TriedRidge]) -> float:
     """Of the λ that are about as good as any the largest, which moves the model least."""
-    return max(point.ridge for point in about_as_good(curve))
+    limit = about_as_good([point.loss for point in curve])
+    return max(point.ridge for point in curve if point.loss <= limit)

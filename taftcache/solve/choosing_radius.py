@@ -107,6 +107,7 @@ def choose_radius(
         loss, accuracy = tested(test, found.value)
         curve.append(RadiusPoint(radius, found.stats["multiplier"], loss, accuracy))
         passes += found.stats["passes"]
-    best = about_as_good(curve)[0]
+    limit = about_as_good([point.loss for point in curve])
+    best = next(point for point in curve if point.loss <= limit)
     end = end_of(best.radius, radii) if best.multiplier > 0 else None
     return RadiusChoice(best.radius, "validation", curve, ceil(passes * some / rows), end)

@@ -158,7 +158,6 @@ def minimise_in_balls(
     objective: Objective,
     radii: Sequence[float],
     *,
-    method: Literal["auto", "conjugate"] = "auto",
     goal: Goal = GOAL,
     arithmetic: Arithmetic = ARITHMETIC,
     on_pass: OnPass | None = None,
@@ -172,7 +171,6 @@ def minimise_in_balls(
         base, sources, arithmetic, on_pass: as ``minimise`` has them.
         objective: its own radius has no part in it.
         radii: R > 0, increasing.
-        method: as ``minimise`` has it.
         goal: of each radius.
 
     Raises:
@@ -181,7 +179,7 @@ def minimise_in_balls(
     if not radii or radii[0] <= 0 or any(b <= a for a, b in pairwise(radii)):
         raise SolveError("the radii do not increase from above 0", got=f"{list(radii)}", do="sort them, each once")
     problems = _Problems(base, sources, replace(objective, radius=radii[0]), arithmetic)
-    found = _in_balls(problems, method, radii, goal, on_pass)
+    found = _in_balls(problems, "auto", radii, goal, on_pass)
     for _ in radii:
         with full_float32(arithmetic.device):  # not around the yield: who asks for the next one has settings of his own
             solution = next(found)

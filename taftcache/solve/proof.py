@@ -67,8 +67,8 @@ def prove(
         problem: the same in float64.
         tolerance: that was asked for.
         radius: R of a ball that Δw is held to.
-        inverse: about H⁻¹; see ``tighten``.
-        passes: for ``tighten``, of a quadratic F without a ball.
+        inverse: about H⁻¹; see ``bracket``.
+        passes: for ``bracket``, of a quadratic F without a ball.
 
     Raises:
         SolveError: a gradient that is not finite.
@@ -77,7 +77,7 @@ def prove(
     at_zero, gradient = solution.gradients
     check_finite(gradient, f"F = {solution.certificate.objective}")
     error = rounding(problem, solution.value, at_zero, gradient)
-    closer = tighten(problem, gradient, inverse, passes, error) if passes else None
+    closer = bracket(problem, gradient, inverse, passes, error)[1] if passes else None
     certificate = replace(solution.certificate, rounding=error, tightened=closer)
     if radius is not None:
         gap, left = constrained_gap(problem.ridge, gradient, solution.value, radius, error)
@@ -189,13 +189,8 @@ def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor)
     return float((8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item())
 
 
-def tighten(problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float = 0.0) -> float:
-    """An upper bound on ‖Δw − Δw*‖_H from ∇F(Δw), closer with every pass; the arguments are those of ``bracket``."""
-    return bracket(problem, gradient, inverse, passes, error)[1]
-
-
 def bracket(
-    problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float = 0.0
+    problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float
 ) -> tuple[float, float]:
     """A lower and an upper bound on ‖Δw − Δw*‖_H from ∇F(Δw), closer with every pass.
 

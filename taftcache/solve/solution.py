@@ -34,7 +34,7 @@ class Certificate:
 
     Of a quadratic F more can be known. With ‖v‖_H² = vᵀHv, F − F* = ½‖Δw − Δw*‖_H², so an upper bound ``energy`` on
     that norm gives ‖Δw − Δw*‖ ≤ energy/√λ and F − F* ≤ energy²/2. ‖∇F‖/√λ is one; a solver in the space of the rows
-    has the norm ‖ρ‖ of its dual residual (``residual``); ``tighten`` finds a closer one in a few passes. With ρ,
+    has the norm ‖ρ‖ of its dual residual (``residual``); ``bracket`` finds a closer one in a few passes. With ρ,
     ‖Δw − Δw*‖² = ρᵀK̃(K̃ + λI)⁻²ρ, and x/(x + λ)² ≤ 1/(4λ), so that ‖ρ‖/(2√λ) bounds the distance too.
 
     Args:
@@ -44,7 +44,7 @@ class Certificate:
         objective: F(Δw).
         rows: N.
         residual: bound on ‖Δw − Δw*‖_H from a dual residual, where there is one.
-        tightened: bound on ‖Δw − Δw*‖_H from ``tighten``, where it ran.
+        tightened: bound on ‖Δw − Δw*‖_H from ``bracket``, where it ran.
         rounding: bound on the norm of the error in ∇F, where it was looked at; the bounds allow for it.
         quadratic: whether F is.
         constrained: bound on F − F* of a problem with a ball, where ∇F does not vanish.

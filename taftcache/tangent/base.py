@@ -83,6 +83,14 @@ class Base:
         parts = {name: (shape[0] // 3, *shape[1:]) for name, shape in packed.items()}
         return Layout(parts | whole).named(names)
 
+    def moved(self, layout: Layout, delta: Tensor) -> dict[str, Tensor]:
+        """The tensors of w + Δw, for Δw [P] over ``layout``: those of ``state`` where nothing moves.
+
+        Raises:
+            KeyError: Δw ranges over parts of a packed matrix, which have no tensor of their own.
+        """
+        return self.state | {n: self.state[n] + change.to(self.state[n]) for n, change in layout.views(delta).items()}
+
     @property
     def digest(self) -> str:
         """BLAKE3 over the description and every tensor (name, shape, little-endian float32 bytes)."""

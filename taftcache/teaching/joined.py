@@ -10,6 +10,7 @@ import numpy as np
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, StoreError
+from taftcache.names import first_few
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TAIL
 
@@ -98,13 +99,13 @@ def join(
         unread = {skipped.id for skipped in store.manifest.skipped}
         if missing := sorted((every | _expected(stores, images)) - held[name].keys() - unread):
             raise StoreError(
-                f"the teacher {name} has no row of {_some(missing)}",
+                f"the teacher {name} has no row of {first_few(missing, 3)}",
                 got=store.path,
                 do="extract its store from the same data, without a limit",
             )
         if foreign := sorted(held[name].keys() - images.keys()):
             raise DataError(
-                f"the teacher {name} has rows of images that the student cannot see: {_some(foreign)}",
+                f"the teacher {name} has rows of images that the student cannot see: {first_few(foreign, 3)}",
                 got=store.path,
                 do="let [data] say what the stores were extracted from, or forget the samples in the stores",
             )
@@ -171,7 +172,7 @@ def _check_forgotten(name: str, store: FeatureStore, others: Mapping[str, Mappin
     for other, roles in others.items():
         if gone := sorted(i for i in roles if store.is_forgotten(i)):
             raise StoreError(
-                f"the teacher {name} has forgotten {_some(gone)}, but {other} still holds it",
+                f"the teacher {name} has forgotten {first_few(gone, 3)}, but {other} still holds it",
                 got=store.path,
                 do=f"taftcache forget the same samples in the store of {other}",
             )
@@ -186,13 +187,13 @@ def _check_agreement(
 ) -> None:
     if wrong := sorted(i for i, (_, label) in roles.items() if images[i] != label):
         raise DataError(
-            f"the teacher {name} has {_some(wrong)} of another class than the source",
+            f"the teacher {name} has {first_few(wrong, 3)} of another class than the source",
             got=store.path,
             do="extract the store again from these labels",
         )
     if moved := sorted(i for i, (role, _) in roles.items() if i in first and first[i][0] != role):
         raise StoreError(
-            f"the teacher {name} does not hold out the same samples as the first: {_some(moved)} differ",
+            f"the teacher {name} does not hold out the same samples as the first: {first_few(moved, 3)} differ",
             got=store.path,
             do="extract with the same data.held_out and store.seed",
         )
@@ -201,7 +202,3 @@ def _check_agreement(
 def _class_order(store: FeatureStore, classes: Sequence[str]) -> list[str]:
     """The store's own order of classes; a class without rows keeps its place."""
     return list(store.classes) if set(classes) <= set(store.classes) else sorted({*classes, *store.classes})
-
-
-def _some(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")

@@ -16,6 +16,7 @@ from taftcache.backbone.files import expand_path
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
+from taftcache.names import first_few
 from taftcache.teaching.features import TeacherFeatures
 from taftcache.teaching.joined import Teacher, check_features, every_shard
 
@@ -71,11 +72,10 @@ def open_teachers(teachers: Sequence[str], ids: Sequence[str]) -> Iterator[dict[
             held = {i for shard in every_shard(store) for i in shard.sample_ids}
             if missing := [i for i in ids if i not in held]:
                 gone = [i for i in missing if store.is_forgotten(i)]
-                more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 raise StoreError(
-                    f"the teacher {name} has forgotten {gone[0]}{more}, but the student is trained on it"
+                    f"the teacher {name} has forgotten {first_few(gone, 1)}, but the student is trained on it"
                     if gone
-                    else f"the teacher {name} has no row of {missing[0]}{more}",
+                    else f"the teacher {name} has no row of {first_few(missing, 1)}",
                     got=store.path,
                     do="taftcache forget the same samples in the student's store"
                     if gone

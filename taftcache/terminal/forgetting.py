@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.table import Table
 
-from taftcache.names import counted
+from taftcache.names import counted, first_few
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, stacked
-from taftcache.terminal.text import certified, readable_size, readable_time, some
+from taftcache.terminal.text import certified, readable_size, readable_time
 
 if TYPE_CHECKING:
     from taftcache.stages.forget.auditing import AuditReport
@@ -68,16 +68,16 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     elif not (report.already or report.forgotten or report.dropped_shards or report.classes):
         lines.append("nothing to forget")
     if report.already:
-        lines.append(f"forgotten before: {some(report.already)}")
+        lines.append(f"forgotten before: {first_few(report.already, 8)}")
     if report.forgotten:
         now = "would be forgotten" if report.dry_run else "forgotten now"
         where = f" (shard {', '.join(report.shards)})" if report.shards else ""
-        lines.append(f"{now}: {some(report.forgotten)}{where}")
+        lines.append(f"{now}: {first_few(report.forgotten, 8)}{where}")
         lines.append(_renewed(report.renewed))
     if report.copies:
         left, copies = "stays" if len(report.copies) == 1 else "stay", counted(len(report.copies), "row")
         stay, how = ("would stay", "--with-copies") if report.dry_run else (left, "taftcache forget STORE --sample ID")
-        lines.append(f"{copies} with the very same bytes {stay}: {some(report.copies)} ({how})")
+        lines.append(f"{copies} with the very same bytes {stay}: {first_few(report.copies, 8)} ({how})")
     lines += _gone(report.destroyed, report.dropped_shards)
     if report.classes:
         lines.append(f"out of the list of classes: {', '.join(report.classes)}")

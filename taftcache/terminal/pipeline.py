@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, counted, is_component
+from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, counted, first_few, is_component
 from taftcache.terminal.console import OUT, print_notes, print_table, stacked
 from taftcache.terminal.forgetting import forgotten_lines
-from taftcache.terminal.text import certified, decides, readable_size, readable_time, some
+from taftcache.terminal.text import certified, decides, readable_size, readable_time
 
 if TYPE_CHECKING:
     from taftcache.stages.extract.appending import AppendReport
@@ -104,7 +104,7 @@ def show_init(report: InitReport) -> None:
     OUT.print(
         stacked(
             f"images   {report.images:,} of {len(report.classes)} classes, about {width} x {height} pixels",
-            f"classes  {some(report.classes, 5)}",
+            f"classes  {first_few(report.classes)}",
             f"split    {report.images - report.held_out:,} to train on in {counted(report.shards, 'shard')},"
             f" {report.held_out:,} held out to test",
             f"model    {report.backbone}{small}",

@@ -48,7 +48,7 @@ def test_a_float16_file_becomes_float32_exactly(saved):
     for name, tensor in loaded.items():
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor, state[name].half().float())
-    assert backbone.file_digest == blake3.blake3(path.read_bytes()).hexdigest()
+    assert backbone.config["file_digest"] == blake3.blake3(path.read_bytes()).hexdigest()
     assert backbone.config["loading"] == {}
     assert not backbone.model.training
     assert not any(p.requires_grad for p in backbone.model.parameters())
@@ -153,7 +153,7 @@ def test_the_bundled_backbone():
     assert all(torch.equal(stored[k].float(), v) for k, v in backbone.model.state_dict().items())
     assert cut.tokens_shape == (65, 96)
     assert backbone.config["weights"] == "bundled"
-    assert backbone.file_digest == file_digest(weights_file(BackboneSpec()))
+    assert backbone.config["file_digest"] == file_digest(weights_file(BackboneSpec()))
 
 
 def test_weights_that_are_not_there_or_not_safe(tmp_path):
@@ -240,9 +240,8 @@ def test_devices():
             resolve_device("cuda")
 
 
-def test_a_solve_on_a_mac_runs_on_its_cpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+@pytest.mark.usefixtures("mac")
+def test_a_solve_on_a_mac_runs_on_its_cpu():
     for name in ("auto", "mps"):
         assert resolve_device(name).type == "mps"
         assert float64_device(name).type == "cpu"

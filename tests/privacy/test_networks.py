@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.privacy.descent import clipped_sum
-from taftcache.privacy.network import OrdinaryNetwork, TangentNetwork, moved, right
+from taftcache.privacy.network import OrdinaryNetwork, TangentNetwork, right
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.privacy.trainer import train_privately, without_head
 from tests.privacy.making import base, descent, direction, rows
@@ -53,7 +53,7 @@ def test_the_ordinary_network_is_linearised_where_its_weights_are(train):
     wide = descent(clip=50.0, multiplier=0.0)
     total = clipped_sum(network, CrossEntropy(), delta, wide) * wide.grid.unit
 
-    named = {name: tensor.clone().requires_grad_() for name, tensor in moved(network.base, whole, delta).items()}
+    named = {name: tensor.clone().requires_grad_() for name, tensor in network.base.moved(whole, delta).items()}
     tail = network.base.tail
     logits = tail.value(tail.bind(named), torch.from_numpy(source.tokens).double()).logits
     torch.nn.functional.cross_entropy(logits, torch.from_numpy(source.labels), reduction="sum").backward()

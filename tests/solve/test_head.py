@@ -95,7 +95,7 @@ def test_a_heads_path_has_the_solution_at_every_ridge(monkeypatch, decomposed, t
     posed, ridges = problem(200, 2.0), [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
     assert has_path(posed) == decomposed
     objective = Objective(loss=posed.loss, train="head")
-    found, _ = ridge_path(posed.operator.base, posed.operator.sources, objective, ridges)
+    found = ridge_path(posed.operator.base, posed.operator.sources, objective, ridges)
     start = posed.evaluate(torch.zeros_like(found[0], dtype=torch.float64))[1].norm()
     for ridge, delta in zip(ridges, found, strict=True):
         assert replace(posed, ridge=ridge).evaluate(delta.double())[1].norm() <= tolerance * start

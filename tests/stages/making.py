@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.model.component import read_base, read_component
 from taftcache.recipe import Recipe, parse_recipe
-from taftcache.stages.train import record
 from tests.cache.making import tree
 
 __all__ = [
@@ -57,7 +57,7 @@ def settings(store: FeatureStore, train: str = "head", **privacy: Any) -> Recipe
 def deltas(path: Path) -> dict[str, torch.Tensor]:
     """Δw of every component and model."""
     with FeatureStore(path) as store:
-        base = read_base(store, record.adopt(store, None).tangent)
+        base = read_base(store, recorded_recipe(store).tangent)
         names = [n for n in store.objects() if n.startswith(("components/", "models/"))]
         return {n: read_component(store, n, base).delta for n in names}
 

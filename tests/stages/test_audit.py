@@ -18,9 +18,9 @@ from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.manifest import Manifest
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError, RecipeError, StaleStore
 from taftcache.model.component import Component, put_component, read_base, read_component
-from taftcache.stages.train.record import adopt
 from tests.keys import make_key
 from tests.stages.making import open_store, tree
 
@@ -84,7 +84,7 @@ def keep_object(name: str, place: str | None = None) -> Callable:
 
 def keep_mean(store: FeatureStore, before: Path, sample: str) -> None:
     """A mean of old numbers that says it is of the present members."""
-    base = read_base(store, adopt(store, None).tangent)
+    base = read_base(store, recorded_recipe(store).tangent)
     mean = read_component(store, "models/mean", base)
     delta = mean.delta + 1e-6
     with store.transaction() as change:
@@ -122,7 +122,7 @@ def keep_id_in_recipe(store: FeatureStore, before: Path, sample: str) -> None:
 
 
 def keep_id_in_component(store: FeatureStore, before: Path, sample: str) -> None:
-    base = read_base(store, adopt(store, None).tangent)
+    base = read_base(store, recorded_recipe(store).tangent)
     component = read_component(store, "components/000", base)
     noisy = Component(component.base_digest, component.layout, component.delta, {**component.meta, "last": sample})
     with store.transaction() as change:
@@ -161,7 +161,7 @@ def forge_receipt(store: FeatureStore, before: Path, sample: str) -> None:
 
 def forge_certificate(store: FeatureStore, before: Path, sample: str) -> None:
     """A component that is further from its optimum than it says."""
-    base = read_base(store, adopt(store, None).tangent)
+    base = read_base(store, recorded_recipe(store).tangent)
     c = read_component(store, "components/001", base)
     with store.transaction() as change:
         put_component(change, "components/001", Component(c.base_digest, c.layout, 1.001 * c.delta, c.meta))
@@ -169,7 +169,7 @@ def forge_certificate(store: FeatureStore, before: Path, sample: str) -> None:
 
 def keep_dual(store: FeatureStore, before: Path, sample: str) -> None:
     """Dual vectors that still have a row for the sample, in a model that is current otherwise."""
-    base = read_base(store, adopt(store, None).tangent)
+    base = read_base(store, recorded_recipe(store).tangent)
     exact = read_component(store, "models/exact", base)
     rows = sum(shard.rows for shard in store.shards)
     with store.transaction() as change:
@@ -178,7 +178,7 @@ def keep_dual(store: FeatureStore, before: Path, sample: str) -> None:
 
 def mix_dual(store: FeatureStore, before: Path, sample: str) -> None:
     """Dual vectors that are not the model's, as many as there are rows."""
-    base = read_base(store, adopt(store, None).tangent)
+    base = read_base(store, recorded_recipe(store).tangent)
     exact = read_component(store, "models/exact", base)
     rows = sum(shard.rows for shard in store.shards)
     with store.transaction() as change:

@@ -11,6 +11,7 @@ import torch
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, FormatError, RecipeError, StoreWriteError
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.model.meta import meta_of
@@ -27,7 +28,7 @@ def asking(store: FeatureStore, **values):
 
 
 def component(store: FeatureStore, name: str) -> Component:
-    return read_component(store, name, read_base(store, record.adopt(store, None).tangent))
+    return read_component(store, name, read_base(store, recorded_recipe(store).tangent))
 
 
 @pytest.mark.parametrize("weights", [{"000": 1.5, "001": -0.5}, {"components/000": 0.1, "001": 0.9}, "rows"])
@@ -63,7 +64,7 @@ def test_exact_is_the_optimum_over_all_rows_wherever_it_starts(store):
         assert report.certificate["rows"] == sum(s.rows for s in opened.shards)
         assert report.moved > 1000 * report.certificate["distance_bound"]
         exact = component(opened, "models/exact")
-        base = read_base(opened, record.adopt(opened, None).tangent)
+        base = read_base(opened, recorded_recipe(opened).tangent)
         zero = minimised(base, opened.shards, RSL(kappa=15.0), 1e-3, tolerance=1e-10).value
         bound = exact.meta["certificate"]["distance_bound"]
         assert (exact.delta - zero).norm().item() <= 1.01 * bound + 1e-9

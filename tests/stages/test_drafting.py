@@ -201,7 +201,7 @@ def test_classes_that_cannot_be_learned_are_named(place):
     assert report.held_out > 5
     (note,) = report.notes
     assert f"{report.held_out} classes of 30 held out without an image to train on" in note
-    assert note.endswith(", …")
+    assert note.endswith(f" and {report.held_out - 5} more")
     assert taftcache.init_recipe(file, force=True, overrides=["data.held_out=0"]).notes == []
     split = ["test" if k < 3 else "train" for k in range(30)]
     label = ["new" if k == 0 else f"class {k % 2}" for k in range(30)]

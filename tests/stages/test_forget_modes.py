@@ -12,6 +12,7 @@ import torch
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
+from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError, StoreError, UnknownSample
 from taftcache.model.component import read_base, read_component
 from taftcache.model.composition import compose
@@ -303,7 +304,7 @@ def test_commands(exact, tmp_path, capsys):
 def test_the_mean_of_copies_is_the_component(exact):
     now = deltas(exact)
     with FeatureStore(exact) as store:
-        base = read_base(store, record.adopt(store, None).tangent)
+        base = read_base(store, recorded_recipe(store).tangent)
         one = read_component(store, "components/000", base)
     assert torch.allclose(compose({"a": one, "b": one}).delta, now["components/000"], rtol=0, atol=1e-15)
 

@@ -25,6 +25,15 @@ EXACT = {"compose": {"mode": "exact"}}
 FEW = {"data": {"source": "digits", "limit": 30}}
 
 
+@pytest.fixture
+def sampled(monkeypatch):
+    """Solves are under the inverse of a sample's curvature, as where rows are many."""
+    for limit in ("dual.LARGEST_KERNEL", "class_kernel.LARGEST_LOGITS"):
+        monkeypatch.setattr(f"taftcache.solve.inverses.{limit}", 0)
+    monkeypatch.setattr("taftcache.solve.inverses.sampled.LEAST_ROWS", 2)
+    monkeypatch.setattr("taftcache.solve.inverses.sampled._count", lambda problem: 256)
+
+
 @pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
 def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
     cold = shutil.copytree(exact, tmp_path / "cold")
@@ -124,12 +133,8 @@ def test_a_cold_solve_after_a_warm_one_chooses_no_ridge_again(tmp_path, monkeypa
 
 
 @pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
-def test_a_warm_solve_that_gave_up_is_solved_cold_until_it_decides(tmp_path, monkeypatch):
+def test_a_warm_solve_that_gave_up_is_solved_cold_until_it_decides(sampled, tmp_path, monkeypatch):
     """Whatever the recipe's tolerance: the request was for a certificate that decides."""
-    for limit in ("dual.LARGEST_KERNEL", "class_kernel.LARGEST_LOGITS"):
-        monkeypatch.setattr(f"taftcache.solve.inverses.{limit}", 0)
-    monkeypatch.setattr("taftcache.solve.inverses.sampled.LEAST_ROWS", 2)
-    monkeypatch.setattr("taftcache.solve.inverses.sampled._count", lambda problem: 256)
     monkeypatch.setattr("taftcache.stages.forget.remaking.resolve_warm", lambda *given: Warm(passes=7, failure="why"))
     taftcache.run(recipe(tmp_path / "store", solver={"tolerance": 1e-2}, **EXACT, **FEW))
     with open_store(tmp_path / "store") as store:
@@ -140,12 +145,8 @@ def test_a_warm_solve_that_gave_up_is_solved_cold_until_it_decides(tmp_path, mon
 
 
 @pytest.mark.law("What was trained by a recipe that names no tolerance has receipts that decide")
-def test_without_a_tolerance_receipts_decide(tmp_path, monkeypatch):
+def test_without_a_tolerance_receipts_decide(sampled, tmp_path, monkeypatch):
     """Under a sample of many rows, at 10⁻² of the gradient, they would not."""
-    for limit in ("dual.LARGEST_KERNEL", "class_kernel.LARGEST_LOGITS"):
-        monkeypatch.setattr(f"taftcache.solve.inverses.{limit}", 0)
-    monkeypatch.setattr("taftcache.solve.inverses.sampled.LEAST_ROWS", 2)
-    monkeypatch.setattr("taftcache.solve.inverses.sampled._count", lambda problem: 256)
     monkeypatch.setattr("taftcache.recipe.SolverSpec.relative", 1e-2)
     ran = taftcache.run(recipe(tmp_path / "store", **EXACT, **FEW))
     trained = [c for name, c in ran.train.certificates.items() if name != "models/head"]

@@ -13,6 +13,7 @@ import torch
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
+from taftcache.consent import recorded_recipe
 from taftcache.errors import SolveError, StoreError, UnknownSample
 from taftcache.model.component import read_base, read_component
 from taftcache.objective.objective import Objective
@@ -26,7 +27,6 @@ from taftcache.stages.look.inspection import inspect_sample
 from taftcache.stages.look.leaving import ModelParts, moved_by_each
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.progress import Silent
-from taftcache.stages.train import record
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from taftcache.view.asked.leaving import without_row
@@ -41,7 +41,7 @@ RIDGE = 1e-3
 def problem(finished):
     """One shard's base, rows and a direction: the gradient of one held-out row's logit."""
     with FeatureStore(finished) as store:
-        base = read_base(store, record.adopt(store, None).tangent)
+        base = read_base(store, recorded_recipe(store).tangent)
         shard, held = store.shard("001"), store.held_out
         rows = ArrayRows(shard.tokens(slice(0, 20)), shard.labels[:20])
         query = ArrayRows(held.tokens(slice(0, 1)), held.labels[:1])
@@ -124,7 +124,7 @@ def test_a_sample_is_compared_with_having_forgotten_it(finished, tmp_path):
     with FeatureStore(finished) as store:
         sample = store.shard("000").sample_ids[5]
         told = taftcache.sample_influence(store, sample)
-        base = read_base(store, record.adopt(store, None).tangent)
+        base = read_base(store, recorded_recipe(store).tangent)
         before = read_component(store, "models/mean", base).delta
     assert told.own_logit_without < told.own_logit
     assert told.held_out > 0
@@ -168,7 +168,7 @@ def test_a_query_names_the_samples_that_moved_it(finished, tmp_path):
         (first, *_) = report.samples
         told = taftcache.sample_influence(store, first["sample"])
         assert told.shard == first["shard"]
-        base = read_base(store, record.adopt(store, None).tangent)
+        base = read_base(store, recorded_recipe(store).tangent)
         shard, row = store.locate(query)
         few = ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1])
         mean = read_component(store, "models/mean", base)

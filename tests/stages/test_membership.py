@@ -12,9 +12,9 @@ from torch import Tensor
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.model.component import read_base, read_component
 from taftcache.objective.rsl import RSL
-from taftcache.stages.train import record
 from taftcache.tangent.operator import TangentOperator
 from tests.stages.making import open_store, recipe
 
@@ -29,7 +29,7 @@ class Rows:
 
     def __init__(self, path: Path) -> None:
         with FeatureStore(path) as store:
-            self.base = read_base(store, record.adopt(store, None).tangent)
+            self.base = read_base(store, recorded_recipe(store).tangent)
             self.ids = store.sample_ids()
             operator = TangentOperator(self.base, store.shards, trained=self.base.head_layout, dtype=torch.float64)
             blocks = list(operator.blocks())

@@ -11,11 +11,11 @@ from PIL import Image
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import UnreadableImage
 from taftcache.model.component import read_base, read_component
 from taftcache.model.predictor import Alike, TangentModel
 from taftcache.stages.look import prediction
-from taftcache.stages.train.record import adopt
 from taftcache.tangent.operator import TangentOperator
 from taftcache.terminal.pipeline import show_predict
 from tests.stages.making import open_store, recipe
@@ -24,7 +24,7 @@ from tests.stages.making import open_store, recipe
 def from_cache(path: Path, name: str) -> tuple[list[str], torch.Tensor, torch.Tensor]:
     """Ids, labels and logits of every row, in float64 from the cached tokens."""
     with FeatureStore(path) as store:
-        base = read_base(store, adopt(store, None).tangent)
+        base = read_base(store, recorded_recipe(store).tangent)
         component = read_component(store, name, base)
         rows = [*store.shards, store.held_out]
         operator = TangentOperator(base, rows, trained=component.layout, dtype=torch.float64, memory=1 << 30)

@@ -12,6 +12,7 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError
 from taftcache.model.component import PUBLIC, Component, put_component, read_base, read_component
 from taftcache.model.folder import Description, open_model
@@ -19,7 +20,7 @@ from taftcache.names import PRIVATE, epsilon_text
 from taftcache.privacy.statement import NOT_COVERED
 from taftcache.stages.train import private_training
 from taftcache.stages.train.private_records import KEYS, read_keys
-from taftcache.stages.train.record import adopt, settings_of
+from taftcache.stages.train.record import settings_of
 from tests.keys import make_key
 from tests.seeded import SeededBits
 from tests.stages.making import open_store, settings
@@ -161,7 +162,7 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
 
 def rewritten(store: FeatureStore, name: str, **fields: Any) -> None:
     """The component with other fields in file and manifest."""
-    component = read_component(store, name, read_base(store, adopt(store, None).tangent))
+    component = read_component(store, name, read_base(store, recorded_recipe(store).tangent))
     meta = {**component.meta, **fields}
     with store.transaction() as change:
         put_component(change, name, Component(component.base_digest, component.layout, component.delta, meta))
@@ -292,7 +293,7 @@ def test_a_composition_is_proved_on_rows_that_are_not_private(private, monkeypat
 def test_a_claim_in_a_file_that_does_not_follow_is_found_and_stays(private, tmp_path):
     with open_store(private) as store:
         claim = {**store.objects()["models/mean"].meta[PRIVATE], "epsilon": 0.01, "delta": 1e-30}
-        mean = read_component(store, "models/mean", read_base(store, adopt(store, None).tangent))
+        mean = read_component(store, "models/mean", read_base(store, recorded_recipe(store).tangent))
         told = Component(mean.base_digest, mean.layout, mean.delta, {**mean.meta, PRIVATE: claim})
         with store.transaction() as change:  # in the file alone; the manifest says what it said
             change.put("models/mean", told.encode(), store.objects()["models/mean"].meta)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
@@ -168,3 +169,13 @@ def test_private_table_as_a_report(opened, monkeypatch):
 def rights(*counts):
     """Which of ten held-out rows were right, by seed."""
     return [(torch.arange(10) < count).byte() for count in counts]
+
+
+@pytest.mark.usefixtures("mac")
+def test_a_mac_makes_the_table_on_its_cpu(opened):
+    """Sums are integers that float64 carries."""
+    asked = msgspec.structs.replace(settings(opened), device="auto")
+    report = taftcache.private_table(
+        opened, asked, regimes=["layernorm"], epsilons=[8.0], seeds=[0], resets=[False], rates=[1.0]
+    )
+    assert [cell.run.network for cell in report.cells] == ["tangent", "ordinary"]

@@ -9,11 +9,12 @@ import torch
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, StoreError
 from taftcache.model.component import read_base, read_component
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.progress import Silent
-from taftcache.stages.train.record import adopt, record_recipe
+from taftcache.stages.train.record import record_recipe
 from taftcache.stages.train.solving import INTERRUPTED
 from tests.stages.making import open_store, recipe, tree, values
 
@@ -76,7 +77,7 @@ def test_rows_in_other_chunks_give_the_same_components(finished, tmp_path):
 
 def delta(path, name: str) -> torch.Tensor:
     with FeatureStore(path) as opened:
-        return read_component(opened, name, read_base(opened, adopt(opened, None).tangent)).delta
+        return read_component(opened, name, read_base(opened, recorded_recipe(opened).tangent)).delta
 
 
 @pytest.mark.law("Stage 2 needs the store alone")

@@ -82,7 +82,7 @@ def test_shards_of_few_classes_are_named(three, monkeypatch):
     assert note.startswith("shards with less than half of the 10 classes")
     assert note.endswith(": 001 (1), 002 (4)")
     assert "6 classes in one shard alone" in unseen
-    assert unseen.endswith(": 4, 5, 6, 7, 8, …")
+    assert unseen.endswith(": 4, 5, 6, 7, 8 and 1 more")
 
 
 def test_classes_that_no_judge_has_seen_are_named(tmp_path):

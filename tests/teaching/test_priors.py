@@ -84,6 +84,12 @@ def test_a_student_of_the_first_blocks_has_the_files_weights(tmp_path):
         build_student("vit_tiny_patch16_224", weights, args, WIDE, 4, 0, blocks=4)
 
 
+@pytest.mark.usefixtures("mac")
+def test_a_student_is_trained_where_there_is_float64():
+    student = build_student("vit_tiny_patch16_224", "random", VIT, WIDE, 4, 0, "auto")
+    assert student.backbone.device.type == "cpu"
+
+
 def test_a_model_without_a_sequence_of_blocks_has_no_first_ones():
     with pytest.raises(BackboneError, match=r"(?s)fewer blocks.*no sequence of blocks"):
         build_student("resnet18", "random", {}, PreprocessSpec(), 4, 0, blocks=2)

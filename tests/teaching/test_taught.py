@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Status
 from taftcache.tangent.rows import ArrayRows
 from taftcache.teaching.lasso import group_lasso, subgradient
+from taftcache.teaching.rows import taught_rows
 from taftcache.teaching.tangent_student import Teachers, certificate_at, minimise_taught
 from tests.solve.problems import N, case, dense, minimised, rows
 from tests.stages.making import commits, recipe
@@ -295,6 +297,17 @@ def test_a_component_is_solved_again_when_its_teachers_rows_change(teacher, fini
         assert taftcache.train(store, taught(path, teacher)).trained == []
         changed = taught(path, teacher, prior={"teachers": [str(teacher)], "beta": 0.1, "sparsity": 0.3})
         assert sorted(taftcache.train(store, changed).trained) == ["components/000", "components/001"]
+
+
+def test_of_what_a_teacher_lacks_only_what_it_forgot_is_called_so(teacher, tmp_path):
+    own = shutil.copytree(teacher, tmp_path / "own")
+    with FeatureStore(own, mode="a") as store:
+        gone = store.shards[0].sample_ids[0]
+        with store.transaction() as change:
+            change.erase([gone])
+            change.record({"event": "test"})
+    with pytest.raises(StoreError, match=f"has forgotten {gone}, but"):
+        taught_rows([str(own)], [SimpleNamespace(sample_ids=[gone, "digits/9999"])])
 
 
 def test_a_teacher_that_forgot_is_noticed(teacher, tmp_path):

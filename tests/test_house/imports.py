@@ -50,7 +50,7 @@ MAY_IMPORT["model"] = (
 )
 MAY_IMPORT["model"] |= {"cache.write"}
 MAY_IMPORT["teaching"] = (
-    {"errors", "objective", "recipe", "recipe_sections", "recipe_files", "backbone", "model"}
+    {"errors", "names", "objective", "recipe", "recipe_sections", "recipe_files", "backbone", "model"}
     | _STORE
     | _TANGENT
     | _SOLVE

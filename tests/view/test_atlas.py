@@ -12,13 +12,13 @@ import torch
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import StoreWriteError
 from taftcache.model.component import read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.stages.look.leaving import Without
-from taftcache.stages.train.record import adopt
 from taftcache.tangent.operator import TangentOperator
 from taftcache.view import payload
 from taftcache.view.asked.leaving import SideSolves, without_row
@@ -31,7 +31,7 @@ from tests.stages.making import recipe
 
 def exact(store, shard, without=None):
     """The problem of a shard in float64, with or without one of its rows."""
-    spec = adopt(store, None)
+    spec = recorded_recipe(store)
     base = read_base(store, spec.tangent)
     rows = shard if without is None else Without(shard, without)
     component = read_component(store, f"components/{shard.name}", base)
@@ -99,7 +99,7 @@ def test_any_shards_can_be_subtracted(atlas):
 def test_summed_logits_are_the_composed_components(atlas, out):
     """Against Δw composed first, and float64."""
     store = atlas.store
-    base = read_base(store, adopt(store, None).tangent)
+    base = read_base(store, recorded_recipe(store).tangent)
     names = [f"components/{s.name}" for s in store.shards if s.name not in out]
     whole = compose({name: read_component(store, name, base) for name in names})
     operator = TangentOperator(base, [store.held_out], trained=whole.layout, dtype=torch.float64)
@@ -187,7 +187,7 @@ def test_a_row_is_left_out_on_request_only_once(atlas):
 
 def test_the_heads_path_passes_through_the_head(atlas):
     """Closed form of one solve against one decomposition for all λ."""
-    ridge = adopt(atlas.store, None).objective.ridge
+    ridge = recorded_recipe(atlas.store).objective.ridge
     (point,) = [p for p in atlas.path if p.ridge == pytest.approx(ridge)]
     meta = atlas.store.objects()["models/head"].meta
     assert point.norm == pytest.approx(meta["norm"], rel=1e-6)

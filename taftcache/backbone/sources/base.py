@@ -78,14 +78,14 @@ _SKIP = 'set data.unreadable = "skip" to leave such images out and have them lis
 
 
 @contextmanager
-def decoding(id: str, otherwise: str = _SKIP) -> Iterator[None]:
+def decoding(id: str) -> Iterator[None]:
     """Whatever goes wrong within becomes the UnreadableImage of ``id``; only a lack of memory stays what it is."""
     try:
         yield
     except MemoryError:
         raise
     except Exception as error:  # decoders and HDF5 filters raise OSError, SyntaxError, struct.error and more
-        raise unreadable(id, error, otherwise) from error
+        raise unreadable(id, error) from error
 
 
 def unreadable(id: str, error: BaseException | str, otherwise: str = _SKIP) -> UnreadableImage:

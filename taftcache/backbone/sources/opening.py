@@ -16,7 +16,7 @@ from taftcache.backbone.sources.table import TableSource
 from taftcache.backbone.sources.timm_dataset import TimmSource
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError
-from taftcache.names import counted
+from taftcache.names import counted, first_few
 
 
 def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
@@ -42,7 +42,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
         only_test = sorted(set(test.classes) - set(train.classes))
         raise DataError(
             "training and test images have different classes",
-            got=f"only in training: {_some(only_train)}; only in test: {_some(only_test)}"
+            got=f"only in training: {first_few(only_train) or 'none'}; only in test: {first_few(only_test) or 'none'}"
             if only_train or only_test
             else "the same classes in another order",
             do="make the two agree",
@@ -51,7 +51,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     if shared:
         raise DataError(
             f"{counted(len(shared), 'id')} in training and in test, where each must be in one of them",
-            got=f"in both: {_some(sorted(shared))}",
+            got=f"in both: {first_few(sorted(shared))}",
             do="remove the images from one of them or give them ids of their own",
         )
     return _limited(train, spec.limit), _limited(test, spec.limit)
@@ -82,7 +82,3 @@ def _root(spec: DataSpec) -> Path | None:
 
 def _limited(source: Source, limit: int | None) -> Source:
     return source if limit is None or limit >= len(source.items) else Subset(source, limit)
-
-
-def _some(names: list[str]) -> str:
-    return (", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")) or "none"

@@ -12,13 +12,13 @@ from taftcache.cache.place.home import Home
 from taftcache.errors import IntegrityError, StoreChanged, StoreError, StoreUnreachable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One damaged object: its ``shard``, ``array`` and ``chunk`` where it has them, its ``file`` below the store."""
 
-    shard: str | None
-    array: str | None
-    chunk: int | None
+    shard: str | None = None
+    array: str | None = None
+    chunk: int | None = None
     file: str
     problem: str
 
@@ -60,6 +60,22 @@ def unreadable(root: Home, file: str, error: OSError) -> str:
     if is_changed(root):
         raise changed(root) from error
     return "it is missing"
+
+
+def read_named(root: Home, file: str, limit: int, wanted: str, by: str, shard: str | None = None) -> bytes:
+    """The bytes of a file, ``limit`` at most, whose digest is the one ``wanted`` that ``by`` ("the chain") names.
+
+    Raises:
+        IntegrityError: it is missing, cannot be read, or has another digest. FormatError: it is longer.
+        StoreUnreachable, StoreChanged: as ``unreadable`` has it.
+    """
+    try:
+        raw = root.read(file, limit)
+    except OSError as error:
+        raise Fault(shard=shard, file=file, problem=unreadable(root, file, error)).error() from None
+    if digest(raw) != wanted:
+        raise Fault(shard=shard, file=file, problem=f"its bytes do not have the digest that {by} names").error()
+    return raw
 
 
 def is_changed(root: Home) -> bool:

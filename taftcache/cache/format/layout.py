@@ -79,7 +79,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def decode(cls, raw: bytes, ref: ShardRef) -> ShardManifest:
         """Read and check one (its digest is the caller's to check): FormatError for what must be refused."""
         file = manifest_file(ref.path)
-        version = check_version(raw, FORMAT, VERSIONS, Fault(ref.name, None, None, file, "it is not JSON"))
+        version = check_version(raw, FORMAT, VERSIONS, Fault(shard=ref.name, file=file, problem="it is not JSON"))
         _bounded(raw, ref, file)
         made = decode_strict(raw, cls, file)
         if (made.name, made.role, made.rows) != (ref.name, ref.role, ref.rows):

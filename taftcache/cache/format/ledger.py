@@ -9,7 +9,7 @@ import msgspec
 from blake3 import blake3
 
 from taftcache.cache.format.digest import SHORT, canonical, digest, too_deep
-from taftcache.cache.format.fault import Fault, unreadable
+from taftcache.cache.format.fault import Fault, read_named
 from taftcache.cache.format.manifest import LedgerRef, Manifest
 from taftcache.cache.place.home import Home
 from taftcache.errors import StoreWriteError
@@ -72,7 +72,7 @@ def read_chain(root: Home, ref: LedgerRef | None) -> list[tuple[str, dict[str, A
         head = entry["previous"]
         chain.append((file, entry))
     if head:
-        raise Fault(None, None, None, entry_path(1, head), "the ledger's first entry names one before it").error()
+        raise Fault(file=entry_path(1, head), problem="the ledger's first entry names one before it").error()
     return chain[::-1]
 
 
@@ -110,25 +110,16 @@ def commitment(tombstones: Iterable[str]) -> dict[str, Any]:
 
 def read_key(root: Home, manifest: Manifest) -> bytes:
     """The tombstones' key, verified."""
-    try:
-        key = root.read(KEY_FILE, KEY_BYTES)
-    except OSError as error:
-        raise Fault(None, None, None, KEY_FILE, unreadable(root, KEY_FILE, error)).error() from None
-    if len(key) != KEY_BYTES or digest(key) != manifest.tombstone_key:
-        raise Fault(None, None, None, KEY_FILE, "its bytes do not have the digest that the root manifest names").error()
+    key = read_named(root, KEY_FILE, KEY_BYTES, manifest.tombstone_key, "the root manifest")
+    if len(key) != KEY_BYTES:
+        raise Fault(file=KEY_FILE, problem=f"it has {len(key)} bytes, a key has {KEY_BYTES}").error()
     return key
 
 
 def _entry(root: Home, file: str, head: str, seq: int) -> dict[str, Any]:
-    try:
-        raw = root.read(file, MAX_ENTRY_BYTES)
-    except OSError as error:
-        raise Fault(None, None, None, file, unreadable(root, file, error)).error() from None
-    if digest(raw) != head:
-        raise Fault(None, None, None, file, "its bytes do not have the digest that the chain names").error()
-    entry = _decoded(raw, seq)
+    entry = _decoded(read_named(root, file, MAX_ENTRY_BYTES, head, "the chain"), seq)
     if entry is None:
-        raise Fault(None, None, None, file, "it is no ledger entry of that number").error()
+        raise Fault(file=file, problem="it is no ledger entry of that number").error()
     return entry
 
 

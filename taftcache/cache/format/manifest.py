@@ -191,12 +191,12 @@ class Manifest:
 
         Its parts are read from the store at ``home`` when they are asked for.
         """
-        version = check_version(raw, FORMAT, VERSIONS, Fault(None, None, None, FILE, "it is not JSON"))
+        version = check_version(raw, FORMAT, VERSIONS, Fault(file=FILE, problem="it is not JSON"))
         # The canonical text without its digest is what the digest is of: nothing is decoded before that is so. The
         # first match is the manifest's own: only classes come before it, and texts in JSON have no bare quotes.
         own = _OWN_DIGEST.search(raw)
         if own is None or digest_without(raw, *own.span()) != own[1].decode():
-            raise Fault(None, None, None, FILE, "its contents do not have the digest it carries").error()
+            raise Fault(file=FILE, problem="its contents do not have the digest it carries").error()
         _bounded(raw)
         text = decode_strict(raw, _First, FILE) if version == 1 else decode_strict(raw, _Second, FILE)
         _check(text)

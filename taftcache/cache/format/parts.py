@@ -80,7 +80,7 @@ class Part:
             raise StoreError(f"cannot read {self.ref.path}: its manifest was read without its store")
         raw, problem = self._read(self._home)
         if problem:
-            raise Fault(None, None, None, self.ref.path, problem).error()
+            raise Fault(file=self.ref.path, problem=problem).error()
         decode(self.kind, raw, self.ref)
         return raw
 
@@ -114,7 +114,7 @@ class Part:
             raise
         except StoreError as error:
             problem = problem_of(error)
-        return Fault(None, None, None, self.ref.path, problem) if problem else None
+        return Fault(file=self.ref.path, problem=problem) if problem else None
 
     def _read(self, home: Home) -> tuple[bytes, str]:
         """The file's bytes, and what is wrong with them."""

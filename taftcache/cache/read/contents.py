@@ -129,7 +129,7 @@ def read_manifest(root: Home) -> Manifest:
     except FileNotFoundError:
         raise no_store(root.path) from None
     except OSError as error:
-        raise Fault(None, None, None, FILE, unreadable(root, FILE, error)).error() from None
+        raise Fault(file=FILE, problem=unreadable(root, FILE, error)).error() from None
     root.opened = digest(raw)
     try:
         return Manifest.decode(raw, root)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from taftcache.cache.format import encoding, layout
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.encoding import Chunk
-from taftcache.cache.format.fault import Fault, problem_of, unreadable
+from taftcache.cache.format.fault import Fault, problem_of, read_named, unreadable
 from taftcache.cache.format.layout import FileRef, ShardManifest
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.place.home import Home
@@ -75,14 +75,7 @@ class Shard:
     @cached_property
     def listing(self) -> ShardManifest:
         """The shard manifest alone: what files there are, while nothing is known of them yet."""
-        file = self.manifest_file
-        try:
-            raw = self._root.read(file, layout.MAX_BYTES)
-        except OSError as error:
-            raise Fault(self.name, None, None, file, unreadable(self._root, file, error)).error() from None
-        if digest(raw) != self.digest:
-            problem = "its bytes do not have the digest that the root manifest names"
-            raise Fault(self.name, None, None, file, problem).error()
+        raw = read_named(self._root, self.manifest_file, layout.MAX_BYTES, self.digest, "the root manifest", self.name)
         return ShardManifest.decode(raw, self._ref)
 
     @property
@@ -333,7 +326,7 @@ class Shard:
 
     def _fault(self, name: str, problem: str) -> Fault:
         array, chunk = _place(name)
-        return Fault(self.name, array, chunk, f"{self.at}/{name}", problem)
+        return Fault(shard=self.name, array=array, chunk=chunk, file=f"{self.at}/{name}", problem=problem)
 
 
 class _Ahead:

@@ -38,7 +38,7 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
             raise
         except StoreError as error:
             # without the shard manifest nothing else of the shard can be judged
-            faults.append(Fault(shard.name, None, None, shard.manifest_file, problem_of(error)))
+            faults.append(Fault(shard=shard.name, file=shard.manifest_file, problem=problem_of(error)))
     parts = [part for path, part in named.parts().items() if path in named.files()]
     total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values()) + sum(p.ref.size for p in parts)
     done = 0
@@ -70,7 +70,7 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
     except StoreUnreachable:
         raise
     except StoreError as error:
-        faults.append(Fault(None, None, None, "ledger", problem_of(error)))
+        faults.append(Fault(file="ledger", problem=problem_of(error)))
     return faults
 
 
@@ -81,11 +81,11 @@ def _root_faults(root: Home, named: Manifest) -> list[Fault]:
         if named.text() != raw and Manifest.decode(raw).digest != named.digest:
             raise changed(root)
     except OSError as error:
-        return [Fault(None, None, None, FILE, unreadable(root, FILE, error))]
+        return [Fault(file=FILE, problem=unreadable(root, FILE, error))]
     except StoreUnreachable:
         raise
     except StoreError as error:
-        return [Fault(None, None, None, FILE, problem_of(error))]
+        return [Fault(file=FILE, problem=problem_of(error))]
     return []
 
 
@@ -106,13 +106,13 @@ def _read(root: Home, ref: ObjectRef) -> tuple[Fault | None, bytes]:
     try:
         raw = root.read(ref.path, ref.size)
     except OSError as error:
-        return Fault(None, None, None, ref.path, unreadable(root, ref.path, error)), b""
+        return Fault(file=ref.path, problem=unreadable(root, ref.path, error)), b""
     except StoreUnreachable:
         raise
     except StoreError as error:
-        return Fault(None, None, None, ref.path, problem_of(error)), b""
+        return Fault(file=ref.path, problem=problem_of(error)), b""
     if len(raw) != ref.size or digest(raw) != ref.digest:
-        return Fault(None, None, None, ref.path, "its bytes do not have the digest that the root manifest names"), b""
+        return Fault(file=ref.path, problem="its bytes do not have the digest that the root manifest names"), b""
     return None, raw
 
 
@@ -122,11 +122,27 @@ def _consistent(shard: Shard, classes: int, seen: set[str]) -> list[Fault]:
     file = shard.manifest_file
     found = []
     if labels.min() < 0 or labels.max() >= classes:
-        found.append(Fault(shard.name, "labels", 0, f"{shard.at}/labels/c.0", "a label is outside the classes"))
+        found.append(
+            Fault(
+                shard=shard.name,
+                array="labels",
+                chunk=0,
+                file=f"{shard.at}/labels/c.0",
+                problem="a label is outside the classes",
+            )
+        )
     if len(set(ids)) != len(ids) or seen & set(ids):
-        found.append(Fault(shard.name, "sample_id", 0, f"{shard.at}/sample_id/c.0", "a sample id comes twice"))
+        found.append(
+            Fault(
+                shard=shard.name,
+                array="sample_id",
+                chunk=0,
+                file=f"{shard.at}/sample_id/c.0",
+                problem="a sample id comes twice",
+            )
+        )
     seen.update(ids)
     per_class = {int(k): int((labels == k).sum()) for k in sorted(set(labels.tolist()))}
     if per_class != shard.statistics["rows_per_class"]:
-        found.append(Fault(shard.name, None, None, file, "the rows per class are not those of the labels"))
+        found.append(Fault(shard=shard.name, file=file, problem="the rows per class are not those of the labels"))
     return found

@@ -35,7 +35,7 @@ class VerifiedStore(Store):
         if key not in self._objects:
             if key.rpartition("/")[2] in _NODES:
                 return None  # a node that does not exist is no data
-            raise Fault(self._shard, None, None, key, "the shard manifest does not name it").error()
+            raise Fault(shard=self._shard, file=key, problem="the shard manifest does not name it").error()
         return prototype.buffer.from_bytes(self._read(key)[_slice(byte_range)])
 
     async def get_partial_values(

@@ -13,9 +13,10 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError, StoreError, UnreadableImage
 from taftcache.names import HELD_OUT, counted
-from taftcache.recipe import Recipe, checked_recipe, parse_recipe
+from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import (
     ImageRows,
@@ -91,7 +92,7 @@ def append(
                 f"cannot append images to {store.path}: its rows were imported",
                 do=f"taftcache append {store.path} FILE" if "scaling" in imported else "import all into a new store",
             )
-        tested = bool(recipe.data.test) == bool(parse_recipe(store.manifest.recipe, str(store.path)).data.test)
+        tested = bool(recipe.data.test) == bool(recorded_recipe(store).data.test)
         check_words(store, recipe, but=PLACES | ({"data.test"} if tested else set()))
         source, test = open_source(recipe.data)
         check_filled(store.path, source, test)

@@ -27,10 +27,10 @@ from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.consent import remember
+from taftcache.consent import recorded_recipe, remember
 from taftcache.errors import DataError, IdentityError
 from taftcache.names import CLASS, HELD_OUT, counted, is_model
-from taftcache.recipe import Recipe, checked_recipe, parse_recipe, recipe_values
+from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
@@ -141,7 +141,7 @@ def plan_record(recipe: Recipe, shards: int) -> dict[str, Any]:
 def _record_skipping(store: FeatureStore, recipe: Recipe) -> None:
     """Put into the record of an unfinished store that images are skipped from now on, if they were not before."""
     recorded = store.manifest.recipe
-    if parse_recipe(recorded, str(store.path)).data.unreadable != recipe.data.unreadable:
+    if recorded_recipe(store).data.unreadable != recipe.data.unreadable:
         with store.transaction() as change:
             change.update(recipe=recorded | {"data": recorded["data"] | {"unreadable": recipe.data.unreadable}})
 
@@ -272,7 +272,7 @@ def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) 
 
     A recipe may skip images that do not decode where the store's stopped at them: of those that it has, none was such.
     """
-    recorded = parse_recipe(store.manifest.recipe, str(store.path))  # a store of others may record anything
+    recorded = recorded_recipe(store)  # a store of others may record anything
     ours, theirs = _request(recipe_values(recorded)), _request(recipe_values(recipe))
     if recorded.data.unreadable == "stop":
         but = {*but, "data.unreadable"}

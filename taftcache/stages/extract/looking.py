@@ -16,7 +16,7 @@ from taftcache.backbone.sources.columns import is_table, read_table
 from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
 from taftcache.backbone.sources.table import SPLIT, missing_files
 from taftcache.errors import DataError, RecipeError, UnreadableImage
-from taftcache.names import counted
+from taftcache.names import counted, first_few
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")  # the first that is there is tested on
@@ -42,7 +42,7 @@ def full_path(place: Path) -> Path:
     return whole.resolve() if ".." in whole.parts else whole
 
 
-def file_for(place: Path, file: Path | str | None = None, force: bool = False) -> Path:
+def file_for(place: Path, file: Path | str | None, force: bool) -> Path:
     """Where the recipe for ``place`` is written: ``file``, or the place's name and .toml in the current folder.
 
     Known without torch, so that a slip is told at once.
@@ -89,10 +89,9 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 def check_there(place: Path, sources: Sequence[Source]) -> None:
     """DataError, naming some, where a table lists files that are not there: most are wrong paths, not lost images."""
     if missing := [id for source in sources for id in missing_files(source)]:
-        more = len(missing) - 5
         raise DataError(
             f"missing: {len(missing)} of {counted(sum(len(s.items) for s in sources), 'image')} that {place} lists",
-            got=", ".join(missing[:5]) + (f" and {more} more" if more > 0 else ""),
+            got=first_few(missing),
             do="correct the paths, or leave these images out: --set data.unreadable=skip",
         )
 

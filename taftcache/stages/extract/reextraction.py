@@ -23,7 +23,7 @@ from taftcache.errors import DataError, StoreError
 from taftcache.names import HELD_OUT
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress
 from taftcache.tangent.spec import TAIL
 
 
@@ -34,11 +34,9 @@ class Reextraction:
     trusted: whoever uses it compares digests.
     """
 
-    def __init__(
-        self, store: FeatureStore, recipe: Recipe, progress: Progress | None = None, own: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, store: FeatureStore, recipe: Recipe, progress: Progress, own: Sequence[str]) -> None:
         self._own = own  # overrides of the recipe, which its user chose
-        self._store, self._recipe, self._progress = store, same_rows(store, recipe), progress or Silent()
+        self._store, self._recipe, self._progress = store, same_rows(store, recipe), progress
 
     def members(self, shard: str) -> list[str]:
         """Ids of the samples, of the store's classes, that the plan puts into a shard and that are no row elsewhere."""

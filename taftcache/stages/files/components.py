@@ -14,12 +14,12 @@ import torch
 from taftcache.cache.format.naming import check_name
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import COMPONENTS, PRIVATE, component_of, counted
 from taftcache.stages.train.private_claims import check_claim
-from taftcache.stages.train.record import adopt
 from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
 
@@ -69,7 +69,7 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
             its claim of privacy does not follow from its noise.
     """
     name, file = component_of(name) if "/" not in (name := str(name)) else name, Path(file).expanduser()
-    component = read_component(store, name, read_base(store, adopt(store, None).tangent))
+    component = read_component(store, name, read_base(store, recorded_recipe(store).tangent))
     check_claim(store, name, component.meta)
     said = public_fields(component.meta)
     rows = _rows(said) or _rows_of_members(store, component.record)
@@ -105,7 +105,7 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
     if store.has_shard(name):
         raise RecipeError(f"cannot import a component as {name!r}: a shard has that name already", do="choose --name")
     data = _read(file)
-    recipe = adopt(store, None)
+    recipe = recorded_recipe(store)
     base = read_base(store, recipe.tangent)
     given = _decoded(file, data)
     if given.base_digest != base.digest:

@@ -13,9 +13,10 @@ from taftcache.cache.columns import Columns
 from taftcache.cache.format.plan import held_out
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, StoreError
 from taftcache.names import counted
-from taftcache.recipe import Recipe, parse_recipe, stored_at
+from taftcache.recipe import Recipe, stored_at
 from taftcache.stages.extract.appending import AppendReport, NewSamples
 from taftcache.stages.extract.filling import class_indexes
 from taftcache.stages.extract.forgotten import staying_out
@@ -94,7 +95,7 @@ def _append(given: Vectors, path: Path | str, new_shard: bool, dry: bool, progre
                 do="append vectors of the same model, or import these into a store of their own",
             )
         class_indexes(store, given.classes)
-        recipe = stored_at(store.path, parse_recipe(store.manifest.recipe, str(store.path)))
+        recipe = stored_at(store.path, recorded_recipe(store))
         rows = ImportedRows(given, None, imported["scaling"], verb="append")
         rows.check(recipe.store.dtype, progress)
         rows.check_known(store)

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import Consent
+from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import RecipeError
 from taftcache.model.folder import save_merged, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.names import PRIVATE, model_of
-from taftcache.recipe import parse_recipe
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.writing import whole, writable
@@ -98,7 +97,7 @@ def export_model(
 
 def _public_dataset(store: FeatureStore) -> str | None:
     """The name of the dataset where it is a public one; a folder's or a file's name is its owner's."""
-    data = parse_recipe(store.manifest.recipe, str(store.path)).data
+    data = recorded_recipe(store).data
     if data.source == "digits":
         return "digits"
     if data.source == "published":

@@ -8,8 +8,7 @@ from typing import Any
 
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import KINDS, SECTION, names, remember, take_back
-from taftcache.recipe import parse_recipe
+from taftcache.consent import KINDS, SECTION, names, recorded_recipe, remember, take_back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +27,7 @@ def trust(store: FeatureStore) -> TrustReport:
 
     It holds for this user, for the store at this place, and for these very names.
     """
-    recipe = parse_recipe(store.manifest.recipe, str(store.path))
+    recipe = recorded_recipe(store)
     remember(store.path, recipe, must=True)
     named = {f"{SECTION[kind]}.{key}": value for kind in KINDS for key, value in names(recipe, kind).items()}
     return TrustReport(store=store.path, named=named)

@@ -174,13 +174,7 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
         passes=passes,
         bytes=_rewritten(store, plan),
         dry_run=True,
-        notes=[
-            *_damaged_ledger(store),
-            *_imported(store, plan),
-            *_unsearched(plan),
-            *_closing(plan),
-            *_private(store, plan),
-        ],
+        notes=[*_notes(store, plan), *_private(store, plan)],
     )
 
 
@@ -203,15 +197,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
             put_component(change, name, component)
         for name in plan.destroyed:
             change.drop(name)
-        notes = [
-            *_damaged_ledger(store),
-            *_imported(store, plan),
-            *_unsearched(plan),
-            *_closing(plan),
-            *remade.notes,
-            *unknown,
-            *_forget_keys(change, store, plan),
-        ]
+        notes = [*_notes(store, plan), *remade.notes, *unknown, *_forget_keys(change, store, plan)]
         if plan.mode == "subtract" or plan.request.emptied:
             change.update(plan=plan_without(store, subtracted=plan.subtracted, dropped=len(plan.request.emptied)))
         _record(change, store, plan)
@@ -224,6 +210,11 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         bytes=size,
         notes=notes,
     )
+
+
+def _notes(store: FeatureStore, plan: ForgetPlan) -> list[str]:
+    """What the request leaves as it is, known before it is carried out."""
+    return [*_damaged_ledger(store), *_imported(store, plan), *_unsearched(plan), *_closing(plan)]
 
 
 def _damaged_ledger(store: FeatureStore) -> list[str]:

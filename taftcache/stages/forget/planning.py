@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, counted, is_component, shard_of
 from taftcache.recipe import Recipe
@@ -16,7 +17,7 @@ from taftcache.stages.forget.request import Request
 from taftcache.stages.train.checks import Weights, imported
 from taftcache.stages.train.composing import remaining_weights
 from taftcache.stages.train.private_records import KEYS
-from taftcache.stages.train.record import adopt, subtracted
+from taftcache.stages.train.record import subtracted
 
 Mode = Literal["subtract", "retrain", "resolve"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -63,7 +64,7 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: boo
     """
     _check_mode(store, request, mode)
     objects = store.objects()
-    recipe = _without_classes(adopt(store, None), store.classes, request.classes)
+    recipe = _without_classes(recorded_recipe(store), store.classes, request.classes)
     private = [name for name, ref in objects.items() if is_component(name) and PRIVATE in ref.meta]
     shards = _shards(store, request, mode)
     parts = [component_of(name) for name in shards.composed]

@@ -16,7 +16,7 @@ from taftcache.backbone.device import resolve_device
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import Consent
+from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import ArgumentError, StoreError, check_several
 from taftcache.model.card import Score
 from taftcache.model.component import Component, read_base, read_component
@@ -31,7 +31,6 @@ from taftcache.names import (
     is_model,
     model_of,
 )
-from taftcache.recipe import parse_recipe
 from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing
@@ -133,7 +132,8 @@ def evaluate(
         notes += _leaked(store, leaked(store, progress), rows)
     if probe and reason is None and best in hits:
         fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
-        against = _against(best, hits[best], hits[PROBE], fitted)
+        ahead, interval, verdict = row_verdict(hits[best], hits[PROBE])
+        against = Against(model=best, ahead=ahead, interval=interval, verdict=verdict, probe=fitted)
     whole = [name for name in names if not is_component(name)]
     return EvaluateReport(
         store=store.path,
@@ -190,7 +190,7 @@ def held_out_score(store: FeatureStore, name: str, consent: Consent | None = Non
 
 def rows_right(store: FeatureStore, name: str, rows: Shard, consent: Consent | None = None) -> NDArray[np.bool_]:
     """Which of ``rows`` [n] one model gives their own class; the errors are those of ``held_out_score``."""
-    recipe = parse_recipe(store.manifest.recipe, str(store.path))
+    recipe = recorded_recipe(store)
     base = read_base(store, recipe.tangent, consent=consent)
     return _hits(base, recipe.device, rows, {name: read_component(store, name, base)}, Silent())[name]
 
@@ -205,7 +205,7 @@ def held_out_margins(
     """
     if store.held_out is None or len(store.classes) < 2:
         return None
-    base = read_base(store, parse_recipe(store.manifest.recipe, str(store.path)).tangent, consent=consent)
+    base = read_base(store, recorded_recipe(store).tangent, consent=consent)
     component = read_component(store, name, base)
     operator = TangentOperator(base, [store.held_out], trained=component.layout, device=resolve_device(device))
     direction = operator.direction(component.delta)
@@ -221,7 +221,7 @@ def held_out_margins(
 
 
 def proven_shares(
-    rows: Shard, store: FeatureStore, settings: Settings, names: Sequence[str], progress: Progress | None = None
+    rows: Shard, store: FeatureStore, settings: Settings, names: Sequence[str], progress: Progress
 ) -> dict[str, float]:
     """By model, the share of ``rows`` whose class is provably that of the optimum, which a retrain would reach.
 
@@ -231,7 +231,7 @@ def proven_shares(
     said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
     reach = {name: distance for name in names if (distance := certified_distance(said, name)) < inf}
     shares = {}
-    with (progress or Silent()).task("prove labels", len(reach)) as task:
+    with progress.task("prove labels", len(reach)) as task:
         for name, distance in reach.items():
             component = read_component(store, name, settings.base)
             operator = TangentOperator(settings.base, [rows], trained=component.layout, dtype=torch.float64)
@@ -321,9 +321,3 @@ def changes_of(labels: NDArray[np.int32], before: NDArray[np.int32], after: NDAr
         gain_interval=interval,
         verdict=verdict,
     )
-
-
-def _against(model: str, ours: NDArray[np.bool_], theirs: NDArray[np.bool_], probe: Probe) -> Against:
-    """The two on the same rows."""
-    ahead, interval, verdict = row_verdict(ours, theirs)
-    return Against(model=model, ahead=ahead, interval=interval, verdict=verdict, probe=probe)

@@ -27,7 +27,7 @@ class PathPoint(NamedTuple):
     held_out: float | None
 
 
-def head_path(table: RowTable, scorer: Scorer, stop: Event | None = None) -> list[PathPoint]:
+def head_path(table: RowTable, scorer: Scorer, stop: Event) -> list[PathPoint]:
     """The head at every λ of ``GRID``, in two passes over the features; nothing where ``stop`` was set meanwhile.
 
     Raises:
@@ -61,7 +61,7 @@ class _Stopped(Exception):
 class _ReadOnce:
     """A shard's rows, whose memory is given back as the reading goes on; raises _Stopped once ``stop`` is set."""
 
-    def __init__(self, reader: Reader, shard: Shard, stop: Event | None) -> None:
+    def __init__(self, reader: Reader, shard: Shard, stop: Event) -> None:
         self._reader, self._shard, self._stop = reader, shard, stop
 
     @property
@@ -72,7 +72,7 @@ class _ReadOnce:
     def blocks(self, size: int, start: int = 0) -> Iterator[ArrayBlock]:
         """Blocks of ``size`` rows."""
         for k in range(start, self.rows, size):
-            if self._stop is not None and self._stop.is_set():
+            if self._stop.is_set():
                 raise _Stopped
             here = slice(k, min(k + size, self.rows))
             yield ArrayBlock(self._reader.tokens(self._shard.name, here), self._shard.labels[here])

@@ -24,6 +24,7 @@ from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.methods.head import HeadPath
 from taftcache.stages.look.inspection import private_notes, private_parts
 from taftcache.stages.look.probe import untouched_base
+from taftcache.stages.look.scoring import margins
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of, subtracted
 from taftcache.stages.train.settings import Settings
@@ -96,7 +97,7 @@ def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = Non
     else:
         method, blocks = _by_head(store, settings, progress)
     one_sided = _one_sided(store) if judges is not None else []
-    says, margins = (np.concatenate(part) for part in zip(*map(_judged, *zip(*blocks, strict=True)), strict=True))
+    says, ahead = (np.concatenate(part) for part in zip(*map(_judged, *zip(*blocks, strict=True)), strict=True))
     ids = [
         (name, shard.name, k) for shard in store.shards for name, k in zip(shard.sample_ids, shard.labels, strict=True)
     ]
@@ -105,10 +106,10 @@ def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = Non
             sample=ids[n][0],
             label=store.classes[ids[n][2]],
             says=store.classes[says[n]],
-            margin=float(margins[n]),
+            margin=float(ahead[n]),
             shard=ids[n][1],
         )
-        for n in np.argsort(margins, kind="stable")[:top]
+        for n in np.argsort(ahead, kind="stable")[:top]
     ]
     return SuspectsReport(
         store=store.path,
@@ -212,8 +213,7 @@ def _by_head(
     return f"the head solved without the row (exact leave-one-out, λ = {ridge:.1e})", iter(blocks)
 
 
-def _judged(logits: Tensor, labels: Tensor) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _judged(logits: Tensor, labels: Tensor) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The class that logits [b,K] say [b], and the margin of the labels [b]."""
-    own = logits.gather(1, labels[:, None].long())[:, 0]
-    others = logits.scatter(1, labels[:, None].long(), -torch.inf).amax(1)
-    return logits.argmax(1).cpu().numpy(), (own - others).double().cpu().numpy()
+    z = logits.cpu().numpy()
+    return z.argmax(1), margins(z, labels.cpu().numpy())

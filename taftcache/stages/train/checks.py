@@ -11,10 +11,11 @@ from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.nearest import nearest
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, RecipeError, UnknownSample
 from taftcache.names import COMPONENTS, HEAD, HELD_OUT, component_of, counted, is_model, shard_of
 from taftcache.objective.named import named_loss
-from taftcache.recipe import Recipe, parse_recipe
+from taftcache.recipe import Recipe
 from taftcache.solve.minimise import has_estimate
 from taftcache.stages.extract.extraction import check_tail, check_words
 from taftcache.stages.extract.plan import PlannedShard
@@ -195,7 +196,7 @@ def orphans(store: FeatureStore, settings: Settings) -> list[str]:
 
 def _selects_the_same(store: FeatureStore, settings: Settings) -> bool:
     """Whether the store's recorded settings select the parameters that ``settings`` do."""
-    recorded = parse_recipe(store.manifest.recipe, str(store.path)).tangent
+    recorded = recorded_recipe(store).tangent
     try:
         before = select(TailConfig.from_dict(store.objects()[TAIL].meta), recorded)
     except RecipeError:  # settings that an earlier release recorded though the store cannot follow them

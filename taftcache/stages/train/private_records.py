@@ -68,7 +68,7 @@ def new_key() -> str:
     return os.urandom(16).hex()
 
 
-def put_keys(change: Transaction, store: FeatureStore, new: Mapping[str, str], lost: Collection[str] = ()) -> None:
+def put_keys(change: Transaction, store: FeatureStore, new: Mapping[str, str], lost: Collection[str]) -> None:
     """Stage ``new`` beside the keys of the private components there are but those ``lost``; others are let go."""
     stays = (ref.meta for name, ref in store.objects(COMPONENTS).items() if name not in lost)
     kept = {meta.get("key") for meta in stays if PRIVATE in meta}

@@ -370,7 +370,7 @@ def private_component(
     shard: Shard,
     tuning: Tuning,
     progress: Progress,
-    bits: Bits | None = None,
+    bits: Bits | None,
 ) -> Component:
     """Train on one shard's rows, once for each rate: the best component, its privacy statement in ``meta``."""
     recipe, base, rates = settings.recipe, settings.base, tuning.rates

@@ -8,7 +8,7 @@ from typing import Any
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.consent import refusal, remember
+from taftcache.consent import recorded_recipe, refusal, remember
 from taftcache.errors import StoreError
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE, component_of
@@ -21,15 +21,13 @@ SECTIONS = ("tangent", "objective", "prior", "solver", "compose", "privacy", "de
 """What a store's record takes over from the recipe that it is trained with."""
 
 
-def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
-    """The recipe that would be in force: the store's, with stage 2's sections of a given one. Nothing is written.
+def adopt(store: FeatureStore, recipe: Recipe) -> Recipe:
+    """The recipe that would be in force: the store's, with stage 2's sections of ``recipe``. Nothing is written.
 
     Raises:
-        IdentityError, RecipeError, CompositionError, BackboneError: the given recipe is none (``checked_recipe``), or
-        the store cannot follow it, as ``check_settings`` says.
+        IdentityError, RecipeError, CompositionError, BackboneError: it is no recipe (``checked_recipe``), or the store
+        cannot follow it, as ``check_settings`` says.
     """
-    if recipe is None:
-        return parse_recipe(store.manifest.recipe, str(store.path))
     recipe = checked_recipe(recipe)
     check_settings(store, recipe)
     return parse_recipe(recorded_values(store, recipe), str(store.path))
@@ -37,7 +35,7 @@ def adopt(store: FeatureStore, recipe: Recipe | None) -> Recipe:
 
 def settings_of(store: FeatureStore, recipe: Recipe | None = None) -> Settings:
     """The recipe that would be in force, and its base point; the errors are those of ``adopt`` and ``read_base``."""
-    adopted = adopt(store, recipe)
+    adopted = recorded_recipe(store) if recipe is None else adopt(store, recipe)
     return Settings(recipe=adopted, base=read_base(store, adopted.tangent), refusal=refusal(store, "teachers", adopted))
 
 

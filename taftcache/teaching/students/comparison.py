@@ -19,7 +19,7 @@ from taftcache.teaching.evidence import probe
 from taftcache.teaching.features import NOISE, TeacherFeatures
 from taftcache.teaching.spec import PriorName
 from taftcache.teaching.students.measurement import latency, parameters
-from taftcache.teaching.students.pages import write_page
+from taftcache.teaching.students.pages import CURVES, write_page
 from taftcache.teaching.students.students import Students, StudentSettings
 from taftcache.teaching.students.trainer import StudentOutcome
 
@@ -74,12 +74,8 @@ def compare(students: Students) -> Comparison:
     if recipe.report.latency:
         made.tables["cost"] = costs(students, made.notes)
     curves = recipe.report.curves or [own]
-    for title, key, points in (
-        ("noise features", "noise", recipe.report.noise),
-        ("labelled images of a class", "per_class", recipe.report.per_class),
-        ("times the first teacher is given", "repeat", recipe.report.repeat),
-    ):
-        if points:
+    for title, key in CURVES.items():
+        if points := getattr(recipe.report, key):
             made.tables[title] = curve(students, key, points, curves)
     made.conclusions = conclusions(made.tables)
     energies = _profile(students, found, own)

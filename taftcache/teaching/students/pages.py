@@ -19,6 +19,7 @@ CURVES = {
     "labelled images of a class": "per_class",
     "times the first teacher is given": "repeat",
 }
+"""Title of a curve's table -> what changes along it, as the recipe's [report] has it."""
 
 
 def write_page(

@@ -15,6 +15,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from taftcache.backbone.device import float64_device
 from taftcache.backbone.model import Backbone, load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source
@@ -136,7 +137,7 @@ class Students:
     def backbone(self, teacher: str) -> Backbone:
         """A teacher's whole model, as its store's recipe names it."""
         recipe = self._records[teacher]()
-        return load_backbone(recipe.backbone, recipe.preprocess, self.recipe.device)
+        return load_backbone(recipe.backbone, recipe.preprocess, float64_device(self.recipe.device))
 
     def choose(self, prior: PriorName, **changes: Any) -> BetaChoice:
         """β by accuracy on a part of the training rows that is held back; the smallest of the best, 0 among them."""
