@@ -145,12 +145,17 @@ def stored_at(place: str | Path, recipe: Recipe) -> Recipe:
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """Plain JSON values of a recipe, defaults included but for ``backbone.precision``."""
-    values: dict[str, Any] = msgspec.to_builtins(recipe)
-    asked = values["preprocess"]  # tuples as a store's JSON gives them back
-    values["preprocess"] = {name: list(v) if isinstance(v, tuple) else v for name, v in asked.items()}
+    values: dict[str, Any] = _listed(msgspec.to_builtins(recipe))
     if values["backbone"]["precision"] == "float32":  # stores from before it could be said are the same to the byte
         del values["backbone"]["precision"]
     return values
+
+
+def _listed(value: Any) -> Any:
+    """Plain values with lists for tuples, as a store's JSON gives them back."""
+    if isinstance(value, dict):
+        return {name: _listed(inner) for name, inner in value.items()}
+    return [_listed(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def parse_bytes(text: str) -> int:

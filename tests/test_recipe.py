@@ -45,7 +45,8 @@ def test_variables_in_the_places_of_stores_are_expanded(monkeypatch, tmp_path):
 def test_what_decides_the_rows_is_what_json_gives_back(section):
     """A store keeps it as JSON, and a run again compares: a tuple would be another setting."""
     said = {"input_size": [3, 48, 40], "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
-    values = recipe_values(parse_recipe({"preprocess": said}))[section]
+    shape = {"layers": (1, 1, 1, 2), "stem": {"widths": [(8, 8)]}}  # as programs write them
+    values = recipe_values(parse_recipe({"preprocess": said, "backbone": {"model_args": shape}}))[section]
     assert json.loads(json.dumps(values)) == values
 
 

@@ -19,6 +19,7 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
+from taftcache.solve.inverses.dual import kernel_inverse_fits
 from taftcache.solve.inverses.inverse import ShiftedInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import HeadPath, has_path
@@ -255,7 +256,8 @@ def _downwards(
         for ridge, delta in zip(reversed(ridges), reversed(found), strict=True):
             yield _Solved(ridge, delta, passes, more=False)
     elif span_fits(pair.exact):
-        span = SpanNewton(pair)
+        # Of few rows the directions soon span all that there is, and of a further one float32 leaves only rounding.
+        span = SpanNewton(ProblemPair(pair.exact, pair.exact) if kernel_inverse_fits(pair.exact) else pair)
         for ridge in reversed(ridges):
             yield _Solved(ridge, span.under(ridge).near(NEAR, EACH), span.passes, more=True)
     else:

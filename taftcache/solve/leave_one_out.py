@@ -8,12 +8,13 @@ and the scaled residual ρ_n = √(D_n/N) (f(x_n; Δw') − target),
 
 and a prediction j·Δw, j = J_k(x), moves by (J̃_n v)ᵀ (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ ρ_n + j·(Δw' − Δw) with v = A⁻¹ j:
 one solve and one pass for all rows, where the K×K leverages J̃_n A⁻¹ J̃_nᵀ are known. They are, exactly, for the head
-alone and where the kernel of the rows fits (there I − J̃_n A⁻¹ J̃_nᵀ = λ' [(J̃J̃ᵀ + λ'I)⁻¹]_nn). In the space of the
-rows they are those of the kernel taken apart, and J̃v = (J̃J̃ᵀ + λ'I)⁻¹J̃j is solved for there. Elsewhere they are left
-out, which is the first-order influence function. The answer says which it is.
+alone and where the kernel of the rows fits. In the space of the rows they are those of the kernel taken apart, and
+J̃v = (J̃J̃ᵀ + λ'I)⁻¹J̃j is solved for there. Elsewhere they are left out, which is the first-order influence function.
+The answer says which it is.
 
-How far Δw itself moves (``moves``) has the same two closed forms. With the kernel G = J̃J̃ᵀ, M = (G + λ'I)⁻¹, the
-scaled residuals t at Δw = 0 and s_n = M_nn⁻¹ (Mt)_n,
+With the kernel G = J̃J̃ᵀ, M = (G + λ'I)⁻¹ and the scaled residuals t at Δw = 0, Δw' = −J̃ᵀMt, ρ = λ'Mt, J̃v = MJ̃j and
+I − J̃_n A⁻¹ J̃_nᵀ = λ'M_nn. So nothing of a Δw' that was solved for enters: what is left of its ρ would be divided by λ'.
+How far Δw itself moves (``moves``) follows from the same. With s_n = M_nn⁻¹ (Mt)_n,
 
     Δw₋ₙ − Δw = J̃ᵀ(M E_n s_n + c)    with c = (G + λI)⁻¹t − Mt, the same for all rows,
 
@@ -53,7 +54,7 @@ IN_ROWS = 1e-6  # of the solve in the space of the rows, far below what estimati
 class RowInfluence:
     """How each row moved one direction: ``change`` [N] is j·(Δw₋ₙ − Δw), what taking row n out adds to j·Δw.
 
-    ``method`` is one of ``METHODS``: "closed form" is exact up to ``residual``, the relative residual of the one solve.
+    ``method`` is one of ``METHODS``: "closed form" is exact up to ``residual``, the relative residual of its solve.
     ``passes`` are those over the rows, the making of an approximate inverse not counted.
     """
 
@@ -80,8 +81,8 @@ def leave_one_out(
         sources: the rows, in the order of the answer.
         objective: with a rescaled square loss and a ridge; neither weights nor a ball.
         direction: j [P].
-        delta: Δw [P], where the solve for Δw' begins.
-        goal: of that solve.
+        delta: Δw [P], where a solve for Δw' begins.
+        goal: of that solve, where there is no closed form.
         memory: bytes in which prepared rows stay between passes.
 
     Raises:
@@ -99,6 +100,8 @@ def leave_one_out(
         raise SolveError("leaving a row out needs another beside it", got=f"rows: {N}", do="name another model")
     shrunk = replace(objective, ridge=objective.ridge * (N - 1) / N)
     problem = Problem(operator, loss, shrunk.ridge)
+    if not has_path(problem) and kernel_inverse_fits(problem):
+        return _by_kernel(problem, loss, direction, delta)
     moved = minimise(base, sources, shrunk, start=delta, goal=goal, arithmetic=Arithmetic(precision="float64"))
     root, rho = _residuals(problem, loss, moved.value)
     image, solved, method, left = _without_each(problem, direction, root, rho, goal)
@@ -119,6 +122,20 @@ def _residuals(problem: Problem, loss: RSL, delta: Tensor) -> tuple[Tensor, Tens
     return torch.cat(roots), torch.cat(residuals)
 
 
+def _by_kernel(problem: Problem, loss: RSL, direction: Tensor, delta: Tensor) -> RowInfluence:
+    """From the exact kernel, which no tolerance of a solve enters."""
+    inverse = DualInverse(problem)
+    root, t = _residuals(problem, loss, torch.zeros_like(delta))
+    sought = root * torch.cat(list(problem.operator.matvec(direction)))
+    image, dual = inverse.solve(sought), inverse.solve(t)  # MJ̃j, Mt
+    change = (image * torch.linalg.solve(inverse.own(), dual)).sum(1) - (sought * dual).sum() - direction @ delta
+    left = 0.0
+    for found, of in ((image, sought), (dual, t)):
+        off = kernel_product(problem, root, found) + problem.ridge * found - of
+        left = max(left, (off.norm() / of.norm().clamp_min(1e-300)).item())
+    return RowInfluence(change, CLOSED, left, problem.operator.passes)
+
+
 def _without_each(
     problem: Problem, direction: Tensor, root: Tensor, rho: Tensor, goal: Goal
 ) -> tuple[Tensor, Tensor, str, float]:
@@ -128,10 +145,6 @@ def _without_each(
         path = HeadPath(problem)
         v = path.inverse(direction, problem.ridge)
         return _image(problem, direction, root, v, rho / (1 - path.leverages(problem.ridge)), CLOSED)
-    if kernel_inverse_fits(problem):
-        inverse = DualInverse(problem)
-        v = inverse.apply(direction)
-        return _image(problem, direction, root, v, torch.linalg.solve(problem.ridge * inverse.own(), rho), CLOSED)
     if through_rows(problem):
         by_rows = _ByRows(problem, root)
         image, left = _image_by_rows(problem, by_rows, direction, goal)

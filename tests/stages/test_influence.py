@@ -60,7 +60,8 @@ def test_closed_form_is_solving_without_the_row(problem, train, alpha):
     unit[0, 4] = 1
     direction = operator.accumulate(None, lambda z, change, labels: unit)
     whole = minimised(base, [rows], loss, RIDGE, train=train, tolerance=1e-12)
-    found = leave_one_out(base, [rows], Objective(loss=loss, ridge=RIDGE, train=train), direction, delta=whole.value)
+    objective, loose = Objective(loss=loss, ridge=RIDGE, train=train), Goal(tolerance=1e-2)
+    found = leave_one_out(base, [rows], objective, direction, delta=whole.value, goal=loose)
     assert found.method == "closed form"
     assert found.residual < 1e-7
     moved = moves(Problem(TangentOperator(base, [rows], trained=layout, dtype=torch.float64), loss, RIDGE))
@@ -113,7 +114,9 @@ def test_passes_are_counted_once(problem, monkeypatch, train, largest):
     start = minimise(base, [counted], objective, goal=Goal(tolerance=1e-9), arithmetic=wide).value
     shrunk = replace(objective, ridge=0.1 * 19 / 20)
     counted.reads = 0
-    passes = minimise(base, [counted], shrunk, start=start, arithmetic=wide).stats["passes"]
+    passes = 0
+    if (train, largest) != ("full", None):  # under the exact kernel nothing is solved for beforehand
+        passes = minimise(base, [counted], shrunk, start=start, arithmetic=wide).stats["passes"]
     alone, counted.reads = counted.reads, 0
     # One block of rows, never kept: each pass reads them once. Kronecker factors read them for themselves.
     found = leave_one_out(base, [counted], objective, direction, delta=start, memory=0)

@@ -57,11 +57,15 @@ class DualInverse:
 
     def apply(self, vector: Tensor) -> Tensor:
         """H⁻¹ v [P]."""
-        operator, (N, K) = self._problem.operator, self._root.shape
+        operator = self._problem.operator
         image = self._root * torch.cat(list(operator.matvec(vector)))
-        solved = torch.cholesky_solve(image.T.reshape(-1, 1), self._factor).view(K, N).T
-        back = operator.accumulate(None, Given(values=self._root * solved))
+        back = operator.accumulate(None, Given(values=self._root * self.solve(image)))
         return ((vector - back) / self._problem.ridge).to(vector)
+
+    def solve(self, values: Tensor) -> Tensor:
+        """(J̃J̃ᵀ + λI)⁻¹ of ``values`` [N,K]."""
+        N, K = self._root.shape
+        return torch.cholesky_solve(values.T.reshape(-1, 1), self._factor).view(K, N).T
 
     def own(self) -> Tensor:
         """M_nn [N,K,K], what (J̃J̃ᵀ + λI)⁻¹ has of each row with itself."""
