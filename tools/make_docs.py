@@ -243,7 +243,7 @@ def _spelling(parameter: Any, allowed: list[Any]) -> str:
         return f"`{_cell(parameter.metavar or parameter.name.upper())}`"
     shown = "|".join(allowed) or parameter.metavar or parameter.opts[0].strip("-").upper()
     metavar = "" if parameter.is_flag else f" {_cell(shown)}"
-    return f"`{', '.join(parameter.opts)}{metavar}`"
+    return f"`{', '.join([*parameter.opts, *parameter.secondary_opts])}{metavar}`"
 
 
 def _meaning(parameter: Any) -> str:
@@ -251,7 +251,9 @@ def _meaning(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return text
     notes = ["required"] if parameter.required else []
-    if parameter.default is not None and not parameter.is_flag and not parameter.required:
+    if parameter.secondary_opts:
+        notes.append(f"default `{(parameter.opts if parameter.default else parameter.secondary_opts)[0]}`")
+    elif parameter.default is not None and not parameter.is_flag and not parameter.required:
         notes.append(f"default `{parameter.default}`")
     return text + (f" ({', '.join(notes)})" if notes else "")
 
