@@ -113,7 +113,8 @@ def in_precision(backbone: Backbone, precision: Precision) -> Backbone:
 
 def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretrained: bool = False) -> BackboneError:
     """Why timm did not build the model ``name``: no such model or tag, weights not at hand, or arguments."""
-    got = f"{name} with {dict(model_args)}: {type(error).__name__}: {error}"
+    arguments = f" with {dict(model_args)}" if model_args else ""
+    got = f"{name}{arguments}: {type(error).__name__}: {error}"
     architecture, _, tag = name.partition(".")
     if ":" not in name and not timm.is_model(architecture):
         near = difflib.get_close_matches(architecture, timm.list_models(), n=4)
@@ -131,7 +132,7 @@ def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretra
         return BackboneError(
             f"no pretrained weights of {name} here: neither in the Hugging Face cache nor to be downloaded",
             got=got,
-            do="connect to the network once, or give weights as a local .safetensors file",
+            do="connect to the network once, or name a file: init --weights FILE.safetensors, in a recipe backbone.weights",
         )
     return BackboneError(f"timm cannot build the model {name}", got=got, do="correct backbone.model_args")
 
