@@ -65,7 +65,7 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = (), needs: Sequence
     """Read a TOML recipe and apply ``section.key=value`` overrides.
 
     Args:
-        path: a file, or the name of a recipe that comes along (``quickstart``).
+        path: a file, or the name of a bundled recipe (``quickstart``).
         needs: sections that must be said, by the file or an override; none of them is guessed.
 
     Raises:

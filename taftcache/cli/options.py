@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """Names of recipes that come along and TOML files here, for the shell."""
+    """Names of bundled recipes and of TOML files here, for the shell."""
     here = sorted(str(path) for path in Path().glob("*.toml"))
     return [name for name in [*bundled_recipes(), *here] if name.startswith(incomplete)]
 
@@ -54,7 +54,7 @@ RecipePath = Annotated[
     Path,
     typer.Argument(
         metavar="RECIPE",
-        help="a recipe: a TOML file, or the name of one that comes along",
+        help="a recipe: a TOML file, or the name of a bundled one",
         autocompletion=complete_recipe,
     ),
 ]

@@ -43,7 +43,7 @@ def load_teaching(path: str | Path, overrides: Iterable[str] = ()) -> TeachingRe
     """Read a TOML recipe that names teachers and apply ``section.key=value`` overrides.
 
     Args:
-        path: a file, or the name of a recipe that comes along (``teach/quick``).
+        path: a file, or the name of a bundled recipe (``teach/quick``).
 
     Raises:
         RecipeError: as ``load_recipe``, of [data] and [student]; also no teacher, or two of one name.
