@@ -66,7 +66,7 @@ def load_backbone(
         raise BackboneError(
             f"no model is named for the weights {path}, which do not say it",
             got=str(path),
-            do="set model to the timm name, for example 'deit_tiny_patch16_224'",
+            do="give the timm name (init --model, in a recipe backbone.model), for example 'deit_tiny_patch16_224'",
         )
     else:
         name = spec.model
@@ -132,7 +132,7 @@ def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretra
         return BackboneError(
             f"no pretrained weights of {name} here: neither in the Hugging Face cache nor to be downloaded",
             got=got,
-            do="connect to the network once, or name a file: init --weights FILE.safetensors, in a recipe backbone.weights",
+            do="connect to the network once, or name a .safetensors file (init --weights, or backbone.weights)",
         )
     return BackboneError(f"timm cannot build the model {name}", got=got, do="correct backbone.model_args")
 

@@ -80,7 +80,7 @@ class _Commands(TyperGroup):
             self._refuse(error)
         except BrokenPipeError as error:  # typer would end with a code that says nothing
             self._unwritten(error)
-        except (MemoryError, RuntimeError, ImportError) as error:  # torch's allocators raise the second, its loading the last
+        except (MemoryError, RuntimeError, ImportError) as error:  # torch: as it computes, as it loads
             if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
                 raise
             complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}", f"  try: {LESS}")

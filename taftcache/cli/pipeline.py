@@ -372,7 +372,7 @@ def predict(
     store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or an exported model's")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files")],
     model: Model = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="classes to show for each image")] = 3,
+    top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="classes to show for each image")] = 3,
     device: Device = None,
     weights: Weights = None,
     allow_hub: AllowHub = False,

@@ -102,7 +102,9 @@ def test_a_mended_image_goes_where_it_was_left_out(tmp_path, folder, store, new_
 
 
 def test_what_still_does_not_decode_is_said_beside_what_was_added(capsys):
-    report = AppendReport(store="store", root_before="a", root_digest="b", added={"000": 1}, known=3, unread=2, images=1)
+    report = AppendReport(
+        store="store", root_before="a", root_digest="b", added={"000": 1}, known=3, unread=2, images=1
+    )
     show_append(report)
     said = " ".join(capsys.readouterr().out.split())
     assert "2 samples skipped before, and not to be read now either" in said
