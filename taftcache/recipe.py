@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -75,6 +76,8 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = (), needs: Sequence
     values = read_toml(path)
     values.setdefault("name", Path(path).stem)
     values = apply_overrides(values, overrides)
+    if {"teachers", "student"} <= values.keys():
+        raise RecipeError(f"{path} teaches a student, which is not a run", do=f"taftcache teach {shlex.quote(str(path))}")
     recipe = parse_recipe(values, str(path))
     check_sections(values, needs, path)
     return recipe
