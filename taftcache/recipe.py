@@ -77,7 +77,9 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = (), needs: Sequence
     values.setdefault("name", Path(path).stem)
     values = apply_overrides(values, overrides)
     if {"teachers", "student"} <= values.keys():
-        raise RecipeError(f"{path} teaches a student, which is not a run", do=f"taftcache teach {shlex.quote(str(path))}")
+        raise RecipeError(
+            f"{path} is not to be run: it is for a student", do=f"taftcache teach {shlex.quote(str(path))}"
+        )
     recipe = parse_recipe(values, str(path))
     check_sections(values, needs, path)
     return recipe
