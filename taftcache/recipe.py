@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -65,7 +66,7 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = (), needs: Sequence
     """Read a TOML recipe and apply ``section.key=value`` overrides.
 
     Args:
-        path: a file, or the name of a recipe that comes along (``quickstart``).
+        path: a file, or the name of a bundled recipe (``quickstart``).
         needs: sections that must be said, by the file or an override; none of them is guessed.
 
     Raises:
@@ -75,6 +76,10 @@ def load_recipe(path: str | Path, overrides: Iterable[str] = (), needs: Sequence
     values = read_toml(path)
     values.setdefault("name", Path(path).stem)
     values = apply_overrides(values, overrides)
+    if {"teachers", "student"} <= values.keys():
+        raise RecipeError(
+            f"{path} is not to be run: it is for a student", do=f"taftcache teach {shlex.quote(str(path))}"
+        )
     recipe = parse_recipe(values, str(path))
     check_sections(values, needs, path)
     return recipe

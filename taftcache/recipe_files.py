@@ -1,4 +1,4 @@
-"""Recipes as files: found by path, or by name among those that come along; read as plain values."""
+"""Recipes as files: found by path, or by name among the bundled ones; read as plain values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NEEDED = {
 
 
 def recipe_file(name: str | Path) -> Path:
-    """The recipe's file: the path as it is where there is one, else the recipe that comes along under that name.
+    """The recipe's file: the path as it is where there is one, else the bundled recipe of that name.
 
     A name is ``quickstart``, ``quickstart.toml`` or ``pipelines/quickstart.toml``; of a recipe in a folder
     ``published/cub200``, or the last part alone where no other has it.
@@ -56,20 +56,20 @@ def recipe_file(name: str | Path) -> Path:
             do=f"name a .toml file; taftcache init {shlex.quote(str(path))} makes one of a folder of images",
         )
     raise RecipeError(
-        f"no recipe at {path}, and none that comes along has this name",
+        f"no recipe at {path}, and no bundled one has this name",
         got=str(name),
         do=f"{did_you_mean(path)}give a path, or one of {', '.join(known)}",
     )
 
 
 def named_alike(path: Path) -> list[str]:
-    """Names of recipes that come along and that ``path`` may mean; where it is one, it means that."""
+    """Names of bundled recipes that ``path`` may mean; where it is one, it means that."""
     known, asked = bundled_recipes(), _asked(path)
     return [asked] if asked in known else [full for full in known if full.rpartition("/")[2] == asked]
 
 
 def did_you_mean(path: Path) -> str:
-    """A question with the recipe whose name is the nearest, beside ``path`` or among those that come along, or ""."""
+    """A question with the recipe whose name is the nearest, beside ``path`` or among the bundled ones, or ""."""
     beside = {file.with_suffix("").as_posix(): file for file in path.parent.glob("*.toml")}
     names = difflib.get_close_matches(_asked(path), [*beside, *bundled_recipes()], n=1, cutoff=0.5)
     near = named_alike(path) or [str(beside.get(name, name)) for name in names]

@@ -16,7 +16,7 @@ from taftcache.errors import RecipeError
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_bytes, parse_recipe, recipe_values
 from taftcache.recipe_files import bundled_recipes, recipe_file
 from taftcache.stages.memory import memory_of
-from taftcache.teaching.recipe import parse_teaching
+from taftcache.teaching.recipe import load_teaching, parse_teaching
 
 DATA = {"data": {"source": "digits"}}
 
@@ -390,3 +390,17 @@ def test_overrides_beyond_all_bounds(tmp_path, value):
     path.write_text("")
     with pytest.raises(RecipeError):
         load_recipe(path, [f"store.shards={value}"])
+
+
+@pytest.mark.parametrize(
+    ("load", "name", "do"),
+    [
+        (load_recipe, "teach/quick", "taftcache teach teach/quick"),
+        (load_teaching, "quickstart", "taftcache run quickstart"),
+    ],
+)
+def test_a_recipe_of_the_other_kind_is_told_its_command(load, name, do):
+    """``taftcache run teach/quick`` advised prior.teachers."""
+    with pytest.raises(RecipeError) as caught:
+        load(name)
+    assert caught.value.do == do

@@ -64,7 +64,7 @@ def load_backbone(
         raise BackboneError(
             f"no model is named for the weights {path}, which do not say it",
             got=str(path),
-            do="set model to the timm name, for example 'deit_tiny_patch16_224'",
+            do="give the timm name (init --model, in a recipe backbone.model), for example 'deit_tiny_patch16_224'",
         )
     else:
         name = spec.model
@@ -111,7 +111,8 @@ def in_precision(backbone: Backbone, precision: Precision) -> Backbone:
 
 def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretrained: bool = False) -> BackboneError:
     """Why timm did not build the model ``name``: no such model or tag, weights not at hand, or arguments."""
-    got = f"{name} with {dict(model_args)}: {type(error).__name__}: {error}"
+    arguments = f" with {dict(model_args)}" if model_args else ""
+    got = f"{name}{arguments}: {type(error).__name__}: {error}"
     architecture, _, tag = name.partition(".")
     if ":" not in name and not timm.is_model(architecture):
         near = difflib.get_close_matches(architecture, timm.list_models(), n=4)
@@ -129,7 +130,7 @@ def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretra
         return BackboneError(
             f"no pretrained weights of {name} here: neither in the Hugging Face cache nor to be downloaded",
             got=got,
-            do="connect to the network once, or give weights as a local .safetensors file",
+            do="connect to the network once, or name a .safetensors file (init --weights, or backbone.weights)",
         )
     return BackboneError(f"timm cannot build the model {name}", got=got, do="correct backbone.model_args")
 

@@ -34,7 +34,8 @@ UsageError: Any = typer.BadParameter.__base__
 UNWRITTEN = StoreWriteError.exit_code
 AGAIN = 2  # times that a command begins anew where another process committed meanwhile
 EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
-NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory")
+NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
+LESS = "end other programs; run and train need less with --set solver.memory=0B"
 EXHAUSTED_CODE = 137  # as where the system ends a process for it
 
 
@@ -79,11 +80,11 @@ class _Commands(TyperGroup):
             self._refuse(error)
         except BrokenPipeError as error:  # typer would end with a code that says nothing
             self._unwritten(error)
-        except (MemoryError, RuntimeError) as error:  # torch's allocators raise the latter
+        except (MemoryError, RuntimeError, ImportError) as error:  # torch: as it computes, as it loads
             if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
                 raise
-            complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}")
-            self._report("MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error)
+            complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}", f"  try: {LESS}")
+            self._report("MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error, do=LESS)
             sys.exit(EXHAUSTED_CODE)
 
     def _interrupted(self) -> NoReturn:

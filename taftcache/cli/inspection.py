@@ -63,10 +63,13 @@ def inspect(
     ] = False,
     outliers: Annotated[bool, typer.Option("--outliers", help="rows far from all others, the farthest first")] = False,
     top: Annotated[
-        int | None, typer.Option("--top", min=1, help="rows that these three list; 20 by default", show_default=False)
+        int | None, typer.Option("--top", min=1, metavar="N", help="rows that these three list; 20 by default")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option("--threshold", help="the least similarity of --duplicates; 0.95 by default")
+        float | None,
+        typer.Option(
+            "--threshold", metavar="SIMILARITY", help="the least similarity of --duplicates, up to 1; 0.95 by default"
+        ),
     ] = None,
     curvature: Annotated[
         bool, typer.Option("--curvature", help="how curved the objectives of the solved models are")
@@ -148,7 +151,7 @@ def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_j
 @commands.command()
 def view(
     store: StorePath,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0 takes a free one")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page in a browser")] = True,
     images: Images = None,
     against: Annotated[
@@ -225,7 +228,7 @@ def influence(
         typer.Option("--query", metavar="IMAGE|ID", help="which training samples moved its prediction most"),
     ] = None,
     model: Model = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="samples to list")] = 10,
+    top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="samples to list")] = 10,
     weights: Weights = None,
     allow_hub: AllowHub = False,
     as_json: Json = False,

@@ -83,7 +83,9 @@ def export_component(
 def import_component(
     store: StorePath,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a component's file")],
-    name: Annotated[str | None, typer.Option("--name", help="its name here; the file's by default")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="its name here; the file's by default")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Take in a component from a file.

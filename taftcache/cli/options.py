@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """Names of recipes that come along and TOML files here, for the shell."""
+    """Names of bundled recipes and of TOML files here, for the shell."""
     here = sorted(str(path) for path in Path().glob("*.toml"))
     return [name for name in [*bundled_recipes(), *here] if name.startswith(incomplete)]
 
@@ -54,7 +54,7 @@ RecipePath = Annotated[
     Path,
     typer.Argument(
         metavar="RECIPE",
-        help="a recipe: a TOML file, or the name of one that comes along",
+        help="a recipe: a TOML file, or the name of a bundled one",
         autocompletion=complete_recipe,
     ),
 ]
@@ -69,22 +69,29 @@ StorePath = Annotated[
 Target = Annotated[Path, typer.Argument(metavar="TARGET", help="a new folder, or s3://bucket/prefix")]
 Either = Annotated[Path, typer.Argument(metavar="RECIPE|STORE", help="a recipe (a TOML file, or a name), or a store")]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override one value of the recipe")
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="change one value of the recipe (repeatable)"),
 ]
 Model = Annotated[
     str | None,
     typer.Option("--model", metavar="NAME", help="models/exact, models/mean, components/000…; the best by default"),
 ]
 Device = Annotated[
-    Literal["auto", "cpu", "cuda", "mps"] | None, typer.Option("--device", help="the recipe's by default")
+    Literal["auto", "cpu", "cuda", "mps"] | None,
+    typer.Option("--device", help="where to compute; as the recipe says by default"),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=0, help="on so many processes of this machine; 0 is one a GPU, or one a core"),
+    typer.Option(
+        "--workers",
+        min=0,
+        metavar="N",
+        help="work in N processes of this machine; 0 starts one for each GPU, or else for each core",
+    ),
 ]
 Scheduler = Annotated[
     str | None,
-    typer.Option("--scheduler", metavar="ADDRESS", help="on the workers of a Dask scheduler, tcp://host:8786"),
+    typer.Option("--scheduler", metavar="ADDRESS", help="work on the workers of a Dask scheduler, tcp://host:8786"),
 ]
 Images = Annotated[
     list[Path] | None,

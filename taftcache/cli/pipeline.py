@@ -54,7 +54,7 @@ commands = typer.Typer()
 
 @commands.command()
 def demo(set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
-    """Try it: the quickstart, on data that comes along.
+    """Try it: the quickstart, on data already installed.
 
     scikit-learn's 1,797 digits through a small network trained on CIFAR-10: cached, trained in four shards, added up
     and measured; then one sample is forgotten. It takes less than a minute, and 35 MB in stores/quickstart.
@@ -372,7 +372,7 @@ def predict(
     store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or an exported model's")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files")],
     model: Model = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="classes to show for each image")] = 3,
+    top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="classes to show for each image")] = 3,
     device: Device = None,
     weights: Weights = None,
     allow_hub: AllowHub = False,

@@ -31,7 +31,11 @@ def verify(
     store: StorePath,
     root: Annotated[
         str | None,
-        typer.Option("--root", help="the root digest you noted, or its first 16 digits: finds a store rolled back"),
+        typer.Option(
+            "--root",
+            metavar="DIGEST",
+            help="the root digest you noted, or its first 16 digits: finds a store rolled back",
+        ),
     ] = None,
     repair: Annotated[
         bool,
@@ -78,7 +82,9 @@ def gc(
     dry: Annotated[bool, typer.Option("--dry-run", help="list, and remove nothing")] = False,
     work: Annotated[bool, typer.Option("--unfinished", help="interrupted extractions too")] = False,
     strange: Annotated[bool, typer.Option("--foreign", help="files too that the format knows nothing of")] = False,
-    hours: Annotated[float, typer.Option("--hours", min=0, help="in a bucket, what is younger stays")] = 24.0,
+    hours: Annotated[
+        float, typer.Option("--hours", min=0, metavar="N", help="in a bucket, what is younger stays")
+    ] = 24.0,
     as_json: Json = False,
 ) -> None:
     """Remove leftovers of crashes and interrupted copies.
@@ -127,8 +133,8 @@ def copy(
     """Copy a store to a folder or a bucket.
 
     The same bytes, the same root digest, verified on the way and at the end. A copy that was cut off goes on, and mends
-    files of the target that are damaged. Buckets need the package obstore and the usual variables (AWS_ACCESS_KEY_ID,
-    AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
+    files of the target that are damaged. Buckets need pip install 'taftcache[s3]' and the usual variables
+    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
 
     Source and target may be s3://bucket/prefix.
 
@@ -144,7 +150,7 @@ def convert(
     store: StorePath,
     target: Target,
     dtype: Annotated[Stored | None, typer.Option("--dtype", help="of the new rows")] = None,
-    chunk_rows: Annotated[str | None, typer.Option("--chunk-rows", help='rows a chunk, or "auto"')] = None,
+    chunk_rows: Annotated[str | None, typer.Option("--chunk-rows", metavar="N|auto", help="rows a chunk")] = None,
     as_json: Json = False,
 ) -> None:
     """Make a store of other dtype or chunk size.
@@ -195,7 +201,9 @@ def import_(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="the new store")],
     recipe: Annotated[
         Path | None,
-        typer.Option("--recipe", help="a recipe whose backbone made the features: its tail goes on from them"),
+        typer.Option(
+            "--recipe", metavar="RECIPE", help="a recipe whose backbone made the features: its tail goes on from them"
+        ),
     ] = None,
     vectors: VectorsName = None,
     labels: LabelsName = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +44,7 @@ def load_teaching(path: str | Path, overrides: Iterable[str] = ()) -> TeachingRe
     """Read a TOML recipe that names teachers and apply ``section.key=value`` overrides.
 
     Args:
-        path: a file, or the name of a recipe that comes along (``teach/quick``).
+        path: a file, or the name of a bundled recipe (``teach/quick``).
 
     Raises:
         RecipeError: as ``load_recipe``, of [data] and [student]; also no teacher, or two of one name.
@@ -51,6 +52,12 @@ def load_teaching(path: str | Path, overrides: Iterable[str] = ()) -> TeachingRe
     values = read_toml(path)
     values.setdefault("name", Path(path).stem)
     values = apply_overrides(values, overrides)
+    if "backbone" in values and not {"teachers", "student"} & values.keys():
+        raise RecipeError(
+            f"{path} is a recipe without teachers and a student",
+            got="[backbone]",
+            do=f"taftcache run {shlex.quote(str(path))}",
+        )
     recipe = parse_teaching(values, str(path))
     check_sections(values, ("data", "student"), path)
     return recipe

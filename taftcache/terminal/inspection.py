@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from rich.table import Table
 
 from taftcache.names import counted, ordinal, promise_text, scaling_of
 from taftcache.terminal.console import ERR, OUT, print_line, print_notes, print_table, stacked
-from taftcache.terminal.text import certified, plain_table, readable_size
+from taftcache.terminal.text import certified, plain_table, readable_size, some
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from taftcache.view.report import PageReport
 
 FEW = 5  # skipped samples that are named
+CHOSEN = (("ridge", "λ", ".1e"), ("radius", "R", "g"))
 
 
 def show_inspect(report: InspectReport) -> None:
@@ -81,10 +82,7 @@ def show_inspect(report: InspectReport) -> None:
             )  # fmt: skip
         OUT.print(table)
         _privacy(report.models)
-        for m in report.models:
-            for what, letter, form in (("ridge", "λ", ".1e"), ("radius", "R", "g")):
-                if choice := m.get(f"{what}_choice"):
-                    OUT.print(f"{m['name']}: {letter} {choice[what]:{form}} {_chosen(choice, what, form)}")
+        _chosen(report.models)
     if not report.ledger:
         OUT.print("ledger: empty")
     for e in report.ledger[-3:]:
@@ -92,11 +90,27 @@ def show_inspect(report: InspectReport) -> None:
         OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}")
 
 
-def _chosen(choice: Mapping[str, Any], what: str, form: str) -> str:
-    """How a λ or an R was chosen: the mean loss at each that was tried."""
-    taken = {True: " (taken)", False: ""}
-    curve = ", ".join(f"{p[what]:{form}}: {p['loss']:.4g}{taken[p[what] == choice[what]]}" for p in choice["curve"])
-    return f"by {choice['method']}" + (f"; mean loss at {curve}" if curve else "")
+def _chosen(models: Iterable[Mapping[str, Any]]) -> None:
+    """Each λ or R that was chosen, how, and the models that have it."""
+    names = dict[str, list[str]]()
+    for m in models:
+        for what, letter, form in CHOSEN:
+            if choice := m.get(f"{what}_choice"):
+                names.setdefault(f"{letter} {choice[what]:{form}} by {choice['method']}", []).append(m["name"])
+    for choice, having in names.items():
+        OUT.print(f"{choice}: {some(having)}")
+    if names:
+        OUT.print("the mean loss at each that was tried: --shard NAME, or --json")
+
+
+def _tried(m: Mapping[str, Any]) -> None:
+    """How a component's λ or R was chosen: the mean loss at each that was tried."""
+    for what, letter, form in CHOSEN:
+        if choice := m.get(f"{what}_choice"):
+            taken = {True: " (taken)", False: ""}
+            curve = [f"{p[what]:{form}}: {p['loss']:.4g}{taken[p[what] == choice[what]]}" for p in choice["curve"]]
+            tried = f"; mean loss at {', '.join(curve)}" if curve else ""
+            OUT.print(f"{letter} {choice[what]:{form}} by {choice['method']}{tried}")
 
 
 def show_curvature(report: list[CurvatureOf]) -> None:
@@ -130,6 +144,7 @@ def show_shard(report: ShardReport) -> None:
         OUT.print(f"{m['name']}: ‖Δw‖ {m.get('norm', nan):.3g}{known}")
         if "status" in m:
             OUT.print(m["status"])
+        _tried(m)
         _privacy([m])
     _first(report.first_samples, s["rows"], f"--shard {s['name']}")
 

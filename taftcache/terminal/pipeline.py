@@ -55,6 +55,7 @@ def show_run(report: RunReport) -> None:
     OUT.print(
         stacked(
             f"next   taftcache inspect {place}",
+            f"       taftcache view {place}",
             f"       taftcache verify {place}",
             f"       taftcache forget {place} --sample ID",
         ),
@@ -87,13 +88,7 @@ def _composed(report: ComposeReport) -> list[str]:
 def show_demo(report: RunReport) -> None:
     """A run, and where to go from it."""
     show_run(report)
-    OUT.print(
-        stacked(
-            f"page   taftcache view {shlex.quote(str(report.store))}",
-            "yours  taftcache init FOLDER   (of images, with one folder for each class)",
-        ),
-        soft_wrap=True,
-    )
+    OUT.print("yours  taftcache init FOLDER   (of images, with one folder for each class)", soft_wrap=True)
 
 
 def show_init(report: InitReport) -> None:
@@ -159,18 +154,18 @@ def show_append(report: AppendReport) -> None:
         else:
             known = counted(report.known - report.unread, "sample")
             OUT.print(f"Nothing to do: {known}, each in the store or forgotten.")
-        if report.unread:
-            left = counted(report.unread, "sample")
-            print_notes([f"{left} skipped before, and not to be read now either; once mended, append takes them in"])
+    if report.unread:
+        left = counted(report.unread, "sample")
+        print_notes([f"{left} skipped before, and not to be read now either; once mended, append takes them in"])
     print_notes(report.notes)
     for name, rows in report.added.items():
         OUT.print(f"shard {name}: {counted(rows, 'sample')} more")
     if report.added and report.dry:
-        OUT.print(f"{report.known} known; nothing was added, for this was a dry run")
+        OUT.print(f"{report.known - report.unread} known; nothing was added, for this was a dry run")
         return
     if report.added:
         made = f"{counted(report.images, 'row')} made in {report.seconds:.1f} s"
-        OUT.print(f"{made}, {report.skipped} skipped, {report.known} known")
+        OUT.print(f"{made}, {report.skipped} skipped, {report.known - report.unread} known")
         OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}")
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
     if report.added:

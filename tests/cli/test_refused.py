@@ -337,7 +337,14 @@ def test_a_misspelt_command_is_json_too(cli, arguments, says):
     assert cli(*(a for a in arguments if a != "--json")).out == ""
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+    ],
+)
 def test_the_end_of_memory_is_json_too(cli, monkeypatch, tmp_path, error):
     def stopped(*arguments, **options):
         raise error
@@ -346,6 +353,7 @@ def test_the_end_of_memory_is_json_too(cli, monkeypatch, tmp_path, error):
     outcome = cli("verify", tmp_path, "--json")
     assert (outcome.code, outcome.json["exit_code"], outcome.json["error"]) == (137, 137, "MemoryError")
     assert "memory ran out" in outcome.err
+    assert "solver.memory=0B" in outcome.json["try"]
 
 
 def test_an_interruption_is_json_too(cli, monkeypatch, tmp_path):

@@ -12,6 +12,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, UnreadableImage
 from taftcache.names import counted
+from taftcache.stages.extract.appending import AppendReport
 from taftcache.stages.progress import Silent
 from taftcache.terminal.pipeline import show_append
 from tests.stages.making import recipe, tree, write_images
@@ -98,6 +99,16 @@ def test_a_mended_image_goes_where_it_was_left_out(tmp_path, folder, store, new_
     taftcache.extract(recipe(tmp_path / "fresh", **sections))
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
     assert (list(report.added) == ["held-out"]) == (folder == "test")
+
+
+def test_what_still_does_not_decode_is_said_beside_what_was_added(capsys):
+    report = AppendReport(
+        store="store", root_before="a", root_digest="b", added={"000": 1}, known=3, unread=2, images=1
+    )
+    show_append(report)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 samples skipped before, and not to be read now either" in said
+    assert "0 skipped, 1 known" in said
 
 
 class Interrupting(Silent):

@@ -211,6 +211,15 @@ def test_classes_that_cannot_be_learned_are_named(place):
     ]
 
 
+def test_classes_that_differ_in_case_alone_are_named(place):
+    paths = listed(place / "images")["file_name"]
+    labels = [("Cat", "cat", "dog")[k % 3] for k in range(len(paths))]
+    report = taftcache.init_recipe(write(place / "images" / "a.csv", {"path": paths, "label": labels}))
+    (note,) = report.notes
+    assert note.startswith("Cat and cat are classes of their own")
+    assert report.classes == ["Cat", "cat", "dog"]
+
+
 def test_files_that_a_table_lists_and_that_are_not_there_stop_it(place):
     """They were said not to decode, and the recipe left them out: a wrong path is no damaged image."""
     table = listed(place / "images")
@@ -252,7 +261,7 @@ def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monke
     report = taftcache.init_recipe("images")
     assert asked == [PRETRAINED, None]
     assert report.backbone == "bundled"
-    assert any("no pretrained weights" in note for note in report.notes)
+    assert any("no pretrained weights" in note and "--weights" in note for note in report.notes)
     for changes in (["backbone.model=vit_tiny_patch16_224"], [f"backbone.model={PRETRAINED}"]):
         with pytest.raises(BackboneError, match="no pretrained weights"):  # a model that was asked for is not swapped
             taftcache.init_recipe("images", force=True, overrides=changes)

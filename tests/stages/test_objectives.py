@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import taftcache
@@ -11,7 +13,8 @@ from taftcache.model.component import read_base, read_component
 from taftcache.names import EXACT
 from taftcache.recipe import parse_recipe
 from taftcache.solve.solution import Status
-from taftcache.terminal.inspection import show_inspect
+from taftcache.stages.look.inspection import inspect_shard
+from taftcache.terminal.inspection import show_inspect, show_shard
 from tests.stages.making import open_store, recipe, values
 
 OBJECTIVES = {
@@ -46,10 +49,14 @@ def test_every_objective_trains_and_predicts(store, objective, capsys, monkeypat
         assert [c["method"] for c in choices] == ["validation", "validation", "leave-one-out"]
         assert all(c["ridge"] in [point["ridge"] for point in c["curve"]] for c in choices)
         said = " ".join(capsys.readouterr().out.split())
-        for choice in choices:
-            assert f"λ {choice['ridge']:.1e} by {choice['method']}; mean loss at" in said
-            loss = next(point["loss"] for point in choice["curve"] if point["ridge"] == choice["ridge"])
-            assert f"{choice['ridge']:.1e}: {loss:.4g} (taken)" in said
+        assert f"λ {choices[0]['ridge']:.1e} by validation: components/000" in said
+        assert f"λ {choices[2]['ridge']:.1e} by leave-one-out: models/head" in said
+        with open_store(store) as opened:
+            show_shard(inspect_shard(opened, "000"))
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"λ {choices[0]['ridge']:.1e} by validation; mean loss at" in said
+        loss = next(point["loss"] for point in choices[0]["curve"] if point["ridge"] == choices[0]["ridge"])
+        assert f"{choices[0]['ridge']:.1e}: {loss:.4g} (taken)" in said
 
 
 @pytest.mark.parametrize("mode", ["retrain", "resolve"])
@@ -83,8 +90,6 @@ def test_a_radius_is_chosen_recorded_and_audited(store, capsys):
         report = taftcache.train(opened, asked)
         assert taftcache.train(opened, asked).trained == []
         shown = taftcache.inspect(opened)
-        show_inspect(shown)
-        said = " ".join(capsys.readouterr().out.split())
         models = {m["name"]: m for m in shown.models}
         for name in report.trained:
             choice = models[name]["radius_choice"]
@@ -93,8 +98,13 @@ def test_a_radius_is_chosen_recorded_and_audited(store, capsys):
             best = next(point for point in choice["curve"] if point["loss"] <= 1.01 * least)
             assert choice["radius"] == best["radius"] == models[name]["stats"]["radius"]
             assert models[name]["norm"] <= choice["radius"] * (1 + 1e-9)
-            assert f"{name}: R {choice['radius']:g} by validation; mean loss at 0.01:" in said
-            assert f"{best['radius']:g}: {best['loss']:.4g} (taken)" in said
+            show_inspect(shown)
+            assert re.search(rf"R {choice['radius']:g} by validation: .*{name}", capsys.readouterr().out)
+            if name.startswith("components"):
+                show_shard(inspect_shard(opened, name.partition("/")[2]))
+                said = " ".join(capsys.readouterr().out.split())
+                assert f"R {choice['radius']:g} by validation; mean loss at 0.01:" in said
+                assert f"{best['radius']:g}: {best['loss']:.4g} (taken)" in said
             noted = any(name in note and "R of" in note for note in report.notes)
             assert noted == (choice["end"] is not None)
         taftcache.compose(opened)

@@ -6,11 +6,15 @@ import re
 import shutil
 import subprocess
 import tomllib
+from typing import get_type_hints
 
 import pytest
+from typer.main import get_command
 
 from taftcache import load_recipe
+from taftcache.cli import app
 from taftcache.errors import RecipeError
+from taftcache.expected import choices
 from taftcache.teaching.recipe import load_teaching
 from tests.test_house.pages import PAGES, ROOT, BlockOf, blocks, links, load_tool, try_block
 from tests.test_house.workplace import made, one_thread, quick, workplace  # noqa: F401
@@ -85,6 +89,17 @@ def test_generated_pages_are_current():
     maker = load_tool("make_docs")
     for path, text in maker.pages().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: make docs"
+
+
+def test_options_name_their_values_and_what_turns_them_off():
+    """``--workers <int range>``, and no word of ``--no-browser``."""
+    page = _text("docs/cli.md")
+    for name, command in get_command(app).commands.items():
+        hints = get_type_hints(command.callback)
+        for option in (p for p in command.params if p.param_type_name == "option"):
+            named = option.is_flag or option.metavar or choices(hints[option.name])
+            assert named, f"{name} {option.opts[0]} has no metavar"
+            assert all(off in page for off in option.secondary_opts)
 
 
 def test_every_key_of_a_recipe_is_listed():

@@ -99,7 +99,7 @@ def init_recipe(
     if pixels.tried < count:
         then = "left out" if skip else 'what stops a run, unless data.unreadable = "skip"'
         notes.append(f"{pixels.tried:,} of {count:,} images were looked at; another that does not decode is {then}")
-    notes += _unlearned(recipe, source, test)
+    notes += [*_alike(source.classes), *_unlearned(recipe, source, test)]
     facts = f"{count:,} images of {len(source.classes)} classes, about {pixels.width} x {pixels.height} pixels"
     with whole(file, again=force) as partial:
         partial.write_text(_text(apply_overrides(values, overrides), place, file, facts, costs), encoding="utf-8")
@@ -115,6 +115,16 @@ def init_recipe(
         estimate=costs,
         notes=notes,
     )
+
+
+def _alike(classes: list[str]) -> list[str]:
+    """A note on names that differ in upper and lower case alone: most are one class, spelt in two ways."""
+    spelt: dict[str, list[str]] = {}
+    for name in classes:
+        spelt.setdefault(name.casefold(), []).append(name)
+    alike = [" and ".join(names) for names in spelt.values() if len(names) > 1]
+    said = "are classes of their own, and differ only in upper and lower case; rename one if they are the same"
+    return [f"{first_few(alike)} {said}"] if alike else []
 
 
 def _unlearned(recipe: Recipe, source: Source, test: Source | None) -> list[str]:
@@ -174,7 +184,10 @@ def _tried(
     except BackboneError as error:
         if recipe.backbone.model != PRETRAINED or any(text.startswith("backbone") for text in overrides):
             raise
-        note = f"{error.fault}; the recipe takes the bundled model, which sees 32 x 32 pixels"
+        note = (
+            f"{error.fault}; the recipe takes the bundled model, which sees 32 x 32 pixels; "
+            "--weights FILE.safetensors takes weights from a file"
+        )
     values |= {"backbone": {"weights": "bundled"}}
     values, costs, notes = _tried(values, overrides, progress)
     return values, costs, [note, *notes]
