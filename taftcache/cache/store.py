@@ -80,7 +80,7 @@ class FeatureStore:
         try:
             if mode == "a":
                 if not self.root.exists(FILE):
-                    raise no_store(self.path)
+                    raise no_store(self.root)
                 self._lock = WriterLock(self.staging)
             self._contents = Contents(self.root, read_manifest(self.root))
             if expect is not None and not (len(expect) >= SHORT and self.root_digest.startswith(expect)):
