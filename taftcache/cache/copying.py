@@ -88,6 +88,7 @@ def copy(
         if faults := verify(root, source.manifest, manifest=False):
             raise faults[0].error()
         if before is None or before.digest != source.root_digest:
+            source.check_may_leave()
             forget(root)
             root.swap(FILE, manifest)
         with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import pkgutil
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -38,6 +39,11 @@ def store(solved, tmp_path) -> Path:
 def erase_first(path: Path) -> None:
     with open_store(path) as store:
         taftcache.forget(store, [store.shard("000").sample_ids[0]])
+
+
+def put_something(path: Path) -> None:
+    with open_store(path) as store, store.transaction() as change:
+        change.put("state/other", b"of a program")
 
 
 def spoil(file: Path) -> None:
@@ -117,6 +123,47 @@ def test_the_audit_that_a_commit_overtook_finds_nothing(store, monkeypatch):
     with pytest.raises(StoreChanged):
         taftcache.audit(store)
     assert taftcache.audit(store).findings == []
+
+
+LEAVING = {
+    "rows": ("taftcache.stages.files.exchange.write_hdf5", taftcache.export, "rows.h5"),
+    "component": (
+        "taftcache.model.component.Component.encode",
+        lambda store, place: taftcache.export_component(store, "000", place),
+        "000.safetensors",
+    ),
+    "model": ("taftcache.stages.files.models.save_model", taftcache.export_model, "model"),
+    "report": (
+        "taftcache.view.report.report_page",
+        lambda store, place: taftcache.write_report(store, place, neighbours=False),
+        "report.html",
+    ),
+    "copy": ("taftcache.cache.copying.verify", taftcache.copy, "copy"),
+}
+
+
+@pytest.mark.law("What is forgotten while it is exported does not leave")
+@pytest.mark.parametrize("what", LEAVING)
+def test_what_is_forgotten_while_it_leaves_stays(store, tmp_path, monkeypatch, what):
+    """All has been read when another process forgets; only rows that come are no reason to begin again."""
+    step, leave, name = LEAVING[what]
+    place = tmp_path / "out" / name
+    place.parent.mkdir()
+    kept, commits = pkgutil.resolve_name(step), [erase_first]
+
+    def overtaken(*arguments: object, **named: object) -> object:
+        made = kept(*arguments, **named)
+        if commits:
+            commits.pop()(store)
+        return made
+
+    monkeypatch.setattr(step, overtaken)
+    with pytest.raises(StoreChanged):
+        leave(store, place)
+    assert not (FeatureStore.exists(place) if what == "copy" else place.exists())
+    commits.append(put_something)
+    leave(store, place)
+    assert (place.exists(), commits) == (True, [])
 
 
 @pytest.mark.parametrize(("times", "code"), [(1, 0), (9, StoreChanged.exit_code)])
