@@ -28,7 +28,7 @@ def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
     """Bytes that have not their digest, and statistics that are not those of the rows."""
     with progress.task("verify", None):
         for fault in store.verify():
-            to.found("damage", fault.file, str(fault))
+            to.found("damage", fault.file, f"{fault}; taftcache verify {store.path} --repair makes it again if it can")
         for ref in store.manifest.shards:
             with suppress(StoreError):  # verify has said it
                 if wrong := _wrong_statistics(store.shard(ref.name)):
