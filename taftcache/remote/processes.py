@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -71,9 +73,18 @@ def processes(
         try:
             _start(cluster, workers, say, patience)
         except BaseException:
+            _kill_unstarted(cluster)
             cluster.close()
             raise
     return cluster
+
+
+def _kill_unstarted(cluster: LocalCluster) -> None:
+    """End the workers that have not started: Dask waits for them before it closes, and one may stand still."""
+    for nanny in list(cluster._created):
+        if nanny.status != Status.running and nanny.pid:
+            with suppress(ProcessLookupError):
+                os.kill(nanny.pid, signal.SIGKILL)
 
 
 def _start(cluster: LocalCluster, workers: int, say: Callable[[str], object], patience: float) -> None:
