@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taftcache.cache.format.manifest import PREVIOUS
@@ -45,6 +46,16 @@ def collect(
     for path in wanted:
         gone[path] = _home(store, path).size(path) if dry else removed(_home(store, path), path)[1]
     return Garbage(gone, {path: _home(store, path).size(path) for path in kept})
+
+
+def clearing(store: FeatureStore, paths: Sequence[str]) -> dict[str, str]:
+    """Which command removes each of ``paths``, which are `FeatureStore.strays`."""
+    command = f"taftcache gc {store.path}"
+    odd, gone = set(foreign(store.root, store.manifest)), collect(store, dry=True).removed
+    return {
+        path: f"{command} --foreign" if path in odd else command if path in gone else f"{command} --hours 0"
+        for path in paths
+    }
 
 
 def _home(store: FeatureStore, path: str) -> Home:

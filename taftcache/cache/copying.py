@@ -26,7 +26,7 @@ from taftcache.cache.read.verify import OnProgress, verify
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.commit import check_foreign
 from taftcache.cache.write.previous import forget
-from taftcache.cache.write.sweep import leftovers, outdated, sweep, sweep_outdated
+from taftcache.cache.write.sweep import leftovers, outdated, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, StaleStore, StoreError
 from taftcache.names import counted
@@ -88,13 +88,13 @@ def copy(
         if faults := verify(root, source.manifest, manifest=False):
             raise faults[0].error()
         if before is None or before.digest != source.root_digest:
+            source.check_may_leave()
             forget(root)
             root.swap(FILE, manifest)
         with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
             _remember(root, forgotten, source, before)
         try:
             sweep(root, staging, source.manifest, before or source.manifest)
-            sweep_outdated(root, staging, source.manifest)  # of copies that were cut off
         except StoreError as error:
             error.fault = f"copied, but what the copy replaced is still there: {error.fault}"
             raise

@@ -17,7 +17,7 @@ from taftcache.cache.format.digest import SHORT
 from taftcache.cache.format.fault import Fault, changed, is_changed
 from taftcache.cache.format.identity import differences
 from taftcache.cache.format.layout import resolve_chunk_rows
-from taftcache.cache.format.manifest import FILE, ROLES, Manifest, ObjectRef
+from taftcache.cache.format.manifest import FILE, MAX_BYTES, ROLES, Manifest, ObjectRef
 from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.address import is_bucket, open_home
@@ -80,7 +80,7 @@ class FeatureStore:
         try:
             if mode == "a":
                 if not self.root.exists(FILE):
-                    raise no_store(self.path)
+                    raise no_store(self.root)
                 self._lock = WriterLock(self.staging)
             self._contents = Contents(self.root, read_manifest(self.root))
             if expect is not None and not (len(expect) >= SHORT and self.root_digest.startswith(expect)):
@@ -330,6 +330,14 @@ class FeatureStore:
         """StoreChanged when another process has committed since this store was opened."""
         if is_changed(self.root):
             raise changed(self.root)
+
+    def check_may_leave(self) -> None:
+        """StoreChanged when another process has written to the ledger since this store was opened: what was read of it,
+        and is about to leave, may be forgotten by now."""
+        if is_changed(self.root):
+            now = Manifest.decode(self.root.read(FILE, MAX_BYTES), self.root)
+            if now.ledger != self.manifest.ledger:
+                raise changed(self.root)
 
     def staged_ids(self) -> dict[str, list[str]]:
         """Shard -> ids of samples in unfinished work, of an extraction that was stopped: no manifest names them yet."""

@@ -17,7 +17,7 @@ from taftcache.consent import Consent, Kind, refusal, remember
 from taftcache.errors import RecipeError
 from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe, stored_at
 from taftcache.recipe_files import bundled_recipes, did_you_mean, named_alike
-from taftcache.terminal.console import print_json
+from taftcache.terminal.console import note, print_json
 
 if TYPE_CHECKING:
     from taftcache.remote.cluster import Cluster
@@ -179,7 +179,7 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
         )
     from taftcache.remote.cluster import Cluster
 
-    with Cluster.at(scheduler) if scheduler is not None else Cluster.local(workers or None) as cluster:
+    with Cluster.at(scheduler) if scheduler is not None else Cluster.local(workers or None, say=note) as cluster:
         progress.say(cluster.describe())
         yield cluster
 

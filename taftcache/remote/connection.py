@@ -73,6 +73,7 @@ class Connection:
         threads: int | None = None,
         timeout: float | None = None,
         dashboard: bool = False,
+        say: Callable[[str], object] = str,
     ) -> Self:
         """Processes of this machine, one a GPU where there are GPUs; ended with the connection.
 
@@ -87,6 +88,7 @@ class Connection:
                 (distributed.comm.timeouts.connect, 30 s).
             dashboard: whether Dask's page is served on the loopback interface. It asks nobody who they are: other users
                 of the machine see it, and so does a page in a browser that gives this address another name.
+            say: what is told, once, that workers which start have been waited for as long as ``timeout``.
         """
         timeout = _timeout(timeout)
         gpus = _gpus()
@@ -103,7 +105,7 @@ class Connection:
             )
         threads = threads or _pinned() or max(1, cores // workers)
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{timeout}s"}):
-            own = processes(workers, threads, gpus, dashboard)
+            own = processes(workers, threads, gpus, dashboard, say, timeout)
         try:
             client = Client(own, direct_to_workers=True, set_as_default=False)
         except BaseException:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -35,8 +38,12 @@ class _Pinned(LocalCluster):
             super()._update_worker_status(op, msg)
 
 
-def processes(workers: int, threads: int, gpus: Sequence[str], dashboard: bool) -> LocalCluster:
+def processes(
+    workers: int, threads: int, gpus: Sequence[str], dashboard: bool, say: Callable[[str], object], patience: float
+) -> LocalCluster:
     """``workers`` processes with one task at a time each, on the loopback interface, under TLS made for this run.
+
+    ``say`` is told, once, that some have not started in ``patience`` seconds; they are waited for all the same.
 
     No memory limit: mapped chunks of a store count as memory in Dask's eyes, and a worker near its limit would write
     what it holds to disk. Dask serves pages over plain HTTP, to whoever on this machine asks and under any name: those
@@ -64,16 +71,26 @@ def processes(workers: int, threads: int, gpus: Sequence[str], dashboard: bool) 
         )
         cluster.gpus = gpus
         try:
-            _start(cluster, workers)
+            _start(cluster, workers, say, patience)
         except BaseException:
+            _kill_unstarted(cluster)
             cluster.close()
             raise
     return cluster
 
 
-def _start(cluster: LocalCluster, workers: int) -> None:
+def _kill_unstarted(cluster: LocalCluster) -> None:
+    """End the workers that have not started: Dask waits for them before it closes, and one may stand still."""
+    for nanny in list(cluster._created):
+        if nanny.status != Status.running and nanny.pid:
+            with suppress(ProcessLookupError):
+                os.kill(nanny.pid, signal.SIGKILL)
+
+
+def _start(cluster: LocalCluster, workers: int, say: Callable[[str], object], patience: float) -> None:
     """Until all have started; ClusterError when one ends before: Dask starts it no second time."""
     cluster.scale(workers)
+    begin, said = time.monotonic(), False
     while True:
         with suppress(TimeoutError):
             cluster.wait_for_workers(workers, timeout=_LOOK)
@@ -84,3 +101,7 @@ def _start(cluster: LocalCluster, workers: int) -> None:
                 f"{ended} of {counted(workers, 'worker')} ended while starting",
                 do=f"run the same command again; {FEWER}",
             )
+        if not said and time.monotonic() - begin > patience:
+            there = len(cluster.scheduler_info["workers"])
+            say(f"{there} of {counted(workers, 'worker')} started in {patience:g} s; waiting for the rest")
+            said = True

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import counted, ordinal, promise_text, scaling_of
+from taftcache.names import counted, first_few, ordinal, promise_text, scaling_of
 from taftcache.terminal.console import ERR, OUT, print_line, print_notes, print_table, stacked
-from taftcache.terminal.text import certified, plain_table, readable_size, some
+from taftcache.terminal.text import certified, plain_table, readable_size
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -98,7 +98,7 @@ def _chosen(models: Iterable[Mapping[str, Any]]) -> None:
             if choice := m.get(f"{what}_choice"):
                 names.setdefault(f"{letter} {choice[what]:{form}} by {choice['method']}", []).append(m["name"])
     for choice, having in names.items():
-        OUT.print(f"{choice}: {some(having)}")
+        OUT.print(f"{choice}: {first_few(having, 8)}")
     if names:
         OUT.print("the mean loss at each that was tried: --shard NAME, or --json")
 

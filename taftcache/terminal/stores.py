@@ -41,6 +41,8 @@ def show_verify(report: VerifyReport) -> None:
     for fault in report.faults:
         reason = report.reasons.get(fault.file)
         OUT.print(stacked(f"DAMAGED  {fault}", *([f"         {reason}"] if reason else [])), soft_wrap=True)
+    if report.faults and not report.reasons:
+        OUT.print(f"try      taftcache verify {report.store} --repair", soft_wrap=True)
     for stray in report.strays:
         OUT.print(f"stray    {stray} (no manifest names it; taftcache gc tells more)")
     state = (

@@ -84,6 +84,7 @@ def write_report(
     page = report_page(f"taftcache report · {name}", data)
     with whole(place, again=True) as partial:
         partial.write_bytes(page)
+        store.check_may_leave()
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
     if pictures.why_not:
         notes.append(pictures.why_not)

@@ -221,6 +221,66 @@ def test_what_a_commit_could_not_remove_goes_at_the_next_opening(address, proxy,
     assert not any(erased in data for data in objects(address).values())
 
 
+@pytest.mark.law("A store in a bucket is the one in a folder; of two writers one wins")
+def test_the_slower_of_two_first_erasures_leaves_the_key_of_the_other(address, tmp_path, monkeypatch) -> None:
+    with create(address) as store:
+        fill(store, "000", IDS)
+    first = FeatureStore(address, mode="a")
+    before = first.transaction()
+    before.erase(IDS[:1])
+    before.tombstones(IDS[:1])  # its key is made
+    monkeypatch.setenv("TAFTCACHE_STAGING", str(tmp_path / "another machine"))
+    with FeatureStore(address, mode="a") as second, second.transaction() as change:
+        change.erase(IDS[1:2])
+    with pytest.raises(StoreLocked, match="another writer"):
+        before.commit()
+    with FeatureStore(address) as store:
+        assert store.verify() == []
+        assert [store.is_forgotten(i) for i in IDS[:2]] == [False, True]
+    with first.transaction() as change:
+        change.erase(IDS[:1])
+    first.close()
+    with FeatureStore(address) as store:
+        assert store.verify() == []
+        assert [store.is_forgotten(i) for i in IDS[:2]] == [True, True]
+
+
+def test_an_erasure_leaves_nothing_of_the_attempt_before_it(address, proxy, monkeypatch) -> None:
+    brief(monkeypatch)
+    with create(address) as store:
+        fill(store, "000", IDS)
+
+    def erase() -> None:
+        with FeatureStore(address, mode="a") as store, store.transaction() as change:
+            change.erase(IDS[:1])
+            change.record({"event": "test", "attempt": len(proxy.seen)})
+
+    proxy.fault = lambda method, path, before: "503" if method == "PUT" and path.endswith("manifest.json") else None
+    with pytest.raises(StoreWriteError):
+        erase()
+    proxy.fault = no_fault
+    with FeatureStore(address) as store:
+        assert "tombstones.key" in store.strays()
+    time.sleep(1.1)  # dates in a bucket are whole seconds
+    erase()
+    with FeatureStore(address) as store:
+        assert store.is_forgotten(IDS[0])
+        assert store.strays() == []
+
+
+def test_the_key_of_the_tombstones_is_destroyed_in_a_bucket_too(address) -> None:
+    with create(address) as store:
+        fill(store, "000", IDS)
+        with store.transaction() as change:
+            change.erase(IDS[:1])
+        with store.transaction() as change:
+            change.destroy_key()
+        assert "tombstones.key" not in objects(address)
+        with store.transaction() as change:
+            change.erase(IDS[1:2])
+        assert store.verify() == []
+
+
 def test_resumes_on_the_desk(address) -> None:
     with create(address) as store:
         fill(store, "000", IDS, batch=4, stop=2)

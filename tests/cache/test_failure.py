@@ -52,15 +52,18 @@ def test_a_store_that_cannot_be_created(tmp_path, monkeypatch, code) -> None:
 
 def test_places_that_hold_no_store(tmp_path) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "rest/shards").mkdir(parents=True)
     (tmp_path / "file").write_bytes(b"")
-    for name, says in [
-        ("gone", "there is no such folder"),
-        ("empty", "there is no manifest.json"),
-        ("file", "a file is where a folder must be"),
+    for name, says, do in [
+        ("gone", "there is no such folder", "make a store first"),
+        ("empty", "there is no manifest.json", "make a store first"),
+        ("rest", "there is no manifest.json", "run the same taftcache copy again"),
+        ("file", "a file is where a folder must be", "name a folder"),
     ]:
         for mode in ("r", "a"):
-            with pytest.raises(StoreNotFound, match=f"{name}: {says}"):
+            with pytest.raises(StoreNotFound, match=f"{name}: {says}") as refused:
                 FeatureStore(tmp_path / name, mode=mode)
+            assert do in str(refused.value.do)
     for name in ("file", "file/s"):
         with pytest.raises(StoreError, match=f"cannot create a store at .*{name}: a file is where a folder must be"):
             create(tmp_path / name)

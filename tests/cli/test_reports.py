@@ -208,7 +208,7 @@ def test_repair_and_gc_in_words(cli, store):
     flip(victim)
     (store / "components" / "leftover").write_bytes(b"x" * 10)
     outcome = cli("verify", store)
-    assert outcome.code == 5
+    assert (outcome.code, f"taftcache verify {store} --repair" in outcome.out) == (5, True)
     outcome = cli("gc", store, "--dry-run")
     assert (outcome.code, (store / "components" / "leftover").exists()) == (0, True)
     assert "would go components/leftover  10 B" in outcome.out
@@ -223,6 +223,7 @@ def test_repair_and_gc_in_words(cli, store):
     outcome = cli("verify", store, "--repair", "--set", "data.limit=2")
     assert outcome.code == 5
     assert "DAMAGED" in outcome.out
+    assert "--repair" not in outcome.out, "it was tried"
 
 
 def test_what_is_lost_is_made_again_by_the_command_that_is_named(cli, store, tmp_path):

@@ -157,6 +157,40 @@ def _alive(pid: int) -> bool:
         return False
 
 
+def test_a_worker_that_stands_still_while_it_starts_is_said_to_be_waited_for(tmp_path):
+    go = tmp_path / "go"
+    (tmp_path / "start.py").write_text(
+        f"import os, time\nfor _ in range(600):\n    time.sleep(0 if os.path.exists({str(go)!r}) else 0.05)\n"
+    )
+    said: list[str] = []
+
+    def let_go(text: str) -> None:
+        said.append(text)
+        go.touch()
+
+    with (
+        config.set({"distributed.worker.preload": [str(tmp_path / "start.py")]}),
+        Cluster.local(1, threads=1, timeout=4, say=let_go) as cluster,
+    ):
+        assert cluster.call(abs, -1) == 1
+    assert said == ["0 of 1 worker started in 4 s; waiting for the rest"]
+
+
+def test_a_command_that_waits_for_such_a_worker_can_be_interrupted(tmp_path):
+    through = tmp_path / "through"
+    (tmp_path / "start.py").write_text(f"import time\ntime.sleep(20)\nopen({str(through)!r}, 'w').close()\n")
+
+    def interrupted(text: str) -> None:
+        raise KeyboardInterrupt
+
+    with (
+        config.set({"distributed.worker.preload": [str(tmp_path / "start.py")]}),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        Cluster.local(1, threads=1, timeout=4, say=interrupted)
+    assert not through.exists(), "it was waited for"
+
+
 def test_workers_of_a_command_that_cannot_start_or_start_again(tmp_path):
     """Dask gives up a worker that ends while it starts: nobody waits for it, and nobody is asked to start it."""
     full = tmp_path / "no memory is left"

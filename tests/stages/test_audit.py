@@ -18,6 +18,7 @@ from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.manifest import Manifest
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
 from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError, RecipeError, StaleStore
 from taftcache.model.component import Component, put_component, read_base, read_component
@@ -214,6 +215,20 @@ def test_a_planted_leak_is_found(pair, after, leak):
     with open_store(after) as store:
         plant(store, pair[0], pair[2])
     assert kind in {finding.kind for finding in taftcache.audit(after).findings}
+
+
+def test_a_leftover_goes_by_the_command_that_its_finding_names(pair, after):
+    with open_store(after) as store:
+        keep_temp_file(store, pair[0], pair[2])
+        keep_report(store, pair[0], pair[2])
+    found = [finding for finding in taftcache.audit(after).findings if finding.kind == "leftover file"]
+    commands = [finding.problem.split("; taftcache ")[1].removesuffix(" removes it") for finding in found]
+    assert sorted(commands) == [f"gc {after}", f"gc {after} --foreign"]
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main(command.split())
+        assert ended.value.code == 0
+    assert taftcache.audit(after).findings == []
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 import taftcache
-from taftcache.errors import RecipeError
+from taftcache.cache.place.folder import Folder
+from taftcache.errors import RecipeError, StoreWriteError
 from taftcache.paper.fits import Fits
 from taftcache.report.write import write_bytes
 from taftcache.stages.forget import byproducts
@@ -98,6 +99,31 @@ def test_parquet_of_others_and_what_cannot_be_searched(store, tmp_path, monkeypa
     report = taftcache.audit(store, also=[place])
     assert report.findings == []
     assert ["5 files" in note for note in report.notes if "not searched" in note] == [True]
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_a_copy_that_was_cut_off_is_found(store, tmp_path, monkeypatch):
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    (place / "shards").mkdir()  # of someone who calls a folder so
+    (place / "shards" / "notes.txt").write_text("nothing of anyone")
+
+    def cut_off(self: Folder, name: str, data: bytes) -> None:
+        raise StoreWriteError("killed")
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Folder, "swap", cut_off)
+        with pytest.raises(StoreWriteError, match="killed"):
+            taftcache.copy(store, place / "copy")
+    for models in ("components", "models"):  # which name the shards that they are of, and may not have come yet
+        shutil.rmtree(place / "copy" / models)
+    assert taftcache.audit(store, also=[place]).findings == []
+    with open_store(store) as opened:
+        taftcache.forget(opened, [opened.shard("000").sample_ids[0]])
+    (found,) = taftcache.audit(store, also=[place]).findings
+    assert (found.where, "cut off" in found.problem) == (str(place / "copy"), True)
+    taftcache.copy(store, place / "copy")
+    assert taftcache.audit(store, also=[place]).findings == []
 
 
 def test_what_a_killed_write_left_is_replaced_by_the_next(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import pkgutil
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -38,6 +39,11 @@ def store(solved, tmp_path) -> Path:
 def erase_first(path: Path) -> None:
     with open_store(path) as store:
         taftcache.forget(store, [store.shard("000").sample_ids[0]])
+
+
+def put_something(path: Path) -> None:
+    with open_store(path) as store, store.transaction() as change:
+        change.put("state/other", b"of a program")
 
 
 def spoil(file: Path) -> None:
@@ -119,6 +125,47 @@ def test_the_audit_that_a_commit_overtook_finds_nothing(store, monkeypatch):
     assert taftcache.audit(store).findings == []
 
 
+LEAVING = {
+    "rows": ("taftcache.stages.files.exchange.write_hdf5", taftcache.export, "rows.h5"),
+    "component": (
+        "taftcache.model.component.Component.encode",
+        lambda store, place: taftcache.export_component(store, "000", place),
+        "000.safetensors",
+    ),
+    "model": ("taftcache.stages.files.models.save_model", taftcache.export_model, "model"),
+    "report": (
+        "taftcache.view.report.report_page",
+        lambda store, place: taftcache.write_report(store, place, neighbours=False),
+        "report.html",
+    ),
+    "copy": ("taftcache.cache.copying.verify", taftcache.copy, "copy"),
+}
+
+
+@pytest.mark.law("What is forgotten while it is exported does not leave")
+@pytest.mark.parametrize("what", LEAVING)
+def test_what_is_forgotten_while_it_leaves_stays(store, tmp_path, monkeypatch, what):
+    """All has been read when another process forgets; only rows that come are no reason to begin again."""
+    step, leave, name = LEAVING[what]
+    place = tmp_path / "out" / name
+    place.parent.mkdir()
+    kept, commits = pkgutil.resolve_name(step), [erase_first]
+
+    def overtaken(*arguments: object, **named: object) -> object:
+        made = kept(*arguments, **named)
+        if commits:
+            commits.pop()(store)
+        return made
+
+    monkeypatch.setattr(step, overtaken)
+    with pytest.raises(StoreChanged):
+        leave(store, place)
+    assert not (FeatureStore.exists(place) if what == "copy" else place.exists())
+    commits.append(put_something)
+    leave(store, place)
+    assert (place.exists(), commits) == (True, [])
+
+
 @pytest.mark.parametrize(("times", "code"), [(1, 0), (9, StoreChanged.exit_code)])
 def test_a_command_begins_again_after_anothers_commit(store, monkeypatch, capsys, times, code):
     kept, left = taftcache.verify, [None] * times
@@ -146,8 +193,8 @@ def test_only_what_passes_by_itself_has_the_code_for_trying_again(store):
 def test_the_audit_of_a_damaged_store_is_a_list(store, file):
     erase_first(store)
     spoil(next(iter(store.glob(file))))
-    kinds = {finding.kind for finding in taftcache.audit(store).findings}
-    assert "damage" in kinds
+    problems = {finding.kind: finding.problem for finding in taftcache.audit(store).findings}
+    assert f"taftcache verify {store} --repair" in problems["damage"]
 
 
 def test_a_store_is_written_to_where_it_was_opened(store):

@@ -116,6 +116,16 @@ def read_key(root: Home, manifest: Manifest) -> bytes:
     return key
 
 
+def unnamed_key(root: Home) -> bytes:
+    """A key that no manifest names: where no lock keeps other writers out, that of a commit on its way, or of one that
+    was cut off; b"" where there is none."""
+    try:
+        key = b"" if root.locked else root.read(KEY_FILE, KEY_BYTES)
+    except FileNotFoundError:
+        return b""
+    return key if len(key) == KEY_BYTES else b""
+
+
 def _entry(root: Home, file: str, head: str, seq: int) -> dict[str, Any]:
     entry = _decoded(read_named(root, file, MAX_ENTRY_BYTES, head, "the chain"), seq)
     if entry is None:

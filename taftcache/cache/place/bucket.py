@@ -163,6 +163,8 @@ class Bucket:
         for at in range(0, len(files), 1000):
             some = files[at : at + 1000]
             self._ask(name, lambda some=some: self._api.delete(self._store, some), writes=True)  # type: ignore[misc]
+            for file in some:
+                self._seen.pop(file, None)
 
     def _below(self, name: str) -> list[Any]:
         """Of the object ``name`` and of all below it: size, date and so on."""

@@ -111,9 +111,10 @@ class Contents:
         return self._places
 
 
-def no_store(path: object) -> StoreNotFound:
+def no_store(root: Home) -> StoreNotFound:
     """The error for a place that no store is at."""
-    return StoreNotFound(f"no store at {path}: there is no {FILE}", do=MAKE)
+    rest = f"where a copy was cut off, run the same taftcache copy again; where {FILE} was lost, put it back"
+    return StoreNotFound(f"no store at {root.path}: there is no {FILE}", do=rest if root.exists("shards") else MAKE)
 
 
 def manifest_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -127,7 +128,7 @@ def read_manifest(root: Home) -> Manifest:
     try:
         raw = root.read(FILE, MAX_BYTES)
     except FileNotFoundError:
-        raise no_store(root.path) from None
+        raise no_store(root) from None
     except OSError as error:
         raise Fault(file=FILE, problem=unreadable(root, FILE, error)).error() from None
     root.opened = digest(raw)

@@ -19,7 +19,7 @@ from taftcache.cache.read.around import check_outside
 from taftcache.cache.read.contents import Contents, read_manifest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write import previous
-from taftcache.cache.write.sweep import OWN, TRANSACTION, removed, sweep, sweep_outdated
+from taftcache.cache.write.sweep import OWN, TRANSACTION, removed, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import StoreError, StoreLocked
 
@@ -132,7 +132,6 @@ class Committer:
     def sweep(self) -> list[tuple[str, int]]:
         """Remove what a crash left behind; (path, bytes) of each."""
         found = sweep(self.root, self.staging, self.manifest, self.manifest)
-        found += sweep_outdated(self.root, self.staging, self.manifest)
         return found + [removed(self.root, path) for path in previous.unlawful(self.root, self.manifest)]
 
     def remember(self, old: Manifest) -> None:
@@ -170,7 +169,10 @@ class Committer:
             self.root.place(self.staging, manifest_file(staged), manifest_file(place))
             self.root.place(self.staging, staged, place)
         for staged, place in files:
-            self.root.place(self.staging, staged, place)
+            if place == ledger.KEY_FILE and not self.root.locked:  # the one name that another writer's file may have
+                self.root.swap(place, self.staging.read(staged, ledger.KEY_BYTES))
+            else:
+                self.root.place(self.staging, staged, place)
         previous.keep(self.root, self.manifest, new)
         self.root.swap(FILE, raw)  # the one step that counts
         self.root.opened = digest(raw)

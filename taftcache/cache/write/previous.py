@@ -62,7 +62,7 @@ def go_back(path: str | os.PathLike[str]) -> tuple[str, str]:
         raise cannot("open", path, error, StoreNotFound) from None
     with homes as (root, staging):
         if not root.exists(FILE) and not root.exists(PREVIOUS):
-            raise no_store(root.path)
+            raise no_store(root)
         with WriterLock(staging):
             return _go_back(root, staging, TombstoneFile(path))
 

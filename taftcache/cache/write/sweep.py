@@ -50,24 +50,18 @@ def sweep(root: Home, staging: Folder, named: Manifest, before: Manifest) -> lis
     """Remove what nothing names, durably; (path, bytes) of each. What a ShardWriter can go on with stays.
 
     Where no lock keeps other writers out, what is not named may be another writer's upload: there only what the
-    manifest ``before`` named and the present one does not is removed. `outdated` finds more, `taftcache gc` the rest.
+    manifest ``before`` named and the present one does not is removed, and what is `outdated`; `taftcache gc` removes
+    the rest.
     """
     _take_back(staging, named)
-    if root.locked:
-        found = list(leftovers(root, staging, named))
-    else:
-        found = sorted(before.files() - named.files())
-        found += [path for path in _in(staging, "staging") if not _resumable(root, staging, path, named)]
-    return [removed(staging if path.startswith("staging/") else root, path) for path in found]
-
-
-def sweep_outdated(root: Home, staging: Folder, named: Manifest) -> list[tuple[str, int]]:
-    """Remove what is `outdated`: no `sweep` does where no lock keeps other writers out; (path, bytes) of each."""
-    if root.locked:
-        return []
-    unnamed = leftovers(root, staging, named)
-    found = [path for path in unnamed if not path.startswith("staging/") and outdated(root, path)]
-    return [removed(root, path) for path in found]
+    replaced = before.files() | ({ledger.KEY_FILE} if before.tombstone_key else set())
+    found = []
+    for path in list(leftovers(root, staging, named)):
+        if path.startswith("staging/"):
+            found.append(removed(staging, path))
+        elif path in replaced or outdated(root, path):
+            found.append(removed(root, path))
+    return found
 
 
 def outdated(root: Home, path: str) -> bool:

@@ -253,7 +253,8 @@ class Transaction:
             if named.tombstone_key:
                 self._secret = ledger.read_key(self._committer.root, named)
             else:
-                self._secret = self._committer.tombstone_file.key or os.urandom(ledger.KEY_BYTES)
+                beside = self._committer.tombstone_file.key or ledger.unnamed_key(self._committer.root)
+                self._secret = beside or os.urandom(ledger.KEY_BYTES)
         return self._secret
 
     def _rewrite(self, old: Shard, keep: NDArray[np.bool_], place: NDArray[np.int32] | None = None) -> Shard:

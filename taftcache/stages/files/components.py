@@ -78,6 +78,7 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
     data = replace(component, meta=said, dual=None).encode()
     with whole(file) as partial:
         partial.write_bytes(data)
+        store.check_may_leave()
     return ComponentReport(
         store=store.path,
         root_digest=store.root_digest,

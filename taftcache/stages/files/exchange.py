@@ -83,6 +83,7 @@ def export(path: Place, file: Path | str, format: str | None = None, progress: P
     with FeatureStore(path) as store, (progress or Silent()).task("export", None) as task:
         with whole(place, folder=folder) as partial:
             size = FORMATS[format](store, partial, lambda done, total: task.note(f"{done} of {total} rows"))
+            store.check_may_leave()
         return ExportReport(
             store=store.path,
             root_digest=store.root_digest,

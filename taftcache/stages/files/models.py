@@ -89,6 +89,7 @@ def export_model(
                 program=program,
                 onnx=onnx,
             )
+        store.check_may_leave()
     size = sum((folder / file).stat().st_size for file in files)
     return ExportModelReport(
         store=store.path, root_digest=store.root_digest, model=model, folder=folder, files=files, bytes=size

@@ -17,8 +17,11 @@ import numpy as np
 
 from taftcache.cache.columns import USUAL, Columns
 from taftcache.cache.format.digest import digest
+from taftcache.cache.format.manifest import FILE
 from taftcache.cache.hdf5 import FeatureFile
+from taftcache.cache.place.lock import LOCK
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.sweep import OWN
 from taftcache.cache.write.tombstones import are_tombstones
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError
 from taftcache.model.component import Component
@@ -162,10 +165,10 @@ def _numbers(data: bytes) -> str | None:
 
 
 def _things(folder: Path, own: Path) -> Iterator[Path]:
-    """Files below ``folder``, and folders of other stores in one piece; not the store itself."""
+    """Files below ``folder``, and folders of other stores or of copies cut off in one piece; not the store itself."""
     for at, folders, files in os.walk(folder):
         here = Path(at)
-        if FeatureStore.exists(here):
+        if FeatureStore.exists(here) or _is_cut_off({*folders, *files}):
             folders.clear()
             if here.resolve() != own.resolve():
                 yield here
@@ -174,7 +177,14 @@ def _things(folder: Path, own: Path) -> Iterator[Path]:
         yield from (here / name for name in sorted(files) if (here / name).is_file())
 
 
+def _is_cut_off(names: set[str]) -> bool:
+    """Whether a folder with these names in it is what a copy that was cut off left."""
+    return {LOCK, "shards"} <= names <= OWN - {FILE}
+
+
 def _of_store(store: FeatureStore, known: _Known, path: Path) -> str:
+    if not FeatureStore.exists(path):
+        return "what a copy that was cut off left; it may hold any row" if known.before else ""
     unread, held = False, list[str]()
     try:
         with FeatureStore(path, stale=True) as other:

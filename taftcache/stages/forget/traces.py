@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from taftcache.cache.collect import clearing
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import token_norm_sum
@@ -27,7 +28,7 @@ def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
     """Bytes that have not their digest, and statistics that are not those of the rows."""
     with progress.task("verify", None):
         for fault in store.verify():
-            to.found("damage", fault.file, str(fault))
+            to.found("damage", fault.file, f"{fault}; taftcache verify {store.path} --repair makes it again if it can")
         for ref in store.manifest.shards:
             with suppress(StoreError):  # verify has said it
                 if wrong := _wrong_statistics(store.shard(ref.name)):
@@ -37,20 +38,19 @@ def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
 def check_leftovers(store: FeatureStore, to: Findings) -> None:
     """Files that no manifest names, and the rows of unfinished work.
 
-    The next writer sweeps the files; until then they may hold anything.
+    The next writer sweeps what is the store's own; until then it may hold anything.
     """
     strays = store.strays()
     if strays and store.is_written:
         to.notes.append(f"another process writes to the store: {counted(len(strays), 'file')} of it are not audited")
         strays = []
-    for path in strays:
-        to.found("leftover file", path, "no manifest names it")
+    for path, command in clearing(store, strays).items():
+        to.found("leftover file", path, f"no manifest names it; {command} removes it")
     for name, ids in sorted(store.staged_ids().items()):
         where = f"staging, shard {name}"
         if forgotten := sum(map(store.is_forgotten, ids)):
-            to.found(
-                "staged row", where, f"{counted(forgotten, 'row')} of forgotten ids, of an extraction that was stopped"
-            )
+            rows = f"{counted(forgotten, 'row')} of forgotten ids, of an extraction that was stopped"
+            to.found("staged row", where, f"{rows}; taftcache gc {store.path} removes them")
         elif ids:
             to.notes.append(
                 f"{where}: {counted(len(ids), 'sample')} of an extraction that was stopped; audited once it is done"
