@@ -21,7 +21,7 @@ import msgspec
 
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
-from taftcache.errors import RecipeError, StoreWriteError, UntrustedStore, check_several
+from taftcache.errors import FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
 from taftcache.recipe import Recipe, parse_recipe
 
 if TYPE_CHECKING:
@@ -64,8 +64,18 @@ class Consent:
 
 
 def recorded_recipe(store: FeatureStore) -> Recipe:
-    """The recipe as the store records it; what it names is the store's word, and is not to be followed unasked."""
-    return parse_recipe(store.manifest.recipe, str(store.path))
+    """The recipe as the store records it; what it names is the store's word, and is not to be followed unasked.
+
+    FormatError for settings that this release does not have.
+    """
+    try:
+        return parse_recipe(store.manifest.recipe, str(store.path))
+    except RecipeError as error:
+        raise FormatError(
+            f"the recipe that the store records is none of this release: {error.fault}",
+            got=error.got,
+            do="use the release that made the store, or extract its images again",
+        ) from error
 
 
 def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) -> Recipe:

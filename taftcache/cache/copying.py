@@ -195,6 +195,7 @@ def convert(
                             progress(done + block.start + len(ids), total)
                     if writer.consumed == old.rows:
                         writer.append(old.tokens([]), [], [], left_out)
+                    source.check_may_leave()
                     writer.commit()
             _check_converted(made.shard(ref.name), old, kept_as, min(rows, old.rows))
             done += ref.rows
@@ -210,7 +211,7 @@ def _check_converted(new: Shard, old: Shard, dtype: str, rows: int) -> None:
         raise StoreError(
             f"cannot go on with the conversion: shard {new.name} there is of another one",
             got=f"it has {new.rows} rows, {new.stored_as}, {new.chunk_rows} rows a chunk",
-            do="name another folder",
+            do="name another folder; where rows were forgotten since, remove the unfinished one, which may hold them",
         )
 
 

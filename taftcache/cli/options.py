@@ -13,9 +13,9 @@ import msgspec
 import typer
 
 import taftcache
-from taftcache.consent import Consent, Kind, refusal, remember
+from taftcache.consent import Consent, Kind, recorded_recipe, refusal, remember
 from taftcache.errors import RecipeError
-from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe, stored_at
+from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe, recipe_values, stored_at
 from taftcache.recipe_files import bundled_recipes, did_you_mean, named_alike
 from taftcache.terminal.console import note, print_json
 
@@ -154,7 +154,7 @@ def read_either(
         remember(recipe.store_path, recipe)
         return recipe, recipe.store_path
     with taftcache.FeatureStore(target) as store:
-        values = apply_overrides(store.manifest.recipe, [*(overrides or []), *device_override(device)])
+        values = apply_overrides(recipe_values(recorded_recipe(store)), [*(overrides or []), *device_override(device)])
         recipe = stored_at(target, parse_recipe(values, str(target)))
         for kind in opens:
             if (refused := refusal(store, kind, recipe, overrides or [])) is not None:

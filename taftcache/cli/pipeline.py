@@ -30,8 +30,9 @@ from taftcache.cli.options import (
     read_either,
     read_recipe,
 )
+from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError
-from taftcache.recipe import apply_overrides, parse_recipe
+from taftcache.recipe import apply_overrides, parse_recipe, recipe_values
 from taftcache.recipe_files import bundled_recipes
 from taftcache.rounding import round_rows_alike
 from taftcache.terminal.console import bars
@@ -336,7 +337,7 @@ def compose(
         bars(as_json) as progress,
         connected(workers, scheduler, progress) as cluster,
     ):
-        values = apply_overrides(opened.manifest.recipe, changes)
+        values = apply_overrides(recipe_values(recorded_recipe(opened)), changes)
         if weight:
             weighted = {"mode": "weighted", "weights": dict(map(_weight, weight))}
             values["compose"] = {**values.get("compose", {}), **weighted}

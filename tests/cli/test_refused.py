@@ -378,8 +378,8 @@ def test_a_store_that_no_stage_made_is_read_or_refused_in_words(cli, tmp_path, n
     store = shutil.copytree(GOLDEN / name, tmp_path / "golden")
     file, before = toml(tmp_path / "tiny.toml", store), tree(store)
     for arguments in (("train", store), ("append", store), ("append", file), ("extract", file), ("evaluate", store)):
-        refused(cli(*arguments), 2, f"unknown key note in {store}")
-    refused(cli("compose", store, "--weight", "000=1"), 2, f"unknown key note in {store}")
+        refused(cli(*arguments), 5, f"is none of this release: unknown key note in {store}")
+    refused(cli("compose", store, "--weight", "000=1"), 5, f"is none of this release: unknown key note in {store}")
     for form in ("parquet", "npz", "embedding-projector"):
         refused(cli("export", store, tmp_path / f"rows.{form}", "--format", form), 5, "does not say how its rows were")
     for asked in ((), ("--sample", SAMPLE)):

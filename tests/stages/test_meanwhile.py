@@ -16,6 +16,7 @@ import pytest
 import taftcache
 from taftcache import FeatureStore
 from taftcache.cache.place.folder import Folder
+from taftcache.cache.write.writer import ShardWriter
 from taftcache.cli import main
 from taftcache.errors import IntegrityError, StoreChanged, StoreError, StoreLocked, StoreUnreachable
 from tests.cli.test_waiting import another_writer
@@ -164,6 +165,26 @@ def test_what_is_forgotten_while_it_leaves_stays(store, tmp_path, monkeypatch, w
     commits.append(put_something)
     leave(store, place)
     assert (place.exists(), commits) == (True, [])
+
+
+@pytest.mark.law("What is forgotten while it is exported does not leave")
+def test_no_shard_is_converted_of_which_rows_are_forgotten_meanwhile(store, tmp_path, monkeypatch):
+    """When all of them have been read."""
+
+    def overtaken(writer: ShardWriter, *arguments: object) -> None:
+        kept(writer, *arguments)
+        if writer.consumed == rows and forgets:
+            forgets.pop()(store)
+
+    with FeatureStore(store) as there:
+        rows = there.shard("000").rows
+    kept, forgets, place = ShardWriter.append, [erase_first], tmp_path / "target"
+    monkeypatch.setattr(ShardWriter, "append", overtaken)
+    with pytest.raises(StoreChanged):
+        taftcache.convert(store, place, chunk_rows=1024)
+    with FeatureStore(place) as made:
+        assert made.shards == []
+    assert taftcache.convert(store, place, chunk_rows=1024).rows > 0
 
 
 @pytest.mark.parametrize(("times", "code"), [(1, 0), (9, StoreChanged.exit_code)])
