@@ -129,8 +129,8 @@ def test_a_signing_key_is_named_by_text(signed):
         assert opened.ledger()[-1]["signature"]
 
 
-@pytest.mark.parametrize("given", [np.ones((5, 4)), [np.ones((5, 3))], [np.ones(4)], [3]], ids=str)
-def test_vectors_are_classified_from_files(tmp_path, given):
+@pytest.mark.parametrize("given", [[np.ones((5, 3))], [np.ones(4)], [3], np.ones(4)], ids=str)
+def test_vectors_are_classified_from_an_array_or_from_files(tmp_path, given):
     x = np.random.default_rng(0).normal(size=(30, 4))
     taftcache.import_vectors(x, [0, 1, 2] * 10, tmp_path / "store")
     taftcache.train(tmp_path / "store")
