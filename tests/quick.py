@@ -12,7 +12,7 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.model import Backbone, load_backbone
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.privacy import accountant
-from taftcache.stages.extract import extraction
+from taftcache.stages.extract import frozen
 from taftcache.stages.look import probe
 from tests.threads import one_thread  # noqa: F401
 
@@ -68,8 +68,8 @@ def quick() -> Iterator[None]:
         account_coarsely(SPARED)
         SPARED.setattr(probe, "INVERSE_RIDGES", probe.INVERSE_RIDGES[:2])
         SPARED.setattr(probe, "MOST_FURTHER", 0)
-        SPARED.setattr(extraction, "load_backbone", loaded)
-        SPARED.setattr(extraction, "Cut", cut)
+        SPARED.setattr(frozen, "load_backbone", loaded)
+        SPARED.setattr(frozen, "Cut", cut)
     ASKING[0] += 1
     yield
     ASKING[0] -= 1

@@ -23,7 +23,7 @@ from taftcache.remote.connection import Connection
 from taftcache.remote.jobs import RowJob
 from taftcache.remote.resident import resident
 from taftcache.remote.task import portable, processor
-from taftcache.stages.extract.extraction import load_frozen, made_from
+from taftcache.stages.extract.frozen import load_frozen, made_from
 from taftcache.tangent.device import full_float32
 
 _GPU_BATCHES = 4  # of one task: decoding one batch overlaps with the pass of the one before

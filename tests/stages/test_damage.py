@@ -116,7 +116,7 @@ def test_half_extracted_store_is_not_filled_from_something_else(weights, tmp_pat
     if what == "weights":
         other_weights(weights)
     else:
-        monkeypatch.setattr("taftcache.stages.extract.extraction.version", lambda library: "0.0.1")
+        monkeypatch.setattr("taftcache.stages.extract.frozen.version", lambda library: "0.0.1")
     before = tree(path)
     with pytest.raises(IdentityError):
         taftcache.extract(recipe(path, **settings))

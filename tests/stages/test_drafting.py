@@ -254,10 +254,10 @@ def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monke
             raise BackboneError(f"no pretrained weights of {spec.model} here", do="connect")
         return load(spec, *rest, **named)
 
-    from taftcache.stages.extract import extraction
+    from taftcache.stages.extract import frozen
 
-    load = extraction.load_backbone
-    monkeypatch.setattr(extraction, "load_backbone", offline)
+    load = frozen.load_backbone
+    monkeypatch.setattr(frozen, "load_backbone", offline)
     report = taftcache.init_recipe("images")
     assert asked == [PRETRAINED, None]
     assert report.backbone == "bundled"
@@ -306,10 +306,10 @@ def test_a_slip_is_told_before_torch_is_loaded(tmp_path):
 )
 def test_weights_called_after_a_model_name_it(place, monkeypatch, file, model):
     """The file has no weights: they are not looked at."""
-    from taftcache.stages.extract import extraction
+    from taftcache.stages.extract import frozen
 
-    load = extraction.load_backbone
-    monkeypatch.setattr(extraction, "load_backbone", lambda spec, *rest, **named: load(BackboneSpec(), *rest, **named))
+    load = frozen.load_backbone
+    monkeypatch.setattr(frozen, "load_backbone", lambda spec, *rest, **named: load(BackboneSpec(), *rest, **named))
     report = taftcache.init_recipe("images", overrides=[f"backbone.weights=/x/{file}"])
     backbone = tomllib.loads(report.recipe.read_text(encoding="utf-8"))["backbone"]
     assert backbone == {"weights": f"/x/{file}"} | ({} if model is None else {"model": model})

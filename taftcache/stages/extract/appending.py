@@ -18,16 +18,12 @@ from taftcache.errors import RecipeError, StoreError, UnreadableImage
 from taftcache.names import HELD_OUT, counted
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
-from taftcache.stages.extract.extraction import (
-    ImageRows,
-    check_words,
-    load_frozen,
-    made_from,
-)
+from taftcache.stages.extract.extraction import ImageRows
 from taftcache.stages.extract.filling import OldRows, RowCounts, RowOrigin, fill
 from taftcache.stages.extract.forgotten import StayOut, check_filled, closed_notes, forgotten_items
+from taftcache.stages.extract.frozen import load_frozen, made_from, same_rows
+from taftcache.stages.extract.identity import check_words
 from taftcache.stages.extract.plan import PlannedShard, split
-from taftcache.stages.extract.reextraction import same_rows
 from taftcache.stages.progress import Progress, Silent
 
 # Keys of [data] that say where images lie and how they are read: further ones may lie elsewhere. The others decide

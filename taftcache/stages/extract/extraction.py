@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
 from safetensors.torch import save
 
-from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.engine import Engine
-from taftcache.backbone.extract import ExtractStats, default_batch
-from taftcache.backbone.extract import extract as run_forward
-from taftcache.backbone.files import file_digest, weights_file
-from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
@@ -28,22 +20,20 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import recorded_recipe, remember
-from taftcache.errors import DataError, IdentityError
+from taftcache.errors import DataError
 from taftcache.names import CLASS, HELD_OUT, counted, is_model
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
 from taftcache.stages.extract.forgotten import check_filled, closed_notes, forgotten_items
+from taftcache.stages.extract.frozen import load_frozen, made_from, run_frozen
+from taftcache.stages.extract.identity import check_request, check_tail
+from taftcache.stages.extract.moving import follow, is_moved, may_move
 from taftcache.stages.extract.plan import PlannedShard, plan_shards
 from taftcache.stages.extract.room import bytes_of, check_room
 from taftcache.stages.progress import Progress, Silent
-from taftcache.tangent.config import TailConfig
-from taftcache.tangent.selection import select
 from taftcache.tangent.spec import TAIL
-
-# Libraries whose versions change the numbers: kernels, the model's code, decoding and resizing.
-LIBRARIES = ("torch", "torchvision", "timm", "pillow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +58,11 @@ def extract(
 ) -> ExtractReport:
     """Run the frozen layers over the recipe's images and cache what the trained ones need.
 
-    Resumes where a killed run stopped and does nothing when the store is complete. The layers run on the workers of
-    ``cluster`` where one is given; the same bytes are stored. ``check`` may refuse the recipe before a store is made or
-    changed: it is called with it, the classes, the planned shards by name, and what there is of the store.
+    Resumes where a killed run stopped and does nothing when the store is complete, but where its images lie elsewhere
+    now: then a few rows are made again, to see that they are the same, and the store names the new place. The layers
+    run on the workers of ``cluster`` where one is given; the same bytes are stored. ``check`` may refuse the recipe
+    before a store is made or filled: it is called with it, the classes, the planned shards by name, and what there is
+    of the store.
 
     Raises:
         IdentityError: the folder holds a store made with other settings, weights or libraries.
@@ -83,10 +75,15 @@ def extract(
     remember(path, recipe)
     if exists:
         with FeatureStore(path) as store:
-            _check_request(store, recipe)
+            whole = is_complete(store)
+            check_request(store, recipe, but=may_move(store, recipe) if whole else ())
             check_tail(store, recipe)
-            if is_complete(store):
+            if whole and not is_moved(store, recipe):
                 return _report(store, notes=_news(store, recipe))
+        if whole:
+            with FeatureStore(path, mode="a") as store:
+                moved = follow(store, recipe, progress)
+                return _report(store, seconds=time.perf_counter() - begin, notes=[moved, *_news(store, recipe)])
     source, test = open_source(recipe.data)
     check_filled(path, source, test)
     shards = plan_images(recipe, source, test)
@@ -151,41 +148,6 @@ def put_tail(store: FeatureStore, frozen: Reduction) -> None:
     if TAIL not in store.objects():
         with store.transaction() as change:
             change.put(TAIL, save(frozen.tail_state()), frozen.config.as_dict())
-
-
-def load_frozen(recipe: Recipe, classes: Sequence[str]) -> tuple[Reduction, Preprocess]:
-    """The recipe's frozen layers, up to what is kept of a sample, and the preprocessing of its images."""
-    backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
-    cut = Cut(backbone, recipe.tangent.blocks)
-    kept = Reduction(cut, len(classes), recipe.tangent, recipe.store.cache, recipe.store.dtype)
-    return kept, Preprocess(backbone)
-
-
-def run_frozen(
-    model: tuple[Reduction, Preprocess],
-    recipe: Recipe,
-    source: Source,
-    order: Sequence[int],
-    sink: RowSink,
-    on_batch: Callable[[int], None] | None = None,
-    unreadable: Literal["stop", "skip"] = "stop",
-    engine: Engine | None = None,
-) -> ExtractStats:
-    """The rows of some of a source's items into ``sink``, as ``backbone.extract`` makes them."""
-    frozen, transform = model
-    return run_forward(
-        frozen,
-        transform,
-        source,
-        order,
-        sink,
-        batch=default_batch(frozen.cut),
-        workers=recipe.extract.workers or None,
-        unreadable=unreadable,
-        on_batch=on_batch,
-        dtype=frozen.computed,
-        engine=engine,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,77 +216,11 @@ def _without_forgotten(
     return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
 
 
-def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[str, Any]:
-    """A store's identity: whatever decides a row's bytes beside the image."""
-    config = frozen.config
-    kept = {"rows": config.rows, "shape": list(frozen.tokens_shape), "reduced_by": config.reduced_by}
-    return {
-        "backbone": frozen.backbone.config,
-        "cut": {"start": config.start, **kept},
-        "preprocess": transform.description(),
-        "dtype": recipe.store.dtype,
-        "libraries": {name: version(name) for name in LIBRARIES},
-    }
-
-
-def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) -> None:
-    """IdentityError unless the recipe asks, in all settings ``but`` these, for what the store was made from.
-
-    A recipe may skip images that do not decode where the store's stopped at them: of those that it has, none was such.
-    """
-    recorded = recorded_recipe(store)  # a store of others may record anything
-    ours, theirs = _request(recipe_values(recorded)), _request(recipe_values(recipe))
-    if recorded.data.unreadable == "stop":
-        but = {*but, "data.unreadable"}
-    _refuse(
-        [
-            f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
-            for k in sorted(ours | theirs)
-            if ours.get(k) != theirs.get(k) and k not in but
-        ]
-    )
-
-
-def _check_request(store: FeatureStore, recipe: Recipe) -> None:
-    """`check_words`, and that the file of weights is the one that made the features; in milliseconds."""
-    check_words(store, recipe)
-    if "imported" in store.identity:
-        _refuse([f"data: the store's rows were imported from {store.identity['imported']['file']}"])
-    if "converted" in store.identity:
-        _refuse([f"store.dtype: the store's rows were extracted in {store.identity['converted']['from']}"])
-    file = weights_file(recipe.backbone)
-    stored = store.identity["backbone"]["file_digest"]
-    if file is not None and stored != file_digest(file):
-        _refuse([f"backbone weights: the store's have the digest {stored}, {file} has {file_digest(file)}"])
-
-
-def check_tail(store: FeatureStore, recipe: Recipe) -> None:
-    """RecipeError unless the rows suffice for what the recipe trains."""
-    if TAIL in store.objects():
-        select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
-
-
-def _refuse(different: list[str]) -> None:
-    if different:
-        raise IdentityError(
-            "the store was made with other settings, data or weights than the recipe asks for",
-            got="; ".join(different[:6]),
-            do="give this recipe its own folder with --set store.path=…, or put the old settings back",
-        )
-
-
 def _record(recipe: Recipe) -> dict[str, Any]:
     """What the store keeps of the recipe: not what changes no byte of it, and no id that is to be forgotten."""
     values = recipe_values(recipe)
     values["store"]["path"] = None
     return {name: value for name, value in values.items() if name not in ("extract", "forget", "compare")}
-
-
-def _request(values: dict[str, Any]) -> dict[str, Any]:
-    """The settings that decide the cached bytes, flat."""
-    sections = {"data", "backbone", "preprocess", "store"}
-    flat = {f"{s}.{k}": v for s in sections for k, v in msgspec.to_builtins(values[s]).items()}
-    return {k: v for k, v in flat.items() if k != "store.path"}
 
 
 def _news(store: FeatureStore, recipe: Recipe) -> list[str]:

@@ -24,9 +24,10 @@ from taftcache.consent import remember
 from taftcache.errors import DataError, StoreError
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.extract.appending import NewSamples
-from taftcache.stages.extract.extraction import ImageRows, create_store, load_frozen, made_from, put_tail
+from taftcache.stages.extract.extraction import ImageRows, create_store, put_tail
 from taftcache.stages.extract.filling import fill
 from taftcache.stages.extract.forgotten import StayOut
+from taftcache.stages.extract.frozen import load_frozen, made_from
 from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.progress import Silent
 from taftcache.tangent.spec import TangentSpec

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.torch import save
@@ -22,7 +21,8 @@ from taftcache.consent import Kind, refusal
 from taftcache.errors import DataError, StoreError
 from taftcache.names import HELD_OUT
 from taftcache.recipe import Recipe
-from taftcache.stages.extract.extraction import load_frozen, plan_images, run_frozen
+from taftcache.stages.extract.extraction import plan_images
+from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
 from taftcache.stages.progress import Progress
 from taftcache.tangent.spec import TAIL
 
@@ -77,7 +77,7 @@ class Reextraction:
                 got=f"the first: {gone[0]!r}",
                 do="put them back, or name where the data lies now with --set data.train=…",
             )
-        sink = _Collected()
+        sink = Collected()
         with self._progress.task(f"extract again {shard}", len(ids)) as task:
             run_frozen(self._model, self._recipe, source, [index[i] for i in ids], sink, task.advance)
         return np.concatenate(sink.blocks)
@@ -113,24 +113,3 @@ class Reextraction:
     def _check(self, kind: Kind) -> None:
         if (refused := refusal(self._store, kind, self._recipe, self._own)) is not None:
             raise refused
-
-
-def same_rows(store: FeatureStore, recipe: Recipe) -> Recipe:
-    """The recipe, asking for the kind of rows that the store has, whatever is trained on them since."""
-    rows = store.identity.get("cut", {}).get("rows", recipe.store.cache)
-    return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, cache=rows))
-
-
-class _Collected:
-    """Keeps the rows in memory."""
-
-    def __init__(self) -> None:
-        self.blocks: list[NDArray[Any]] = []
-        self.consumed = 0
-
-    def append(
-        self, tokens: NDArray[Any], ids: Sequence[str], labels: Sequence[int], skipped: Sequence[Any] = ()
-    ) -> None:
-        """Rows in order; none is skipped, for an image that does not decode stops the run."""
-        self.blocks.append(tokens)
-        self.consumed += len(ids)

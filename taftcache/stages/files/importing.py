@@ -22,8 +22,9 @@ from taftcache.consent import remember
 from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
 from taftcache.names import counted
 from taftcache.recipe import Recipe, apply_overrides, checked_recipe, parse_recipe
-from taftcache.stages.extract.extraction import create_store, load_frozen, plan_record, put_tail
+from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
+from taftcache.stages.extract.frozen import load_frozen
 from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.files.imported_rows import Features, ImportedRows
 from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5

@@ -17,7 +17,7 @@ from taftcache.names import COMPONENTS, HEAD, HELD_OUT, component_of, counted, i
 from taftcache.objective.named import named_loss
 from taftcache.recipe import Recipe
 from taftcache.solve.minimise import has_estimate
-from taftcache.stages.extract.extraction import check_tail, check_words
+from taftcache.stages.extract.identity import check_tail, check_words
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.config import TailConfig

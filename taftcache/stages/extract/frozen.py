@@ -1,0 +1,94 @@
+"""The frozen layers of a recipe, and what of them decides a row's bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any, Literal
+
+import msgspec
+from numpy.typing import NDArray
+
+from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.engine import Engine
+from taftcache.backbone.extract import ExtractStats, default_batch
+from taftcache.backbone.extract import extract as run_forward
+from taftcache.backbone.model import load_backbone
+from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.reduction import Reduction
+from taftcache.backbone.sources.base import Source
+from taftcache.cache.store import FeatureStore
+from taftcache.recipe import Recipe
+from taftcache.stages.extract.filling import RowSink
+
+# Libraries whose versions change the numbers: kernels, the model's code, decoding and resizing.
+LIBRARIES = ("torch", "torchvision", "timm", "pillow")
+
+
+def load_frozen(recipe: Recipe, classes: Sequence[str]) -> tuple[Reduction, Preprocess]:
+    """The recipe's frozen layers, up to what is kept of a sample, and the preprocessing of its images."""
+    backbone = load_backbone(recipe.backbone, recipe.preprocess, recipe.device)
+    cut = Cut(backbone, recipe.tangent.blocks)
+    kept = Reduction(cut, len(classes), recipe.tangent, recipe.store.cache, recipe.store.dtype)
+    return kept, Preprocess(backbone)
+
+
+def run_frozen(
+    model: tuple[Reduction, Preprocess],
+    recipe: Recipe,
+    source: Source,
+    order: Sequence[int],
+    sink: RowSink,
+    on_batch: Callable[[int], None] | None = None,
+    unreadable: Literal["stop", "skip"] = "stop",
+    engine: Engine | None = None,
+) -> ExtractStats:
+    """The rows of some of a source's items into ``sink``, as ``backbone.extract`` makes them."""
+    frozen, transform = model
+    return run_forward(
+        frozen,
+        transform,
+        source,
+        order,
+        sink,
+        batch=default_batch(frozen.cut),
+        workers=recipe.extract.workers or None,
+        unreadable=unreadable,
+        on_batch=on_batch,
+        dtype=frozen.computed,
+        engine=engine,
+    )
+
+
+def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[str, Any]:
+    """A store's identity: whatever decides a row's bytes beside the image."""
+    config = frozen.config
+    kept = {"rows": config.rows, "shape": list(frozen.tokens_shape), "reduced_by": config.reduced_by}
+    return {
+        "backbone": frozen.backbone.config,
+        "cut": {"start": config.start, **kept},
+        "preprocess": transform.description(),
+        "dtype": recipe.store.dtype,
+        "libraries": {name: version(name) for name in LIBRARIES},
+    }
+
+
+def same_rows(store: FeatureStore, recipe: Recipe) -> Recipe:
+    """The recipe, asking for the kind of rows that the store has, whatever is trained on them since."""
+    rows = store.identity.get("cut", {}).get("rows", recipe.store.cache)
+    return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, cache=rows))
+
+
+class Collected:
+    """A sink that keeps the rows in memory."""
+
+    def __init__(self) -> None:
+        self.blocks: list[NDArray[Any]] = []
+        self.consumed = 0
+
+    def append(
+        self, tokens: NDArray[Any], ids: Sequence[str], labels: Sequence[int], skipped: Sequence[Any] = ()
+    ) -> None:
+        """Rows in order; none is skipped, for an image that does not decode stops the run."""
+        self.blocks.append(tokens)
+        self.consumed += len(ids)

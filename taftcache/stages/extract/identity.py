@@ -1,0 +1,70 @@
+"""Whether a recipe asks for what a store was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from taftcache.backbone.files import file_digest, weights_file
+from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
+from taftcache.errors import IdentityError
+from taftcache.recipe import Recipe, recipe_values
+from taftcache.tangent.config import TailConfig
+from taftcache.tangent.selection import select
+from taftcache.tangent.spec import TAIL
+
+
+def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) -> None:
+    """IdentityError unless the recipe asks, in all settings ``but`` these, for what the store was made from.
+
+    A recipe may skip images that do not decode where the store's stopped at them: of those that it has, none was such.
+    """
+    recorded = recorded_recipe(store)  # a store of others may record anything
+    ours, theirs = _request(recipe_values(recorded)), _request(recipe_values(recipe))
+    if recorded.data.unreadable == "stop":
+        but = {*but, "data.unreadable"}
+    _refuse(
+        [
+            f"{k}: the store has {ours.get(k)!r}, the recipe {theirs.get(k)!r}"
+            for k in sorted(ours | theirs)
+            if ours.get(k) != theirs.get(k) and k not in but
+        ]
+    )
+
+
+def check_request(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) -> None:
+    """`check_words`, and that the file of weights is the one that made the features; in milliseconds."""
+    check_words(store, recipe, but)
+    if "imported" in store.identity:
+        _refuse([f"data: the store's rows were imported from {store.identity['imported']['file']}"])
+    if "converted" in store.identity:
+        _refuse([f"store.dtype: the store's rows were extracted in {store.identity['converted']['from']}"])
+    file = weights_file(recipe.backbone)
+    stored = store.identity["backbone"]["file_digest"]
+    if file is not None and stored != file_digest(file):
+        _refuse([f"backbone weights: the store's have the digest {stored}, {file} has {file_digest(file)}"])
+
+
+def check_tail(store: FeatureStore, recipe: Recipe) -> None:
+    """RecipeError unless the rows suffice for what the recipe trains."""
+    if TAIL in store.objects():
+        select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
+
+
+def _refuse(different: list[str]) -> None:
+    if different:
+        raise IdentityError(
+            "the store was made with other settings, data or weights than the recipe asks for",
+            got="; ".join(different[:6]),
+            do="give this recipe its own folder with --set store.path=…, or put the old settings back",
+        )
+
+
+def _request(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings that decide the cached bytes, flat."""
+    sections = {"data", "backbone", "preprocess", "store"}
+    flat = {f"{s}.{k}": v for s in sections for k, v in msgspec.to_builtins(values[s]).items()}
+    return {k: v for k, v in flat.items() if k != "store.path"}
