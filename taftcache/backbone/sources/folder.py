@@ -29,7 +29,9 @@ class FolderSource:
 
     def __init__(self, root: Path, prefix: str = "") -> None:
         if not root.is_dir():
-            raise DataError(f"no folder of images at {root}", got=str(root), do="name where they lie: --set data.train=… (data.test=…), or in the recipe")
+            raise DataError(
+                f"no folder of images at {root}", do="name where they lie, by --set data.train=… or in the recipe"
+            )
         self._root, self._prefix = root, prefix
         folders = sorted(e.name for e in list(os.scandir(root)) if not e.name.startswith(".") and e.is_dir())
         if not folders:
