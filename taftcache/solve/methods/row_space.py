@@ -46,6 +46,9 @@ from taftcache.tangent.rows import RowSource, RowSubset
 
 DIRECTIONS = 64  # kept to be orthogonal to; the oldest are given up beyond that
 
+Enough = Callable[[Tensor, float], bool]
+"""Looks at ρ [N,K] and about ‖J̃ᵀρ‖² after each direction, and ends a round by itself."""
+
 
 @dataclass(frozen=True)
 class Restart:
@@ -127,8 +130,8 @@ class RowSpace:
         except KeyboardInterrupt:
             return Status.interrupted
 
-        def near(_: float, before: float) -> Callable[[Tensor, float, int], bool]:
-            def enough(residual: Tensor, energy: float, steps: int) -> bool:
+        def near(_: float, before: float) -> Enough:
+            def enough(residual: Tensor, _: float) -> bool:
                 goal = max(0.9 * SHARE * self.row_moves(), REDUCTION * before)
                 return self._bound(residual) <= goal
 
@@ -167,11 +170,11 @@ class RowSpace:
         except KeyboardInterrupt:
             return Status.interrupted
 
-        def near(goal: float, _: float) -> Callable[[Tensor, float, int], bool]:
+        def near(goal: float, _: float) -> Enough:
             before = self._bound(self.point.residual)
             least = max(goal, REDUCTION * before)
 
-            def enough(residual: Tensor, energy: float, steps: int) -> bool:
+            def enough(residual: Tensor, _: float) -> bool:
                 nonlocal least
                 bound = self._bound(residual)
                 if bound > least:
@@ -202,14 +205,14 @@ class RowSpace:
         self,
         far: Callable[[RowPoint], float],
         wanted: Callable[[], float],
-        near: Callable[[float, float], Callable[[Tensor, float, int], bool]],
+        near: Callable[[float, float], Enough],
     ) -> Status:
         """Rounds until ``far`` of the point is at most ``wanted()``; where rounding stops them, under the larger shift
         that ``ClassKernel.steady`` gives, and then with products in float64.
 
         Args:
             far, wanted: as ``refine`` has them.
-            near: (goal, ``far`` before) → what looks at ρ, ‖J̃ᵀρ‖² and the steps so far, and ends a round by itself.
+            near: what ends a round, for the goal and ``far`` before it.
         """
 
         def propose(goal: float, before: float) -> None:
@@ -292,21 +295,21 @@ class RowSpace:
         residual = short - self.exact.ridge * dual
         return RowPoint(value, dual, objective, gradient.to(value), residual, None if rough else value - pulled)
 
-    def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
+    def _gradient_below(self, goal: float, before: float) -> Enough:
         """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.
 
         Half a pass each time it looks, counted as one.
         """
         goal, gauge = max(0.5 * goal, REDUCTION * before), Gauge(self._gradient_norm)
-        return lambda residual, energy, steps: gauge.below(goal, residual, energy**0.5)
+        return lambda residual, energy: gauge.below(goal, residual, energy**0.5)
 
     def _gradient_norm(self, residual: Tensor) -> float:
         """‖J̃ᵀρ‖."""
         self.passes += 1
         return float(adjoint(self.inner, self.scale.to(residual) * residual).norm().item())
 
-    def _round(self, correction: Tensor, enough: Callable[[Tensor, float, int], bool]) -> None:
-        """Add to ``correction`` in place until it is ``enough``, which gets ρ, about ‖J̃ᵀρ‖², and the steps so far."""
+    def _round(self, correction: Tensor, enough: Enough) -> None:
+        """Add to ``correction`` in place until it is ``enough``."""
         assert self.kernel is not None
         ridge, scale = self.inner.ridge, self.scale.to(correction)
         residual = self.point.residual.to(correction)
@@ -318,7 +321,7 @@ class RowSpace:
         least, since = inf, 0
         while self.passes + 3 < self.max_passes:
             direction, energy = self.kernel.apply(residual)
-            if enough(residual, energy, steps):
+            if enough(residual, energy):
                 return
             if energy < 0.9 * least:
                 least, since = energy, steps
