@@ -30,8 +30,8 @@ class Coordinates(Protocol):
         """Δw [P] of x, in float64."""
         ...
 
-    def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
-        """F and ∇F [P] at Δw = ``value``, and b − H₀x [n], in one float64 pass; x is None for zero."""
+    def look(self, value: Tensor) -> tuple[float, Tensor, Tensor]:
+        """F and ∇F [P] at Δw = ``value``, and b − H₀x [n] of its x, in one float64 pass."""
         ...
 
     def shift(self, s: float) -> None:
@@ -69,7 +69,7 @@ class Parameters:
         """As ``Coordinates`` has it."""
         return x
 
-    def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
+    def look(self, value: Tensor) -> tuple[float, Tensor, Tensor]:
         """As ``Coordinates`` has it."""
         objective, gradient = self.exact.evaluate(value)
         self.passes += 1
@@ -109,7 +109,7 @@ class Duals:
         self.passes += 1
         return adjoint(self.exact, self._scale * x.view_as(self._scale))
 
-    def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
+    def look(self, value: Tensor) -> tuple[float, Tensor, Tensor]:
         """As ``Coordinates`` has it."""
         objective, gradient, self._scale, short, _ = fitted(self.exact, value)
         self.passes += 1

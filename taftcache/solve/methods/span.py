@@ -185,7 +185,7 @@ class SpanSolver:
         inner, exact = coordinates.inner, coordinates.exact
         self._to, self._exact, self._goal, self._on_pass = coordinates, exact, goal, on_pass
         zero = torch.zeros(exact.operator.layout.size, dtype=torch.float64, device=exact.operator.device)
-        objective, gradient, rest = coordinates.look(None, zero)
+        objective, gradient, rest = coordinates.look(zero)
         self._at_zero, self._norm_at_zero = gradient, gradient.norm().item()
         self.point = _Point(torch.zeros_like(rest), zero, objective, gradient, rest, 0.0)
         self._span = Span(rest.numel(), coordinates.dual, inner.operator.dtype, inner.operator.device)
@@ -235,7 +235,7 @@ class SpanSolver:
         norm = value.norm().item()
         if norm > radius or (norm > 0 and self._s > self._exact.ridge):  # on the surface, and not next to it
             x, value, norm = x * (radius / norm), value * (radius / norm), radius
-        objective, gradient, rest = self._to.look(x, value)
+        objective, gradient, rest = self._to.look(value)
         return _Point(x, value, objective, gradient, rest, norm)
 
     def _best(self, radius: float) -> Tensor:
