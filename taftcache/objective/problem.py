@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taftcache.objective.cotangent import LossGradient, LossHessian, Scattered, moved, random_signs
+from taftcache.objective.cotangent import Given, LossGradient, LossHessian, Scattered, moved, random_signs
 from taftcache.objective.loss import Loss
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights
@@ -110,6 +110,14 @@ class Problem:
         kept: list[Tensor] = []
         value, gradient = self.evaluate(delta, lambda z, labels: kept.append(z))
         return value, gradient, replace(self, point=torch.cat(kept))
+
+    def forward(self, vector: Tensor) -> Tensor:
+        """J v [N,K] for v [P], in half a pass."""
+        return torch.cat(list(self.operator.matvec(vector)))
+
+    def adjoint(self, vector: Tensor) -> Tensor:
+        """Jᵀ v [P] for v [N,K], in half a pass."""
+        return self.operator.accumulate(None, Given(values=vector))
 
     def logits(self, base: Tensor, change: Tensor | None) -> Tensor:
         """z [n,K] of rows with base logits f_w and tangent J Δw (None for Δw = 0)."""

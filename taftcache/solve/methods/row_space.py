@@ -32,7 +32,7 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
+from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
 from taftcache.solve.methods.basis import Basis
 from taftcache.solve.methods.decisive import SHARE, further, sample_rows, typical
 from taftcache.solve.methods.gauge import CHECK, Gauge
@@ -164,7 +164,7 @@ class RowSpace:
             if start.any():
                 # Where rows have left a round follows in any case, and ends in float64.
                 rough = not stays.all()
-                value = adjoint(self.inner if rough else self.exact, self.scale * start).to(start)
+                value = (self.inner if rough else self.exact).adjoint(self.scale * start).to(start)
                 self.point = self._at(value, start, rough=rough)
                 self.history.append((self.passes, self.point.objective))
         except KeyboardInterrupt:
@@ -244,7 +244,7 @@ class RowSpace:
     def current(self) -> Tensor:
         """Δw [P] as it stands within a round; half a pass that is not counted."""
         value, _, _, _, _, apart = self.point
-        gained = adjoint(self.inner, self.scale * self._correction.to(self.scale)).to(value)
+        gained = self.inner.adjoint(self.scale * self._correction.to(self.scale)).to(value)
         return gained + (value if apart is None else value - apart)
 
     def _dual(self) -> Tensor:
@@ -263,7 +263,7 @@ class RowSpace:
         """What was reached, with its certificate."""
         if self.point.rough:
             dual = self.point.dual
-            self.point = self._at(adjoint(self.exact, self.scale * dual), dual)
+            self.point = self._at(self.exact.adjoint(self.scale * dual), dual)
         at = self.point
         assert self._at_zero is not None
         certificate = Certificate(
@@ -306,7 +306,7 @@ class RowSpace:
     def _gradient_norm(self, residual: Tensor) -> float:
         """‖J̃ᵀρ‖."""
         self.passes += 1
-        return float(adjoint(self.inner, self.scale.to(residual) * residual).norm().item())
+        return float(self.inner.adjoint(self.scale.to(residual) * residual).norm().item())
 
     def _round(self, correction: Tensor, enough: Enough) -> None:
         """Add to ``correction`` in place until it is ``enough``."""
@@ -314,7 +314,7 @@ class RowSpace:
         ridge, scale = self.inner.ridge, self.scale.to(correction)
         residual = self.point.residual.to(correction)
         if self.point.apart is not None and self.point.apart.any():
-            residual += scale * torch.cat(list(self.inner.operator.matvec(self.point.apart)))
+            residual += scale * self.inner.forward(self.point.apart)
         # Directions of an earlier round carry its rounding: orthogonal to them, the new residual would not fall.
         basis = Basis(DIRECTIONS, residual.numel(), residual.dtype, residual.device)
         steps = 0

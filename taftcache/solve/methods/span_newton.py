@@ -29,7 +29,7 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.class_kernel import LARGEST_LOGITS, adjoint, kernel_product
+from taftcache.solve.inverses.class_kernel import LARGEST_LOGITS, kernel_product
 from taftcache.solve.methods.decisive import SHARE, TYPICAL, further
 from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.methods.row_space import Restart
@@ -157,7 +157,7 @@ class SpanNewton:
             if not self._step(tolerance * self._norm_at_zero):
                 break
         self.passes += 1
-        return adjoint(self._pair.inner, self._dual.to(self._span.dtype)).to(self._dual)
+        return self._pair.inner.adjoint(self._dual.to(self._span.dtype)).to(self._dual)
 
     def _until(self, wanted: Callable[[], float], last: int) -> Status:
         """Rounds to ‖∇F‖ ≤ ``wanted()``, for passes up to the ``last``; with products in float64 where those of float32
@@ -208,8 +208,8 @@ class SpanNewton:
         """Give the rows that stay what the ``gone`` ones ``carried`` by their α: by Newton's step where the logits
         are what they were with them, for without them they are far off where λ is small."""
         exact, alone = self._pair.exact, self._dual
-        of_gone = adjoint(replace(exact, operator=exact.operator.over([gone])), carried)
-        lost, kept = (torch.cat(list(exact.operator.matvec(value))) for value in (of_gone, adjoint(exact, alone)))
+        of_gone = replace(exact, operator=exact.operator.over([gone])).adjoint(carried)
+        lost, kept = (exact.forward(value) for value in (of_gone, exact.adjoint(alone)))
         self.passes += 2
         self._change = kept + lost
         weight = self._weight.to(self._span.dtype)
@@ -245,7 +245,7 @@ class SpanNewton:
     def arrive(self) -> SpanPoint:
         """Where the steps so far lead, from the rows."""
         exact = self._pair.exact
-        value = adjoint(exact, self._dual)
+        value = exact.adjoint(self._dual)
         logits: list[Tensor] = []
         objective, gradient = exact.evaluate(value, lambda z, _: logits.append(z))
         check_finite(gradient, f"F = {objective}")
