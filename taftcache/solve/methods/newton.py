@@ -19,9 +19,9 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.pair import ProblemPair
-from taftcache.solve.proof import check_finite
+from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import GOAL, Goal, OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 
 GROWTH = 3.0  # of the region after a step whose fall was foretold
 
@@ -88,12 +88,8 @@ class _Newton:
 
     def solution(self, status: Status) -> Solution:
         """What was reached."""
-        exact, norm = self._exact, self._gradient.norm().item()
-        certificate = Certificate(
-            norm, self._norm_at_zero, exact.ridge, self._objective, exact.operator.rows, quadratic=exact.loss.quadratic
-        )
         stats = {"solver": "newton", "passes": self._passes, "rounds": self._rounds}
-        return Solution(self._x, status, certificate, stats, (self._at_zero, self._gradient))
+        return reached(self._exact, self._x, self._objective, (self._at_zero, self._gradient), status, stats)
 
     def _direction(self) -> _Step:
         """Newton's step at Δw, within the trust region."""

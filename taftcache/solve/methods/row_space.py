@@ -38,9 +38,9 @@ from taftcache.solve.methods.decisive import SHARE, further, sample_rows, typica
 from taftcache.solve.methods.gauge import CHECK, Gauge
 from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.pair import ProblemPair
-from taftcache.solve.proof import check_finite
+from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.operator import RowSum
 from taftcache.tangent.rows import RowSource, RowSubset
 
@@ -266,19 +266,13 @@ class RowSpace:
             self.point = self._at(self.exact.adjoint(self.scale * dual), dual)
         at = self.point
         assert self._at_zero is not None
-        certificate = Certificate(
-            at.gradient.norm().item(),
-            self.gradient_at_zero,
-            self.exact.ridge,
-            at.objective,
-            self.exact.operator.rows,
-            residual=2 * sqrt(self.exact.ridge) * self._distance(at),
-        )
         solver = "row space" if self.inner is not self.exact else "row space, float64"
         stats: dict[str, Any] = {"solver": solver, "passes": self.passes, "rounds": self.rounds}
         if self.kernel is not None:  # by which a receipt decides where its λ is another than before
             stats["row_moves"] = self.row_moves()
-        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient), self.scale * at.dual)
+        gradients, dual = (self._at_zero, at.gradient), self.scale * at.dual
+        residual = 2 * sqrt(self.exact.ridge) * self._distance(at)
+        return reached(self.exact, at.value, at.objective, gradients, status, stats, residual=residual, dual=dual)
 
     def _at(self, value: Tensor, dual: Tensor, *, rough: bool = False) -> RowPoint:
         """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw ≈ J̃ᵀa with logits z, in one pass."""

@@ -25,9 +25,9 @@ from torch import Tensor
 from taftcache.solve.methods.ball import at_ball
 from taftcache.solve.methods.coordinates import Coordinates
 from taftcache.solve.methods.refinement import REDUCTION, refine
-from taftcache.solve.proof import constrained_gap, multiplier
+from taftcache.solve.proof import constrained_gap, multiplier, reached
 from taftcache.solve.settings import Goal, OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 
 IDLE = 32  # directions without progress after which rounding is taken to have eaten them
 # Directions that are kept, and their bytes: not ``Arithmetic.memory``, on which no digit of a result may depend.
@@ -273,11 +273,9 @@ class SpanSolver:
 
     def _solution(self, radius: float, status: Status) -> Solution:
         at, exact = self.point, self._exact
-        left = self._left(at)
-        # Without the bound on F − F*, which the proof adds with what rounding may hide.
-        certificate = Certificate(left, self._norm_at_zero, exact.ridge, at.objective, exact.operator.rows)
         stats = {
             "solver": "one span", "passes": self.passes, "directions": self._span.count,
             **at_ball(at.gradient, at.value, radius),
         }  # fmt: skip
-        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient))
+        gradients = self._at_zero, at.gradient
+        return reached(exact, at.value, at.objective, gradients, status, stats, left=self._left(at))

@@ -34,9 +34,9 @@ from taftcache.solve.methods.decisive import SHARE, TYPICAL, further
 from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.pair import ProblemPair
-from taftcache.solve.proof import check_finite
+from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import Goal, OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.rows import RowSubset
 
 DIRECTIONS = 64  # that F is minimised over; the oldest is given up beyond that
@@ -131,12 +131,10 @@ class SpanNewton:
         return self._solution(self._until(lambda: ridge * at.distance(self.point.value), last))
 
     def _solution(self, status: Status, more: Mapping[str, float] = MappingProxyType({})) -> Solution:
-        at, exact = self.point, self._pair.exact
-        norm, scale = at.gradient.norm().item(), self._norm_at_zero
-        certificate = Certificate(norm, scale, exact.ridge, at.objective, exact.operator.rows, quadratic=False)
+        at, gradients = self.point, (self._at_zero, self.point.gradient)
         stats = {"solver": "span newton", "passes": self.passes - self._told, "rounds": self.rounds, **more}
         self._told = self.passes
-        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient), at.dual)
+        return reached(self._pair.exact, at.value, at.objective, gradients, status, stats, dual=at.dual)
 
     def under(self, ridge: float) -> SpanNewton:
         """The same, to go on under another λ."""
