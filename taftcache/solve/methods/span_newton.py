@@ -18,10 +18,9 @@ model is sure of. A few rows are taken out at once, each term under a random sig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf, sqrt
-from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -114,7 +113,7 @@ class SpanNewton:
         ended = self._until(lambda: wanted, last)
         if goal.decisive or ended is Status.interrupted:
             status = ended
-        return self._solution(status, {"row_moves": moves} if moves else {})
+        return self._solution(status, **({"row_moves": moves} if moves else {}))
 
     def restart(self, at: Restart, max_passes: int) -> Solution:
         """From the dual vectors of the rows that stay, until the certified distance ‖∇F‖/λ is ``at.distance``."""
@@ -130,7 +129,7 @@ class SpanNewton:
         ridge = self._pair.exact.ridge
         return self._solution(self._until(lambda: ridge * at.distance(self.point.value), last))
 
-    def _solution(self, status: Status, more: Mapping[str, float] = MappingProxyType({})) -> Solution:
+    def _solution(self, status: Status, **more: float) -> Solution:
         at, gradients = self.point, (self._at_zero, self.point.gradient)
         stats = {"solver": "span newton", "passes": self.passes - self._told, "rounds": self.rounds, **more}
         self._told = self.passes
