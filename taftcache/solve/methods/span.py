@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.solve.methods.ball import at_ball
+from taftcache.solve.methods.basis import TINY
 from taftcache.solve.methods.coordinates import Coordinates
 from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.proof import constrained_gap, multiplier, reached
@@ -33,7 +34,6 @@ IDLE = 32  # directions without progress after which rounding is taken to have e
 # Directions that are kept, and their bytes: not ``Arithmetic.memory``, on which no digit of a result may depend.
 MOST, LEAST, BYTES = 96, 12, 512 << 20
 APART = 2.0  # the factor by which s may be off before the inverse is shifted
-TINY = 1e-10  # of a direction's square: what is left of it then is rounding
 
 
 class _Point(NamedTuple):

@@ -29,7 +29,9 @@ from torch import Tensor
 from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import LARGEST_LOGITS, kernel_product
+from taftcache.solve.methods.basis import TINY
 from taftcache.solve.methods.decisive import SHARE, TYPICAL, further
+from taftcache.solve.methods.newton import ARMIJO
 from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.pair import ProblemPair
@@ -293,7 +295,7 @@ class SpanNewton:
         while size > 1e-3:
             there = self._dual + size * dual, self._change + size * change
             value = self._value(*there)
-            if value <= self._objective - 1e-4 * size * slope + blur:
+            if value <= self._objective - ARMIJO * size * slope + blur:
                 self._dual, self._change, self._objective = *there, value
                 return True
             size /= 2
@@ -345,7 +347,7 @@ class _Span:
             b, y = b - along @ self._b, y - along @ self._y
         metric = curved(b, y)
         after = torch.dot(y, metric).item()
-        if not after > 1e-10 * before:
+        if not after > TINY * before:
             return False
         length = sqrt(after)
         self._put(at, b / length, y / length, (self._y @ metric).double() / length)
