@@ -108,7 +108,7 @@ def looked_at(
     Raises:
         SolveError: a gradient that is not finite.
     """
-    objective, gradient, (at_zero,) = problem.evaluate_beside(value, None, problem.gradient_at_zero())
+    objective, gradient, (at_zero,) = problem.evaluate_beside(value, problem.gradient_at_zero())
     check_finite(gradient, f"F = {objective}")
     status = Status.converged if gradient.norm().item() <= tolerance * at_zero.norm().item() else above
     counted = {**stats, "passes": stats.get("passes", 0) + 2}

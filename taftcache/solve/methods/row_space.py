@@ -341,10 +341,8 @@ def fitted(problem: Problem, value: Tensor, *beside: RowSum) -> tuple[float, Ten
 
     The residual is of the precision and device of ``value``, whatever the problem's.
     """
-    seen: list[tuple[Tensor, Tensor]] = []
-    objective, gradient, found = problem.evaluate_beside(value, lambda z, labels: seen.append((z, labels)), *beside)
+    objective, gradient, found, z, labels = problem.evaluate_logits(value, *beside)
     check_finite(gradient, f"F = {objective}")
-    z, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
     return objective, gradient, *row_residual(problem, z.to(value), labels.to(value.device)), found
 
 

@@ -81,11 +81,9 @@ class SpanNewton:
     def __init__(self, pair: ProblemPair, on_pass: OnPass | None = None) -> None:
         self._pair, self._on_pass = pair, on_pass
         exact, operator = pair.exact, pair.exact.operator
-        blocks: list[tuple[Tensor, Tensor]] = []
         zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-        objective, gradient = exact.evaluate(zero, lambda z, labels: blocks.append((z, labels)))
+        objective, gradient, _, self._base, self._labels = exact.evaluate_logits(zero)
         check_finite(gradient, f"F = {objective}")
-        self._base, self._labels = (torch.cat(parts) for parts in zip(*blocks, strict=True))
         ones = torch.ones_like(self._base[:, :1])
         self._weight = ones if exact.weights is None else exact.weights.at(self._labels, 0, ones)
         self._weight = self._weight / operator.rows
@@ -245,11 +243,10 @@ class SpanNewton:
         """Where the steps so far lead, from the rows."""
         exact = self._pair.exact
         value = exact.adjoint(self._dual)
-        logits: list[Tensor] = []
-        objective, gradient = exact.evaluate(value, lambda z, _: logits.append(z))
+        objective, gradient, _, z, _ = exact.evaluate_logits(value)
         check_finite(gradient, f"F = {objective}")
         self.passes += 2
-        return SpanPoint(value, self._dual, torch.cat(logits) - self._base, objective, gradient)
+        return SpanPoint(value, self._dual, z - self._base, objective, gradient)
 
     def _step(self, least: float) -> bool:
         """Take in the gradient, and go to F's minimum over all directions; False where its norm was ``least`` or
