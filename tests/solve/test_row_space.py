@@ -15,6 +15,7 @@ from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import STEPS
 from taftcache.solve.inverses.class_kernel import ROUNDING, ClassKernel, class_kernel_fits, kernel_product
 from taftcache.solve.methods.basis import Basis
+from taftcache.solve.methods.gauge import CHECK, Gauge
 from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.refinement import refine
 from taftcache.solve.methods.row_space import Restart, RowSpace
@@ -393,3 +394,11 @@ def test_what_leaving_rows_carried_is_passed_on(loss):
     rows.restart(Restart(whole.inner.operator.sources, dual, stays, lambda delta: float("inf")))
     assert rows.rounds == 0
     assert (rows.point.value - optimum).norm() < 0.7 * (rows.exact.adjoint(dual[stays]) - optimum).norm()
+
+
+def test_a_norm_is_looked_at_now_and_then_whatever_its_estimate_says():
+    """K̂ is blind to what J̃ᵀ takes to zero: by its estimate alone a solve that is done would not end."""
+    residual = torch.ones(1)
+    gauge = Gauge(lambda of: 0.5)
+    assert [gauge.below(1.0, residual, 1e6) for _ in range(CHECK)] == [False] * (CHECK - 1) + [True]
+    assert gauge.below(1.0, residual, 1e6)  # by the factor that was found
