@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isinf
 from numbers import Real
 
 from taftcache.errors import SolveError
 from taftcache.objective.loss import Loss
 from taftcache.objective.weights import RowWeights
 from taftcache.tangent.spec import Train
+
+MOST = 1e30  # λ and R: float32 still holds λ, and float64 R²
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,7 @@ class Objective:
 
     Args:
         loss: ℓ.
-        ridge: λ > 0, or 0 with a ``radius``; what chooses λ itself takes no notice of it.
+        ridge: λ, 0 only with a ``radius``; what chooses λ itself takes no notice of it.
         train: which parameters move, as ``TangentSpec.train``.
         weights: ω, of classes and rows; ones by default.
         jvp_only: leave the base model's logits f_w(x_n) out.
@@ -33,13 +34,13 @@ class Objective:
     radius: float | None = None
 
     def check(self) -> None:
-        """Raise SolveError where F has no minimiser that one could name."""
+        """Raise SolveError where F has no minimiser that one could name, or numbers that float32 does not hold."""
         if isinstance(self.loss, str | type):
             raise SolveError("the loss is no object with a value and derivatives", got=repr(self.loss), do="RSL()")
-        if not isinstance(self.ridge, Real) or isinf(self.ridge):
-            raise SolveError("ridge must be a finite number", got=f"ridge = {self.ridge!r}", do="1e-3, say")
-        ball = self.radius is not None and self.radius > 0
-        if not (self.ridge > 0 or (self.ridge == 0 and ball)) or not (ball or self.radius is None):
+        for name, value in (("ridge", self.ridge), ("radius", 1.0 if self.radius is None else self.radius)):
+            if not (isinstance(value, Real) and 0 <= value <= MOST):
+                raise SolveError(f"{name} must be a number from 0 to {MOST:g}", got=repr(value), do="1e-3, say")
+        if self.radius == 0 or (self.ridge == 0 and self.radius is None):
             raise SolveError(
                 "a solve needs a ridge above 0, or none and a radius above 0",
                 got=f"ridge {self.ridge}, radius {self.radius}",

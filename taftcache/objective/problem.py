@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from taftcache.objective.cotangent import LossGradient, LossHessian, Scattered, moved, random_signs
+from taftcache.objective.cotangent import Given, LossGradient, LossHessian, Scattered, moved, random_signs
 from taftcache.objective.loss import Loss
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights
@@ -44,30 +44,32 @@ class Problem:
         """The problem that an objective poses over an operator's rows; a ball is left to the solver."""
         return cls(operator, objective.loss, objective.ridge, objective.weights, objective.jvp_only)
 
-    def evaluate(self, delta: Tensor, seen: Callable[[Tensor, Tensor], object] | None = None) -> tuple[float, Tensor]:
-        """F(Δw), and ∇F(Δw) [P] in the operator's precision, in one pass.
+    def evaluate(self, delta: Tensor) -> tuple[float, Tensor]:
+        """F(Δw), and ∇F(Δw) [P] in the operator's precision, in one pass."""
+        return self.evaluate_beside(delta)[:2]
 
-        Args:
-            delta: Δw [P].
-            seen: given the logits [b,K] and labels of every block in turn, after the pass.
-        """
-        return self.evaluate_beside(delta, seen)[:2]
-
-    def evaluate_beside(
-        self, delta: Tensor, seen: Callable[[Tensor, Tensor], object] | None, *beside: RowSum
-    ) -> tuple[float, Tensor, list[Tensor]]:
+    def evaluate_beside(self, delta: Tensor, *beside: RowSum) -> tuple[float, Tensor, list[Tensor]]:
         """The same, and other sums over the rows, prepared once for all of them."""
+        return self._evaluated(delta, beside, LossGradient(keep=False, **self._terms))
+
+    def evaluate_logits(self, delta: Tensor, *beside: RowSum) -> tuple[float, Tensor, list[Tensor], Tensor, Tensor]:
+        """The same, with the logits z [N,K] and the labels of all rows."""
+        gradients = LossGradient(keep=True, **self._terms)
+        value, gradient, found = self._evaluated(delta, beside, gradients)
+        _, z, labels = zip(*gradients.notes, strict=True)
+        return value, gradient, found, torch.cat(z), torch.cat(labels)
+
+    def _evaluated(
+        self, delta: Tensor, beside: Sequence[RowSum], gradients: LossGradient
+    ) -> tuple[float, Tensor, list[Tensor]]:
         operator = self.operator
         delta = delta.to(operator.device, operator.dtype)
-        gradients = LossGradient(keep=seen is not None, **self._terms)
         # At Δw = 0 the logits are the base point's own, and half of the pass is saved.
         own = RowSum(delta if delta.any() else None, gradients, self.ridge * delta)
         gradient, *found = operator.sums(own, *beside)
         value = 0.0
-        for losses, z, labels in gradients.notes:
+        for losses, _, _ in gradients.notes:
             value += float(losses)
-            if seen is not None and z is not None:
-                seen(z, labels)
         return value / operator.rows + 0.5 * self.ridge * (delta @ delta).item(), gradient, found
 
     def gradient_at_zero(self) -> RowSum:
@@ -107,9 +109,16 @@ class Problem:
 
     def at(self, delta: Tensor) -> tuple[float, Tensor, Problem]:
         """F, ∇F and the problem whose Hessian is that of Δw, in one pass; holds N·K logits."""
-        kept: list[Tensor] = []
-        value, gradient = self.evaluate(delta, lambda z, labels: kept.append(z))
-        return value, gradient, replace(self, point=torch.cat(kept))
+        value, gradient, _, z, _ = self.evaluate_logits(delta)
+        return value, gradient, replace(self, point=z)
+
+    def forward(self, vector: Tensor) -> Tensor:
+        """J v [N,K] for v [P], in half a pass."""
+        return torch.cat(list(self.operator.matvec(vector)))
+
+    def adjoint(self, vector: Tensor) -> Tensor:
+        """Jᵀ v [P] for v [N,K], in half a pass."""
+        return self.operator.accumulate(None, Given(values=vector))
 
     def logits(self, base: Tensor, change: Tensor | None) -> Tensor:
         """z [n,K] of rows with base logits f_w and tangent J Δw (None for Δw = 0)."""

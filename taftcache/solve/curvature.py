@@ -53,6 +53,6 @@ def largest_curvature(problem: Problem, delta: torch.Tensor) -> Curvature:
     found = eigsh(hessian, k=1, which="LA", ncv=steps, tol=ACCURACY, v0=first, return_eigenvectors=False)
     largest = float(found[0])
     root = log(1.648 * sqrt(size) / CHANCE) / (2 * steps - 1)
-    # Never above the trace; with as many steps as parameters nothing is left to chance.
-    above = largest if steps == size else largest / (1 - root**2) if root < 1 else float("inf")
+    # With as many steps as parameters nothing is left to chance.
+    above = largest if steps == size else largest / (1 - root**2)
     return Curvature(largest, above, passes)

@@ -126,7 +126,7 @@ def _by_kernel(problem: Problem, loss: RSL, direction: Tensor, delta: Tensor) ->
     """From the exact kernel, which no tolerance of a solve enters."""
     inverse = DualInverse(problem)
     root, t = _residuals(problem, loss, torch.zeros_like(delta))
-    sought = root * torch.cat(list(problem.operator.matvec(direction)))
+    sought = root * problem.forward(direction)
     image, dual = inverse.solve(sought), inverse.solve(t)  # MJ̃j, Mt
     change = (image * torch.linalg.solve(inverse.own(), dual)).sum(1) - (sought * dual).sum() - direction @ delta
     left = 0.0
@@ -161,12 +161,12 @@ def _image(
 ) -> tuple[Tensor, Tensor, str, float]:
     """What ``_without_each`` returns, from v = A⁻¹j [P]."""
     left = (problem.hessian(v) - direction).norm() / direction.norm().clamp_min(1e-300)
-    return root * torch.cat(list(problem.operator.matvec(v))), solved, method, left.item()
+    return root * problem.forward(v), solved, method, left.item()
 
 
 def _image_by_rows(problem: Problem, inverse: _ByRows, direction: Tensor, goal: Goal) -> tuple[Tensor, float]:
     """J̃A⁻¹j = (J̃J̃ᵀ + λ'I)⁻¹J̃j [N,K] by conjugate gradients in the space of the rows, and its relative residual."""
-    sought = inverse.root * torch.cat(list(problem.operator.matvec(direction)))
+    sought = inverse.root * problem.forward(direction)
     found = conjugate_solution(inverse.product, inverse, sought.reshape(-1), tolerance=IN_ROWS, steps=goal.max_passes)
     left = (inverse.product(found) - sought.reshape(-1)).norm() / sought.norm().clamp_min(1e-300)
     return found.view_as(sought), left.item()

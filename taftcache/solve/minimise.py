@@ -82,7 +82,7 @@ def minimise(
             "accelerated" its accelerated form with restarts, both for any loss, with or without a ball.
         goal: tolerance, or a distance that decides of removals, and limit on passes.
         arithmetic: precision, memory and device of the products.
-        start: Δw [P] to begin from, zero by default.
+        start: Δw [P] to begin from, zero by default; a closed form and the methods for balls have no use for it.
         on_pass: called after each pass.
 
     Raises:
@@ -200,12 +200,12 @@ def certify(
 ) -> Solution:
     """Any Δw with what can be proven of it, in the way in which `minimise` would prove it; float64, from the rows.
 
-    Two passes; for a quadratic F over more than the head two more, and those that ``goal`` has for a closer bound.
+    Four passes, and of a quadratic F over more than the head those that ``goal`` has for a closer bound.
 
     Args:
         base, sources, objective, goal, arithmetic: as ``minimise`` has them.
         value: Δw [P].
-        method: that found it; of another one than ``minimise`` has, two passes say all that is known.
+        method: that found it; of another one than ``minimise`` has, four passes say all that is known.
         dual: α [N,K] with Δw = Jᵀα, where it is known: then the dual residual counts. Where ``minimise`` would have had
             one and there is none here, some passes more are spent on a bound from both sides, and ``stats`` have
             "energy_at_least", below which ‖Δw − Δw*‖_H is not.

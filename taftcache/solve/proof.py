@@ -108,14 +108,49 @@ def looked_at(
     Raises:
         SolveError: a gradient that is not finite.
     """
-    objective, gradient, (at_zero,) = problem.evaluate_beside(value, None, problem.gradient_at_zero())
+    objective, gradient, (at_zero,) = problem.evaluate_beside(value, problem.gradient_at_zero())
     check_finite(gradient, f"F = {objective}")
-    norm, scale = gradient.norm().item(), at_zero.norm().item()
+    status = Status.converged if gradient.norm().item() <= tolerance * at_zero.norm().item() else above
+    counted = {**stats, "passes": stats.get("passes", 0) + 2}
+    return reached(problem, value, objective, (at_zero, gradient), status, counted)
+
+
+def reached(
+    problem: Problem,
+    value: Tensor,
+    objective: float,
+    gradients: tuple[Tensor, Tensor],
+    status: Status,
+    stats: dict[str, Any],
+    *,
+    left: float | None = None,
+    residual: float | None = None,
+    dual: Tensor | None = None,
+) -> Solution:
+    """What a solver ends with, before ``prove`` adds what rounding may hide.
+
+    Args:
+        problem: in float64.
+        value: Δw [P].
+        objective: F(Δw).
+        gradients: ∇F(0) and ∇F(Δw) [P].
+        status: how the solve ended.
+        stats: figures, the passes among them.
+        left: norm of what is left of the optimality condition, where that is another than ∇F = 0.
+        residual: as ``Certificate`` has it.
+        dual: as ``Solution`` has it.
+    """
+    at_zero, gradient = gradients
     certificate = Certificate(
-        norm, scale, problem.ridge, objective, problem.operator.rows, quadratic=problem.loss.quadratic
+        gradient=gradient.norm().item() if left is None else left,
+        gradient_at_zero=at_zero.norm().item(),
+        ridge=problem.ridge,
+        objective=objective,
+        rows=problem.operator.rows,
+        residual=residual,
+        quadratic=problem.loss.quadratic,
     )
-    status = Status.converged if norm <= tolerance * scale else above
-    return Solution(value, status, certificate, {**stats, "passes": stats.get("passes", 0) + 2}, (at_zero, gradient))
+    return Solution(value, status, certificate, stats, gradients, dual)
 
 
 def certified(

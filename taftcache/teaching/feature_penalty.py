@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
@@ -61,9 +61,9 @@ class PenalisedProblem(Problem):
     target: Tensor
     weight: float
 
-    def evaluate(self, delta: Tensor, seen: Callable[[Tensor, Tensor], object] | None = None) -> tuple[float, Tensor]:
+    def evaluate(self, delta: Tensor) -> tuple[float, Tensor]:
         """F(Δw) with the penalty, and its gradient [P], in two passes."""
-        value, gradient = super().evaluate(delta, seen)
+        value, gradient = super().evaluate(delta)
         part = delta[: self.features.layout.size]
         squares = torch.zeros((), dtype=torch.float64)
         at = 0

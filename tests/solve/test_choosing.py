@@ -187,8 +187,8 @@ def test_lesser_ridges_are_left_out_once_the_loss_has_risen(monkeypatch):
     choice = choose_ridge(case().base, rows(), Objective(loss=LOSS), grid=grid)
     losses = [point.loss for point in choice.curve]
     assert [point.ridge for point in choice.curve] == grid[len(grid) - len(losses) :]
-    if len(losses) < len(grid):
-        assert losses[0] >= losses[1] >= losses[2]
+    assert len(losses) < len(grid)
+    assert losses[0] >= losses[1] >= losses[2]
     assert not any(a >= b >= c for a, b, c in zip(losses[1:], losses[2:], losses[3:], strict=False))
 
 

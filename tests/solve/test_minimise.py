@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -80,8 +80,15 @@ def test_bytes_do_not_depend_on_memory(method, monkeypatch, train, sizes):
 WRONG = {
     "a loss by name": (rows, {"loss": "rsl"}, {}, "the loss is no object"),
     "a kind of loss": (rows, {"loss": RSL}, {}, "the loss is no object"),
-    "a ridge by name": (rows, {"ridge": "auto"}, {}, "ridge must be a finite number"),
-    "an endless ridge": (rows, {"ridge": inf}, {}, "ridge must be a finite number"),
+    "a ridge by name": (rows, {"ridge": "auto"}, {}, "ridge must be a number from 0"),
+    "an endless ridge": (rows, {"ridge": inf}, {}, "ridge must be a number from 0"),
+    "a ridge beyond float32": (rows, {"ridge": 1e40, "loss": CrossEntropy()}, {}, "ridge must be a number from 0"),
+    "a negative ridge": (rows, {"ridge": -1.0, "radius": 1.0}, {}, "ridge must be a number from 0"),
+    "a ridge that is none": (rows, {"ridge": nan}, {}, "ridge must be a number from 0"),
+    "neither ridge nor ball": (rows, {"ridge": 0.0}, {}, "a solve needs a ridge above 0"),
+    "an endless ball": (rows, {"ridge": 0.0, "radius": inf}, {}, "radius must be a number from 0"),
+    "a ball whose square is beyond float64": (rows, {"radius": 1e200}, {}, "radius must be a number from 0"),
+    "a ball of nothing": (rows, {"radius": 0.0}, {}, "a radius above 0"),
     "classes for values": (rows, {"loss": SquaredError()}, {}, "other values than the model has outputs"),
     "one source": (lambda: rows()[0], {}, {}, "must be a list of sources"),
     "a short start": (rows, {}, {"start": torch.zeros(3)}, "the start does not fit the"),

@@ -18,6 +18,7 @@ from taftcache.solve.inverses.dual import DualInverse
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.methods.conjugate import pcg
 from taftcache.solve.pair import ProblemPair
+from taftcache.solve.proof import looked_at, prove
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Certificate, Solution, Status
 from tests.solve.problems import Dense, case, dense, make_problem
@@ -193,6 +194,15 @@ def test_every_pass_is_reported():
     solution = solve(problem, problem, tolerance=1e-6, on_pass=lambda *step: seen.append(step))
     assert [passes for passes, _ in seen] == sorted({passes for passes, _ in seen})
     assert seen[-1][0] <= solution.stats["passes"] <= seen[-1][0] + solution.stats["rounds"]
+
+
+def test_convergence_by_less_than_rounding_is_taken_back():
+    problem, value = make_problem(), dense(loss=LOSS, ridge=1e-2).solution
+    tolerance = looked_at(problem, value, 1.0, {}).certificate.relative_gradient * (1 + 1e-9)
+    found = looked_at(problem, value, tolerance, {})
+    assert found.converged
+    assert prove(found, problem, tolerance).status is Status.stalled
+    assert prove(found, problem, 1e-9).converged
 
 
 def test_start_at_the_optimum_takes_two_passes():

@@ -10,7 +10,6 @@ import torch
 
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.inverses.class_kernel import adjoint
 from taftcache.solve.methods import span_newton
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.methods.span_newton import SpanNewton
@@ -101,7 +100,7 @@ def test_it_begins_with_what_the_rows_that_left_carried():
     left = [RowSubset(rows(), torch.nonzero(stays)[:, 0].numpy())]
     both = ProblemPair(*(replace(of, operator=of.operator.over(left)) for of in pair(1e-2)))
     begun = SpanNewton(both).restart(Restart(rows(), old.dual, stays, lambda value: inf), 1000)
-    assert left_over(both.exact, begun.value) < 0.1 * left_over(both.exact, adjoint(both.exact, old.dual[stays]))
+    assert left_over(both.exact, begun.value) < 0.1 * left_over(both.exact, both.exact.adjoint(old.dual[stays]))
 
 
 def test_near_is_near():

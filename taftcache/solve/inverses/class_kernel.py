@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from taftcache.objective.cotangent import Given, random_signs
+from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.body_kernel import class_metric, kernels
 from taftcache.solve.inverses.landmarks import LANDMARKS
@@ -330,9 +330,4 @@ def _eye(like: Tensor) -> Tensor:
 
 def kernel_product(problem: Problem, scale: Tensor, vector: Tensor) -> Tensor:
     """J̃J̃ᵀ z [N,K] for z [N,K]: half a pass back and half a pass forward, in the problem's precision."""
-    return scale * torch.cat(list(problem.operator.matvec(adjoint(problem, scale * vector))))
-
-
-def adjoint(problem: Problem, vector: Tensor) -> Tensor:
-    """Jᵀ v [P] for v [N,K], in half a pass."""
-    return problem.operator.accumulate(None, Given(values=vector))
+    return scale * problem.forward(problem.adjoint(scale * vector))

@@ -15,10 +15,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from taftcache.objective.cotangent import Given, unit
+from taftcache.objective.cotangent import unit
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
-from taftcache.tangent.factors import Direct, RankOne
+from taftcache.tangent.factors import Gradients, RankOne, joined
 from taftcache.tangent.operator import TangentOperator
 
 LARGEST_KERNEL = 8192  # M: three matrices of 0.5 GB in float64, and a Cholesky of some seconds
@@ -57,10 +57,9 @@ class DualInverse:
 
     def apply(self, vector: Tensor) -> Tensor:
         """H⁻¹ v [P]."""
-        operator = self._problem.operator
-        image = self._root * torch.cat(list(operator.matvec(vector)))
-        back = operator.accumulate(None, Given(values=self._root * self.solve(image)))
-        return ((vector - back) / self._problem.ridge).to(vector)
+        problem = self._problem
+        back = problem.adjoint(self._root * self.solve(self._root * problem.forward(vector)))
+        return ((vector - back) / problem.ridge).to(vector)
 
     def solve(self, values: Tensor) -> Tensor:
         """(J̃J̃ᵀ + λI)⁻¹ of ``values`` [N,K]."""
@@ -105,13 +104,13 @@ def kernel(problem: Problem) -> Tensor:
         J = _jacobian(operator).flatten(0, 1)
         return J @ J.T
     blocks = list(operator.blocks())
-    per_class: list[tuple[list[RankOne], list[Direct]]] = []
+    per_class: list[Gradients] = []
     for k in range(K):
-        parts = []
+        parts: list[Gradients] = []
         for state, _ in blocks:
             matrices, direct = operator.factors(state, unit(state.logits, k))
             parts.append(([m for m in matrices if isinstance(m, RankOne)], direct))
-        per_class.append(_joined(parts))
+        per_class.append(joined(parts))
     total = torch.zeros(K * N, K * N, dtype=operator.dtype, device=operator.device)
     product = torch.empty_like(total)  # written over by every term: fresh pages would cost as much as the sums
     for same in zip(*(matrices for matrices, _ in per_class), strict=True):
@@ -139,13 +138,3 @@ def _jacobian(operator: TangentOperator) -> Tensor:
             found[k, start : start + len(labels)] = operator.gradients(state, unit(state.logits, k))
         start += len(labels)
     return found
-
-
-def _joined(parts: list[tuple[list[RankOne], list[Direct]]]) -> tuple[list[RankOne], list[Direct]]:
-    """The factors of several blocks of rows as those of one."""
-    matrices = [
-        m[0]._replace(out=torch.cat([x.out for x in m]), into=torch.cat([x.into for x in m]))
-        for m in zip(*(matrices for matrices, _ in parts), strict=True)
-    ]
-    direct = [d[0]._replace(rows=torch.cat([x.rows for x in d])) for d in zip(*(d for _, d in parts), strict=True)]
-    return matrices, direct

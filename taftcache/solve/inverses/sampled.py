@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taftcache.objective.cotangent import Given, random_signs
+from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.tangent.factors import Direct, RankOne, add_gram
@@ -92,12 +92,11 @@ class SampledInverse:
         """(Ĥ + σI)⁻¹ v [P]."""
         operator = self.sample.operator
         v = vector.to(operator.device, operator.dtype)
-        change = torch.cat(list(operator.matvec(v)))  # [m,K]
+        change = self.sample.forward(v)  # [m,K]
         image = torch.cat([(change * probe).sum(1) for probe in self.probes])
         solved = torch.cholesky_solve(image[:, None].to(self._root), self._root).to(v) / len(self._root)
         values = sum(a * probe for a, probe in zip(solved.split(len(change)), self.probes, strict=True))
-        back = operator.accumulate(None, Given(values=values))
-        return ((v - back) / self.sigma).to(vector)
+        return ((v - self.sample.adjoint(values)) / self.sigma).to(vector)
 
 
 def _count(problem: Problem) -> int:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
-from taftcache.solve.proof import binds, check_finite, constrained_gap, multiplier
+from taftcache.solve.proof import binds, check_finite, constrained_gap, multiplier, reached
 from taftcache.solve.settings import Goal
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 
 COARSE = 1e-1  # tolerance of the first solves
 STEP = 10.0  # by which the ridge changes at most from one solve to the next
@@ -89,12 +89,9 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
             accuracy = min(max(0.2 * least / scale, min(0.5 * accuracy, 0.1 * away)), 0.1 * enough)
     except KeyboardInterrupt:
         status = Status.interrupted
-    certificate = Certificate(  # without the bound on F − F*, which the proof adds with what rounding may hide
-        best.left, scale, exact.ridge, best.objective, exact.operator.rows, quadratic=exact.loss.quadratic
-    )
     found_there = at_ball(best.gradient, best.value, radius)
     stats = {"solver": "secular equation", "passes": passes, "solves": solves, **found_there}
-    return Solution(best.value, status, certificate, stats, (at_zero, best.gradient))
+    return reached(exact, best.value, best.objective, (at_zero, best.gradient), status, stats, left=best.left)
 
 
 def at_ball(gradient: Tensor, value: Tensor, radius: float) -> dict[str, float]:

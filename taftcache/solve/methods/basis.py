@@ -5,9 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+TINY = 1e-10  # of a direction's square: what is left of it then is rounding
+
 
 class Basis:
-    """Directions z and their products K̃z, orthonormal in F's metric (K̃z)·(K̃z') + λ z·K̃z'."""
+    """Directions z and their products K̃z [N·K], orthonormal in F's metric (K̃z)·(K̃z') + λ z·K̃z' for one λ.
+
+    The oldest are written over beyond ``size``. Where λ is looked for (``span.Span``) or the metric follows the point
+    (``span_newton``), a solve keeps its directions' inner products as well.
+    """
 
     def __init__(self, size: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
         self._z = torch.empty(size, length, dtype=dtype, device=device)
@@ -36,7 +42,7 @@ class Basis:
             z = z - along @ self._z[:known]
             y = y - along @ self._y[:known]
         after = _square(z, y, ridge)
-        if not after > 1e-10 * before:
+        if not after > TINY * before:
             return False
         at = self._count % len(self._z)
         self._z[at], self._y[at] = z / after**0.5, y / after**0.5

@@ -13,9 +13,9 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.methods.refinement import refine
 from taftcache.solve.pair import ProblemPair
-from taftcache.solve.proof import check_finite
+from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import GOAL, Goal, OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 
 # The float32 product carries about six digits: an inner run asked for more would chase rounding.
 INNER_REDUCTION = 1e-5
@@ -100,12 +100,9 @@ class _Conjugate:
 
     def solution(self, status: Status) -> Solution:
         """What was reached."""
-        at, exact = self.point, self._exact
-        certificate = Certificate(
-            at.gradient.norm().item(), self._norm_at_zero, exact.ridge, at.objective, exact.operator.rows
-        )
+        at = self.point
         stats = {"solver": "pcg", "passes": self.passes, "rounds": self._rounds}
-        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient))
+        return reached(self._exact, at.value, at.objective, (self._at_zero, at.gradient), status, stats)
 
     def arrive(self) -> _Point:
         """Where the last run of conjugate gradients leads."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse
-from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
+from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
 from taftcache.solve.methods.gauge import Gauge
 from taftcache.solve.methods.row_space import fitted
 from taftcache.solve.pair import ProblemPair
@@ -30,8 +30,8 @@ class Coordinates(Protocol):
         """Δw [P] of x, in float64."""
         ...
 
-    def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
-        """F and ∇F [P] at Δw = ``value``, and b − H₀x [n], in one float64 pass; x is None for zero."""
+    def look(self, value: Tensor) -> tuple[float, Tensor, Tensor]:
+        """F and ∇F [P] at Δw = ``value``, and b − H₀x [n] of its x, in one float64 pass."""
         ...
 
     def shift(self, s: float) -> None:
@@ -69,7 +69,7 @@ class Parameters:
         """As ``Coordinates`` has it."""
         return x
 
-    def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
+    def look(self, value: Tensor) -> tuple[float, Tensor, Tensor]:
         """As ``Coordinates`` has it."""
         objective, gradient = self.exact.evaluate(value)
         self.passes += 1
@@ -107,9 +107,9 @@ class Duals:
     def value(self, x: Tensor) -> Tensor:
         """As ``Coordinates`` has it; counted as a pass, though it is half of one."""
         self.passes += 1
-        return adjoint(self.exact, self._scale * x.view_as(self._scale))
+        return self.exact.adjoint(self._scale * x.view_as(self._scale))
 
-    def look(self, x: Tensor | None, value: Tensor) -> tuple[float, Tensor, Tensor]:
+    def look(self, value: Tensor) -> tuple[float, Tensor, Tensor]:
         """As ``Coordinates`` has it."""
         objective, gradient, self._scale, short, _ = fitted(self.exact, value)
         self.passes += 1
@@ -143,4 +143,4 @@ class Duals:
         """‖J̃ᵀρ‖, by half a pass, counted as one."""
         scale = self._scale.to(self.inner.operator.dtype)
         self.passes += 1
-        return float(adjoint(self.inner, scale * residual.to(scale).view_as(scale)).norm().item())
+        return float(self.inner.adjoint(scale * residual.to(scale).view_as(scale)).norm().item())

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import random_signs
 from taftcache.solve.directions import conjugate_solution
-from taftcache.solve.inverses.class_kernel import adjoint
 from taftcache.solve.inverses.dual import DualInverse
 from taftcache.solve.inverses.inverse import inverse_by_weights
 from taftcache.solve.inverses.sampled import SampledInverse
@@ -120,10 +119,9 @@ class _RowMoves:
 
     def at(self, value: Tensor) -> float:
         """That of Δw [P], for two passes; ``STEPS`` more the first time, where the inverse is not exact."""
-        exact, seen = self._exact, list[tuple[Tensor, Tensor]]()
+        exact = self._exact
         self.passes += 2
-        exact.evaluate(value, lambda z, labels: seen.append((z, labels)))
-        z, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        _, _, _, z, labels = exact.evaluate_logits(value)
         terms = exact.loss.gradient(z, labels) / len(z)
         if exact.weights is not None:
             terms = terms * exact.weights.at(labels, 0, terms)
@@ -136,7 +134,7 @@ class _RowMoves:
             dual = torch.where(scale > 0, terms / (exact.ridge * scale), 0)[rows]
             return typical(made.moves(rows, dual))
         # Under a random sign for each row the mean square is the rows' own moves'; residuals say how they differ.
-        mean = self._norm(adjoint(exact, terms * random_signs(terms[:, :1], seed=3))) / sqrt(len(z))
+        mean = self._norm(exact.adjoint(terms * random_signs(terms[:, :1], seed=3))) / sqrt(len(z))
         return float(mean * typical(sizes[(scale > 0).any(1)]) / sizes.square().mean().sqrt().item())
 
     def _norm(self, vector: Tensor) -> float:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
+from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
 from taftcache.solve.methods.basis import Basis
 from taftcache.solve.methods.row_space import row_residual
 from taftcache.solve.pair import ProblemPair
@@ -55,4 +55,4 @@ def ridge_deltas(pair: ProblemPair, ridges: Sequence[float], steps: int) -> list
         torch.linalg.lstsq(outer + 0.5 * at * (crossed + crossed.T), (y.double() @ rounded)[:, None]).solution[:, 0]
         for at in ridges
     ]
-    return [adjoint(inner, scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]
+    return [inner.adjoint(scale * (c.to(dtype) @ z).view_as(scale)).double() for c in duals]

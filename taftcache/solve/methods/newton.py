@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf, sqrt
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,11 +20,12 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.pair import ProblemPair
-from taftcache.solve.proof import check_finite
+from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import GOAL, Goal, OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 
 GROWTH = 3.0  # of the region after a step whose fall was foretold
+ARMIJO = 1e-4  # of the fall that the slope promises along a step, which F has to fall by at least
 
 
 def newton(
@@ -53,55 +55,62 @@ def newton(
     return solve.solution(solve.run(start))
 
 
+class _Point(NamedTuple):
+    """Δw [P] with F, ∇F [P] and the problem whose Hessian is that of Δw, in float64."""
+
+    value: Tensor
+    objective: float
+    gradient: Tensor
+    local: Problem
+
+
 class _Newton:
-    """Δw with F, ∇F and the problem's curvature there, and the passes so far; the arguments are those of ``newton``."""
+    """Where the solve stands, the trust region and the passes so far; the arguments are those of ``newton``."""
 
     def __init__(self, pair: ProblemPair, goal: Goal, on_pass: OnPass | None) -> None:
         (self._inner, self._exact), self._goal, self._on_pass = pair, goal, on_pass
         operator = self._exact.operator
-        self._x = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-        self._objective, self._gradient, self._local = self._exact.at(self._x)
-        self._at_zero, self._norm_at_zero = self._gradient, self._gradient.norm().item()
-        self._passes, self._rounds, self._radius = 1, 0, inf
-        check_finite(self._gradient, f"F = {self._objective}")
+        self._passes, self._rounds, self._radius = 0, 0, inf
+        self._point = self._at(torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device))
+        self._at_zero, self._norm_at_zero = self._point.gradient, self._point.gradient.norm().item()
+        check_finite(self._at_zero, f"F = {self._point.objective}")
 
     def run(self, start: Tensor | None) -> Status:
         """Steps until the float64 gradient is small enough, or as far as passes and rounding let it."""
         try:
             if start is not None:
-                x = start.to(self._x)
-                objective, gradient, local = self._exact.at(x)
-                self._passes += 1
-                check_finite(gradient, f"F = {objective}")
-                self._x, self._objective, self._gradient, self._local = x, objective, gradient, local
-            while self._gradient.norm().item() > self._goal.tolerance * self._norm_at_zero:
+                begin = self._at(start.to(self._at_zero))
+                check_finite(begin.gradient, f"F = {begin.objective}")
+                self._point = begin
+            while self._point.gradient.norm().item() > self._goal.tolerance * self._norm_at_zero:
                 if self._passes + 5 > self._goal.max_passes:
                     return Status.max_passes
                 inner = self._direction()
                 if not self._descend(inner):
                     return Status.max_passes if self._passes >= self._goal.max_passes else Status.stalled
                 if self._on_pass is not None:
-                    self._on_pass(self._passes, self._gradient.norm().item() / self._norm_at_zero)
+                    self._on_pass(self._passes, self._point.gradient.norm().item() / self._norm_at_zero)
         except KeyboardInterrupt:
             return Status.interrupted
         return Status.converged
 
     def solution(self, status: Status) -> Solution:
         """What was reached."""
-        exact, norm = self._exact, self._gradient.norm().item()
-        certificate = Certificate(
-            norm, self._norm_at_zero, exact.ridge, self._objective, exact.operator.rows, quadratic=exact.loss.quadratic
-        )
         stats = {"solver": "newton", "passes": self._passes, "rounds": self._rounds}
-        return Solution(self._x, status, certificate, stats, (self._at_zero, self._gradient))
+        value, objective, gradient, _ = self._point
+        return reached(self._exact, value, objective, (self._at_zero, gradient), status, stats)
+
+    def _at(self, value: Tensor) -> _Point:
+        self._passes += 1
+        return _Point(value, *self._exact.at(value))
 
     def _direction(self) -> _Step:
         """Newton's step at Δw, within the trust region."""
         self._rounds += 1
-        norm, gradient, tolerance = self._gradient.norm().item(), self._gradient, self._goal.tolerance
-        assert self._local.point is not None
-        dtype = self._inner.operator.dtype
-        curved = replace(self._inner, point=self._local.point.to(dtype))
+        _, objective, gradient, local = self._point
+        norm, tolerance, dtype = gradient.norm().item(), self._goal.tolerance, self._inner.operator.dtype
+        assert local.point is not None
+        curved = replace(self._inner, point=local.point.to(dtype))
         inverse = approximate_inverse(curved)
         self._passes += 2
         accuracy = max(min(0.1, (norm / self._norm_at_zero) ** 0.5), 0.3 * tolerance * self._norm_at_zero / norm, 1e-5)
@@ -109,7 +118,7 @@ class _Newton:
             # F ≥ 0 falls by F at most; a whole Newton step promises ½∇FᵀM⁻¹∇F.
             newest = (gradient @ inverse.apply(gradient.to(dtype)).to(gradient)).item()
             if newest > 0:  # float32 may have nothing left of a gradient that float64 still has
-                self._radius = sqrt(newest) * min(1.0, 2 * self._objective / newest)
+                self._radius = sqrt(newest) * min(1.0, 2 * objective / newest)
         limit = self._goal.max_passes - self._passes - 2
         inner = _inner(curved, inverse, gradient, accuracy, self._radius, limit)
         self._passes += inner.passes
@@ -117,27 +126,25 @@ class _Newton:
 
     def _descend(self, inner: _Step) -> bool:
         """Go along the step as far as F falls, and set the region by how well that was foretold; whether it fell."""
-        norm, objective, step = self._gradient.norm().item(), self._objective, 1.0
-        falling = (self._gradient @ inner.direction).item()
+        value, objective, gradient, _ = self._point
+        norm, falling, step = gradient.norm().item(), (gradient @ inner.direction).item(), 1.0
         while True:
-            candidate = self._x + step * inner.direction
-            new_objective, new_gradient, new_local = self._exact.at(candidate)
-            self._passes += 1
+            new = self._at(value + step * inner.direction)
             # Close to the optimum F no longer resolves the fall, but the gradient does.
-            falls = new_objective <= objective + 1e-4 * step * falling or (
-                new_gradient.norm().item() < 0.9 * norm and new_objective <= objective + 1e-12 * abs(objective)
+            falls = new.objective <= objective + ARMIJO * step * falling or (
+                new.gradient.norm().item() < 0.9 * norm and new.objective <= objective + 1e-12 * abs(objective)
             )
             if falls or step < 1e-4 or self._passes >= self._goal.max_passes:
                 break
             step /= 2
         if not falls:
             return False
-        kept = (objective - new_objective) / inner.fall if step == 1 and inner.fall > 0 else 0.0
+        kept = (objective - new.objective) / inner.fall if step == 1 and inner.fall > 0 else 0.0
         if kept < 0.25:
             self._radius = 0.5 * step * inner.length
         elif kept > 0.75 and inner.cut:
             self._radius = GROWTH * inner.length
-        self._x, self._objective, self._gradient, self._local = candidate, new_objective, new_gradient, new_local
+        self._point = new
         return True
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
-from taftcache.solve.proof import check_finite, constrained_gap
+from taftcache.solve.proof import check_finite, constrained_gap, reached
 from taftcache.solve.settings import GOAL, Goal, OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 
 
 def project(value: Tensor, radius: float | None) -> Tensor:
@@ -88,18 +88,11 @@ class _Projected:
 
     def solution(self, status: Status) -> Solution:
         """What was reached."""
-        exact, best = self._exact, self._best
-        certificate = Certificate(
-            self._left(),
-            self._norm_at_zero,
-            exact.ridge,
-            best.objective,
-            exact.operator.rows,
-            quadratic=exact.loss.quadratic,
-        )
+        best = self._best
         name = "accelerated projected gradient" if self._accelerate else "projected gradient"
         stats = {"solver": name, "passes": self._passes, "radius": self._radius}
-        return Solution(best.value, status, certificate, stats, (self._at_zero, best.gradient))
+        gradients = self._at_zero, best.gradient
+        return reached(self._exact, best.value, best.objective, gradients, status, stats, left=self._left())
 
     def _evaluate(self, value: Tensor) -> _State:
         self._passes += 1

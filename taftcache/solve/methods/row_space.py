@@ -32,19 +32,22 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.class_kernel import ClassKernel, adjoint, kernel_product
+from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
 from taftcache.solve.methods.basis import Basis
 from taftcache.solve.methods.decisive import SHARE, further, sample_rows, typical
 from taftcache.solve.methods.gauge import CHECK, Gauge
 from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.pair import ProblemPair
-from taftcache.solve.proof import check_finite
+from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.operator import RowSum
 from taftcache.tangent.rows import RowSource, RowSubset
 
 DIRECTIONS = 64  # kept to be orthogonal to; the oldest are given up beyond that
+
+Enough = Callable[[Tensor, float], bool]
+"""Looks at ρ [N,K] and about ‖J̃ᵀρ‖² after each direction, and ends a round by itself."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,8 @@ class RowSpace:
         except KeyboardInterrupt:
             return Status.interrupted
 
-        def near(_: float, before: float) -> Callable[[Tensor, float, int], bool]:
-            def enough(residual: Tensor, energy: float, steps: int) -> bool:
+        def near(_: float, before: float) -> Enough:
+            def enough(residual: Tensor, _: float) -> bool:
                 goal = max(0.9 * SHARE * self.row_moves(), REDUCTION * before)
                 return self._bound(residual) <= goal
 
@@ -161,17 +164,17 @@ class RowSpace:
             if start.any():
                 # Where rows have left a round follows in any case, and ends in float64.
                 rough = not stays.all()
-                value = adjoint(self.inner if rough else self.exact, self.scale * start).to(start)
+                value = (self.inner if rough else self.exact).adjoint(self.scale * start).to(start)
                 self.point = self._at(value, start, rough=rough)
                 self.history.append((self.passes, self.point.objective))
         except KeyboardInterrupt:
             return Status.interrupted
 
-        def near(goal: float, _: float) -> Callable[[Tensor, float, int], bool]:
+        def near(goal: float, _: float) -> Enough:
             before = self._bound(self.point.residual)
             least = max(goal, REDUCTION * before)
 
-            def enough(residual: Tensor, energy: float, steps: int) -> bool:
+            def enough(residual: Tensor, _: float) -> bool:
                 nonlocal least
                 bound = self._bound(residual)
                 if bound > least:
@@ -202,14 +205,14 @@ class RowSpace:
         self,
         far: Callable[[RowPoint], float],
         wanted: Callable[[], float],
-        near: Callable[[float, float], Callable[[Tensor, float, int], bool]],
+        near: Callable[[float, float], Enough],
     ) -> Status:
         """Rounds until ``far`` of the point is at most ``wanted()``; where rounding stops them, under the larger shift
         that ``ClassKernel.steady`` gives, and then with products in float64.
 
         Args:
             far, wanted: as ``refine`` has them.
-            near: (goal, ``far`` before) → what looks at ρ, ‖J̃ᵀρ‖² and the steps so far, and ends a round by itself.
+            near: what ends a round, for the goal and ``far`` before it.
         """
 
         def propose(goal: float, before: float) -> None:
@@ -241,7 +244,7 @@ class RowSpace:
     def current(self) -> Tensor:
         """Δw [P] as it stands within a round; half a pass that is not counted."""
         value, _, _, _, _, apart = self.point
-        gained = adjoint(self.inner, self.scale * self._correction.to(self.scale)).to(value)
+        gained = self.inner.adjoint(self.scale * self._correction.to(self.scale)).to(value)
         return gained + (value if apart is None else value - apart)
 
     def _dual(self) -> Tensor:
@@ -260,22 +263,16 @@ class RowSpace:
         """What was reached, with its certificate."""
         if self.point.rough:
             dual = self.point.dual
-            self.point = self._at(adjoint(self.exact, self.scale * dual), dual)
+            self.point = self._at(self.exact.adjoint(self.scale * dual), dual)
         at = self.point
         assert self._at_zero is not None
-        certificate = Certificate(
-            at.gradient.norm().item(),
-            self.gradient_at_zero,
-            self.exact.ridge,
-            at.objective,
-            self.exact.operator.rows,
-            residual=2 * sqrt(self.exact.ridge) * self._distance(at),
-        )
         solver = "row space" if self.inner is not self.exact else "row space, float64"
         stats: dict[str, Any] = {"solver": solver, "passes": self.passes, "rounds": self.rounds}
         if self.kernel is not None:  # by which a receipt decides where its λ is another than before
             stats["row_moves"] = self.row_moves()
-        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient), self.scale * at.dual)
+        gradients, dual = (self._at_zero, at.gradient), self.scale * at.dual
+        residual = 2 * sqrt(self.exact.ridge) * self._distance(at)
+        return reached(self.exact, at.value, at.objective, gradients, status, stats, residual=residual, dual=dual)
 
     def _at(self, value: Tensor, dual: Tensor, *, rough: bool = False) -> RowPoint:
         """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw ≈ J̃ᵀa with logits z, in one pass."""
@@ -292,33 +289,33 @@ class RowSpace:
         residual = short - self.exact.ridge * dual
         return RowPoint(value, dual, objective, gradient.to(value), residual, None if rough else value - pulled)
 
-    def _gradient_below(self, goal: float, before: float) -> Callable[[Tensor, float, int], bool]:
+    def _gradient_below(self, goal: float, before: float) -> Enough:
         """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.
 
         Half a pass each time it looks, counted as one.
         """
         goal, gauge = max(0.5 * goal, REDUCTION * before), Gauge(self._gradient_norm)
-        return lambda residual, energy, steps: gauge.below(goal, residual, energy**0.5)
+        return lambda residual, energy: gauge.below(goal, residual, energy**0.5)
 
     def _gradient_norm(self, residual: Tensor) -> float:
         """‖J̃ᵀρ‖."""
         self.passes += 1
-        return float(adjoint(self.inner, self.scale.to(residual) * residual).norm().item())
+        return float(self.inner.adjoint(self.scale.to(residual) * residual).norm().item())
 
-    def _round(self, correction: Tensor, enough: Callable[[Tensor, float, int], bool]) -> None:
-        """Add to ``correction`` in place until it is ``enough``, which gets ρ, about ‖J̃ᵀρ‖², and the steps so far."""
+    def _round(self, correction: Tensor, enough: Enough) -> None:
+        """Add to ``correction`` in place until it is ``enough``."""
         assert self.kernel is not None
         ridge, scale = self.inner.ridge, self.scale.to(correction)
         residual = self.point.residual.to(correction)
         if self.point.apart is not None and self.point.apart.any():
-            residual += scale * torch.cat(list(self.inner.operator.matvec(self.point.apart)))
+            residual += scale * self.inner.forward(self.point.apart)
         # Directions of an earlier round carry its rounding: orthogonal to them, the new residual would not fall.
         basis = Basis(DIRECTIONS, residual.numel(), residual.dtype, residual.device)
         steps = 0
         least, since = inf, 0
         while self.passes + 3 < self.max_passes:
             direction, energy = self.kernel.apply(residual)
-            if enough(residual, energy, steps):
+            if enough(residual, energy):
                 return
             if energy < 0.9 * least:
                 least, since = energy, steps
@@ -344,10 +341,8 @@ def fitted(problem: Problem, value: Tensor, *beside: RowSum) -> tuple[float, Ten
 
     The residual is of the precision and device of ``value``, whatever the problem's.
     """
-    seen: list[tuple[Tensor, Tensor]] = []
-    objective, gradient, found = problem.evaluate_beside(value, lambda z, labels: seen.append((z, labels)), *beside)
+    objective, gradient, found, z, labels = problem.evaluate_logits(value, *beside)
     check_finite(gradient, f"F = {objective}")
-    z, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
     return objective, gradient, *row_residual(problem, z.to(value), labels.to(value.device)), found
 
 

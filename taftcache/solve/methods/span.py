@@ -23,17 +23,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.solve.methods.ball import at_ball
+from taftcache.solve.methods.basis import TINY
 from taftcache.solve.methods.coordinates import Coordinates
 from taftcache.solve.methods.refinement import REDUCTION, refine
-from taftcache.solve.proof import constrained_gap, multiplier
+from taftcache.solve.proof import constrained_gap, multiplier, reached
 from taftcache.solve.settings import Goal, OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 
 IDLE = 32  # directions without progress after which rounding is taken to have eaten them
 # Directions that are kept, and their bytes: not ``Arithmetic.memory``, on which no digit of a result may depend.
 MOST, LEAST, BYTES = 96, 12, 512 << 20
 APART = 2.0  # the factor by which s may be off before the inverse is shifted
-TINY = 1e-10  # of a direction's square: what is left of it then is rounding
 
 
 class _Point(NamedTuple):
@@ -185,7 +185,7 @@ class SpanSolver:
         inner, exact = coordinates.inner, coordinates.exact
         self._to, self._exact, self._goal, self._on_pass = coordinates, exact, goal, on_pass
         zero = torch.zeros(exact.operator.layout.size, dtype=torch.float64, device=exact.operator.device)
-        objective, gradient, rest = coordinates.look(None, zero)
+        objective, gradient, rest = coordinates.look(zero)
         self._at_zero, self._norm_at_zero = gradient, gradient.norm().item()
         self.point = _Point(torch.zeros_like(rest), zero, objective, gradient, rest, 0.0)
         self._span = Span(rest.numel(), coordinates.dual, inner.operator.dtype, inner.operator.device)
@@ -235,7 +235,7 @@ class SpanSolver:
         norm = value.norm().item()
         if norm > radius or (norm > 0 and self._s > self._exact.ridge):  # on the surface, and not next to it
             x, value, norm = x * (radius / norm), value * (radius / norm), radius
-        objective, gradient, rest = self._to.look(x, value)
+        objective, gradient, rest = self._to.look(value)
         return _Point(x, value, objective, gradient, rest, norm)
 
     def _best(self, radius: float) -> Tensor:
@@ -273,11 +273,9 @@ class SpanSolver:
 
     def _solution(self, radius: float, status: Status) -> Solution:
         at, exact = self.point, self._exact
-        left = self._left(at)
-        # Without the bound on F − F*, which the proof adds with what rounding may hide.
-        certificate = Certificate(left, self._norm_at_zero, exact.ridge, at.objective, exact.operator.rows)
         stats = {
             "solver": "one span", "passes": self.passes, "directions": self._span.count,
             **at_ball(at.gradient, at.value, radius),
         }  # fmt: skip
-        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient))
+        gradients = self._at_zero, at.gradient
+        return reached(exact, at.value, at.objective, gradients, status, stats, left=self._left(at))

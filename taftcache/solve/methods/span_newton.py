@@ -18,10 +18,9 @@ model is sure of. A few rows are taken out at once, each term under a random sig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf, sqrt
-from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -29,14 +28,16 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.class_kernel import LARGEST_LOGITS, adjoint, kernel_product
+from taftcache.solve.inverses.class_kernel import LARGEST_LOGITS, kernel_product
+from taftcache.solve.methods.basis import TINY
 from taftcache.solve.methods.decisive import SHARE, TYPICAL, further
+from taftcache.solve.methods.newton import ARMIJO
 from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.pair import ProblemPair
-from taftcache.solve.proof import check_finite
+from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import Goal, OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.rows import RowSubset
 
 DIRECTIONS = 64  # that F is minimised over; the oldest is given up beyond that
@@ -80,11 +81,9 @@ class SpanNewton:
     def __init__(self, pair: ProblemPair, on_pass: OnPass | None = None) -> None:
         self._pair, self._on_pass = pair, on_pass
         exact, operator = pair.exact, pair.exact.operator
-        blocks: list[tuple[Tensor, Tensor]] = []
         zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-        objective, gradient = exact.evaluate(zero, lambda z, labels: blocks.append((z, labels)))
+        objective, gradient, _, self._base, self._labels = exact.evaluate_logits(zero)
         check_finite(gradient, f"F = {objective}")
-        self._base, self._labels = (torch.cat(parts) for parts in zip(*blocks, strict=True))
         ones = torch.ones_like(self._base[:, :1])
         self._weight = ones if exact.weights is None else exact.weights.at(self._labels, 0, ones)
         self._weight = self._weight / operator.rows
@@ -114,7 +113,7 @@ class SpanNewton:
         ended = self._until(lambda: wanted, last)
         if goal.decisive or ended is Status.interrupted:
             status = ended
-        return self._solution(status, {"row_moves": moves} if moves else {})
+        return self._solution(status, **({"row_moves": moves} if moves else {}))
 
     def restart(self, at: Restart, max_passes: int) -> Solution:
         """From the dual vectors of the rows that stay, until the certified distance ‖∇F‖/λ is ``at.distance``."""
@@ -130,13 +129,11 @@ class SpanNewton:
         ridge = self._pair.exact.ridge
         return self._solution(self._until(lambda: ridge * at.distance(self.point.value), last))
 
-    def _solution(self, status: Status, more: Mapping[str, float] = MappingProxyType({})) -> Solution:
-        at, exact = self.point, self._pair.exact
-        norm, scale = at.gradient.norm().item(), self._norm_at_zero
-        certificate = Certificate(norm, scale, exact.ridge, at.objective, exact.operator.rows, quadratic=False)
+    def _solution(self, status: Status, **more: float) -> Solution:
+        at, gradients = self.point, (self._at_zero, self.point.gradient)
         stats = {"solver": "span newton", "passes": self.passes - self._told, "rounds": self.rounds, **more}
         self._told = self.passes
-        return Solution(at.value, status, certificate, stats, (self._at_zero, at.gradient), at.dual)
+        return reached(self._pair.exact, at.value, at.objective, gradients, status, stats, dual=at.dual)
 
     def under(self, ridge: float) -> SpanNewton:
         """The same, to go on under another λ."""
@@ -157,7 +154,7 @@ class SpanNewton:
             if not self._step(tolerance * self._norm_at_zero):
                 break
         self.passes += 1
-        return adjoint(self._pair.inner, self._dual.to(self._span.dtype)).to(self._dual)
+        return self._pair.inner.adjoint(self._dual.to(self._span.dtype)).to(self._dual)
 
     def _until(self, wanted: Callable[[], float], last: int) -> Status:
         """Rounds to ‖∇F‖ ≤ ``wanted()``, for passes up to the ``last``; with products in float64 where those of float32
@@ -208,8 +205,8 @@ class SpanNewton:
         """Give the rows that stay what the ``gone`` ones ``carried`` by their α: by Newton's step where the logits
         are what they were with them, for without them they are far off where λ is small."""
         exact, alone = self._pair.exact, self._dual
-        of_gone = adjoint(replace(exact, operator=exact.operator.over([gone])), carried)
-        lost, kept = (torch.cat(list(exact.operator.matvec(value))) for value in (of_gone, adjoint(exact, alone)))
+        of_gone = replace(exact, operator=exact.operator.over([gone])).adjoint(carried)
+        lost, kept = (exact.forward(value) for value in (of_gone, exact.adjoint(alone)))
         self.passes += 2
         self._change = kept + lost
         weight = self._weight.to(self._span.dtype)
@@ -245,12 +242,11 @@ class SpanNewton:
     def arrive(self) -> SpanPoint:
         """Where the steps so far lead, from the rows."""
         exact = self._pair.exact
-        value = adjoint(exact, self._dual)
-        logits: list[Tensor] = []
-        objective, gradient = exact.evaluate(value, lambda z, _: logits.append(z))
+        value = exact.adjoint(self._dual)
+        objective, gradient, _, z, _ = exact.evaluate_logits(value)
         check_finite(gradient, f"F = {objective}")
         self.passes += 2
-        return SpanPoint(value, self._dual, torch.cat(logits) - self._base, objective, gradient)
+        return SpanPoint(value, self._dual, z - self._base, objective, gradient)
 
     def _step(self, least: float) -> bool:
         """Take in the gradient, and go to F's minimum over all directions; False where its norm was ``least`` or
@@ -296,7 +292,7 @@ class SpanNewton:
         while size > 1e-3:
             there = self._dual + size * dual, self._change + size * change
             value = self._value(*there)
-            if value <= self._objective - 1e-4 * size * slope + blur:
+            if value <= self._objective - ARMIJO * size * slope + blur:
                 self._dual, self._change, self._objective = *there, value
                 return True
             size /= 2
@@ -348,7 +344,7 @@ class _Span:
             b, y = b - along @ self._b, y - along @ self._y
         metric = curved(b, y)
         after = torch.dot(y, metric).item()
-        if not after > 1e-10 * before:
+        if not after > TINY * before:
             return False
         length = sqrt(after)
         self._put(at, b / length, y / length, (self._y @ metric).double() / length)

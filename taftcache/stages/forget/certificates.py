@@ -9,7 +9,6 @@ from taftcache.cache.read.shard import Shard
 from taftcache.model.component import Component
 from taftcache.model.meta import CertificateRecord
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.class_kernel import adjoint
 from taftcache.solve.solution import Certificate, Solution
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.train.settings import Settings
@@ -100,4 +99,4 @@ def _is_dual(problem: Problem, component: Component) -> bool:
     dual, operator = component.dual, problem.operator
     if dual is None or dual.shape != (operator.rows, operator.classes):
         return False
-    return bool((adjoint(problem, dual) - component.delta).norm() <= NEAR * component.delta.norm())
+    return bool((problem.adjoint(dual) - component.delta).norm() <= NEAR * component.delta.norm())
