@@ -69,7 +69,7 @@ class TeachSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     beta: the weight of R, or "choose": by accuracy on a part of the training images that is held out.
     grid: what is tried; 0 is always among it.
     hold_out: that part.
-    standardise: each teacher feature to mean 0 and deviation 1 over the training images; false leaves them raw.
+    standardise: each teacher feature to mean 0 and deviation 1 over the training images; false: to mean 0 alone.
     refresh: epochs between two solves for the features' weights (aft-nnls).
     noise: so many features of pure noise are added, to see what a prior makes of them.
     """

@@ -255,7 +255,7 @@ class Students:
         if settings.prior != "none":
             decides["prior"] = {
                 "teachers": [[t.name, t.weight, self._shards[t.name]] for t in self.joined.teachers],
-                "standardise": recipe.teach.standardise,
+                "standardise": recipe.teach.standardise or "mean",  # false was the features as cached
                 "refresh": recipe.teach.refresh,
                 "rate": recipe.train.prior_rate,
                 "unlabelled": recipe.train.unlabelled,
