@@ -99,7 +99,7 @@ def students(
         right[prior] = Right(names, np.stack([bits(each["right"], tested) for each in outcomes]))
         made[prior] = {
             "beta": row["beta"],
-            "tried": row.get("tried on held-out rows") or {},
+            "tried": row.get("tried on rows held back") or {},
             "accuracy": [each["accuracy"] for each in outcomes],
             "loss": mean(each["loss"] for each in outcomes),
             "noise energy": row.get("noise energy"),
@@ -178,9 +178,28 @@ def about(name: str, found: Figures) -> str:
         f"`taftcache teach teach/{name}`: {rows['labelled']:,} labelled images of {rows['classes']} classes"
         f"{unlabelled}, {rows['tested']:,} to test on. Teachers: {teachers}. Student: {model}, {start},"
         f" {spec['epochs']} epochs in batches of {spec['batch']} at a rate of {spec['rate']:g}; STL's mean cross"
-        f" entropy in the last epoch is {found['students']['none']['loss']:.2g}. β out of {grid};"
-        f" {len(spec['seeds'])} seeds; version {found['version']}."
+        f" entropy in the last epoch is {found['students']['none']['loss']:.2g}{steps(rows, spec)}. β out of {grid},"
+        f" by {chosen_by(found)}; {len(spec['seeds'])} seeds; version {found['version']}."
     )
+
+
+def steps(rows: Figures, spec: Figures) -> str:
+    """How many steps STL takes and how many the others, where images without labels give these more of them."""
+    if not rows["unlabelled"]:
+        return ""
+    few, many = (
+        spec["epochs"] * -(-count // spec["batch"])
+        for count in (rows["labelled"], rows["labelled"] + rows["unlabelled"])
+    )
+    return f", after {few:,} steps where a student with a prior takes {many:,}"
+
+
+def chosen_by(found: Figures) -> str:
+    """The images that chose β; a release held back a part of all, though a student is given few of their labels."""
+    few, part = found["recipe"]["train"]["per_class"], found["recipe"]["teach"]["hold_out"]
+    if held := found["rows"].get("held back"):
+        return f"{held:,} of the labelled images"
+    return f"{100 * part:g} % of {'all training images, labels included' if few else 'the labelled images'}"
 
 
 def table(of: Figures, itself: Figures | None = None) -> list[str]:

@@ -97,7 +97,7 @@ def paired(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> Paired:
         by_seeds = max(0.0, float(apart.mean(1).var(ddof=1)) / s - both)
     parts = ((by_rows, n - 1), (by_seeds, s - 1))
     half = sqrt(sum(part * _quantile(max(1, freedom)) ** 2 for part, freedom in parts))
-    low, high = 100 * (middle - half), 100 * (middle + half)
+    low, high = 100 * max(-1.0, middle - half), 100 * min(1.0, middle + half)
     return Paired(
         ahead=100 * float(apart.mean()),
         interval=(low, high),

@@ -20,8 +20,8 @@ class TeacherFeatures:
     """ψ [n,p]: the teachers' features side by side, standardised over the rows in use, then weighed; then noise.
 
     Each feature is brought to mean 0 and deviation 1 over ``used``, with sums in float64 (``standardise = False``
-    leaves it as cached); one that is constant there becomes 0. Noise features are independent standard normal
-    numbers, drawn once for each row of the join.
+    leaves its deviation as cached); one that is constant there becomes 0. Noise features are independent standard
+    normal numbers, drawn once for each row of the join.
 
     Args:
         teachers: over the rows of one join.
@@ -55,9 +55,9 @@ class TeacherFeatures:
         ends = np.cumsum(widths).tolist()
         self.slices = {n: slice(end - w, end) for n, w, end in zip(self.names, widths, ends, strict=True)}
         self.width = ends[-1]
-        self._mean, self._scale = np.zeros(self.width), np.ones(self.width)
-        if standardise:
-            self._mean, self._scale = self._standard(used)
+        self._mean, self._scale = self._standard(used)
+        if not standardise:
+            self._scale = np.sign(self._scale)
         for name, teacher in zip(self.names, self._teachers, strict=False):
             self._scale[self.slices[name]] *= teacher.weight
 

@@ -66,10 +66,10 @@ class TeachSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prior: "aft" is the authors' form, "aft-nnls" finds the features' weights in closed form, "aft-fixed" keeps them
         equal, "aft-dense" maps features without a kernel, "aft-rbf" takes a Gaussian kernel; "kd", "kd-logits", "kkd",
         "b-tuning" and "rkd" are others' methods, "none" is standard transfer learning.
-    beta: the weight of R, or "choose": by accuracy on a part of the training images that is held out.
+    beta: the weight of R, or "choose": by accuracy on a part of the labelled training images that is held out.
     grid: what is tried; 0 is always among it.
     hold_out: that part.
-    standardise: each teacher feature to mean 0 and deviation 1 over the training images; false leaves them raw.
+    standardise: each teacher feature to mean 0 and deviation 1 over the training images; false: to mean 0 alone.
     refresh: epochs between two solves for the features' weights (aft-nnls).
     noise: so many features of pure noise are added, to see what a prior makes of them.
     """

@@ -69,7 +69,7 @@ def show_teach(report: TeachReport) -> None:
     for title, rows in report.tables.items():
         if not rows:
             continue
-        columns = [c for c in dict.fromkeys(key for row in rows for key in row) if c != "tried on held-out rows"]
+        columns = [c for c in dict.fromkeys(key for row in rows for key in row) if c != "tried on rows held back"]
         table = Table(*columns, title=title, title_justify="left")
         for row in rows:
             table.add_row(*(_figure(row.get(column), column) for column in columns))

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from taftcache.report.paired import paired
-from taftcache.teaching.students.comparison import _above, conclusions
+from taftcache.teaching.students.comparison import _above, _steps, conclusions
 from taftcache.teaching.students.trainer import StudentOutcome
 
 
 def student(title: str, beta: float, accuracy: float, **tried: float) -> dict[str, Any]:
     values = {"student trained with": title, "beta": beta, "accuracy": accuracy, "points above STL": "+1.0"}
-    return {**values, "tried on held-out rows": {name.removeprefix("b"): value for name, value in tried.items()}}
+    return {**values, "tried on rows held back": {name.removeprefix("b"): value for name, value in tried.items()}}
 
 
 def test_the_end_of_the_grid_is_named():
@@ -30,7 +30,7 @@ def test_the_end_of_the_grid_is_named():
     given = student("RKD", 2, 0.6)
     lines = conclusions({"students": [plain, inside, nothing, given]})
     assert not any("largest" in line for line in lines)
-    assert "KD (features): beta = 0 was best on held-out rows, so the student is the plain one." in lines
+    assert "KD (features): no other beta was better on rows held back, so the student is the plain one." in lines
     assert "RKD above STL: +1.0." in lines
     assert "RKD: beta = 0 was asked for, so" in conclusions({"students": [plain, student("RKD", 0, 0.5)]})[0]
 
@@ -42,6 +42,12 @@ def outcomes(right: np.ndarray) -> list[StudentOutcome]:
         StudentOutcome(accuracy=float(one.mean()), loss=0, penalty=0, epochs=1, steps=1, seconds=0, right=text)
         for one, text in zip(right, texts, strict=True)
     ]
+
+
+def test_students_of_other_steps_are_named():
+    plain, taught = ([replace(one, steps=steps) for one in outcomes(np.ones((1, 8), bool))] for steps in (7, 47))
+    assert _steps({"none": plain, "kd": plain}) == []
+    assert "STL takes 7 steps and students with a prior 47," in _steps({"none": plain, "kd": taught})[0]
 
 
 def test_a_difference_between_students_has_the_papers_interval():

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 import taftcache
 from taftcache.backbone.sources.digits import DigitsSource
@@ -13,6 +14,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, StoreError
 from taftcache.teaching.features import TeacherFeatures
 from taftcache.teaching.joined import every_shard, join
+from taftcache.teaching.moments import teacher_moment
+from taftcache.teaching.students.kernels import unit_rows
+from taftcache.teaching.students.priors import ClosedForm
 from tests.stages.making import recipe
 from tests.teaching.making import DIGITS, extract_features
 
@@ -145,9 +149,28 @@ def test_features_are_standardised_then_weighed(opened, images):
         assert (torch_std[where][varies[where]] - size).abs().max() <= 1e-5
     assert (psi[:, features.slices["wide"]] == psi[:, features.slices["wide (copy 2)"]]).all()
     assert 0.5 < torch_std[features.slices["noise"]].mean() < 1.5
-    raw = TeacherFeatures(joined.teachers, used, standardise=False).rows(used).numpy()
-    np.testing.assert_array_equal(raw[:, : joined.teachers[0].width], joined.teachers[0].rows(used))
-    np.testing.assert_array_equal(raw[:, joined.teachers[0].width :], 0.5 * joined.teachers[1].rows(used))
+
+
+def test_without_deviations_features_keep_their_size_but_not_their_mean(opened, images):
+    """Kernels of a batch do not see a mean; moments over all rows would take it for a feature that says nothing."""
+    joined = join(opened, images, {"other": 0.5})
+    used, first = joined.training, joined.teachers[0]
+
+    def closed(features):
+        prior = ClosedForm(teacher_moment(unit_rows(psi) for _, psi in features.blocks(used)))
+        prior.refresh(own, lambda part: features.rows(used[part], torch.float64))
+        return prior.energy()
+
+    features = TeacherFeatures(joined.teachers, used, standardise=False)
+    cached = np.concatenate([first.rows(used), 0.5 * joined.teachers[1].rows(used)], 1)
+    np.testing.assert_allclose(features.rows(used), cached - cached.mean(0), atol=1e-5)
+    own = features.rows(used)[:, :4]  # a student with four of the teacher's features
+    before = closed(features)
+    assert (before[:4] > 0).all()
+    first._held = first._held + np.float32(64) * (np.arange(first.width) < 2)
+    torch.testing.assert_close(
+        closed(TeacherFeatures(joined.teachers, used, standardise=False)), before, atol=1e-3, rtol=0
+    )
 
 
 def test_a_constant_feature_becomes_zero(opened, images):

@@ -284,6 +284,20 @@ def test_beta_is_chosen_on_held_back_rows_with_zero_among_them(teachers, tmp_pat
         assert students.choose("kd").beta == 0.0
 
 
+@pytest.mark.parametrize("unlabelled", ["drop", "use"])
+def test_beta_is_chosen_by_no_label_that_the_student_is_not_given(teachers, tmp_path, unlabelled):
+    recipe = teaching_recipe(
+        tmp_path, teachers, teach={"beta": "choose", "hold_out": 0.3}, train={"per_class": 4, "unlabelled": unlabelled}
+    )
+    with open_students(recipe, Silent()) as students:
+        held = students.training_rows(students.settings("kd", 1.0, 0, held_back=True))
+        final = students.training_rows(students.settings("kd", 1.0, 0))
+        assert len(held.tested)
+        assert set(held.tested) | set(held.labelled) == set(final.labelled)
+        assert not set(held.tested) & set(held.used)
+        np.testing.assert_array_equal(held.unlabelled, final.unlabelled)
+
+
 def test_a_loss_that_is_not_finite_ends_the_training(teachers, tmp_path):
     recipe = teaching_recipe(tmp_path, teachers, train={"rate": 1e30, "epochs": 4})
     with pytest.raises(SolveError, match="finite"):

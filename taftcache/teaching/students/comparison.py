@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -60,7 +60,7 @@ def compare(students: Students) -> Comparison:
                 "seeds": len(values),
                 "error / STL": _ratio(1 - mean(values), 1 - mean(o.accuracy for o in found["none"])),
                 **above,
-                "tried on held-out rows": choice.accuracy,
+                "tried on rows held back": choice.accuracy,
             }
         )
         if prior == own:
@@ -77,23 +77,21 @@ def compare(students: Students) -> Comparison:
     for title, key in CURVES.items():
         if points := getattr(recipe.report, key):
             made.tables[title] = curve(students, key, points, curves)
-    made.conclusions = conclusions(made.tables)
+    made.conclusions = [*conclusions(made.tables), *_steps(found)]
     energies = _profile(students, found, own)
-    made.plots = write_page(
-        recipe.folder, recipe, _counts(students), made.tables, made.conclusions, made.notes, energies
-    )
+    counts = _counts(students, chosen=any(row["tried on rows held back"] for row in rows))
+    made.plots = write_page(recipe.folder, recipe, counts, made.tables, made.conclusions, made.notes, energies)
     return made
 
 
-def _counts(students: Students) -> dict[str, int]:
-    """How many images the recipe's own student has, and of how many classes."""
-    work = students.training_rows(students.settings("none", 0.0, students.recipe.train.seeds[0]))
-    return {
-        "labelled": len(work.labelled),
-        "unlabelled": len(work.unlabelled),
-        "tested": len(work.tested),
-        "classes": len(students.joined.classes),
-    }
+def _counts(students: Students, *, chosen: bool) -> dict[str, int]:
+    """How many images the recipe's own student has (and how many labelled ones chose β), and of how many classes."""
+    settings = students.settings("none", 0.0, students.recipe.train.seeds[0])
+    work = students.training_rows(settings)
+    counts = {"labelled": len(work.labelled), "unlabelled": len(work.unlabelled), "tested": len(work.tested)}
+    if chosen:
+        counts["held back"] = len(students.training_rows(replace(settings, held_back=True)).tested)
+    return {**counts, "classes": len(students.joined.classes)}
 
 
 def _seeds(students: Students, prior: PriorName, beta: float, **changes: Any) -> list[StudentOutcome]:
@@ -210,8 +208,12 @@ def conclusions(tables: Mapping[str, list[Row]]) -> list[str]:
         if title == TITLES["none"]:
             continue
         if row["beta"] == 0:
-            why = "was best on held-out rows" if row["tried on held-out rows"] else "was asked for"
-            found.append(f"{title}: beta = 0 {why}, so the student is the plain one.")
+            why = (
+                "no other beta was better on rows held back"
+                if row["tried on rows held back"]
+                else "beta = 0 was asked for"
+            )
+            found.append(f"{title}: {why}, so the student is the plain one.")
         else:
             found.append(f"{title} above STL: {row['points above STL']}.")
     found += _at_the_end(students)
@@ -230,9 +232,20 @@ def conclusions(tables: Mapping[str, list[Row]]) -> list[str]:
     return found
 
 
+def _steps(found: Mapping[PriorName, Sequence[StudentOutcome]]) -> list[str]:
+    """A line where images without labels give students with a prior more steps than STL."""
+    few, many = found["none"][0].steps, max(outcomes[0].steps for outcomes in found.values())
+    if many == few:
+        return []
+    return [
+        f"STL takes {few:,} steps and students with a prior {many:,}, for an epoch of theirs has the images without"
+        " labels too: part of a difference may be due to that. STL with more train.epochs shows how much."
+    ]
+
+
 def _at_the_end(students: Mapping[str, Row]) -> list[str]:
     """A line for the students whose β is the largest that was tried."""
-    tried = {title: [float(beta) for beta in row["tried on held-out rows"]] for title, row in students.items()}
+    tried = {title: [float(beta) for beta in row["tried on rows held back"]] for title, row in students.items()}
     ended = [title for title, betas in tried.items() if betas and 0 < students[title]["beta"] == max(betas)]
     if not ended:
         return []

@@ -47,7 +47,7 @@ Bar = Callable[[str, int], AbstractContextManager[OnEpoch]]
 class StudentSettings:
     """Everything in which a student differs from the others of its recipe.
 
-    held_back: whether a part of the training rows is held back and tested on (to choose β) instead of the test rows.
+    held_back: whether a part of the labelled rows is held back and tested on (to choose β) instead of the test rows.
     """
 
     prior: PriorName
@@ -140,7 +140,7 @@ class Students:
         return load_backbone(recipe.backbone, recipe.preprocess, float64_device(self.recipe.device))
 
     def choose(self, prior: PriorName, **changes: Any) -> BetaChoice:
-        """β by accuracy on a part of the training rows that is held back; the smallest of the best, 0 among them."""
+        """β by accuracy on a part of the labelled rows that is held back; the smallest of the best, 0 among them."""
         spec = self.recipe.teach
         if prior == "none" or spec.beta != "choose":
             return BetaChoice(0.0 if prior == "none" else float(spec.beta), {})
@@ -156,20 +156,21 @@ class Students:
         """Which rows a student is trained and tested on."""
         joined, spec = self.joined, self.recipe.train
         rows, tested, ids = joined.training, joined.held_out, joined.ids
-        if settings.held_back:
-            held = held_out([ids[k] for k in rows], self.recipe.teach.hold_out, HOLD_OUT_SEED)
-            back = np.array([ids[k] in held for k in rows])
-            if not back.any() or back.all():
-                part = self.recipe.teach.hold_out
-                raise DataError(
-                    f"β cannot be chosen: {part:g} of {len(rows)} training images holds back {int(back.sum())}",
-                    do="change teach.hold_out, or give teach.beta a number",
-                )
-            rows, tested = rows[~back], rows[back]
         labelled, rest = rows, rows[:0]
         if settings.per_class is not None:
             labelled = per_class(rows, [ids[k] for k in rows], joined.labels, settings.per_class)
             rest = np.setdiff1d(rows, labelled) if spec.unlabelled == "use" else rest
+        if settings.held_back:
+            held = held_out([ids[k] for k in labelled], self.recipe.teach.hold_out, HOLD_OUT_SEED)
+            back = np.array([ids[k] in held for k in labelled])
+            if not back.any() or back.all():
+                part = self.recipe.teach.hold_out
+                raise DataError(
+                    f"β cannot be chosen: {part:g} of {len(labelled)} labelled training images holds back"
+                    f" {int(back.sum())}",
+                    do="change teach.hold_out, or give teach.beta a number",
+                )
+            labelled, tested = labelled[~back], labelled[back]
         return TrainingRows(labelled=labelled, unlabelled=rest, tested=tested, labels=joined.labels)
 
     def features(self, settings: StudentSettings) -> TeacherFeatures:
@@ -252,10 +253,12 @@ class Students:
         }
         if settings.held_back:
             decides["hold_out"] = [recipe.teach.hold_out, HOLD_OUT_SEED]
+            if settings.per_class is not None:  # once, rows of all labels were held back
+                decides["hold_out"].append("labelled")
         if settings.prior != "none":
             decides["prior"] = {
                 "teachers": [[t.name, t.weight, self._shards[t.name]] for t in self.joined.teachers],
-                "standardise": recipe.teach.standardise,
+                "standardise": recipe.teach.standardise or "mean",  # false was the features as cached
                 "refresh": recipe.teach.refresh,
                 "rate": recipe.train.prior_rate,
                 "unlabelled": recipe.train.unlabelled,
