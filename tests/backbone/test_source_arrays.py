@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import zipfile
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 from PIL import Image
 
+from taftcache.backbone.sources.arrays import label_indexes
 from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
@@ -88,6 +90,13 @@ def test_labels_that_are_codes_become_class_names(opened):
     source = opened({"images": PIXELS, "labels": np.array([1999, 2005, 1999, 2005, -1, 2005])})
     assert source.classes == ["-1", "1999", "2005"]
     assert [i.label for i in source.items] == [1, 2, 1, 2, 0, 2]
+
+
+def test_as_many_codes_as_images_are_found_in_one_pass():
+    """A search of the list for each of them would take a quarter of an hour."""
+    codes = np.arange(200_000)[::-1] * 7
+    names, indexes = label_indexes(Path("f"), codes, None)
+    assert (names[1], indexes[:2], indexes[-1]) == ("7", [199_999, 199_998], 0)
 
 
 BAD = {

@@ -145,17 +145,18 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
             dense = bool(values) and values[0] >= 0 and values[-1] < 2 * len(values) + 10
             names = [str(v) for v in (range(values[-1] + 1) if dense else values)]
             if not dense:
-                return names, [values.index(int(v)) for v in labels]
+                index = {value: k for k, value in enumerate(values)}
+                return names, [index[int(v)] for v in labels]
         return names, [int(v) for v in labels]
     found = texts(file, "labels", labels)
     names = sorted(set(found)) if names is None else names
-    index = {name: k for k, name in enumerate(names)}
-    unknown = sorted(set(found) - index.keys())
+    known = {name: k for k, name in enumerate(names)}
+    unknown = sorted(set(found) - known.keys())
     if unknown:
         raise DataError(
             f"{file} has labels that are not among its classes", got=", ".join(unknown[:5]), do="correct the file"
         )
-    return names, [index[text] for text in found]
+    return names, [known[text] for text in found]
 
 
 def _ids(file: Path, arrays: Mapping[str, Any], n: int, prefix: str) -> list[str]:
