@@ -249,9 +249,11 @@ class _Beside:
 
 def _named(labels: Any, names: Any) -> Any:
     """The ``names`` [n] beside labels [n] that are numbers, where they are texts and one for each; else the labels."""
+    if names is None:
+        return labels
     try:
         pairs = set(zip(np.asarray(labels, float).tolist(), names, strict=True))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, SystemError):  # SystemError: of texts that are no Unicode
         return labels
     one_each = len({number for number, _ in pairs}) == len({text for _, text in pairs}) == len(pairs)
     return names if one_each and all(isinstance(text, str | bytes) for _, text in pairs) else labels
