@@ -161,6 +161,15 @@ def test_an_image_that_became_a_pipe_is_not_waited_for(folder):
         source.read(0)
 
 
+def test_folders_without_end_are_refused(folder):
+    inner = folder / "ant"
+    for _ in range(600):  # of one letter: a path has 4,096 bytes
+        inner /= "x"
+    inner.mkdir(parents=True)
+    with pytest.raises(DataError, match="nested too deeply"):
+        only(source="folder", train=str(folder))
+
+
 def test_a_pipe_among_images_is_refused_and_not_waited_for(folder):
     os.mkfifo(folder / "ant" / "pipe.png")
     with pytest.raises(DataError, match=r"pipe\.png is a pipe"):

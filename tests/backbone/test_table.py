@@ -266,3 +266,12 @@ def test_one_long_label_takes_no_room_for_the_others(folder):
     (folder / "a.csv").write_text("\n".join(["path,label", *rows, "last.png," + "x" * 110_000]))
     source, _ = open_source(spec(folder / "a.csv"))
     assert len(source.items) == 50_007
+
+
+def test_parquet_that_repeats_a_number_millions_of_times_is_refused_unread(tmp_path):
+    many = 10_000_000
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"path": pa.nulls(many, pa.string()), "label": np.zeros(many, np.int64)}), file)
+    assert file.stat().st_size < 1 << 20
+    with pytest.raises(DataError, match="as a file made to exhaust memory does"):
+        open_source(spec(file))

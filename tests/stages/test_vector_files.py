@@ -220,3 +220,13 @@ def test_texts_that_are_no_unicode(tmp_path):
         labels = np.frombuffer(np.array([code, 0x62, 0x63], "<u4").tobytes(), "<U1")
         np.savez(tmp_path / "v.npz", x=np.ones((3, 2)), y=labels)
         refuse(tmp_path / "v.npz", "labels must be UTF-8")
+
+
+def test_parquet_that_repeats_a_number_millions_of_times_is_refused_unread(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    many = 20_000_000
+    x = pa.ListArray.from_arrays(pa.array([0, many // 2, many], pa.int32()), pa.array(np.zeros(many, np.float32)))
+    parquet.write_table(pa.table({"x": x, "y": [0, 1]}), tmp_path / "v.parquet")
+    refuse(tmp_path / "v.parquet", "as a file made to exhaust memory does")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from taftcache.backbone.sources.arrays import check_expansion
 from taftcache.errors import DataError
 
 TEXT, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
@@ -119,11 +120,21 @@ def _arrow(place: Path) -> Table:
         table.validate(full=True)  # Arrow believes its own files where values lie, and reads there
         info = msgspec.json.decode(_regular(place / "dataset_info.json").read_bytes(), type=_Info)
     else:
-        table = parquet.read_table(place, memory_map=True)
+        with parquet.ParquetFile(place, memory_map=True) as file:
+            check_parquet(place, file.metadata)
+            table = file.read()
         info = msgspec.json.decode((table.schema.metadata or {}).get(b"huggingface", b"{}"), type=_Marked).info
     listed = {key: f.get("names") for key, f in (info.features or {}).items() if isinstance(f, dict)}
     names = {key: found for key, found in listed.items() if found and _are_texts(found)}
     return Table({name: _Column(table.column(name)) for name in table.column_names}, names)
+
+
+def check_parquet(place: Path, metadata: Any) -> None:
+    """DataError where numbers that a Parquet file repeats would take far more memory than it has bytes."""
+    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+    parts = [group.column(k) for group in groups for k in range(group.num_columns)]
+    needed = sum(max(part.total_uncompressed_size, 8 * part.num_values) for part in parts)  # a number has 8 bytes
+    check_expansion(place, needed, place.stat().st_size)
 
 
 def _regular(file: Path) -> Path:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.backbone.sources.arrays import check_expansion
-from taftcache.backbone.sources.columns import read_table
+from taftcache.backbone.sources.columns import check_parquet, read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import NAMES, USUAL, Columns, NamedColumns
 from taftcache.cache.format.layout import check_shape
@@ -104,6 +104,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
         ) from None
     try:
         with parquet.ParquetFile(path) as file:
+            check_parquet(path, file.metadata)
             there = file.schema_arrow.names
             names = columns.within(there)
             _needs_vectors(path, columns, names, there)
