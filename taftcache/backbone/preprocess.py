@@ -16,6 +16,7 @@ from timm.data.transforms_factory import create_transform
 from torch import Tensor
 
 from taftcache.backbone.model import Backbone
+from taftcache.errors import BackboneError
 
 # A strip of one pixel by ten thousand, resized to 256 on its short side, would take gigabytes.
 _MOST_PIXELS = 1 << 27
@@ -25,14 +26,25 @@ class Preprocess:
     """From a PIL image to the model's input, without augmentation.
 
     ``pixels`` then ``normalise`` is what extraction uses; calling the object does both for one image.
+
+    Raises:
+        BackboneError: what the model says of its preprocessing (``pretrained_cfg`` in its config.json) makes no sense.
     """
 
     def __init__(self, backbone: Backbone) -> None:
         self.config = backbone.data_config
         self.image_shape: tuple[int, int, int] = tuple(self.config["input_size"])
-        self._resize = create_transform(**self.config, is_training=False, normalize=False)
-        self._mean = torch.tensor(self.config["mean"]).view(3, 1, 1)
-        self._std = torch.tensor(self.config["std"]).view(3, 1, 1)
+        try:
+            self._resize = create_transform(**self.config, is_training=False, normalize=False)
+            self._mean = torch.tensor(self.config["mean"]).view(3, 1, 1)
+            self._std = torch.tensor(self.config["std"]).view(3, 1, 1)
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            # timm and torch raise whatever they like for values that are none
+            raise BackboneError(
+                f"the preprocessing of {backbone.name} cannot be built",
+                got=f"{type(error).__name__}: {error}",
+                do="correct pretrained_cfg in the model's config.json, or say it in the recipe: [preprocess]",
+            ) from error
 
     def pixels(self, image: Image.Image) -> Tensor:
         """uint8 [3, h, w] of an RGB image, resized and cropped; ValueError for an absurd aspect ratio."""

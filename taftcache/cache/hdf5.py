@@ -52,9 +52,10 @@ def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgre
     if place.exists():
         raise DataError(f"cannot export to {place}: it exists already", do="name another file, or remove it")
     partial = place.with_name(f"{place.name}.partial")
+    partial.unlink(missing_ok=True)
     total, done = sum(ref.rows for ref in store.manifest.shards), 0
     try:
-        with h5py.File(partial, "w", libver="v110") as out:
+        with h5py.File(partial, "x", libver="v110") as out:  # through no link that stands there
             shards = [store.shard(ref.name) for ref in store.manifest.shards]
             said = any(shard.stored_as != shard.dtype.name for shard in shards)
             out.attrs["format"], out.attrs["version"] = FORMAT, VERSIONS[said]
@@ -108,9 +109,9 @@ class FeatureFile:
         try:
             with self._reading():
                 form = self._file.attrs.get("format")
-                self.is_export = form == FORMAT
+                self.is_export = isinstance(form, str) and form == FORMAT
                 version = self._file.attrs.get("version")
-                if self.is_export and version not in VERSIONS:
+                if self.is_export and not (isinstance(version, np.integer) and version in VERSIONS):
                     raise FormatError(
                         f"{self.path} is of version {version!r} of {FORMAT!r}, and only versions"
                         f" {' and '.join(map(str, VERSIONS))} are imported",
@@ -256,7 +257,7 @@ class FeatureFile:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, KeyError, RuntimeError) as error:
+        except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:  # h5py's for what is damaged or odd
             raise _bad(self.path, f"{error}") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ import torch
 from PIL import Image
 from timm.data import create_transform
 
-from taftcache.backbone.model import wrap_model
+from taftcache.backbone.files import BUNDLED
+from taftcache.backbone.model import load_backbone, wrap_model
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.spec import PreprocessSpec
+from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.errors import BackboneError
 from tests.backbone.registry import SMALL
 
 CONFIGS = {
@@ -40,3 +43,17 @@ def test_a_thin_strip_is_refused_before_it_fills_the_memory():
     backbone = wrap_model(timm.create_model("vit_tiny_patch16_224", **SMALL), "small")
     with pytest.raises(ValueError, match="too long"):
         Preprocess(backbone).pixels(Image.new("RGB", (1, 200_000)))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"mean": "x"}, {"mean": {"a": 1}}, {"std": [1]}, {"interpolation": "x"}, {"crop_pct": float("nan")}],
+    ids=str,
+)
+def test_a_folder_of_weights_that_says_nonsense_of_its_preprocessing(tmp_path, said):
+    folder = shutil.copytree(BUNDLED, tmp_path / "w")
+    config = json.loads((folder / "config.json").read_text())
+    config["pretrained_cfg"] |= said
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BackboneError, match="cannot be built"):
+        Preprocess(load_backbone(BackboneSpec(weights=f"local-dir:{folder}")))

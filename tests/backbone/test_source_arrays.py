@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import zipfile
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 from PIL import Image
 
+from taftcache.backbone.sources.arrays import ArraySource, label_indexes
 from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
@@ -88,6 +90,37 @@ def test_labels_that_are_codes_become_class_names(opened):
     source = opened({"images": PIXELS, "labels": np.array([1999, 2005, 1999, 2005, -1, 2005])})
     assert source.classes == ["-1", "1999", "2005"]
     assert [i.label for i in source.items] == [1, 2, 1, 2, 0, 2]
+
+
+def test_as_many_codes_as_images_are_found_in_one_pass():
+    """A search of the list for each of them would take a quarter of an hour."""
+    codes = np.arange(200_000)[::-1] * 7
+    names, indexes = label_indexes(Path("f"), codes, None)
+    assert (names[1], indexes[:2], indexes[-1]) == ("7", [199_999, 199_998], 0)
+
+
+NO_TEXT = np.frombuffer(np.array([0xD800, 0x62, 0x63] * 2, "<u4").tobytes(), "<U1")  # half of a surrogate pair
+BEYOND = np.frombuffer(np.array([0x110001, 0x62, 0x63] * 2, "<u4").tobytes(), "<U1")
+
+
+@pytest.mark.parametrize("labels", [NO_TEXT, BEYOND], ids=["surrogate", "beyond"])
+def test_labels_that_are_no_unicode(tmp_path, labels):
+    np.savez(tmp_path / "a.npz", images=PIXELS, labels=labels)
+    with pytest.raises(DataError, match="labels must be UTF-8"):
+        only(source="npz", train=str(tmp_path / "a.npz"))
+
+
+def test_an_image_of_hdf5_is_bounded_before_it_is_read(tmp_path):
+    """Compressed, a few megabytes of file may say that an image has gigabytes."""
+    with h5py.File(tmp_path / "pixels.hdf5", "w") as file:
+        file.create_dataset("images", (2, 3, 1, 2**29), "u1", chunks=(1, 1, 1, 2**29))
+        file["labels"] = [0, 1]
+    with h5py.File(tmp_path / "files.hdf5", "w") as file:
+        file.create_dataset("blob", (2**32,), "u1", chunks=(2**30,))
+        file["offset"], file["label"] = [0, 2**31, 2**32], [0, 1]
+    for name, says in (("pixels", "pixels of an image"), ("files", f"more than {2**30} bytes")):
+        with h5py.File(tmp_path / f"{name}.hdf5") as file, pytest.raises(DataError, match=says):
+            ArraySource("hdf5", tmp_path / name, dict(file), "images", "labels")
 
 
 BAD = {

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.folder import empty_folders
@@ -161,6 +161,15 @@ def test_an_image_that_became_a_pipe_is_not_waited_for(folder):
         source.read(0)
 
 
+def test_folders_without_end_are_refused(folder):
+    inner = folder / "ant"
+    for _ in range(600):  # of one letter: a path has 4,096 bytes
+        inner /= "x"
+    inner.mkdir(parents=True)
+    with pytest.raises(DataError, match="nested too deeply"):
+        only(source="folder", train=str(folder))
+
+
 def test_a_pipe_among_images_is_refused_and_not_waited_for(folder):
     os.mkfifo(folder / "ant" / "pipe.png")
     with pytest.raises(DataError, match=r"pipe\.png is a pipe"):
@@ -220,6 +229,17 @@ def test_modes_become_rgb():
     for mode in ("I", "F"):
         with pytest.raises(ValueError, match="no agreed range"):
             to_rgb(Image.new(mode, (1, 1)))
+
+
+@pytest.mark.law("Nothing runs because an image says so: PostScript is refused, whatever its file is called")
+def test_postscript_is_not_run(folder, tmp_path, monkeypatch):
+    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    (folder / "ant" / "0.png").write_bytes(program)
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: (tmp_path / "ran").touch())
+    source = only(source="folder", train=str(folder))
+    with pytest.raises(UnreadableImage, match="PostScript"):
+        source.read(0)
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -199,3 +200,78 @@ def test_a_file_that_is_gone_is_named(folder):
     with pytest.raises(DataError, match="cannot be read") as caught:
         open_source(spec(selected, image_key="image"))
     assert "flatten_indices" in str(caught.value.got)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("state.json", "[]"),
+        ("state.json", '{"_data_files": [{"filename": 1}]}'),
+        ("state.json", '{"_data_files": [{"filename": ".."}]}'),
+        ("state.json", "[" * 100_000),
+        ("dataset_info.json", "null"),
+        ("dataset_info.json", '{"features": [1]}'),
+        ("dataset_info.json", '{"features": ' + '{"a":' * 100_000),
+    ],
+)
+def test_a_folder_whose_descriptions_say_something_else(tmp_path, file, text):
+    place = saved(tmp_path / "set", inside(), NAMES)
+    (place / file).write_text(text)
+    with pytest.raises(DataError, match="cannot be read"):
+        open_source(spec(place, image_key="image"))
+
+
+@pytest.mark.parametrize("names", [3, {"a": 1}, "abc", [1, 2, 3], [["a"], ["b"], ["c"]], [None] * 3])
+def test_names_of_classes_that_are_no_texts_are_none(tmp_path, names):
+    source, _ = open_source(spec(saved(tmp_path / "set", inside(), names), image_key="image"))
+    assert source.classes == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("file", ["dataset_info.json", "data-00000-of-00001.arrow"])
+def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(tmp_path, file):
+    place = saved(tmp_path / "set", inside(), NAMES)
+    (place / file).unlink()
+    os.mkfifo(place / file)
+    with pytest.raises(DataError, match="is no file"):
+        open_source(spec(place, image_key="image"))
+
+
+def test_an_arrow_file_that_points_outside_of_itself(tmp_path):
+    place = saved(tmp_path / "set", inside(), NAMES)
+    (file,) = place.glob("*.arrow")
+    sizes = [len(png(pixels)) for pixels in PIXELS]
+    ends = np.cumsum([0, *sizes]).astype("<i4")
+    data = file.read_bytes()
+    assert data.count(ends.tobytes()) == 1
+    for wrong in (2**31 - 1, -5):
+        changed = ends.copy()
+        changed[1] = wrong
+        file.write_bytes(data.replace(ends.tobytes(), changed.tobytes()))
+        with pytest.raises(DataError, match=r"cannot be read(.|\n)*[Oo]ffset"):
+            open_source(spec(place, image_key="image"))
+
+
+def test_values_that_python_lacks_and_numbers_of_too_many_digits(folder):
+    times = pa.table({"path": PATHS, "label": pa.array([2**62] * 6, pa.timestamp("us"))})
+    with pytest.raises(DataError, match="value that cannot be read"):
+        open_source(spec(write(folder / "a.parquet", times)))
+    long = "9" * 5000
+    source, _ = open_source(spec(write(folder / "a.csv", columns(label=["10", "9", long] * 2))))
+    assert source.classes == ["9", "10", long]
+
+
+def test_one_long_label_takes_no_room_for_the_others(folder):
+    """As an array of texts these would be 22 GB."""
+    rows = [f"{path},{k}" for k, path in enumerate(PATHS)] + [f"more/{k}.png,a" for k in range(50_000)]
+    (folder / "a.csv").write_text("\n".join(["path,label", *rows, "last.png," + "x" * 110_000]))
+    source, _ = open_source(spec(folder / "a.csv"))
+    assert len(source.items) == 50_007
+
+
+def test_parquet_that_repeats_a_number_millions_of_times_is_refused_unread(tmp_path):
+    many = 10_000_000
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"path": pa.nulls(many, pa.string()), "label": np.zeros(many, np.int64)}), file)
+    assert file.stat().st_size < 1 << 20
+    with pytest.raises(DataError, match="as a file made to exhaust memory does"):
+        open_source(spec(file))

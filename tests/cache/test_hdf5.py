@@ -11,7 +11,7 @@ import pytest
 
 from taftcache.cache.hdf5 import FeatureFile, export, restore
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, IdentityError, IntegrityError, RecipeError, StaleStore, StoreError
+from taftcache.errors import DataError, FormatError, IdentityError, IntegrityError, RecipeError, StaleStore, StoreError
 
 from .making import CLASSES, row, tree
 from .test_transfer import IDS, TEST, make
@@ -204,7 +204,14 @@ def bomb(f) -> None:
     f.create_dataset("tokens", (2**15, 2, 2**13), "f4", chunks=(2**15, 2, 2**13), compression="gzip")
 
 
+def of_time(f) -> None:
+    """Of a type that NumPy does not have."""
+    del f["tokens"]
+    h5py.h5d.create(f.id, b"tokens", h5py.h5t.UNIX_D32LE.copy(), h5py.h5s.create_simple((6, 2, 3)))
+
+
 BAD = {
+    "a type of HDF5's alone": (of_time, "No NumPy equivalent"),
     "too few chunks": (sparse, "reads as zeros"),
     "never written": (never_written, "never written"),
     "external storage": (external, "another file"),
@@ -229,6 +236,33 @@ def test_what_is_no_plain_array(tmp_path, what) -> None:
         change(found)
     with pytest.raises(DataError, match=says), FeatureFile(tmp_path / "f.h5") as features:
         features.rows("tokens")
+
+
+@pytest.mark.parametrize("said", [np.array([1, 2]), np.zeros(3, [("a", "i4")]), h5py.Empty("f4"), 7, "other"])
+def test_a_format_of_others_is_none_of_ours(tmp_path, said) -> None:
+    foreign(tmp_path / "f.h5")
+    with h5py.File(tmp_path / "f.h5", "a") as found:
+        found.attrs["format"] = said
+    with FeatureFile(tmp_path / "f.h5") as features:
+        assert not features.is_export
+        assert features.rows("tokens").shape[0] == 6
+
+
+@pytest.mark.parametrize("version", [np.array([1, 2]), "1", 3])
+def test_an_export_of_an_odd_version(file, version) -> None:
+    with h5py.File(file, "a") as found:
+        found.attrs["version"] = version
+    with pytest.raises(FormatError, match="only versions 1 and 2"):
+        FeatureFile(file)
+
+
+def test_an_export_is_not_written_through_a_link(path, tmp_path) -> None:
+    (tmp_path / "other").write_text("kept")
+    (tmp_path / "f.h5.partial").symlink_to(tmp_path / "other")
+    with FeatureStore(path) as store:
+        export(store, tmp_path / "f.h5")
+    assert (tmp_path / "other").read_text() == "kept"
+    assert not (tmp_path / "f.h5").is_symlink()
 
 
 def test_no_hdf5_at_all(tmp_path) -> None:

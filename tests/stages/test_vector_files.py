@@ -203,3 +203,30 @@ def test_parquet_that_cannot_be_used(tmp_path):
     refuse(file, "ids of .* are not all integers or texts")
     file.write_bytes(b"PAR1")
     refuse(file, "cannot be read as")
+
+
+def test_one_long_text_takes_no_room_for_the_others(tmp_path):
+    """As an array of texts these would be 22 GB."""
+    n = 50_000
+    np.save(tmp_path / "v.npy", np.ones((n, 1), np.float32))
+    rows = [f"{'ab'[k % 2]},{k}" for k in range(n - 1)]
+    (tmp_path / "l.csv").write_text("\n".join(["label,id", *rows, "x" * 110_000 + ",last"]))
+    found = open_vectors(tmp_path / "v.npy", Columns(labels=str(tmp_path / "l.csv")))
+    assert (len(found.ids), len(found.classes)) == (n, 3)
+
+
+def test_texts_that_are_no_unicode(tmp_path):
+    for code in (0xD800, 0x110001):
+        labels = np.frombuffer(np.array([code, 0x62, 0x63], "<u4").tobytes(), "<U1")
+        np.savez(tmp_path / "v.npz", x=np.ones((3, 2)), y=labels)
+        refuse(tmp_path / "v.npz", "labels must be UTF-8")
+
+
+def test_parquet_that_repeats_a_number_millions_of_times_is_refused_unread(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    many = 20_000_000
+    x = pa.ListArray.from_arrays(pa.array([0, many // 2, many], pa.int32()), pa.array(np.zeros(many, np.float32)))
+    parquet.write_table(pa.table({"x": x, "y": [0, 1]}), tmp_path / "v.parquet")
+    refuse(tmp_path / "v.parquet", "as a file made to exhaust memory does")

@@ -24,6 +24,7 @@ from taftcache.names import counted
 _EXPANDED = 64 << 20  # bytes that any file may expand to
 _RATIO = 100  # and how many for each of its own; deflate reaches a thousand, with zeros
 _PIXELS = 1 << 28  # of one image, somewhat more than PIL decodes
+_FILE = 1 << 30  # bytes of one image's file, as many as a chunk of HDF5 may have
 
 
 class ArraySource:
@@ -99,7 +100,8 @@ def _named(file: Path, arrays: Mapping[str, Any], key: str, option: str) -> Any:
 def _check_pixels(file: Path, images: Any) -> None:
     shape, channels = images.shape, (1, 3)
     square = len(shape) == 3 or (len(shape) == 4 and (shape[3] in channels or shape[1] in channels))
-    if square and math.prod(shape[1:3]) > _PIXELS:
+    sides = shape[1:3] if shape[-1] in channels or len(shape) == 3 else shape[2:]  # as ``read`` has it
+    if square and math.prod(sides) > _PIXELS:
         raise DataError(
             f"the images of {file} have more than the {_PIXELS} pixels of an image",
             got=list(shape),
@@ -133,6 +135,10 @@ def _offsets(file: Path, arrays: Mapping[str, Any]) -> np.ndarray:
             got=f"{file}: blob {blob.dtype} {list(blob.shape)}, offset {offset.dtype} {list(offset.shape)}",
             do="write the file again",
         )
+    if int(np.diff(offset).max(initial=0)) > _FILE:
+        raise DataError(
+            f"{file} has an image of more than {_FILE} bytes", got=f"{np.diff(offset).max()}", do="leave it out"
+        )
     return offset
 
 
@@ -145,17 +151,18 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
             dense = bool(values) and values[0] >= 0 and values[-1] < 2 * len(values) + 10
             names = [str(v) for v in (range(values[-1] + 1) if dense else values)]
             if not dense:
-                return names, [values.index(int(v)) for v in labels]
+                index = {value: k for k, value in enumerate(values)}
+                return names, [index[int(v)] for v in labels]
         return names, [int(v) for v in labels]
     found = texts(file, "labels", labels)
     names = sorted(set(found)) if names is None else names
-    index = {name: k for k, name in enumerate(names)}
-    unknown = sorted(set(found) - index.keys())
+    known = {name: k for k, name in enumerate(names)}
+    unknown = sorted(set(found) - known.keys())
     if unknown:
         raise DataError(
             f"{file} has labels that are not among its classes", got=", ".join(unknown[:5]), do="correct the file"
         )
-    return names, [index[text] for text in found]
+    return names, [known[text] for text in found]
 
 
 def _ids(file: Path, arrays: Mapping[str, Any], n: int, prefix: str) -> list[str]:
@@ -172,11 +179,13 @@ def _ids(file: Path, arrays: Mapping[str, Any], n: int, prefix: str) -> list[str
 
 
 def texts(file: Path, key: str, values: Any) -> list[str]:
-    """Text from numpy strings, bytes (HDF5) or integers."""
+    """Text from numpy strings, bytes (HDF5) or integers; DataError for what is no Unicode."""
     array = np.asarray(values).reshape(-1)
     if array.dtype.kind not in "USOiuT":
         raise DataError(f"{key} must be text or integers", got=f"{file}: {array.dtype}", do="write it as text")
     try:
-        return [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
-    except UnicodeDecodeError as error:
+        found = [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
+        "".join(found).encode()
+    except (UnicodeError, SystemError) as error:  # SystemError: numpy's for what is beyond Unicode
         raise DataError(f"{key} must be UTF-8 text", got=f"{file}: {error}", do="write it as UTF-8") from error
+    return found

@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
+from taftcache.backbone.sources.arrays import check_expansion
 from taftcache.errors import DataError
 
 TEXT, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _SAVED = "state.json"  # of a folder that save_to_disk wrote
+
+
+class _Part(msgspec.Struct, frozen=True):
+    filename: str
+
+
+class _State(msgspec.Struct, frozen=True):
+    """``state.json``, as far as it is read."""
+
+    parts: list[_Part] = msgspec.field(name="_data_files")
+    indices: Any = msgspec.field(name="_indices_files", default=None)
+
+
+class _Info(msgspec.Struct, frozen=True):
+    """``dataset_info.json``, as far as it is read."""
+
+    features: dict[str, Any] | None = None
+
+
+class _Marked(msgspec.Struct, frozen=True):
+    """What Hugging Face writes into a Parquet file's schema."""
+
+    info: _Info = _Info()
 
 
 class Table(NamedTuple):
@@ -43,7 +67,12 @@ def read_table(place: Path) -> Table:
         )
     try:
         table = _text(place) if place.suffix.lower() in TEXT else _arrow(place)
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:  # Arrow's errors are OSError and ValueError
+    except MemoryError as error:
+        raise DataError(
+            f"the table {place} needs more memory than there is", got=str(error), do="write it in several parts"
+        ) from error
+    except (OSError, ValueError, KeyError, csv.Error, msgspec.DecodeError, RecursionError) as error:
+        # Arrow's errors are OSError and ValueError
         raise DataError(
             f"the table {place} cannot be read",
             got=f"{type(error).__name__}: {error}",
@@ -83,19 +112,40 @@ def _arrow(place: Path) -> Table:
             f"the table {place} cannot be read without pyarrow", got=str(error), do="pip install 'taftcache[parquet]'"
         ) from None
     if place.is_dir():
-        state = json.loads((place / _SAVED).read_text(encoding="utf-8"))
-        if state.get("_indices_files"):
+        state = msgspec.json.decode(_regular(place / _SAVED).read_bytes(), type=_State)
+        if state.indices:
             raise ValueError("it is a selection of rows: save ds.flatten_indices() instead")
-        files = [place / Path(part["filename"]).name for part in state["_data_files"]]
+        files = [_regular(place / Path(part.filename).name) for part in state.parts]
         table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files])
-        described = json.loads((place / "dataset_info.json").read_text(encoding="utf-8"))
+        table.validate(full=True)  # Arrow believes its own files where values lie, and reads there
+        info = msgspec.json.decode(_regular(place / "dataset_info.json").read_bytes(), type=_Info)
     else:
-        table, described = parquet.read_table(place, memory_map=True), {}
-        with suppress(KeyError, TypeError):
-            described = json.loads(table.schema.metadata[b"huggingface"])["info"]
-    features = described.get("features") or {}
-    names = {key: f["names"] for key, f in features.items() if isinstance(f, dict) and f.get("names")}
+        with parquet.ParquetFile(place, memory_map=True) as file:
+            check_parquet(place, file.metadata)
+            table = file.read()
+        info = msgspec.json.decode((table.schema.metadata or {}).get(b"huggingface", b"{}"), type=_Marked).info
+    listed = {key: f.get("names") for key, f in (info.features or {}).items() if isinstance(f, dict)}
+    names = {key: found for key, found in listed.items() if found and _are_texts(found)}
     return Table({name: _Column(table.column(name)) for name in table.column_names}, names)
+
+
+def check_parquet(place: Path, metadata: Any) -> None:
+    """DataError where numbers that a Parquet file repeats would take far more memory than it has bytes."""
+    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+    parts = [group.column(k) for group in groups for k in range(group.num_columns)]
+    needed = sum(max(part.total_uncompressed_size, 8 * part.num_values) for part in parts)  # a number has 8 bytes
+    check_expansion(place, needed, place.stat().st_size)
+
+
+def _regular(file: Path) -> Path:
+    """A file that can be opened: to open a pipe would wait for a writer forever."""
+    if not file.is_file():
+        raise ValueError(f"{file.name} is not there, or is no file")
+    return file
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
 class _Column(Sequence[Any]):
@@ -108,4 +158,11 @@ class _Column(Sequence[Any]):
         return len(self._values)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._values[index].as_py()
+        try:
+            return self._values[index].as_py()
+        except (ValueError, OverflowError) as error:  # a time in a year that Python does not have
+            raise DataError(
+                "a table has a value that cannot be read",
+                got=f"{self._values.type} in row {index + 1}: {error}",
+                do="write the column as text or whole numbers",
+            ) from error

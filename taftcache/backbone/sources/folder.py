@@ -16,6 +16,7 @@ from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_DEEPEST = 100  # folders within each other
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
 
 
@@ -70,6 +71,10 @@ def empty_folders(source: Source) -> list[Path]:
 
 def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterator[str]:
     """Paths of the images below ``folder``; ``above`` identifies the folders that lead to it."""
+    if len(above) > _DEEPEST:
+        raise DataError(
+            f"the folders below {folder} are nested too deeply", got=f"{_DEEPEST} deep", do="move the images up"
+        )
     identity = _identity(folder)
     if identity in above:
         raise DataError(

@@ -36,8 +36,11 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """Decode and convert like timm's datasets do (first frame, alpha dropped, EXIF rotation not applied).
 
     Two departures: 16-bit grey is scaled to 8 bits, where PIL would clip nearly all of it to white,
-    and 32-bit modes are a ValueError, for nobody says what range they have. So is an image without pixels.
+    and 32-bit modes are a ValueError, for nobody says what range they have. So is an image without pixels, and one in
+    PostScript, whatever its file is called: it is a program, which PIL has another program run.
     """
+    if image.format == "EPS":
+        raise ValueError("it is PostScript, a program that would have to be run")
     if 0 in image.size:
         raise ValueError("it has no pixels")
     if image.mode == "RGB":

@@ -18,6 +18,7 @@ from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
 
 SPLIT = "split"  # the column that says which part a row belongs to
+_DIGITS = 100  # of a number, at most
 _TRIED = 100  # rows of which one file must be there
 
 
@@ -119,8 +120,14 @@ def _labels(place: Path, key: str, column: Sequence[Any], names: list[str] | Non
                 got=f"{other!r} and {text!r} in the column {key!r}",
                 do="write the class in one way",
             )
-    ordered = sorted(set(texts), key=lambda text: (not text.isdecimal(), int(text) if text.isdecimal() else 0, text))
-    return label_indexes(place, np.asarray(texts), names or ordered)
+    # of objects: an array of texts takes for each of them the room of the longest
+    return label_indexes(place, np.asarray(texts, object), names or sorted(set(texts), key=_order))
+
+
+def _order(text: str) -> tuple[bool, int, str]:
+    """Numbers come first, in their own order; Python reads none of some thousand digits."""
+    number = text.isdecimal() and len(text) <= _DIGITS
+    return not number, int(text) if number else 0, text
 
 
 def _label(place: Path, key: str, row: int, value: Any) -> int | str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.backbone.sources.arrays import check_expansion
-from taftcache.backbone.sources.columns import read_table
+from taftcache.backbone.sources.columns import check_parquet, read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import NAMES, USUAL, Columns, NamedColumns
 from taftcache.cache.format.layout import check_shape
@@ -104,6 +104,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
         ) from None
     try:
         with parquet.ParquetFile(path) as file:
+            check_parquet(path, file.metadata)
             there = file.schema_arrow.names
             names = columns.within(there)
             _needs_vectors(path, columns, names, there)
@@ -249,9 +250,11 @@ class _Beside:
 
 def _named(labels: Any, names: Any) -> Any:
     """The ``names`` [n] beside labels [n] that are numbers, where they are texts and one for each; else the labels."""
+    if names is None:
+        return labels
     try:
         pairs = set(zip(np.asarray(labels, float).tolist(), names, strict=True))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, SystemError):  # SystemError: of texts that are no Unicode
         return labels
     one_each = len({number for number, _ in pairs}) == len({text for _, text in pairs}) == len(pairs)
     return names if one_each and all(isinstance(text, str | bytes) for _, text in pairs) else labels

@@ -121,7 +121,9 @@ class Vectors:
 
 def _words(path: Path, what: str, given: ArrayLike) -> NDArray[Any]:
     """Labels or ids [n] as they were given; DataError for what is neither integers nor texts, one by one."""
-    found = np.asarray(given)
+    # of objects: an array of texts takes for each of them the room of the longest
+    of_texts = isinstance(given, list | tuple) and all(isinstance(value, str) for value in given)
+    found = np.asarray(given, object if of_texts else None)
     if what == "labels" and found.ndim == 1 and found.dtype.kind == "f" and (np.abs(found) < 2**53).all():
         whole = found.astype(np.int64)  # as pandas has integers that once had gaps among them
         found = whole if (whole == found).all() else found
