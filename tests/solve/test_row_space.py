@@ -20,6 +20,7 @@ from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.refinement import refine
 from taftcache.solve.methods.row_space import Restart, RowSpace
 from taftcache.solve.pair import ProblemPair
+from taftcache.solve.settings import DECISIVE
 from taftcache.solve.solution import Status
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
@@ -108,6 +109,26 @@ def test_a_solve_that_rounding_stops_goes_on_under_a_larger_shift_and_then_in_fl
     assert ("float64" in rows.solution(status).stats["solver"]) == (times > 1)
     away = rows.point.value - whole.solution
     assert (away.norm() <= 1e-3 * whole.solution.norm()) == (times < 3)
+
+
+def test_a_solve_that_is_to_decide_goes_on_in_float64_too(monkeypatch):
+    """It asks what a row moves before its first round there, when the kernel in float64 is not made yet."""
+    calls = []
+
+    def stopped(solve, far, wanted, *arguments, **settings):
+        calls.append(solve.kernel)
+        wanted()
+        return Status.stalled if len(calls) < 3 else refine(solve, far, wanted, *arguments, **settings)
+
+    monkeypatch.setattr("taftcache.solve.methods.row_space.ClassKernel", partial(ClassKernel, part=0.0))
+    monkeypatch.setattr("taftcache.solve.methods.row_space.refine", stopped)
+    rows, whole = space(ridge=1e-3), dense(loss=LOSS, ridge=1e-3)
+    solution = rows.solution(rows.decide())
+    assert calls[-1] is None
+    assert solution.converged
+    assert solution.stats["solver"] == "row space, float64"
+    assert solution.certificate.distance <= DECISIVE * solution.stats["row_moves"]
+    assert (solution.value - whole.solution).norm() <= solution.certificate.distance
 
 
 def test_the_shift_is_at_least_what_rounding_does_to_the_largest_eigenvalues():

@@ -141,8 +141,8 @@ class RowSpace:
 
     def row_moves(self) -> float:
         """How far taking out a typical row would move Δw*, by the dual vectors as they stand and K̂."""
-        assert self.kernel is not None
         if self._moves is None:
+            assert self.kernel is not None
             rows = sample_rows(self.scale).to(self.scale.device)
             self._moves = rows, self.kernel.moves(rows)
         rows, moves = self._moves
@@ -194,6 +194,7 @@ class RowSpace:
         """The preconditioner, for two passes; of the rows ``before`` some may have left."""
         if self.kernel is not None:
             return
+        self._moves = None  # an earlier kernel's have served until here: a goal is asked for before its round
         now, gone = self.inner.operator, None
         if stays is not None and not stays.all():
             rows = RowSubset(before, torch.nonzero(~stays)[:, 0].numpy(force=True))
@@ -229,7 +230,7 @@ class RowSpace:
         if status is Status.stalled and self.kernel is not None and self.kernel.steady():
             status = rounds()
         if status is Status.stalled and self.inner.operator.dtype != self.exact.operator.dtype:
-            self.inner, self.kernel, self._moves = self.exact, None, None
+            self.inner, self.kernel = self.exact, None
             status = rounds()
         return status
 
