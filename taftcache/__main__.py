@@ -1,18 +1,22 @@
 """Where the commands start: the script ``taftcache``, and ``python -m taftcache`` where it is not on the path."""
 
+import signal
 import sys
 
 from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE
 
 
 def main() -> None:
-    """Run a command. Ctrl-C is answered in words while the commands are loaded, too, which takes part of a second."""
+    """Run a command. Ctrl-C is answered in words while the commands are loaded and read, too, which takes part of a
+    second; SIGTERM, with which batch systems end a job, as Ctrl-C."""
     try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         from taftcache.cli import main as run_command
+
+        run_command()
     except KeyboardInterrupt:
         sys.stderr.write(f"taftcache: {INTERRUPTED}\n")
         sys.exit(INTERRUPTED_CODE)
-    run_command()
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ OUT = _Console()
 ERR = _Console(stderr=True)
 _LONGEST = 1_000_000  # characters of a line in a file or pipe
 SOON, LONG = 2.0, 20.0  # seconds after which a log says that a task is under way, and that it has ended
+QUIET = 60.0  # seconds after which a log that said nothing says how far the task is
 
 
 def complain(*texts: str) -> None:
@@ -120,38 +121,61 @@ class _Display:
 
 
 class _Log(Silent):
-    """For a file or pipe: a line on stderr once the first task of a kind is under way, and when a long one ends.
+    """For a file or pipe: a line on stderr once the first task of a kind is under way, one a minute on how far the
+    present task is, and one when a long task ends.
 
     What is done at once has no line, so that a script's stderr has errors alone.
     """
 
     def __init__(self) -> None:
         self._kinds: set[str] = set()
-        self._name, self._begin = "", 0.0
+        self._said = time.monotonic()
 
     @contextmanager
-    def task(self, name: str, total: int | None) -> Iterator[Silent]:
-        begin = self._begin = time.monotonic()
-        self._name = name
-        yield self
-        took = time.monotonic() - begin
+    def task(self, name: str, total: int | None) -> Iterator[_Logged]:
+        task = _Logged(self, name, total)
+        self.look(task)
+        yield task
+        took = time.monotonic() - task.begin
         if took >= LONG:
             self._line(f"{name}: {took:.0f} s")
 
-    def advance(self, steps: int = 1) -> None:
-        """See ``Silent``; the task is still under way."""
-        kind = self._name.partition(" ")[0]
-        if kind not in self._kinds and time.monotonic() - self._begin >= SOON:
+    def look(self, task: _Logged) -> None:
+        """A line on ``task``, which is still under way, if it is time for one."""
+        now, kind = time.monotonic(), task.name.partition(" ")[0]
+        if kind not in self._kinds and now - task.begin >= SOON:
             self._kinds.add(kind)
-            self._line(f"{self._name} …")
+            self._line(f"{task.name} …")
+        elif now - self._said >= QUIET:
+            self._line(f"{task.name}: {far}" if (far := task.far()) else f"{task.name} …")
+
+    def _line(self, text: str) -> None:
+        self._said = time.monotonic()
+        ERR.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True)
+
+
+class _Logged(Silent):
+    """A task of a log."""
+
+    def __init__(self, log: _Log, name: str, total: int | None) -> None:
+        self.name, self.begin = name, time.monotonic()
+        self._log, self._total = log, total
+        self._steps, self._note = 0, ""
+
+    def advance(self, steps: int = 1) -> None:
+        """See ``Task``."""
+        self._steps += steps
+        self._log.look(self)
 
     def note(self, text: str) -> None:
-        """See ``advance``."""
-        self.advance()
+        """See ``Task``."""
+        self._note = text
+        self._log.look(self)
 
-    @staticmethod
-    def _line(text: str) -> None:
-        ERR.print(f"{time.strftime('%H:%M:%S')} {text}", soft_wrap=True)
+    def far(self) -> str:
+        """``1,200 of 5,036, 12 passes``: what is known of it."""
+        done = f"{self._steps:,} of {self._total:,}" if self._total else ""
+        return ", ".join(part for part in (done, self._note) if part)
 
 
 @contextmanager
@@ -164,14 +188,17 @@ def bars(silent: bool = False) -> Iterator[Progress]:
         yield _Log()
         return
     # late: only a terminal that shows bars needs them
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Display
 
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("gone,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
         TextColumn("{task.fields[note]}", markup=False),
     )
     with Display(*columns, console=ERR, transient=True) as display:

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from taftcache.cache.format import ledger
 from taftcache.cache.format.manifest import Manifest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError, UnknownSample
@@ -214,6 +215,26 @@ def test_ledger_is_a_chain(tmp_path) -> None:
             change.record({"previous": "x"})
         last = sorted((store.path / "ledger").iterdir())[-1]
         assert json.loads(last.read_bytes()) == entries[-1]
+
+
+def test_what_a_crash_left_in_the_ledger_is_found_without_reading_it(tmp_path, monkeypatch) -> None:
+    """Of a ledger of thousands, each commit read every entry to sweep; the file beside the store asks for it once."""
+    reads, read_chain = [], ledger.read_chain
+    monkeypatch.setattr(ledger, "read_chain", lambda *a: reads.append(a) or read_chain(*a))
+    with create(tmp_path / "s") as store:
+        for k in range(2):
+            with store.transaction() as change:
+                change.record({"k": k})
+    reads.clear()
+    with FeatureStore(tmp_path / "s", mode="a") as store:
+        assert len(reads) == 1
+        with store.transaction() as change:
+            change.record({"k": 2})
+        assert len(reads) == 2
+    for number in (3, 4):
+        (stray := tmp_path / "s" / "ledger" / f"{number:06d}-{'0' * 16}.json").write_bytes(b"{}")
+        with FeatureStore(tmp_path / "s", mode="a") as store:
+            assert (len(store.ledger()), stray.exists()) == (3, False)
 
 
 def test_updates(tmp_path) -> None:

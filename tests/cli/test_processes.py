@@ -113,22 +113,40 @@ def test_interruption(cli, finished, tmp_path, monkeypatch, stage):
     assert tree(path) == tree(finished)
 
 
-EARLY = """
-import runpy, sys
+LOADED = """
+import runpy, signal, sys
 class Interrupting:
     def find_spec(self, name, *more):
         if name == "typer":
-            raise KeyboardInterrupt
+            END
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["taftcache", "forget", "x"]
 runpy.run_module("taftcache", run_name="__main__")
 """
+READ = """
+import signal, sys
+import taftcache.cli
+from taftcache.__main__ import main
+def interrupt():
+    END
+taftcache.cli._command = interrupt
+sys.argv = ["taftcache", "forget", "x"]
+main()
+"""
+ENDS = {"Ctrl-C": "raise KeyboardInterrupt", "SIGTERM": "signal.raise_signal(signal.SIGTERM)"}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("early", [LOADED, READ], ids=["loaded", "read"])
+def test_an_interruption_before_a_command_is_known(early, end):
+    """While the commands are loaded, and while their options are read: the same words, and no traceback."""
+    code = early.replace("END", ENDS[end])
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", f"taftcache: {INTERRUPTED}\n")
 
 
 def test_an_interruption_before_a_command_begins(cli, monkeypatch):
-    """While the commands are loaded, and while a command line is parsed: the same words, and no traceback."""
-    ended = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", f"taftcache: {INTERRUPTED}\n")
+    """While a command line is parsed: the same words, and no traceback."""
 
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt

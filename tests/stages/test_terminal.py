@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from rich.table import Table
+from rich.text import Text
 
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cli import main
@@ -144,6 +145,46 @@ def test_a_log_says_what_is_under_way(monkeypatch):
                 with progress.task(name, 2) as task:
                     task.note("1 pass") if name == "solve 000" else task.advance()
         assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()] == said
+
+
+def test_a_log_says_how_far_a_long_task_is(monkeypatch):
+    """A line a minute, whatever the tasks; of one that tells nothing, that it is under way."""
+    now, stream = [0.0], io.StringIO()
+    made = console._Console(stderr=True)
+    made.file = stream
+    monkeypatch.setattr(console, "ERR", made)
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    with console.bars() as progress:
+        with progress.task("extract 000", 5000) as task:
+            for _ in range(100):
+                now[0] += 2.5
+                task.advance(40)
+                task.note("9 a second")
+        for shard in range(30):
+            with progress.task(f"solve {shard:03d}", None):
+                now[0] += 2.5
+    assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()] == [
+        "extract 000 …",
+        "extract 000: 1,000 of 5,000, 9 a second",
+        "extract 000: 1,960 of 5,000, 9 a second",
+        "extract 000: 2,920 of 5,000, 9 a second",
+        "extract 000: 3,880 of 5,000, 9 a second",
+        "extract 000: 250 s",
+        "solve 024 …",
+    ]
+
+
+def test_bars_say_how_much_there_is_and_how_long_is_left(monkeypatch):
+    """On one line of a usual terminal."""
+    stream = io.StringIO()
+    made = console._Console(stderr=True)
+    made.file, made._force_terminal, made.is_interactive, made.width = stream, True, True, 80
+    monkeypatch.setattr(console, "ERR", made)
+    with console.bars() as progress, progress.task("extract 000", 5000) as task:
+        task.note("9 a second")
+        progress._display.refresh()
+    said = Text.from_ansi(stream.getvalue().replace("\r", "\n")).plain
+    assert "0/5000 0:00:00 gone, -:--:-- left 9 a second" in said, said
 
 
 def test_the_next_commands_are_quoted(finished, tmp_path, capsys):

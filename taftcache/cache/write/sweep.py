@@ -35,14 +35,7 @@ def leftovers(root: Home, staging: Folder, named: Manifest) -> Iterator[str]:
     files = named.files()
     for folder in ("shards", *OBJECT_FOLDERS, FOLDER):
         yield from (path for path in _in(root, folder) if path not in files)
-    try:
-        chain = {file for file, _ in ledger.read_chain(root, named.ledger)}
-    except StoreUnreachable:
-        raise
-    except StoreError:
-        pass  # a damaged ledger is for verify to report: nothing of it may be removed
-    else:
-        yield from (path for path in _in(root, "ledger") if path not in chain)
+    yield from _unchained(root, named)
     yield from (path for path in _in(staging, "staging") if not _resumable(root, staging, path, named))
 
 
@@ -126,6 +119,22 @@ def foreign(root: Home, named: Manifest) -> list[str]:
 def strays(root: Home, staging: Folder, named: Manifest) -> list[str]:
     """`leftovers` and what is `foreign`."""
     return sorted([*leftovers(root, staging, named), *foreign(root, named)])
+
+
+def _unchained(root: Home, named: Manifest) -> list[str]:
+    """Entries that are none of the ledger's, which is not read where there are as many as it has, of its numbers."""
+    there = _in(root, "ledger")
+    count = named.ledger.entries if named.ledger else 0
+    numbers = [path.partition("-")[0] for path in sorted(there)]
+    if len(there) == count and numbers == [f"ledger/{k:06d}" for k in range(1, count + 1)]:
+        return []
+    try:
+        chain = {file for file, _ in ledger.read_chain(root, named.ledger)}
+    except StoreUnreachable:
+        raise
+    except StoreError:
+        return []  # a damaged ledger is for verify to report: nothing of it may be removed
+    return [path for path in there if path not in chain]
 
 
 def _in(root: Home, folder: str) -> list[str]:
