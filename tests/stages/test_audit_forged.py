@@ -81,6 +81,16 @@ FORGED: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.parametrize(
+    "value", [{"copies": "xxx"}, {"time": 5}, {"certificates": [1]}], ids=lambda value: next(iter(value))
+)
+def test_an_entry_that_no_request_writes_is_found(copy, value):
+    forge_ledger(copy, lambda entries: [*entries[:-1], entries[-1] | value])
+    with pytest.raises(FormatError, match="no request to forget writes"):
+        taftcache.receipts(copy)
+    assert "ledger" in kinds(copy)
+
+
 @pytest.mark.law("An audit ties receipts, tombstones and the record beside the store to each other")
 @pytest.mark.parametrize("how", FORGED)
 def test_what_is_gone_from_one_place_is_known_in_another(copy, how):

@@ -16,6 +16,7 @@ from taftcache.stages.forget.finding import Finding, Findings
 from taftcache.stages.forget.forgetting import forget
 from taftcache.stages.forget.models import check_models
 from taftcache.stages.forget.pin import Pin, check_pin, move_pin
+from taftcache.stages.forget.receipts import check_receipts
 from taftcache.stages.forget.traces import check_damage, check_leftovers, check_names
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import checked_public_key, signed, signer_of
@@ -84,6 +85,7 @@ def audit(
     with FeatureStore(path, stale=True) as store:
         check_beside(store, to)
         receipts, signatures = check_ledger(store, key, to)
+        check_receipts(store, to)
         if head is not None:
             check_pin(store, Path(head), to)
         check_damage(store, progress, to)

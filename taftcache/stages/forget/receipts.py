@@ -4,6 +4,7 @@ when, and by which receipt."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +20,9 @@ from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.nearest import in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import FormatError, RecipeError, several_texts
+from taftcache.errors import FormatError, IntegrityError, RecipeError, several_texts
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
+from taftcache.stages.forget.finding import Findings
 from taftcache.stages.signature import is_signed, signed_text
 
 if TYPE_CHECKING:
@@ -177,23 +179,34 @@ def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport
     chain = ledger.read_chain(store.root, store.manifest.ledger)
     entries = [entry for _, entry in chain]
     every = ledger.digests(entries, store.manifest.ledger)
-    said = [_converted(file, entry, _Ids) for file, entry in chain]
-    found = [
-        _receipt(file, entry, own, bool(ids.ids))
-        for (file, entry), own, ids in zip(chain, every, said, strict=True)
-        if is_receipt(entry)
-    ]
+    read = [_read(file, entry, own) for (file, entry), own in zip(chain, every, strict=True)]
+    said = [ids for ids, _ in read]
     destroyed = max((s.seq for s in said if s.event == DESTROYED), default=0)
     return ReceiptsReport(
         store=store.path,
         root_digest=store.root_digest,
-        receipts=found,
+        receipts=[receipt for _, receipt in read if receipt is not None],
         unreadable=[s.seq for s in said if s.event in (FORGOTTEN, ledger.ADOPT) and s.seq < destroyed],
         samples=_answers(store, samples, [s for s in said if s.seq > destroyed]) if samples else [],
     )
 
 
-def _receipt(file: str, entry: Mapping[str, Any], own: str, listed: bool) -> Receipt:
+def check_receipts(store: FeatureStore, to: Findings) -> None:
+    """Whether the entries of requests can be read; what other programs write is theirs."""
+    with suppress(IntegrityError):  # the chain's own finding says it
+        for file, entry in ledger.read_chain(store.root, store.manifest.ledger):
+            try:
+                if entry.get("event") in (FORGOTTEN, DESTROYED):
+                    _read(file, entry, "")
+            except FormatError as error:
+                to.found("ledger", file, error.fault)
+
+
+def _read(file: str, entry: Mapping[str, Any], own: str) -> tuple[_Ids, Receipt | None]:
+    """What an entry with the digest ``own`` says of ids, and its receipt; FormatError where it has another shape."""
+    ids = _converted(file, entry, _Ids)
+    if not is_receipt(entry):
+        return ids, None
     signature = "none"
     if "signature" in entry:
         try:
@@ -202,7 +215,8 @@ def _receipt(file: str, entry: Mapping[str, Any], own: str, listed: bool) -> Rec
             signature = "unchecked"
         else:
             signature = "valid" if valid else "wrong"
-    return _converted(file, {**entry, "file": file, "digest": own, "listed": listed, "signature": signature}, Receipt)
+    beside = {"file": file, "digest": own, "listed": bool(ids.ids), "signature": signature}
+    return ids, _converted(file, {**entry, **beside}, Receipt)
 
 
 def _converted(file: str, entry: Mapping[str, Any], kind: type[T]) -> T:
