@@ -22,7 +22,7 @@ import msgspec
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
-from taftcache.recipe import Recipe, parse_recipe
+from taftcache.recipe import Recipe, check_names, parse_recipe
 
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore
@@ -68,14 +68,16 @@ def recorded_recipe(store: FeatureStore) -> Recipe:
 
     FormatError for settings that this release does not have.
     """
+    recorded, where = store.manifest.recipe, str(store.path)
     try:
-        return parse_recipe(store.manifest.recipe, str(store.path))
+        check_names(recorded, where)
     except RecipeError as error:
         raise FormatError(
             f"the recipe that the store records is none of this release: {error.fault}",
             got=error.got,
             do="use the release that made the store, or extract its images again",
         ) from error
+    return parse_recipe(recorded, where)
 
 
 def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) -> Recipe:
