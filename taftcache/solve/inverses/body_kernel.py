@@ -75,18 +75,18 @@ def class_metric(problem: Problem) -> Tensor:
     return total.double() / len(state.logits)
 
 
-def kernels(problems: Sequence[Problem], metric: Tensor) -> Kernels:
+def kernels(problems: Sequence[Problem], metric: Tensor, landmarks: int | None = None) -> Kernels:
     """Of all rows of the problems, one problem's after the other's."""
     operator = problems[0].operator
     probe = random_signs(metric[0], seed=0).to(operator.dtype)
-    landmarks = Landmarks(problems, probe, (probe.double() @ metric @ probe.double()).item() or 1.0)
-    names, m, count = head_names(operator), landmarks.numbers, sum(problem.operator.rows for problem in problems)
+    known = Landmarks(problems, probe, (probe.double() @ metric @ probe.double()).item() or 1.0, landmarks)
+    names, m, count = head_names(operator), known.numbers, sum(problem.operator.rows for problem in problems)
     width = operator.base.config.width if names else 0
     columns = probe.new_ones(count, m + width + (len(names) == 2))  # a bias reads ones
     unseen, start = columns.new_empty(count), 0
     for state, labels in chain.from_iterable(problem.operator.blocks() for problem in problems):
         here = slice(start, start + len(labels))
-        columns[here, :m], unseen[here] = landmarks(state)
+        columns[here, :m], unseen[here] = known(state)
         columns[here, m : m + width] = state.feature[:, :width]
         start = here.stop
     return Kernels(columns, m, unseen)

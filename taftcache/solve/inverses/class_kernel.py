@@ -109,9 +109,17 @@ class ClassKernel:
         scale: √(D/N) [N,K], of the rows J̃ = scale ⊙ J.
         gone: the same of rows that have left, for ``without``.
         part: of twice that root mean square, what τ has beyond λ; by default min(1, 2N·K/P)⁴.
+        landmarks: how many rows κ is known by; ``LANDMARKS`` by default. Where they are named, τ = λ, for one pass.
     """
 
-    def __init__(self, problem: Problem, scale: Tensor, gone: Problem | None = None, part: float | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        scale: Tensor,
+        gone: Problem | None = None,
+        part: float | None = None,
+        landmarks: int | None = None,
+    ) -> None:
         operator = problem.operator
         metric = class_metric(problem)
         self.omega, directions = torch.linalg.eigh(metric)
@@ -119,7 +127,7 @@ class ClassKernel:
         row = scale.double().square().mean(1, keepdim=True).sqrt()
         rest = torch.where(row > 0, scale.double() / row, 1)
         self._rest = None if (rest - 1).abs().max() < 1e-6 else rest.to(operator.dtype)
-        found = kernels([problem] if gone is None else [problem, gone], metric)
+        found = kernels([problem] if gone is None else [problem, gone], metric, landmarks)
         self._crossing: tuple[Tensor, Tensor] | None = None
         if gone is not None:
             head, body = found.between(operator.rows)
@@ -142,7 +150,8 @@ class ClassKernel:
             for k in entry.unique().tolist():
                 index = torch.nonzero(entry == k)[:, 0]
                 self._classes.append(_Class(k, index, self._rows[index], gap[index]))
-        self._coupling = self._left_out(problem, scale if self._rest is None else row.expand_as(scale).to(scale))
+        even = scale if self._rest is None else row.expand_as(scale).to(scale)
+        self._coupling = self._left_out(problem, even) if landmarks is None else 0.0
         self._part = min(1.0, 2 * scale.numel() / operator.layout.size) ** 4 if part is None else part
         of_head = torch.linalg.eigvalsh(self._head.T @ self._head)[-1:].sum()
         self._rounding = ROUNDING * torch.finfo(operator.dtype).eps * (self._spectrum.max() + of_head).item()
@@ -158,6 +167,11 @@ class ClassKernel:
         turned = dual.double() @ self._directions.double()
         across = (head @ turned + body @ (turned * self.omega)).to(self._rows)
         return self._solve(self._invert(self._ridge), across, across.T @ self._rows).double()
+
+    @property
+    def whole(self) -> bool:
+        """Whether K̂ knows all rows, and not a few alone."""
+        return self._whole
 
     def moves(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` from a = (K̃ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``."""

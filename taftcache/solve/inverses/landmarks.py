@@ -70,16 +70,18 @@ class Landmarks:
             few, are landmarks too, up to half of all.
         probe: ξ [K], the same for every row.
         scale: what inner products are divided by.
+        most: how many landmarks; ``LANDMARKS`` by default.
 
     ``numbers`` is m, the landmarks or a few less.
     """
 
-    def __init__(self, problems: Sequence[Problem], probe: Tensor, scale: float) -> None:
+    def __init__(self, problems: Sequence[Problem], probe: Tensor, scale: float, most: int | None = None) -> None:
         first, *others = (problem.operator for problem in problems)
+        most = LANDMARKS if most is None else most
         self._operator, self._probe, self._scale = first, probe, scale
         self._sketch = None if first.tail.rank_one else Sketch(first, SKETCHED)
-        of_others = [min(operator.rows, LANDMARKS // 2 // len(others)) for operator in others]
-        picked = [_spread(first, LANDMARKS - sum(of_others)), *map(_spread, others, of_others)]
+        of_others = [min(operator.rows, most // 2 // len(others)) for operator in others]
+        picked = [_spread(first, most - sum(of_others)), *map(_spread, others, of_others)]
         self._count = sum(operator.rows for operator in picked)
         self._known = joined([self._gradients(state) for operator in picked for state, _ in operator.blocks()])
         among = self._inner(self._known, self._count).double()

@@ -7,10 +7,10 @@ a = (K̃ + λI)⁻¹b, of which ``a_n`` [K] are row n's, and M = (K̃ + λI)⁻�
 
 which is ``taftcache.solve.leave_one_out`` but for the λ of a mean over one row less. M is exact where it is known, and
 K̂'s in the space of the rows: there the estimates of 64 of 371 rows of digits were 1.00 to 1.13 times the truth,
-although what K̂ leaves out was as large as 90 λ. Elsewhere M_nn is not known, and H⁻¹ of the gradient's terms stands
-for the whole: without the leverages, so that rows rather move farther than it says. A few conjugate directions find
-it, under factors that have H right on average; a sample's inverse by itself, of many rows through a wide network, gave
-a hundredth of it.
+although what K̂ leaves out was as large as 90 λ; where it knows the rows by landmarks, ``RowSpace.row_moves`` says what
+all rows would come to. Elsewhere M_nn is not known, and H⁻¹ of the gradient's terms stands for the whole: without the
+leverages, so that rows rather move farther than it says. A few conjugate directions find it, under factors that have H
+right on average; a sample's inverse by itself, of many rows through a wide network, gave a hundredth of it.
 """
 
 from __future__ import annotations

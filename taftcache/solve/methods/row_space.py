@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import inf, log, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +33,7 @@ from torch import Tensor
 from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
+from taftcache.solve.inverses.landmarks import LANDMARKS
 from taftcache.solve.methods.basis import Basis
 from taftcache.solve.methods.decisive import SHARE, further, sample_rows, typical
 from taftcache.solve.methods.gauge import CHECK, Gauge
@@ -45,6 +46,7 @@ from taftcache.tangent.operator import RowSum
 from taftcache.tangent.rows import RowSource, RowSubset
 
 DIRECTIONS = 64  # kept to be orthogonal to; the oldest are given up beyond that
+FEWER = LANDMARKS // 4
 
 Enough = Callable[[Tensor, float], bool]
 """Looks at ρ [N,K] and about ‖J̃ᵀρ‖² after each direction, and ends a round by itself."""
@@ -108,7 +110,7 @@ class RowSpace:
         self.kernel: ClassKernel | None = None
         self.history = [(self.passes, self.point.objective)]
         self._correction = torch.zeros_like(self.point.dual)
-        self._moves: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None
+        self._moves: tuple[Tensor, list[Callable[[Tensor], Tensor]]] | None = None
 
     def run(self, tolerance: float) -> Status:
         """Iterate until ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it."""
@@ -140,13 +142,26 @@ class RowSpace:
         return self._rounds(self._distance, lambda: SHARE * self.row_moves(), near)
 
     def row_moves(self) -> float:
-        """How far taking out a typical row would move Δw*, by the dual vectors as they stand and K̂."""
+        """How far taking out a typical row would move Δw*, by the dual vectors as they stand and K̂.
+
+        A K̂ that knows the rows by landmarks takes what those miss of a row for its own, though other rows know some of
+        it. The estimate falls with a power of the number of landmarks, which a quarter of them tells, for one pass.
+        """
         if self._moves is None:
             assert self.kernel is not None
             rows = sample_rows(self.scale).to(self.scale.device)
-            self._moves = rows, self.kernel.moves(rows)
-        rows, moves = self._moves
-        return typical(moves(self._dual()[rows]))
+            kernels = [self.kernel]
+            if not self.kernel.whole:
+                scale = self.scale.to(self.inner.operator.dtype)
+                kernels.append(ClassKernel(self.inner, scale, landmarks=FEWER))
+                self.passes += 1
+            self._moves = rows, [kernel.moves(rows) for kernel in kernels]
+        rows, estimates = self._moves
+        moves, *by_fewer = (typical(estimate(self._dual()[rows])) for estimate in estimates)
+        if not by_fewer or not moves:
+            return moves
+        power = log(max(1.0, by_fewer[0] / moves)) / log(LANDMARKS / FEWER)
+        return float(moves * (LANDMARKS / max(LANDMARKS, len(self.scale))) ** power)
 
     def look(self, value: Tensor, dual: Tensor) -> None:
         """Take up Δw [P] and its dual vectors α [N,K] as they are: F, ∇F and ρ there, for one pass."""
@@ -270,7 +285,7 @@ class RowSpace:
         solver = "row space" if self.inner is not self.exact else "row space, float64"
         stats: dict[str, Any] = {"solver": solver, "passes": self.passes, "rounds": self.rounds}
         if self.kernel is not None:  # by which a receipt decides where its λ is another than before
-            stats["row_moves"] = self.row_moves()
+            stats |= {"row_moves": self.row_moves(), "passes": self.passes}
         gradients, dual = (self._at_zero, at.gradient), self.scale * at.dual
         residual = 2 * sqrt(self.exact.ridge) * self._distance(at)
         return reached(self.exact, at.value, at.objective, gradients, status, stats, residual=residual, dual=dual)
