@@ -221,26 +221,26 @@ class Shard:
         except _Damaged as damage:
             return damage.fault
         except FormatError as error:
-            return self._fault(name, problem_of(error))
+            return self.fault(name, problem_of(error))
         if digest(data) != part.digest:
-            return self._fault(name, _CHANGED)
+            return self.fault(name, _CHANGED)
         if layout.is_metadata(name):
             right = bytes(data) == self._metadata()[name]
-            return None if right else self._fault(name, "it is not the one text that its shape has")
+            return None if right else self.fault(name, "it is not the one text that its shape has")
         (array, chunk), problem = _place(name), None
         if chunk is None or array not in encoding.chunk_arrays(made.dtype):
             return None
         if (chunk + 1) * made.chunk_rows > self.rows:
             row = len(data) // made.chunk_rows
             if np.frombuffer(data, np.uint8)[(self.rows - chunk * made.chunk_rows) * row :].any():
-                return self._fault(name, "there is something in the padding after the last row")
+                return self.fault(name, "there is something in the padding after the last row")
         if array == "scales":
             problem = encoding.scales_fault(data)
         else:
             with suppress(StoreError):  # of its scales, which is said of them
                 rest = [self._mapped(other) for other in layout.chunk_names(chunk, made.dtype)[1:]]
                 problem = encoding.rows_fault(encoding.decode([data, *rest], made.dtype, made.tokens_shape))
-        return None if problem is None else self._fault(name, problem)
+        return None if problem is None else self.fault(name, problem)
 
     def _metadata(self) -> dict[str, bytes]:
         made = self.listing
@@ -249,7 +249,7 @@ class Shard:
     def _bytes(self, name: str) -> bytes:
         part, data = self._part(name)
         if digest(raw := bytes(data)) != part.digest:
-            raise self._fault(name, _CHANGED).error()
+            raise self.fault(name, _CHANGED).error()
         return raw
 
     @property
@@ -298,9 +298,9 @@ class Shard:
         part, data = self._part(name)
         if name not in self._verified or not self._root.stable:
             if digest(data) != part.digest:
-                raise self._fault(name, _CHANGED).error()
+                raise self.fault(name, _CHANGED).error()
             if name.startswith("scales/") and (problem := encoding.scales_fault(data)):
-                raise self._fault(name, problem).error()
+                raise self.fault(name, problem).error()
             self._verified.add(name)
         # Files beyond what may be kept are mapped anew at each pass. First come, first kept: passes go round and
         # round, and dropping the least recently used would drop each file just before it is due.
@@ -319,12 +319,13 @@ class Shard:
         try:
             found, data = self._root.view(f"{self.at}/{name}", size)
         except OSError as error:
-            raise _Damaged(self._fault(name, unreadable(self._root, f"{self.at}/{name}", error))) from None
+            raise _Damaged(self.fault(name, unreadable(self._root, f"{self.at}/{name}", error))) from None
         if data is None:
-            raise _Damaged(self._fault(name, f"it has {found} bytes, and the shard manifest declares {size}"))
+            raise _Damaged(self.fault(name, f"it has {found} bytes, and the shard manifest declares {size}"))
         return data
 
-    def _fault(self, name: str, problem: str) -> Fault:
+    def fault(self, name: str, problem: str) -> Fault:
+        """That a file of the shard, by its name below it, has a problem."""
         array, chunk = _place(name)
         return Fault(shard=self.name, array=array, chunk=chunk, file=f"{self.at}/{name}", problem=problem)
 

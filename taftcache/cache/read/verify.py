@@ -122,25 +122,9 @@ def _consistent(shard: Shard, classes: int, seen: set[str]) -> list[Fault]:
     file = shard.manifest_file
     found = []
     if labels.min() < 0 or labels.max() >= classes:
-        found.append(
-            Fault(
-                shard=shard.name,
-                array="labels",
-                chunk=0,
-                file=f"{shard.at}/labels/c.0",
-                problem="a label is outside the classes",
-            )
-        )
+        found.append(shard.fault("labels/c.0", "a label is outside the classes"))
     if len(set(ids)) != len(ids) or seen & set(ids):
-        found.append(
-            Fault(
-                shard=shard.name,
-                array="sample_id",
-                chunk=0,
-                file=f"{shard.at}/sample_id/c.0",
-                problem="a sample id comes twice",
-            )
-        )
+        found.append(shard.fault("sample_id/c.0", "a sample id comes twice"))
     seen.update(ids)
     per_class = {int(k): int((labels == k).sum()) for k in sorted(set(labels.tolist()))}
     if per_class != shard.statistics["rows_per_class"]:

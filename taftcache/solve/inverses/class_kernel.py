@@ -135,7 +135,7 @@ class ClassKernel:
             found = found.first(operator.rows)
         self._rows, sigma, self._head, beyond = row_basis(found, row, operator.dtype)
         del found
-        self._whole = self._rows.shape[0] == self._rows.shape[1]
+        self.whole = self._rows.shape[0] == self._rows.shape[1]
         self._beyond = self.omega * beyond  # K̂ of what is orthogonal to the basis, [K]
         self._spectrum = self.omega[:, None] * sigma  # of K̂ without the head, [K,r]
         self._directions = directions.to(operator.dtype)
@@ -167,11 +167,6 @@ class ClassKernel:
         turned = dual.double() @ self._directions.double()
         across = (head @ turned + body @ (turned * self.omega)).to(self._rows)
         return self._solve(self._invert(self._ridge), across, across.T @ self._rows).double()
-
-    @property
-    def whole(self) -> bool:
-        """Whether K̂ knows all rows, and not a few alone."""
-        return self._whole
 
     def moves(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
         """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` from a = (K̃ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``."""
@@ -260,7 +255,7 @@ class ClassKernel:
         inner = [_inner(self._head, inverse) for inverse in inverses] if self._head.shape[1] else []
         dtype = self._rows.dtype
         of_head = torch.stack(inner).to(dtype) if inner else None
-        beyond = torch.zeros_like(self._beyond) if self._whole else 1 / (self._beyond + shift)
+        beyond = torch.zeros_like(self._beyond) if self.whole else 1 / (self._beyond + shift)
         return _Inverse(inverses.to(dtype), of_head, beyond.to(dtype), [])
 
     def apply(self, vector: Tensor) -> tuple[Tensor, float]:
@@ -270,7 +265,7 @@ class ClassKernel:
         seen = across.T @ self._rows
         squares = seen.double().square()
         energy = (self._spectrum * squares).sum()
-        if not self._whole:
+        if not self.whole:
             energy += self._beyond @ (across.double().square().sum(0) - squares.sum(1))
         if self._head.shape[1]:
             energy += (seen.double() @ self._head).square().sum()
@@ -300,7 +295,7 @@ class ClassKernel:
         if inverse.inner is not None:
             inner = torch.bmm(inverse.inner, (out @ self._fast_head)[:, :, None])[:, :, 0]
             out -= inverse.fast * (inner @ self._fast_head.T)
-        if self._whole:
+        if self.whole:
             return out, across.new_zeros(()).expand_as(across)
         left = across - (turned @ self._rows.T).T
         # Rounding, of the size of ``across``, has left something of the basis. ``beyond`` is 1/τ and more than any
@@ -320,7 +315,7 @@ class ClassKernel:
     def _left_out(self, problem: Problem, scale: Tensor) -> float:
         """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, or beyond the basis, from one
         random product."""
-        if self._whole:
+        if self.whole:
             signs = self._back(random_signs(scale.T, seed=1).to(self._rows))
             turned = self._across(kernel_product(problem, scale, signs)).T @ self._rows
             low = turned[:, : max(1, len(scale) // 2)].double()

@@ -13,7 +13,6 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError, StoreError, UnreadableImage
 from taftcache.names import HELD_OUT, counted
 from taftcache.recipe import Recipe, checked_recipe
@@ -22,16 +21,13 @@ from taftcache.stages.extract.extraction import ImageRows
 from taftcache.stages.extract.filling import OldRows, RowCounts, RowOrigin, fill
 from taftcache.stages.extract.forgotten import StayOut, check_filled, closed_notes, forgotten_items
 from taftcache.stages.extract.frozen import load_frozen, made_from, same_rows
-from taftcache.stages.extract.identity import check_words
+from taftcache.stages.extract.identity import check_words, elsewhere
 from taftcache.stages.extract.plan import PlannedShard, split
 from taftcache.stages.progress import Progress, Silent
 
 # Keys of [data] that say where images lie and how they are read: further ones may lie elsewhere. The others decide
 # which rows go where, and so does whether there is a test at all, which also decides the ids.
-PLACES = frozenset(
-    f"data.{key}"
-    for key in ("source", "train", "root", "image_key", "label_key", "train_split", "test_split", "unreadable")
-)
+PLACES = ("source", "train", "root", "image_key", "label_key", "train_split", "test_split", "unreadable")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +84,7 @@ def append(
                 f"cannot append images to {store.path}: its rows were imported",
                 do=f"taftcache append {store.path} FILE" if "scaling" in imported else "import all into a new store",
             )
-        tested = bool(recipe.data.test) == bool(recorded_recipe(store).data.test)
-        check_words(store, recipe, but=PLACES | ({"data.test"} if tested else set()))
+        check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
         source, test = open_source(recipe.data)
         check_filled(store.path, source, test)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]

@@ -15,9 +15,9 @@ from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.recipe import Recipe, checked_recipe
-from taftcache.stages.extract.extraction import plan_images
 from taftcache.stages.extract.forgotten import check_filled
 from taftcache.stages.extract.frozen import load_frozen, run_frozen
+from taftcache.stages.extract.plan import plan_images
 from taftcache.stages.extract.room import bytes_of, free_bytes
 
 

@@ -20,8 +20,7 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import recorded_recipe, remember
-from taftcache.errors import DataError
-from taftcache.names import CLASS, HELD_OUT, counted, is_model
+from taftcache.names import CLASS, counted, is_model
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
@@ -30,7 +29,7 @@ from taftcache.stages.extract.forgotten import check_filled, closed_notes, forgo
 from taftcache.stages.extract.frozen import load_frozen, made_from, run_frozen
 from taftcache.stages.extract.identity import check_request, check_tail
 from taftcache.stages.extract.moving import follow, is_moved, may_move
-from taftcache.stages.extract.plan import PlannedShard, plan_shards
+from taftcache.stages.extract.plan import PlannedShard, plan_images
 from taftcache.stages.extract.room import bytes_of, check_room
 from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.spec import TAIL
@@ -186,23 +185,6 @@ class ImageRows:
 def source_of(shard: PlannedShard, source: Source, test: Source | None) -> Source:
     """The one of the data's two sources that has the shard's images."""
     return test if shard.from_test and test is not None else source
-
-
-def plan_images(recipe: Recipe, source: Source, test: Source | None) -> dict[str, PlannedShard]:
-    """The plan of the recipe's own images.
-
-    Raises:
-        DataError: a fraction is to be held out, and there are too few images for one to be.
-    """
-    ids = [item.id for item in source.items]
-    planned = plan_shards(recipe, ids, None if test is None else [item.id for item in test.items])
-    if recipe.data.held_out > 0 and HELD_OUT not in planned:
-        raise DataError(
-            f"data.held_out = {recipe.data.held_out} of {counted(len(ids), 'image')} holds out none",
-            got=counted(len(ids), "image"),
-            do="hold out a larger fraction, or none: --set data.held_out=0",
-        )
-    return planned
 
 
 def _without_forgotten(

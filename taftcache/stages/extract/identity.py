@@ -35,6 +35,12 @@ def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) 
     )
 
 
+def elsewhere(store: FeatureStore, recipe: Recipe, keys: Collection[str]) -> frozenset[str]:
+    """Settings of [data] by their ``keys``, and ``test`` where both the store and the recipe have one, or neither."""
+    tested = bool(recorded_recipe(store).data.test) == bool(recipe.data.test)
+    return frozenset(f"data.{key}" for key in {*keys, "test"} if tested or key != "test")
+
+
 def check_request(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) -> None:
     """`check_words`, and that the file of weights is the one that made the features; in milliseconds."""
     check_words(store, recipe, but)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from taftcache.backbone.sources.base import Source
-from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format import encoding
-from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import recorded_recipe
+from taftcache.consent import KINDS, SECTION, names, recorded_recipe
 from taftcache.errors import IdentityError
 from taftcache.names import counted
 from taftcache.recipe import Recipe, recipe_values
-from taftcache.stages.extract.frozen import Collected, load_frozen, made_from, run_frozen, same_rows
+from taftcache.stages.extract.identity import elsewhere
+from taftcache.stages.extract.reextraction import Reextraction
 from taftcache.stages.progress import Progress
 
 KEYS = ("train", "test", "root")  # of [data]: where the images lie
@@ -22,9 +20,8 @@ ALIKE = 0.01  # of a row's norm: another processor's rounding is far below, anot
 
 
 def may_move(store: FeatureStore, recipe: Recipe) -> frozenset[str]:
-    """The settings that say where images lie; not ``test`` where there is one in the store or the recipe alone."""
-    tested = bool(recorded_recipe(store).data.test) == bool(recipe.data.test)
-    return frozenset(f"data.{key}" for key in KEYS if tested or key != "test")
+    """The settings that say where images lie."""
+    return elsewhere(store, recipe, KEYS)
 
 
 def is_moved(store: FeatureStore, recipe: Recipe) -> bool:
@@ -41,40 +38,30 @@ def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
     Raises:
         IdentityError: they are other images.
     """
-    train, test = open_source(recipe.data)
-    model = load_frozen(same_rows(store, recipe), store.classes)
-    store.check_identity(made_from(recipe, *model))
+    own = [f"{SECTION[kind]}.{key}" for kind in KINDS for key in names(recipe, kind)]
+    made = Reextraction(store, recipe, progress, own)
+    made.check_identity()
     shards = [store.shard(ref.name) for ref in store.manifest.shards]
+    labels = made.labels([i for shard in shards for i in shard.sample_ids])
     each, again = -(-AGAIN // len(shards)), 0
-    with progress.task("compare with the images", len(shards)) as task:
-        for shard in shards:
-            source = train if test is None or shard.role == "train" else test
-            index = _indexed(source, shard, store.classes, recipe)
-            rows = np.unique(np.linspace(0, shard.rows - 1, each).astype(int))
-            ids, sink = [shard.sample_ids[k] for k in rows], Collected()
-            run_frozen(model, recipe, source, [index[i] for i in ids], sink)
-            there = shard.tokens(rows).astype(np.float64)
-            made = encoding.as_read(np.concatenate(sink.blocks), shard.stored_as)
-            apart = np.linalg.norm(made - there, axis=(1, 2))
-            if (other := apart > ALIKE * np.linalg.norm(there, axis=(1, 2))).any():
-                raise _others(recipe, f"{ids[int(other.argmax())]!r} gives another row than the store's")
-            again += len(rows)
-            task.advance()
-    recorded, now = store.manifest.recipe, recipe_values(recipe)["data"]
+    for shard in shards:
+        for i, label in zip(shard.sample_ids, shard.labels, strict=True):
+            if i not in labels:
+                raise _others(recipe, f"{i!r} is not there, or of none of the store's classes")
+            if (found := labels[i]) != label:
+                was, now = store.classes[label], store.classes[found]
+                raise _others(recipe, f"{i!r} is of the class {now!r}, in the store of {was!r}")
+        rows = np.unique(np.linspace(0, shard.rows - 1, each).astype(int))
+        ids = [shard.sample_ids[k] for k in rows]
+        there = shard.tokens(rows).astype(np.float64)
+        apart = np.linalg.norm(encoding.as_read(made.rows(shard.name, ids), shard.stored_as) - there, axis=(1, 2))
+        if (other := apart > ALIKE * np.linalg.norm(there, axis=(1, 2))).any():
+            raise _others(recipe, f"{ids[int(other.argmax())]!r} gives another row than the store's")
+        again += len(rows)
+    recorded, data = store.manifest.recipe, recipe_values(recipe)["data"]
     with store.transaction() as change:
-        change.update(recipe=recorded | {"data": recorded["data"] | {key: now[key] for key in KEYS}})
+        change.update(recipe=recorded | {"data": recorded["data"] | {key: data[key] for key in KEYS}})
     return f"the images lie at {recipe.data.train} now: {counted(again, 'row')} made again from there are the store's"
-
-
-def _indexed(source: Source, shard: Shard, classes: list[str], recipe: Recipe) -> dict[str, int]:
-    """Where in the source each image is; IdentityError where one of the shard's is missing, or of another class."""
-    index = {item.id: k for k, item in enumerate(source.items)}
-    for i, label in zip(shard.sample_ids, shard.labels, strict=True):
-        if i not in index:
-            raise _others(recipe, f"{i!r} is not there")
-        if (found := source.classes[source.items[index[i]].label]) != classes[label]:
-            raise _others(recipe, f"{i!r} is of the class {found!r}, in the store of {classes[label]!r}")
-    return index
 
 
 def _others(recipe: Recipe, got: str) -> IdentityError:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from taftcache.backbone.sources.base import Source
 from taftcache.cache.format.plan import assign, held_out, in_order
-from taftcache.names import HELD_OUT
+from taftcache.errors import DataError
+from taftcache.names import HELD_OUT, counted
 from taftcache.recipe import Recipe
 
 
@@ -54,3 +56,20 @@ def plan_shards(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None =
     parts = assign(training, spec.plan, spec.shards, spec.seed)
     planned = {name: PlannedShard(name=name, ids=part) for name, part in parts.items()}
     return planned if tested is None else planned | {HELD_OUT: tested}
+
+
+def plan_images(recipe: Recipe, source: Source, test: Source | None) -> dict[str, PlannedShard]:
+    """The plan of the recipe's own images.
+
+    Raises:
+        DataError: a fraction is to be held out, and there are too few images for one to be.
+    """
+    ids = [item.id for item in source.items]
+    planned = plan_shards(recipe, ids, None if test is None else [item.id for item in test.items])
+    if recipe.data.held_out > 0 and HELD_OUT not in planned:
+        raise DataError(
+            f"data.held_out = {recipe.data.held_out} of {counted(len(ids), 'image')} holds out none",
+            got=counted(len(ids), "image"),
+            do="hold out a larger fraction, or none: --set data.held_out=0",
+        )
+    return planned

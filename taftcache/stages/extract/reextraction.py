@@ -21,8 +21,8 @@ from taftcache.consent import Kind, refusal
 from taftcache.errors import DataError, StoreError
 from taftcache.names import HELD_OUT
 from taftcache.recipe import Recipe
-from taftcache.stages.extract.extraction import plan_images
-from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
+from taftcache.stages.extract.frozen import Collected, load_frozen, made_from, run_frozen, same_rows
+from taftcache.stages.extract.plan import plan_images
 from taftcache.stages.progress import Progress
 from taftcache.tangent.spec import TAIL
 
@@ -69,8 +69,7 @@ class Reextraction:
             DataError: an image is not in the source any more, or does not decode. BackboneError: no such weights.
         """
         train, test = self._sources
-        source = train if test is None or shard != HELD_OUT else test
-        index = {item.id: k for k, item in enumerate(source.items)}
+        source, index = (train, self._places[0]) if test is None or shard != HELD_OUT else (test, self._places[1])
         if gone := [i for i in ids if i not in index]:
             raise DataError(
                 f"{len(gone)} of the images of shard {shard} are not in the data source now",
@@ -99,6 +98,15 @@ class Reextraction:
             return planned[shard].ids
         kept = set(planned[HELD_OUT].ids) if HELD_OUT in planned and test is None else set()
         return [item.id for item in source.items if item.id not in kept]
+
+    def check_identity(self) -> None:
+        """IdentityError where rows would be made otherwise than the store's were."""
+        self._store.check_identity(made_from(self._recipe, *self._model))
+
+    @cached_property
+    def _places(self) -> list[dict[str, int]]:
+        """Where each sample is, in both sources."""
+        return [{item.id: k for k, item in enumerate(source.items)} if source else {} for source in self._sources]
 
     @cached_property
     def _sources(self) -> tuple[Source, Source | None]:
