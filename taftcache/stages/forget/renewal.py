@@ -21,7 +21,7 @@ from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.settings import DECISIVE
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import SolveOptions, choice_of, judged, record_of, solve_component
+from taftcache.stages.train.solving import SolveOptions, choice_of, is_chosen_again, judged, record_of, solve_component
 
 WARM_ROUNDS = 6
 LEAST_PASSES = 12
@@ -93,8 +93,7 @@ def resolve_warm(
     """
     choice = choice_of(settings, shards, settings.train)
     if choice is not None:
-        known = {"ridge": old.record.certified.ridge, "radius": settings.radius_of(old)}
-        if any(known[name] != value for name, value in choice.taken.items()):
+        if not is_chosen_again(choice, settings, old):
             letter = "λ" if "ridge" in choice.taken else "R"
             return Warm(passes=choice.passes, failure=f"the rows that stay choose another {letter}", choice=choice)
         settings = settings.at(**choice.taken)

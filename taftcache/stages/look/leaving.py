@@ -26,7 +26,7 @@ from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of
-from taftcache.stages.train.solving import SolveOptions, choice_of, solve_component
+from taftcache.stages.train.solving import SolveOptions, choice_of, is_chosen_again, solve_component
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
@@ -142,14 +142,13 @@ class ModelParts:
         if not settings.starts_at_zero(sources, part.train):
             return SolveOptions(start=old.delta)
         choice = None if old.dual is None else choice_of(settings, sources, part.train)
-        certificate = old.record.certified
-        if old.dual is None or (choice and choice.taken != {"ridge": certificate.ridge}):
+        if old.dual is None or not is_chosen_again(choice, settings, old):
             return SolveOptions(choice=choice)
         stays = np.concatenate([~np.isin(np.arange(s.rows), rows if s.name == shard.name else []) for s in part.shards])
 
         def near(delta: torch.Tensor) -> float:
             """As near as decides what the rows moved, or as the part itself is to its own optimum."""
-            return max(DECISIVE * float((delta.cpu() - old.delta).norm()), certificate.distance_bound)
+            return max(DECISIVE * float((delta.cpu() - old.delta).norm()), old.record.certified.distance_bound)
 
         return SolveOptions(restart=Restart(part.shards, old.dual, torch.from_numpy(stays), near), choice=choice)
 

@@ -115,6 +115,12 @@ def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> Choi
     return None
 
 
+def is_chosen_again(choice: Choice | None, settings: Settings, old: Component) -> bool:
+    """Whether ``choice`` takes the λ, or the R, of an ``old`` component; so it is where nothing was to choose."""
+    known = {"ridge": old.record.certified.ridge, "radius": settings.radius_of(old)}
+    return choice is None or all(known[name] == value for name, value in choice.taken.items())
+
+
 def record_of(choice: Choice | None) -> dict[str, Any]:
     """What a component says of a choice."""
     return {} if choice is None else {f"{name}_choice": choice.as_dict() for name in choice.taken}
