@@ -268,10 +268,22 @@ def test_one_long_label_takes_no_room_for_the_others(folder):
     assert len(source.items) == 50_007
 
 
-def test_parquet_that_repeats_a_number_millions_of_times_is_refused_unread(tmp_path):
+def test_parquet_that_repeats_a_number_millions_of_times_is_refused_soon(tmp_path):
     many = 10_000_000
     file = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"path": pa.nulls(many, pa.string()), "label": np.zeros(many, np.int64)}), file)
     assert file.stat().st_size < 1 << 20
     with pytest.raises(DataError, match="as a file made to exhaust memory does"):
         open_source(spec(file))
+
+
+def test_parquet_that_repeats_a_long_text_is_refused_soon(tmp_path):
+    coded = pa.DictionaryArray.from_arrays(pa.array(np.zeros(20_000, np.int32)), ["x" * 100_000])
+    for kept in (True, False):
+        file = tmp_path / f"{kept}.parquet"
+        parquet.write_table(
+            pa.table({"path": [str(k) for k in range(20_000)], "label": coded}), file, store_schema=kept
+        )
+        assert (parquet.read_schema(file).field("label").type == pa.string()) is not kept
+        with pytest.raises(DataError, match="as a file made to exhaust memory does"):
+            open_source(spec(file))

@@ -26,7 +26,8 @@ FOUND = {
     "model_folder": (44, 238),
     "journal": (50, 141, 594, 1388, 1575),
     "hdf5": (527,),
-}  # cases that once ended in a traceback
+    "vectors": (497,),
+}  # cases that once ended in a traceback, or the process
 
 
 def attack(name: str, folder: Path, cases: Sequence[int]) -> list[str]:

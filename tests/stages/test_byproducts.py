@@ -92,13 +92,15 @@ def test_parquet_of_others_and_what_cannot_be_searched(store, tmp_path, monkeypa
         parquet.write_table(pa.table({"n": [1, 2], "who": column}), place / f"{name}.parquet")
     whole = (place / "plain.parquet").read_bytes()
     (place / "damaged.parquet").write_bytes(whole[: len(whole) // 2])
+    # For what the file says of this column pyarrow would end the process.
+    (place / "damaged-too.parquet").write_bytes(whole.replace(b"\x02\x18\x03who", b"\x06\x18\x03who"))
     report = taftcache.audit(store, also=[place])
     assert {Path(finding.where).stem for finding in report.findings} == set(tables)
-    assert ["1 file (damaged.parquet" in note for note in report.notes if "not searched" in note] == [True]
+    assert ["2 files (damaged" in note for note in report.notes if "not searched" in note] == [True]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     report = taftcache.audit(store, also=[place])
     assert report.findings == []
-    assert ["5 files" in note for note in report.notes if "not searched" in note] == [True]
+    assert ["6 files" in note for note in report.notes if "not searched" in note] == [True]
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")

@@ -222,7 +222,7 @@ def test_texts_that_are_no_unicode(tmp_path):
         refuse(tmp_path / "v.npz", "labels must be UTF-8")
 
 
-def test_parquet_that_repeats_a_number_millions_of_times_is_refused_unread(tmp_path):
+def test_parquet_that_repeats_a_number_millions_of_times_is_refused_soon(tmp_path):
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from taftcache.errors import DataError
 
 TEXT, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _SAVED = "state.json"  # of a folder that save_to_disk wrote
+_ROWS_AT_ONCE = 256
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -121,20 +122,41 @@ def _arrow(place: Path) -> Table:
         info = msgspec.json.decode(_regular(place / "dataset_info.json").read_bytes(), type=_Info)
     else:
         with parquet.ParquetFile(place, memory_map=True) as file:
-            check_parquet(place, file.metadata)
-            table = file.read()
+            table = pa.Table.from_batches(parquet_batches(place, file), schema=file.schema_arrow)
         info = msgspec.json.decode((table.schema.metadata or {}).get(b"huggingface", b"{}"), type=_Marked).info
     listed = {key: f.get("names") for key, f in (info.features or {}).items() if isinstance(f, dict)}
     names = {key: found for key, found in listed.items() if found and _are_texts(found)}
     return Table({name: _Column(table.column(name)) for name in table.column_names}, names)
 
 
-def check_parquet(place: Path, metadata: Any) -> None:
-    """DataError where numbers that a Parquet file repeats would take far more memory than it has bytes."""
-    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
-    parts = [group.column(k) for group in groups for k in range(group.num_columns)]
-    needed = sum(max(part.total_uncompressed_size, 8 * part.num_values) for part in parts)  # a number has 8 bytes
-    check_expansion(place, needed, place.stat().st_size)
+def parquet_batches(place: Path, file: Any, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """The rows of an open Parquet file, a few at a time.
+
+    The format may say in a few bytes that a value is repeated millions of times. What a file's metadata says of its
+    columns would tell, but pyarrow ends the process where that is damaged; so the rows that were read are counted.
+
+    Raises:
+        DataError: repeated values that would take far more memory than the file has bytes.
+    """
+    needed, size = 0, place.stat().st_size
+    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+        needed += sum(_expanded(column) for column in batch.columns)
+        check_expansion(place, needed, size)
+        yield batch
+
+
+def _expanded(values: Any) -> int:
+    """Bytes of an Arrow array when each of its values is written out; of what is coded, its texts."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not pa.types.is_dictionary(values.type):
+        return int(values.nbytes)
+    known, index = values.dictionary, values.indices
+    try:
+        return int(compute.sum(compute.binary_length(known).take(index)).as_py() or 0)
+    except pa.ArrowNotImplementedError:  # no texts
+        return len(index) * int(known.nbytes) // max(1, len(known))
 
 
 def _regular(file: Path) -> Path:

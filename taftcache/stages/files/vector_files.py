@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.backbone.sources.arrays import check_expansion
-from taftcache.backbone.sources.columns import check_parquet, read_table
+from taftcache.backbone.sources.columns import parquet_batches, read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import NAMES, USUAL, Columns, NamedColumns
 from taftcache.cache.format.layout import check_shape
@@ -24,7 +24,6 @@ from taftcache.stages.files.vectors import NAME_THEM, Vectors
 
 SUFFIXES = (".npy", ".npz", ".parquet", ".pq")
 _TABLES = (".csv", ".tsv")
-_ROWS_AT_ONCE = 4096
 _LOCAL = struct.Struct("<26xHH")  # of a zip member's own header: the lengths of its name and of what follows it
 _AGAIN = "write it again, without Python objects: texts as array.astype(str)"
 _LABELS = "name them: --labels, or Columns(labels=…)"
@@ -104,7 +103,6 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
         ) from None
     try:
         with parquet.ParquetFile(path) as file:
-            check_parquet(path, file.metadata)
             there = file.schema_arrow.names
             names = columns.within(there)
             _needs_vectors(path, columns, names, there)
@@ -112,8 +110,8 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
             if columns.classes is not None:
                 raise DataError(f"{path} has no list of classes", got=columns.classes, do="leave its name out")
             few = [name for name in {names.labels, names.ids, NAMES} if name in there]
-            table = file.read(columns=few)
-            beside = _Beside(path, columns, {name: table.column(name).to_pylist() for name in few})
+            batches = list(parquet_batches(path, file, few))
+            beside = _Beside(path, columns, {name: [v for b in batches for v in b[name].to_pylist()] for name in few})
             labels, ids = beside.labels(names), beside.ids(names)
             with tempfile.TemporaryFile(dir=scratch) as spool:  # of no name, so that a kill leaves nothing
                 values = _spooled(path, file, names.tokens, spool)
@@ -143,7 +141,7 @@ def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:
 def _spooled(path: Path, file: Any, name: str, spool: IO[bytes]) -> NDArray[Any]:
     """A column of lists as a map [n, d] of a file that is filled batch by batch."""
     width, dtype = 0, np.dtype(np.float32)
-    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[name]):
+    for batch in parquet_batches(path, file, [name]):
         lists = batch.column(0)
         if not str(lists.type).startswith(("list", "large_list", "fixed_size_list")):
             raise DataError(f"the column {name} of {path} has no lists of numbers", got=str(lists.type), do=NAME_THEM)

@@ -15,6 +15,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from taftcache.backbone.sources.columns import parquet_batches
 from taftcache.cache.columns import USUAL, Columns
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import FILE
@@ -31,7 +32,6 @@ from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.traces import headers, texts_in
 
 MAX_TEXT = 256 << 20
-PARQUET_ROWS = 4096
 CELLS = re.compile(r"[\t\r\n,]")
 QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 DOUBLED = re.compile(r'"((?:[^"]|"")*)"')  # a cell of a CSV file, in which quotes stand twice
@@ -291,19 +291,15 @@ def _parquet(path: Path) -> tuple[list[str], str]:
 
     try:
         with parquet.ParquetFile(path) as file:
-            made = file.metadata
-            groups = [made.row_group(k) for k in range(made.num_row_groups)]
-            columns = [group.column(k) for group in groups for k in range(group.num_columns)]
-            texts = [column for column in columns if column.physical_type == "BYTE_ARRAY"]
-            if sum(column.total_uncompressed_size for column in texts) > MAX_TEXT:
-                raise ValueError(path)
-            names = sorted({column.path_in_schema for column in texts})
-            ids = {
-                text
-                for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=names)
-                for column in batch.columns
-                for text in texts_in(column.to_pylist())
-            }
+            schema, ids, size = file.schema, set[str](), 0
+            texts = [i for i in range(len(schema)) if schema.column(i).physical_type == "BYTE_ARRAY"]
+            names = sorted({schema.column(i).path for i in texts})
+            for batch in parquet_batches(path, file, names) if names else ():
+                size += batch.nbytes
+                if size > MAX_TEXT:
+                    raise ValueError(path)
+                for column in batch.columns:
+                    ids.update(texts_in(column.to_pylist()))
             about = file.schema_arrow.metadata or {}
             return list(ids), about.get(b"taftcache", b"").decode("utf-8", "replace")
     except pa.ArrowException as error:
