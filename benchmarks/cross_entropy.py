@@ -90,12 +90,12 @@ def removal(
     cold = minimise(base, left, objective, goal=goal, arithmetic=arithmetic)
     yield figures("without a row, cold", cold, begin)
 
-    def enough(value: torch.Tensor) -> float:
-        return DECISIVE * ((value - old.value).norm().item() - old.certificate.distance) / (1 + DECISIVE)
+    def enough(moved: float) -> float:
+        return DECISIVE * (moved - old.certificate.distance) / (1 + DECISIVE)
 
     assert old.dual is not None
     begin = time.perf_counter()
-    warm = resume(base, left, objective, Restart(shards, old.dual, stays, enough), arithmetic=arithmetic)
+    warm = resume(base, left, objective, Restart(shards, old.value, old.dual, stays, enough), arithmetic=arithmetic)
     yield figures("without a row, warm", warm, begin) | {"moved": (warm.value - old.value).norm().item()}
 
 

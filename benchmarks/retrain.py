@@ -157,7 +157,8 @@ def cold_to(settings: Settings, rows: Sequence[Any], figures: dict[str, Any]) ->
     if settings.starts_at_zero(rows, settings.train):
         count = sum(source.rows for source in rows)
         zero, all_stay = torch.zeros(count, settings.base.config.classes), torch.ones(count, dtype=torch.bool)
-        options = SolveOptions(restart=Restart(rows, zero, all_stay, lambda delta: figures["distance_bound"]))
+        nowhere = torch.zeros(settings.base.trained(settings.train).size, dtype=torch.float64)
+        options = SolveOptions(restart=Restart(rows, nowhere, zero, all_stay, lambda moved: figures["distance_bound"]))
     return solve_component(settings, rows, settings.train, Silent(), label=EXACT, options=options)
 
 

@@ -115,6 +115,21 @@ def test_landmarks_see_each_other_exactly_and_the_rest_of_the_rows_in_their_span
     assert torch.allclose(found.unseen, (kappa - spanned).diagonal(), atol=1e-8 * kappa.trace().item())
 
 
+@each_kind
+@pytest.mark.parametrize("without", [(), ("head.weight", "head.bias")], ids=str)
+def test_fewer_of_the_landmarks_see_what_they_would_alone(monkeypatch, kind, without):
+    problem, metric = problem_of(kind, without), torch.eye(K, dtype=torch.float64)
+    monkeypatch.setattr(LANDMARKS, 12)
+    fewer = kernels([problem], metric).by_fewer(4)
+    monkeypatch.setattr(LANDMARKS, 3)
+    alone = kernels([problem], metric)
+    assert fewer.body.shape == alone.body.shape
+    assert torch.equal(fewer.landmarks, alone.landmarks)
+    assert torch.equal(fewer.head, alone.head)
+    assert torch.allclose(fewer.body @ fewer.body.T, alone.body @ alone.body.T, atol=1e-9 * alone.body.square().sum())
+    assert torch.allclose(fewer.unseen, alone.unseen, atol=1e-9 * alone.body.square().sum())
+
+
 def kernels_of_all(monkeypatch: pytest.MonkeyPatch, kind: str, without: Sequence[str] = ()) -> Tensor:
     """κ, for Ω = I."""
     monkeypatch.setattr(LANDMARKS, N)
@@ -148,15 +163,14 @@ def test_directions_of_few_landmarks_have_the_inverse_of_all_directions(monkeypa
     problem = replace(problem_of(kind), loss=RSL(alpha=alpha, kappa=5.0))
     labels = torch.cat([labels for _, labels in problem.operator.blocks()]) % classes
     scale = problem.diagonal(labels, torch.zeros((), dtype=torch.float64)).sqrt()
-    rows = torch.arange(N)
     dual = torch.randn(N, K, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def seen() -> tuple[list[Tensor], bool]:
-        kernel = ClassKernel(problem, scale, part=0.0)
+        kernel = ClassKernel(problem, scale, part=0.0, sampled=torch.arange(N))
         inverse = torch.stack([kernel.apply(unit)[0].reshape(-1) for unit in torch.eye(N * K).double().view(-1, N, K)])
         assert torch.linalg.eigvalsh(inverse).min() > 0
-        whole = kernel._rows.shape[1] == N
-        return [inverse, kernel.moves(rows)(dual), kernel.within(dual), torch.tensor(kernel.apply(dual)[1])], whole
+        whole = kernel._all.whole
+        return [inverse, kernel.moves(dual)[0], kernel.within(dual), torch.tensor(kernel.apply(dual)[1])], whole
 
     monkeypatch.setattr(LANDMARKS, 4)
     found, whole = seen()
@@ -200,7 +214,8 @@ def test_rows_leave_where_no_row_sees_what_is_below_the_head(monkeypatch):
     """Ω = 0, as of a key's bias, along which the softmax cancels."""
     monkeypatch.setattr("taftcache.solve.inverses.class_kernel.class_metric", lambda _: torch.zeros(K, K).double())
     problem = problem_of("layers")
-    kernel = ClassKernel(problem, torch.full((N, K), N**-0.5, dtype=torch.float64), gone=problem)
+    found = kernels([problem, problem], torch.zeros(K, K).double())
+    kernel = ClassKernel(problem, torch.full((N, K), N**-0.5, dtype=torch.float64), found)
     assert torch.isfinite(kernel.without(torch.ones(N, K, dtype=torch.float64))).all()
 
 

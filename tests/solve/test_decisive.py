@@ -27,7 +27,6 @@ WAYS = {
             "taftcache.solve.minimise.DIRECT": 0,
             "taftcache.solve.inverses.landmarks.LANDMARKS": 8,
             "taftcache.solve.methods.row_space.LANDMARKS": 8,
-            "taftcache.solve.methods.row_space.FEWER": 2,
         },
         (0.3, 1.2),  # 1.37 by the eight alone
     ),

@@ -116,7 +116,7 @@ def test_a_solve_that_is_to_decide_goes_on_in_float64_too(monkeypatch):
     calls = []
 
     def stopped(solve, far, wanted, *arguments, **settings):
-        calls.append(solve.kernel)
+        calls.append(solve.kernel.dtype == solve.inner.operator.dtype)
         wanted()
         return Status.stalled if len(calls) < 3 else refine(solve, far, wanted, *arguments, **settings)
 
@@ -124,7 +124,7 @@ def test_a_solve_that_is_to_decide_goes_on_in_float64_too(monkeypatch):
     monkeypatch.setattr("taftcache.solve.methods.row_space.refine", stopped)
     rows, whole = space(ridge=1e-3), dense(loss=LOSS, ridge=1e-3)
     solution = rows.solution(rows.decide())
-    assert calls[-1] is None
+    assert calls == [True, True, False]
     assert solution.converged
     assert solution.stats["solver"] == "row space, float64"
     assert solution.certificate.distance <= DECISIVE * solution.stats["row_moves"]
@@ -260,6 +260,7 @@ def test_interruption_keeps_the_best_iterate(at):
 
     pair = ProblemPair(*(make_problem(loss=LOSS, dtype=dtype) for dtype in (torch.float32, torch.float64)))
     rows = RowSpace(pair, 100, interrupt)
+    rows.begin()
     zero = rows.point.objective
     solution = rows.solution(rows.run(1e-10))
     assert solution.status is Status.interrupted
@@ -285,6 +286,13 @@ def leaving(gone: list[int], ridge: float = 1e-2, loss: RSL = LOSS) -> tuple[Row
     return RowSpace(ProblemPair(narrow, wide), 400), stays, -torch.linalg.solve(H, slope)
 
 
+def going_on(whole: RowSpace, stays: torch.Tensor, goal: float) -> Restart:
+    """From where a solve of all rows ended."""
+    found = whole.solution(Status.converged)
+    assert found.dual is not None
+    return Restart(whole.inner.operator.sources, found.value, found.dual, stays, lambda moved: goal)
+
+
 @pytest.mark.law("Dual vectors from before bring a solve without rows as near as asked for, with no false bound")
 @pytest.mark.parametrize("landmarks", [1024, 12])
 @pytest.mark.parametrize("gone", [[], [3], [0, 7, 8, 39]])
@@ -297,15 +305,46 @@ def test_a_restart_comes_as_near_as_was_asked_for(monkeypatch, gone, landmarks):
     rows, stays, optimum = leaving(gone)
     moved = (whole.point.value - optimum).norm().item()
     goal = 0.1 * moved if gone else 1e-6
-    solution = rows.solution(rows.restart(Restart(whole.inner.operator.sources, dual, stays, lambda delta: goal)))
+    solution = rows.solution(rows.restart(going_on(whole, stays, goal)))
     assert solution.converged
     assert solution.certificate.distance <= goal
     assert (solution.value - optimum).norm().item() <= solution.certificate.distance * (1 + 1e-6)
     cold, _, _ = leaving(gone)
-    cold.restart(Restart(whole.inner.operator.sources, torch.zeros_like(dual), stays, lambda delta: goal))
+    cold.restart(replace(going_on(whole, stays, goal), dual=torch.zeros_like(dual)))
     assert rows.passes < cold.passes
     if not gone:
         assert rows.rounds == 0
+
+
+def test_a_restart_that_is_interrupted_before_it_stands_anywhere_is_at_zero(monkeypatch):
+    whole = space()
+    whole.run(1e-9)
+    rows, stays, _ = leaving([3])
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taftcache.solve.methods.row_space.kernels", interrupt)
+    solution = rows.solution(rows.restart(going_on(whole, stays, 1e-7)))
+    assert solution.status is Status.interrupted
+    assert solution.value.norm() == 0
+
+
+def test_how_far_a_round_has_moved_takes_no_pass():
+    whole = space(loss=RSL(alpha=6.0, kappa=5.0))
+    whole.run(1e-9)
+    rows, stays, _ = leaving([0, 7, 8, 39], loss=RSL(alpha=6.0, kappa=5.0))
+    at, told = going_on(whole, stays, 1e-7), []
+
+    def distance(moved: float) -> float:
+        told.append((moved, (rows.current() - at.value).norm().item()))
+        return 1e-7
+
+    solution = rows.solution(rows.restart(replace(at, distance=distance)))
+    assert solution.converged
+    assert len(told) > 4
+    assert max(moved for moved, _ in told) > 1.001 * min(moved for moved, _ in told)
+    assert all(moved == pytest.approx(true, rel=1e-5) for moved, true in told)
 
 
 @cache
@@ -338,10 +377,12 @@ def parted(monkeypatch) -> list[ClassKernel]:
     """In float32 and in float64, of more rows than the basis has directions, at λ = 10⁻⁶."""
     monkeypatch.setattr("taftcache.solve.inverses.landmarks.LANDMARKS", 128)
     pair = many_rows(1e-6)
-    scale = RowSpace(pair, 10).scale
+    rows = RowSpace(pair, 10)
+    rows.begin()
+    scale = rows.scale
     made = [ClassKernel(problem, scale.to(problem.operator.dtype), part=0.0) for problem in pair]
-    assert made[0]._rows.shape == made[1]._rows.shape
-    assert made[0]._rows.shape[1] < 200
+    assert made[0]._all.rows.shape == made[1]._all.rows.shape
+    assert made[0]._all.rows.shape[1] < 200
     return made
 
 
@@ -353,13 +394,13 @@ def test_what_is_left_out_beyond_the_basis_is_no_rounding(monkeypatch):
 def test_what_is_beyond_the_basis_does_not_drown_what_is_within(monkeypatch):
     """It weighs 1/λ, a million times as much as what leads."""
     made, found = parted(monkeypatch), []
-    across = made[1]._rows[:, -1:].expand(-1, K).contiguous()
+    across = made[1]._all.rows[:, -1:].expand(-1, K).contiguous()
     for kernel in made:
-        kernel._beyond.zero_()
-        rows, v = made[1]._rows, across.to(kernel._rows)
-        inverse = kernel._without_rest(1e-6)
-        out, left = kernel._solve_turned(inverse, v, v.T @ kernel._rows)
-        found.append(rows[:, -1] @ (out.double() @ kernel._rows.T.double()).T + rows[:, -1] @ left.double())
+        kernel._all.beyond.zero_()
+        rows, v = made[1]._all.rows, across.to(kernel._all.rows)
+        inverse = kernel._all.inverse(1e-6)
+        out, left = kernel._solve_turned(inverse, v, v.T @ kernel._all.rows)
+        found.append(rows[:, -1] @ (out.double() @ kernel._all.rows.T.double()).T + rows[:, -1] @ left.double())
     assert torch.allclose(*found, rtol=1e-3)
 
 
@@ -394,10 +435,9 @@ def test_a_restart_without_a_round_is_certified_in_float64_too(goal, max_passes)
     """Its start is computed in float32."""
     whole = space()
     whole.run(1e-9)
-    dual = whole.solution(Status.converged).dual
     rows, stays, _ = leaving([3])
     rows.max_passes = max_passes
-    status = rows.restart(Restart(whole.inner.operator.sources, dual, stays, lambda delta: goal))
+    status = rows.restart(going_on(whole, stays, goal))
     found = rows.solution(status)
     objective, gradient = rows.exact.evaluate(found.value)
     assert found.certificate.gradient == pytest.approx(gradient.norm().item(), rel=1e-12)
@@ -412,7 +452,7 @@ def test_what_leaving_rows_carried_is_passed_on(loss):
     whole.run(1e-9)
     dual = whole.solution(Status.converged).dual
     rows, stays, optimum = leaving([3], loss=loss)
-    rows.restart(Restart(whole.inner.operator.sources, dual, stays, lambda delta: float("inf")))
+    rows.restart(going_on(whole, stays, float("inf")))
     assert rows.rounds == 0
     assert (rows.point.value - optimum).norm() < 0.7 * (rows.exact.adjoint(dual[stays]) - optimum).norm()
 

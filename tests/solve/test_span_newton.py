@@ -85,7 +85,7 @@ def test_it_goes_on_from_the_dual_vectors_of_the_rows_that_stay(ridge, gone):
     both = ProblemPair(*(replace(of, operator=of.operator.over([left])) for of in pair(ridge)))
     cold = SpanNewton(both).solve(Goal(tolerance=1e-6))
     enough = 0.1 * (cold.value - old.value).norm().item() if gone else old.certificate.distance
-    warm = SpanNewton(both).restart(Restart(rows(), old.dual, stays, lambda value: enough), 1000)
+    warm = SpanNewton(both).restart(Restart(rows(), old.value, old.dual, stays, lambda moved: enough), 1000)
     assert warm.converged
     assert warm.certificate.distance <= enough
     assert (warm.value - cold.value).norm() <= warm.certificate.distance + cold.certificate.distance
@@ -99,7 +99,7 @@ def test_it_begins_with_what_the_rows_that_left_carried():
     stays = torch.arange(N) != 7
     left = [RowSubset(rows(), torch.nonzero(stays)[:, 0].numpy())]
     both = ProblemPair(*(replace(of, operator=of.operator.over(left)) for of in pair(1e-2)))
-    begun = SpanNewton(both).restart(Restart(rows(), old.dual, stays, lambda value: inf), 1000)
+    begun = SpanNewton(both).restart(Restart(rows(), old.value, old.dual, stays, lambda moved: inf), 1000)
     assert left_over(both.exact, begun.value) < 0.1 * left_over(both.exact, both.exact.adjoint(old.dual[stays]))
 
 

@@ -25,11 +25,16 @@ METRIC_ROWS = 8  # Ω varies little from row to row
 
 class Kernels(NamedTuple):
     """Of N rows ``columns`` [N,m+h]: F [N,m], κ of all below the head being FFᵀ about, and the head's input with its
-    bias [N,h] (h = 0 where it is frozen). ``unseen`` [N] is what κ's diagonal has beyond FFᵀ's."""
+    bias [N,h] (h = 0 where it is frozen). ``unseen`` [N] is what κ's diagonal has beyond FFᵀ's.
+
+    ``landmarks`` are those of the rows [n] by which F knows the others, and ``labels`` [N] what their blocks have.
+    """
 
     columns: Tensor
     m: int
     unseen: Tensor
+    landmarks: Tensor
+    labels: Tensor
 
     @property
     def body(self) -> Tensor:
@@ -47,7 +52,19 @@ class Kernels(NamedTuple):
 
     def first(self, rows: int) -> Kernels:
         """Those of the first ``rows``."""
-        return Kernels(self.columns[:rows], self.m, self.unseen[:rows])
+        return Kernels(self.columns[:rows], self.m, self.unseen[:rows], self.landmarks, self.labels[:rows])
+
+    def by_fewer(self, share: int) -> Kernels:
+        """As every ``share``-th of the landmarks alone has them; the rows must be all those of ``kernels``' first."""
+        known, F = self.landmarks[::share], self.body
+        # κ ≈ FFᵀ among these is F_M F_Mᵀ, and F onto the span of F_M's rows is κ_NM κ_MM^(−½) but for a rotation.
+        _, sizes, across = torch.linalg.svd(F[known].double(), full_matrices=False)
+        squares = sizes.square()
+        seen = squares > 4 * torch.finfo(F.dtype).eps * squares.sum() / max(1, len(known)) ** 0.5
+        fewer = F @ across[seen].T.to(F)
+        lost = torch.linalg.vector_norm(F, dim=1).square() - torch.linalg.vector_norm(fewer, dim=1).square()
+        columns = torch.cat([fewer, self.head], 1)
+        return Kernels(columns, fewer.shape[1], self.unseen + lost.clamp_min(0), known, self.labels)
 
 
 def class_metric(problem: Problem) -> Tensor:
@@ -75,21 +92,22 @@ def class_metric(problem: Problem) -> Tensor:
     return total.double() / len(state.logits)
 
 
-def kernels(problems: Sequence[Problem], metric: Tensor, landmarks: int | None = None) -> Kernels:
-    """Of all rows of the problems, one problem's after the other's."""
+def kernels(problems: Sequence[Problem], metric: Tensor) -> Kernels:
+    """Of all rows of the problems, one problem's after the other's, in one pass."""
     operator = problems[0].operator
     probe = random_signs(metric[0], seed=0).to(operator.dtype)
-    known = Landmarks(problems, probe, (probe.double() @ metric @ probe.double()).item() or 1.0, landmarks)
+    known = Landmarks(problems, probe, (probe.double() @ metric @ probe.double()).item() or 1.0)
     names, m, count = head_names(operator), known.numbers, sum(problem.operator.rows for problem in problems)
     width = operator.base.config.width if names else 0
     columns = probe.new_ones(count, m + width + (len(names) == 2))  # a bias reads ones
-    unseen, start = columns.new_empty(count), 0
+    unseen, start, seen = columns.new_empty(count), 0, list[Tensor]()
     for state, labels in chain.from_iterable(problem.operator.blocks() for problem in problems):
         here = slice(start, start + len(labels))
         columns[here, :m], unseen[here] = known(state)
         columns[here, m : m + width] = state.feature[:, :width]
         start = here.stop
-    return Kernels(columns, m, unseen)
+        seen.append(labels)
+    return Kernels(columns, m, unseen, known.rows.to(columns.device), torch.cat(seen))
 
 
 def _first_rows(operator: TangentOperator, count: int) -> np.ndarray:

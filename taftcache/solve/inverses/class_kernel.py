@@ -21,7 +21,6 @@ three shards of Caltech-101 took as many passes as under G itself, and the mean 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.body_kernel import class_metric, kernels
+from taftcache.solve.inverses.body_kernel import Kernels, class_metric, kernels
 from taftcache.solve.inverses.landmarks import LANDMARKS
 from taftcache.solve.inverses.row_basis import row_basis
 
@@ -42,6 +41,7 @@ BLOCK = 256  # rows of which the inverse's diagonal is taken at once
 # lost a round of 35 passes without it, and then stopped far from the end. 8 and 16 served as well, 32 did not.
 ROUNDING = 4.0
 LARGEST_BASIS = 512 << 20  # bytes of what is known of all rows; there are two such matrices at once
+FEWER = 4  # times fewer landmarks, which tell what more of them would make of an estimate
 
 
 def class_kernel_fits(problem: Problem) -> bool:
@@ -95,6 +95,44 @@ class _Class(NamedTuple):
     gap: Tensor
 
 
+class _Spectrum(NamedTuple):
+    """K̂ for R = I in the eigenbases: what is below the head [K,r], the head's factor [r,h], and [K] what is orthogonal
+    to the basis of the rows, ``rows`` [N,r]; ``whole`` where nothing is."""
+
+    rows: Tensor
+    below: Tensor
+    head: Tensor
+    beyond: Tensor
+    whole: bool
+
+    @classmethod
+    def of(cls, found: Kernels, row: Tensor, omega: Tensor, dtype: torch.dtype) -> _Spectrum:
+        """Of rows weighed by √D̄ = ``row`` [N,1], and the classes' ``omega`` [K]; the basis in ``dtype``."""
+        rows, sigma, head, beyond = row_basis(found, row, dtype)
+        return cls(rows, omega[:, None] * sigma, head, omega * beyond, rows.shape[0] == rows.shape[1])
+
+    def inverse(self, shift: float) -> _Inverse:
+        """(K̂ + shift)⁻¹."""
+        inverses, dtype = 1 / (self.below + shift), self.rows.dtype
+        inner = [_inner(self.head, inverse) for inverse in inverses] if self.head.shape[1] else []
+        of_head = torch.stack(inner).to(dtype) if inner else None
+        beyond = torch.zeros_like(self.beyond) if self.whole else 1 / (self.beyond + shift)
+        return _Inverse(inverses.to(dtype), of_head, beyond.to(dtype), [])
+
+    def diagonals(self, inverse: _Inverse, basis: Tensor) -> tuple[Tensor, Tensor]:
+        """The diagonals of an ``inverse``, and of its square, in the classes' eigenbasis, [n,K] each, for some of the
+        ``rows``: ``basis`` [n,r]."""
+        outside = (1 - basis.square().sum(1)).clamp_min(0)  # of a row, beyond the basis
+        head, diagonal, square = self.head.to(basis), [], []
+        for k, fast in enumerate(inverse.fast):
+            columns = basis * fast
+            if inverse.inner is not None:
+                columns -= ((columns @ head) @ inverse.inner[k]) @ (head.T * fast)
+            diagonal.append((columns * basis).sum(1) + inverse.beyond[k] * outside)
+            square.append(columns.square().sum(1) + inverse.beyond[k] ** 2 * outside)
+        return torch.stack(diagonal, 1).double(), torch.stack(square, 1).double()
+
+
 class ClassKernel:
     """(K̂ + τI)⁻¹ with K̂ the kernel without what couples directions of the classes.
 
@@ -107,39 +145,44 @@ class ClassKernel:
     Args:
         problem: quadratic, with a diagonal D.
         scale: √(D/N) [N,K], of the rows J̃ = scale ⊙ J.
-        gone: the same of rows that have left, for ``without``.
+        found: what ``kernels`` found, where that pass was made already; rows behind the problem's are those that have
+            left, for ``without``.
         part: of twice that root mean square, what τ has beyond λ; by default min(1, 2N·K/P)⁴.
-        landmarks: how many rows κ is known by; ``LANDMARKS`` by default. Where they are named, τ = λ, for one pass.
+        sampled: rows [n] whose ``moves`` will be asked for.
     """
 
     def __init__(
         self,
         problem: Problem,
         scale: Tensor,
-        gone: Problem | None = None,
+        found: Kernels | None = None,
         part: float | None = None,
-        landmarks: int | None = None,
+        sampled: Tensor | None = None,
     ) -> None:
         operator = problem.operator
+        self.dtype = operator.dtype
         metric = class_metric(problem)
         self.omega, directions = torch.linalg.eigh(metric)
         self.omega.clamp_min_(0)
         row = scale.double().square().mean(1, keepdim=True).sqrt()
         rest = torch.where(row > 0, scale.double() / row, 1)
         self._rest = None if (rest - 1).abs().max() < 1e-6 else rest.to(operator.dtype)
-        found = kernels([problem] if gone is None else [problem, gone], metric, landmarks)
+        found = kernels([problem], metric) if found is None else found
         self._crossing: tuple[Tensor, Tensor] | None = None
-        if gone is not None:
+        if len(found.labels) > operator.rows:
             head, body = found.between(operator.rows)
             self._crossing = row * head.double(), row * body.double()
             found = found.first(operator.rows)
-        self._rows, sigma, self._head, beyond = row_basis(found, row, operator.dtype)
+        self._sampled = sampled
+        self._fewer: _Spectrum | None = None
+        if sampled is not None and operator.rows > found.columns.shape[1]:
+            fewer = _Spectrum.of(found.by_fewer(FEWER), row, self.omega, operator.dtype)
+            self._fewer = fewer._replace(rows=fewer.rows[sampled])
+        self._all = _Spectrum.of(found, row, self.omega, operator.dtype)
         del found
-        self.whole = self._rows.shape[0] == self._rows.shape[1]
-        self._beyond = self.omega * beyond  # K̂ of what is orthogonal to the basis, [K]
-        self._spectrum = self.omega[:, None] * sigma  # of K̂ without the head, [K,r]
+        self._moves: list[tuple[Tensor, Tensor]] = []
         self._directions = directions.to(operator.dtype)
-        self._fast_head = self._head.to(operator.dtype)
+        self._fast_head = self._all.head.to(operator.dtype)
         self._classes: list[_Class] = []
         self._mean = self._common = 1.0  # of R⁻², and c
         if self._rest is not None:
@@ -149,12 +192,12 @@ class ClassKernel:
             gap = self._common - of_ridge.gather(1, entry[:, None])[:, 0]
             for k in entry.unique().tolist():
                 index = torch.nonzero(entry == k)[:, 0]
-                self._classes.append(_Class(k, index, self._rows[index], gap[index]))
+                self._classes.append(_Class(k, index, self._all.rows[index], gap[index]))
         even = scale if self._rest is None else row.expand_as(scale).to(scale)
-        self._coupling = self._left_out(problem, even) if landmarks is None else 0.0
+        self._coupling = self._left_out(problem, even)
         self._part = min(1.0, 2 * scale.numel() / operator.layout.size) ** 4 if part is None else part
-        of_head = torch.linalg.eigvalsh(self._head.T @ self._head)[-1:].sum()
-        self._rounding = ROUNDING * torch.finfo(operator.dtype).eps * (self._spectrum.max() + of_head).item()
+        of_head = torch.linalg.eigvalsh(self._all.head.T @ self._all.head)[-1:].sum()
+        self._rounding = ROUNDING * torch.finfo(operator.dtype).eps * (self._all.below.max() + of_head).item()
         self.shift(problem.ridge)
 
     def without(self, dual: Tensor) -> Tensor:
@@ -165,21 +208,26 @@ class ClassKernel:
         assert self._crossing is not None
         head, body = self._crossing
         turned = dual.double() @ self._directions.double()
-        across = (head @ turned + body @ (turned * self.omega)).to(self._rows)
-        return self._solve(self._invert(self._ridge), across, across.T @ self._rows).double()
+        across = (head @ turned + body @ (turned * self.omega)).to(self._all.rows)
+        return self._solve(self._invert(self._ridge), across, across.T @ self._all.rows).double()
 
-    def moves(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
-        """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` from a = (K̃ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``."""
-        rest = self._rest
-        own, square = self._diagonals(self._evened(), rows)
-        left = own - self._ridge * self._mean * square
+    def moves(self, dual: Tensor) -> list[Tensor]:
+        """‖Δw₋ₙ − Δw‖ [n] of the ``sampled`` rows from a = (K̃ + λI)⁻¹b = ``dual`` [N,K]; see ``methods.decisive``.
 
-        def moves(dual: Tensor) -> Tensor:
-            turned = (dual if rest is None else dual * rest[rows]).double() @ self._directions.double()
-            squares: Tensor = (left * (turned / own).square()).sum(1)
-            return squares.clamp_min(0).sqrt()
-
-        return moves
+        Where the rows are known by landmarks, a second time: as ``FEWER`` times fewer of them would have it.
+        """
+        assert self._sampled is not None
+        if not self._moves:
+            known = [(self._all, self._all.rows[self._sampled])]
+            known += [] if self._fewer is None else [(self._fewer, self._fewer.rows)]
+            for spectrum, basis in known:
+                own, square = spectrum.diagonals(spectrum.inverse(self._ridge * self._mean), basis)
+                self._moves.append((own, own - self._ridge * self._mean * square))
+        weighed = dual[self._sampled].double()
+        if self._rest is not None:
+            weighed *= self._rest[self._sampled]
+        turned = weighed @ self._directions.double()
+        return [(left * (turned / own).square()).sum(1).clamp_min(0).sqrt() for own, left in self._moves]
 
     def within(self, vector: Tensor) -> Tensor:
         """M_nn⁻¹ r_n [N,K] of every row n, for r = ``vector`` [N,K] and M_nn the row's own block of (K̂ + λI)⁻¹.
@@ -187,34 +235,18 @@ class ClassKernel:
         The row's own R is exact here, and the mean of the others' stands for theirs: of what has λR⁻² in place of that
         mean in its own block alone, the inverse has P_nn⁻¹ + λ(R_n⁻² − mean) in place of P_nn⁻¹.
         """
-        directions, inverse, found = self._directions.double(), self._evened(), []
+        directions, inverse, found = self._directions.double(), self._all.inverse(self._ridge * self._mean), []
         rest = torch.ones_like(vector) if self._rest is None else self._rest.to(vector)
         for rows in torch.arange(len(vector), device=vector.device).split(BLOCK):
-            beyond = 1 / self._diagonals(inverse, rows)[0] - self._ridge * self._mean
+            beyond = 1 / self._all.diagonals(inverse, self._all.rows[rows])[0] - self._ridge * self._mean
             body = ((rest[rows] * vector[rows]) @ directions * beyond) @ directions.T
             found.append(rest[rows] * body + self._ridge * vector[rows])
         return torch.cat(found)
 
-    def _evened(self) -> _Inverse:
-        """(K̂ + λI)⁻¹ with the mean of R⁻² in its place."""
-        return self._without_rest(self._ridge * self._mean)
-
-    def _diagonals(self, inverse: _Inverse, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The diagonals of an ``inverse`` without R, and of its square, in the classes' eigenbasis: [n,K] each."""
-        basis = self._rows[rows.to(self._rows.device)]
-        outside = (1 - basis.square().sum(1)).clamp_min(0)  # of a row, beyond the basis
-        diagonal, square = [], []
-        for k, fast in enumerate(inverse.fast):
-            columns = basis * fast
-            if inverse.inner is not None:
-                columns -= ((columns @ self._fast_head) @ inverse.inner[k]) @ (self._fast_head.T * fast)
-            diagonal.append((columns * basis).sum(1) + inverse.beyond[k] * outside)
-            square.append(columns.square().sum(1) + inverse.beyond[k] ** 2 * outside)
-        return torch.stack(diagonal, 1).double(), torch.stack(square, 1).double()
-
     def shift(self, ridge: float) -> None:
         """Invert under λ, of which nothing else here depends."""
         self._ridge = ridge
+        self._moves.clear()
         self._now = self._invert(ridge, max(self._part * self._coupling, self._rounding - ridge))
 
     def steady(self) -> bool:
@@ -228,14 +260,14 @@ class ClassKernel:
     def _invert(self, ridge: float, noise: float = 0.0) -> _Inverse:
         """(K̂ + τI)⁻¹ for τ = λ + ``noise``; what weighs less than the rest of its row has no more of the noise."""
         shift = ridge + noise
-        inverse = self._without_rest(shift * self._common)
+        inverse, head = self._all.inverse(shift * self._common), self._all.head
         if not self._classes:
             return inverse
-        fast = (1 / (self._spectrum + shift * self._common)).mean(0)
-        beside = fast[:, None] * self._head
+        fast = (1 / (self._all.below + shift * self._common)).mean(0)
+        beside = fast[:, None] * head
         # G = beyond + U seen Uᵀ; h = 0 where the head is frozen.
         beyond = inverse.beyond.double().mean()
-        seen = (fast - beyond).diag() - beside @ _inner(self._head, fast) @ beside.T
+        seen = (fast - beyond).diag() - beside @ _inner(head, fast) @ beside.T
         for of in self._classes:
             basis, gap = of.rows.double(), ridge * of.gap + noise * of.gap.clamp_min(0)
             if len(gap) <= len(fast):
@@ -249,30 +281,21 @@ class ClassKernel:
                 inverse.among.append(_Among(within.to(of.rows), each.to(of.rows)))
         return inverse
 
-    def _without_rest(self, shift: float) -> _Inverse:
-        """(K̂ + shift)⁻¹ for R = I."""
-        inverses = 1 / (self._spectrum + shift)
-        inner = [_inner(self._head, inverse) for inverse in inverses] if self._head.shape[1] else []
-        dtype = self._rows.dtype
-        of_head = torch.stack(inner).to(dtype) if inner else None
-        beyond = torch.zeros_like(self._beyond) if self.whole else 1 / (self._beyond + shift)
-        return _Inverse(inverses.to(dtype), of_head, beyond.to(dtype), [])
-
     def apply(self, vector: Tensor) -> tuple[Tensor, float]:
         """(K̂ + τI)⁻¹ r for r [N,K], and rᵀK̂r, which is about ‖J̃ᵀr‖²."""
         rest = self._rest
         across = self._across(vector if rest is None else vector * rest)
-        seen = across.T @ self._rows
+        seen = across.T @ self._all.rows
         squares = seen.double().square()
-        energy = (self._spectrum * squares).sum()
-        if not self.whole:
-            energy += self._beyond @ (across.double().square().sum(0) - squares.sum(1))
-        if self._head.shape[1]:
-            energy += (seen.double() @ self._head).square().sum()
+        energy = (self._all.below * squares).sum()
+        if not self._all.whole:
+            energy += self._all.beyond @ (across.double().square().sum(0) - squares.sum(1))
+        if self._all.head.shape[1]:
+            energy += (seen.double() @ self._all.head).square().sum()
         if rest is None:
             return self._solve(self._now, across, seen), energy.item()
         across = self._across(vector / rest)
-        return self._solve(self._now, across, across.T @ self._rows), energy.item()
+        return self._solve(self._now, across, across.T @ self._all.rows), energy.item()
 
     def _solve(self, inverse: _Inverse, across: Tensor, turned: Tensor) -> Tensor:
         """What ``inverse`` makes of r, from R⁻¹r in the classes' eigenbasis [N,K], and in both of them [K,r]."""
@@ -295,35 +318,35 @@ class ClassKernel:
         if inverse.inner is not None:
             inner = torch.bmm(inverse.inner, (out @ self._fast_head)[:, :, None])[:, :, 0]
             out -= inverse.fast * (inner @ self._fast_head.T)
-        if self.whole:
+        if self._all.whole:
             return out, across.new_zeros(()).expand_as(across)
-        left = across - (turned @ self._rows.T).T
+        left = across - (turned @ self._all.rows.T).T
         # Rounding, of the size of ``across``, has left something of the basis. ``beyond`` is 1/τ and more than any
         # other eigenvalue of A⁻¹: without this, 800 rows at λ = 10⁻⁶ got directions that were little else.
-        return out - inverse.beyond[:, None] * (left.T @ self._rows), left * inverse.beyond
+        return out - inverse.beyond[:, None] * (left.T @ self._all.rows), left * inverse.beyond
 
     def _across(self, vector: Tensor) -> Tensor:
         """[N,K] to the classes' eigenbasis."""
-        across: Tensor = vector.to(self._rows) @ self._directions
+        across: Tensor = vector.to(self._all.rows) @ self._directions
         return across
 
     def _back(self, turned: Tensor, outside: Tensor | float = 0.0) -> Tensor:
         """[K,r] from both eigenbases, and with it [N,K] from that of the classes."""
-        back: Tensor = ((turned @ self._rows.T).T + outside) @ self._directions.T
+        back: Tensor = ((turned @ self._all.rows.T).T + outside) @ self._directions.T
         return back
 
     def _left_out(self, problem: Problem, scale: Tensor) -> float:
         """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, or beyond the basis, from one
         random product."""
-        if self.whole:
-            signs = self._back(random_signs(scale.T, seed=1).to(self._rows))
-            turned = self._across(kernel_product(problem, scale, signs)).T @ self._rows
+        if self._all.whole:
+            signs = self._back(random_signs(scale.T, seed=1).to(self._all.rows))
+            turned = self._across(kernel_product(problem, scale, signs)).T @ self._all.rows
             low = turned[:, : max(1, len(scale) // 2)].double()
             return 2 * float(low.square().mean().sqrt())
-        product = self._across(kernel_product(problem, scale, random_signs(scale, seed=1).to(self._rows)))
+        product = self._across(kernel_product(problem, scale, random_signs(scale, seed=1).to(self._all.rows)))
         for _ in range(2):  # once more, for the first projection leaves its own rounding
-            product -= ((product.T @ self._rows) @ self._rows.T).T
-        return 2 * float((product.double().square().sum() / (product.numel() - self._spectrum.numel())).sqrt())
+            product -= ((product.T @ self._all.rows) @ self._all.rows.T).T
+        return 2 * float((product.double().square().sum() / (product.numel() - self._all.below.numel())).sqrt())
 
 
 def _inner(head: Tensor, inverse: Tensor) -> Tensor:

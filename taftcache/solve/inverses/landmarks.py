@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.objective.cotangent import random_signs
@@ -70,18 +71,18 @@ class Landmarks:
             few, are landmarks too, up to half of all.
         probe: ξ [K], the same for every row.
         scale: what inner products are divided by.
-        most: how many landmarks; ``LANDMARKS`` by default.
 
-    ``numbers`` is m, the landmarks or a few less.
+    ``numbers`` is m, the landmarks or a few less; ``rows`` are those of the first problem that are landmarks.
     """
 
-    def __init__(self, problems: Sequence[Problem], probe: Tensor, scale: float, most: int | None = None) -> None:
+    def __init__(self, problems: Sequence[Problem], probe: Tensor, scale: float) -> None:
         first, *others = (problem.operator for problem in problems)
-        most = LANDMARKS if most is None else most
         self._operator, self._probe, self._scale = first, probe, scale
         self._sketch = None if first.tail.rank_one else Sketch(first, SKETCHED)
-        of_others = [min(operator.rows, most // 2 // len(others)) for operator in others]
-        picked = [_spread(first, most - sum(of_others)), *map(_spread, others, of_others)]
+        of_others = [min(operator.rows, LANDMARKS // 2 // len(others)) for operator in others]
+        of_first = LANDMARKS - sum(of_others)
+        self.rows = torch.from_numpy(_places(first.rows, of_first))
+        picked = [_spread(first, of_first), *map(_spread, others, of_others)]
         self._count = sum(operator.rows for operator in picked)
         self._known = joined([self._gradients(state) for operator in picked for state, _ in operator.blocks()])
         among = self._inner(self._known, self._count).double()
@@ -119,4 +120,10 @@ def _spread(operator: TangentOperator, most: int) -> TangentOperator:
     """Over ``most`` of the rows, evenly; all are as they are, with what is prepared of them."""
     if operator.rows <= most:
         return operator
-    return operator.over([RowSubset(operator.sources, np.arange(most) * operator.rows // most)])
+    return operator.over([RowSubset(operator.sources, _places(operator.rows, most))])
+
+
+def _places(rows: int, most: int) -> NDArray[np.int64]:
+    """``most`` of so many rows, spread evenly; all where they are fewer."""
+    count = min(rows, most)
+    return np.arange(count, dtype=np.int64) * rows // max(1, count)

@@ -28,7 +28,7 @@ class RowBasis(NamedTuple):
 
 def row_basis(kernels: Kernels, row: Tensor, dtype: torch.dtype) -> RowBasis:
     """Of B = √D̄ κ √D̄ and H, √D̄ times the head's input, for √D̄ = ``row`` [N,1] in float64; U in ``dtype``."""
-    columns, m, unseen = kernels
+    columns, m, unseen, *_ = kernels
     blocks = list(zip(columns.split(BLOCK), row.split(BLOCK), strict=True))
     if len(row) <= columns.shape[1]:
         body = kernels.body * row

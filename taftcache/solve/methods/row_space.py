@@ -32,7 +32,8 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
+from taftcache.solve.inverses.body_kernel import class_metric, kernels
+from taftcache.solve.inverses.class_kernel import FEWER, ClassKernel, kernel_product
 from taftcache.solve.inverses.landmarks import LANDMARKS
 from taftcache.solve.methods.basis import Basis
 from taftcache.solve.methods.decisive import SHARE, further, sample_rows, typical
@@ -46,7 +47,6 @@ from taftcache.tangent.operator import RowSum
 from taftcache.tangent.rows import RowSource, RowSubset
 
 DIRECTIONS = 64  # kept to be orthogonal to; the oldest are given up beyond that
-FEWER = LANDMARKS // 4
 
 Enough = Callable[[Tensor, float], bool]
 """Looks at ρ [N,K] and about ‖J̃ᵀρ‖² after each direction, and ends a round by itself."""
@@ -58,34 +58,46 @@ class Restart:
 
     Args:
         before: the rows that were solved.
+        value: its Δw [P].
         dual: its α [N',K], Δw = Jᵀα.
         stays: which of those rows are the new problem's, in order [N'] bool.
-        distance: the certified distance that is enough at Δw [P].
+        distance: the certified distance that is enough where Δw has moved so far.
     """
 
     before: Sequence[RowSource]
+    value: Tensor
     dual: Tensor
     stays: Tensor
-    distance: Callable[[Tensor], float]
+    distance: Callable[[float], float]
+
+    def enough(self, value: Tensor) -> float:
+        """The certified distance that is enough at Δw = ``value`` [P]."""
+        return self.distance((value.to(self.value) - self.value).norm().item())
 
 
 class RowPoint(NamedTuple):
-    """Δw = J̃ᵀa + e [P], a = ``dual`` [N,K], with F, ∇F [P], ρ [N,K] and e = ``apart`` [P] there in float64.
+    """Δw = J̃ᵀa + e [P], a = ``dual`` [N,K], with F, ρ [N,K], ∇F [P] and e = ``apart`` [P] there in float64.
 
-    Without e it is rough: in the precision of the products, with an e of its rounding.
+    Without e it is rough: in the precision of the products, with an e of its rounding, and ∇F where that was asked for.
     """
 
     value: Tensor
     dual: Tensor
     objective: float
-    gradient: Tensor
     residual: Tensor
+    gradient: Tensor | None = None
     apart: Tensor | None = None
 
     @property
     def rough(self) -> bool:
         """Whether float64 has not seen it."""
         return self.apart is None
+
+    @property
+    def slope(self) -> float:
+        """‖∇F‖."""
+        assert self.gradient is not None
+        return float(self.gradient.norm().item())
 
 
 class RowSpace:
@@ -102,20 +114,26 @@ class RowSpace:
     def __init__(self, pair: ProblemPair, max_passes: int, on_pass: OnPass | None = None) -> None:
         (self.inner, self.exact), self.max_passes, self._on_pass = pair, max_passes, on_pass
         self.passes = self.rounds = 0
+        self._at_zero: Tensor | None = None
+        self.kernel: ClassKernel | None = None
+        self.history: list[tuple[int, float]] = []
+
+    def begin(self) -> None:
+        """Stand at Δw = 0, for one pass, unless it stands somewhere."""
+        if self.history:
+            return
         operator = self.exact.operator
         value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
         self.point = self._at(value, value.new_zeros(operator.rows, operator.classes), rough=True)
-        self._at_zero: Tensor | None = None
-        self.gradient_at_zero = self.point.gradient.norm().item()
-        self.kernel: ClassKernel | None = None
+        self.gradient_at_zero = self.point.slope
         self.history = [(self.passes, self.point.objective)]
         self._correction = torch.zeros_like(self.point.dual)
-        self._moves: tuple[Tensor, list[Callable[[Tensor], Tensor]]] | None = None
 
     def run(self, tolerance: float) -> Status:
         """Iterate until ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it."""
+        self.begin()
         goal = tolerance * self.gradient_at_zero
-        return self._rounds(lambda at: at.gradient.norm().item(), lambda: goal, self._gradient_below)
+        return self._rounds(lambda at: at.slope, lambda: goal, self._gradient_below)
 
     def run_and_decide(self, tolerance: float) -> Status:
         """``run``, and ``decide`` from there, for some passes more (``further``); what is converged stays so."""
@@ -127,6 +145,7 @@ class RowSpace:
 
     def decide(self) -> Status:
         """Iterate until the certified distance ‖ρ‖/(2√λ) is ``SHARE`` of what a typical row moves, or as above."""
+        self.begin()
         try:
             self._gather()
         except KeyboardInterrupt:
@@ -145,76 +164,105 @@ class RowSpace:
         """How far taking out a typical row would move Δw*, by the dual vectors as they stand and K̂.
 
         A K̂ that knows the rows by landmarks takes what those miss of a row for its own, though other rows know some of
-        it. The estimate falls with a power of the number of landmarks, which a quarter of them tells, for one pass.
+        it. The estimate falls with a power of the number of landmarks, which a quarter of them tells.
         """
-        if self._moves is None:
-            assert self.kernel is not None
-            rows = sample_rows(self.scale).to(self.scale.device)
-            kernels = [self.kernel]
-            if not self.kernel.whole:
-                scale = self.scale.to(self.inner.operator.dtype)
-                kernels.append(ClassKernel(self.inner, scale, landmarks=FEWER))
-                self.passes += 1
-            self._moves = rows, [kernel.moves(rows) for kernel in kernels]
-        rows, estimates = self._moves
-        moves, *by_fewer = (typical(estimate(self._dual()[rows])) for estimate in estimates)
+        assert self.kernel is not None
+        moves, *by_fewer = map(typical, self.kernel.moves(self._dual()))
         if not by_fewer or not moves:
             return moves
-        power = log(max(1.0, by_fewer[0] / moves)) / log(LANDMARKS / FEWER)
+        power = log(max(1.0, by_fewer[0] / moves)) / log(FEWER)
         return float(moves * (LANDMARKS / max(LANDMARKS, len(self.scale))) ** power)
 
     def look(self, value: Tensor, dual: Tensor) -> None:
         """Take up Δw [P] and its dual vectors α [N,K] as they are: F, ∇F and ρ there, for one pass."""
-        self.point = self._at(value, torch.where(self.scale > 0, dual.to(self.scale) / self.scale, 0))
+        self.begin()
+        self.point = self._at(value, self._from_dual(dual))
 
     def restart(self, at: Restart) -> Status:
         """Go on from other dual vectors until the certified distance ‖ρ‖/(2√λ) is ``at.distance``, or as above."""
-        stays, dual = at.stays.to(self.scale.device), at.dual.to(self.scale)
+        dual = at.dual.to(self.exact.operator.device, torch.float64)
+        stays = at.stays.to(dual.device)
         try:
-            self._gather(at.before, stays)
+            self._gather(None if stays.all() else RowSubset(at.before, torch.nonzero(~stays)[:, 0].numpy(force=True)))
             assert self.kernel is not None
-            start = torch.where(self.scale > 0, dual[stays] / self.scale, 0)
+            start = self._from_dual(dual[stays])
             if not stays.all():
                 start += self.kernel.without(dual[~stays])
-            if start.any():
-                # Where rows have left a round follows in any case, and ends in float64.
-                rough = not stays.all()
-                value = (self.inner if rough else self.exact).adjoint(self.scale * start).to(start)
-                self.point = self._at(value, start, rough=rough)
-                self.history.append((self.passes, self.point.objective))
+            # Where rows have left a round follows in any case, and ends in float64.
+            self._stand(start, rough=not stays.all())
         except KeyboardInterrupt:
+            self.begin()
             return Status.interrupted
 
-        def near(goal: float, _: float) -> Enough:
-            before = self._bound(self.point.residual)
-            least = max(goal, REDUCTION * before)
-
-            def enough(residual: Tensor, _: float) -> bool:
-                nonlocal least
-                bound = self._bound(residual)
-                if bound > least:
-                    return False
-                least = max(0.9 * at.distance(self.current()), REDUCTION * before)
-                self.passes += 1
-                return bool(bound <= least)
-
-            return enough
+        def near(*_: float) -> Enough:
+            moved, least = self._moved(at), REDUCTION * self._bound(self.point.residual)
+            return lambda residual, _: self._bound(residual) <= max(0.9 * at.distance(moved(residual)), least)
 
         def far(point: RowPoint) -> float:
             return inf if point.rough else self._distance(point)
 
-        return self._rounds(far, lambda: at.distance(self.point.value), near)
+        return self._rounds(far, lambda: at.enough(self.point.value), near)
 
-    def _gather(self, before: Sequence[RowSource] = (), stays: Tensor | None = None) -> None:
-        """The preconditioner, for two passes; of the rows ``before`` some may have left."""
-        if self.kernel is not None:
+    def _stand(self, start: Tensor, *, rough: bool) -> None:
+        """Take up a = ``start`` [N,K], for one pass."""
+        if rough:
+            assert self.kernel is not None
+            problem, operator = self.inner, self.inner.operator
+            value = problem.adjoint(self.scale * start)
+            delta = operator.direction(value)
+            seen = [(state.logits, operator.tangent(state, delta), labels) for state, labels in operator.blocks()]
+            base, change, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+            short, at_zero = (
+                row_residual(problem, problem.logits(base, step).to(start), labels)[1] for step in (change, None)
+            )
+            check_finite(short, "logits of where the solve goes on from")
+            value, ridge = value.to(start), self.exact.ridge
+            objective = 0.5 * (short.square().sum() + ridge * value.square().sum()).item()
+            self.point = RowPoint(value, start, objective, short - ridge * start)
+            self.gradient_at_zero = sqrt(self.kernel.apply(at_zero)[1])
+            self.passes += 1
+        else:
+            self.point = self._at(self.exact.adjoint(self.scale * start), start)
+        self.history = [(self.passes, self.point.objective)]
+        self._correction = torch.zeros_like(start)
+
+    def _moved(self, at: Restart) -> Callable[[Tensor], float]:
+        """How far Δw is from ``at.value`` within a round, by its ρ and without a pass.
+
+        What the round adds is J̃ᵀc, of which K̃c is what ρ has lost, less λc. J̃ᵀc's inner product with what was there
+        takes J̃ of both ends of that; of the old end the rows' own optimality, λα = −(ωD/N)(z − target), gives it.
+        """
+        begun, ridge = self.point, self.exact.ridge
+        base = begun.value if begun.apart is None else begun.value - begun.apart
+        square = (base - at.value.to(base)).square().sum().item()
+        stays = at.stays.to(base.device)
+        before = self._from_dual(at.dual.to(base)[stays]) * (len(stays) / int(stays.sum()))
+        across = ridge * (before - begun.dual) - begun.residual
+
+        def moved(residual: Tensor) -> float:
+            added = self._correction.to(across)
+            gained = begun.residual - residual.to(across) - ridge * added
+            return sqrt(max(0.0, square + (added * (2 * across + gained)).sum().item()))
+
+        return moved
+
+    def _from_dual(self, dual: Tensor) -> Tensor:
+        """a [N,K] of α."""
+        return torch.where(self.scale > 0, dual.to(self.scale) / self.scale, 0)
+
+    def _gather(self, gone: RowSource | None = None) -> None:
+        """The preconditioner, for two passes, in the precision of the products as it is now; with rows that left."""
+        inner, operator = self.inner, self.inner.operator
+        if self.kernel is not None and self.kernel.dtype == operator.dtype:
             return
-        self._moves = None  # an earlier kernel's have served until here: a goal is asked for before its round
-        now, gone = self.inner.operator, None
-        if stays is not None and not stays.all():
-            rows = RowSubset(before, torch.nonzero(~stays)[:, 0].numpy(force=True))
-            gone = replace(self.inner, operator=now.over([rows]))
-        self.kernel = ClassKernel(self.inner, self.scale.to(now.dtype), gone)
+        problems = [inner] if gone is None else [inner, replace(inner, operator=operator.over([gone]))]
+        found = kernels(problems, class_metric(inner))
+        if not self.history:
+            labels = found.labels[: operator.rows]
+            like = torch.empty(0, dtype=torch.float64, device=labels.device)
+            self.scale = self.exact.diagonal(labels, like).sqrt()
+        sampled = sample_rows(self.scale).to(self.scale.device)
+        self.kernel = ClassKernel(inner, self.scale.to(operator.dtype), found, sampled=sampled)
         self.passes += 2
 
     def _rounds(
@@ -245,7 +293,7 @@ class RowSpace:
         if status is Status.stalled and self.kernel is not None and self.kernel.steady():
             status = rounds()
         if status is Status.stalled and self.inner.operator.dtype != self.exact.operator.dtype:
-            self.inner, self.kernel = self.exact, None
+            self.inner = self.exact
             status = rounds()
         return status
 
@@ -259,7 +307,7 @@ class RowSpace:
 
     def current(self) -> Tensor:
         """Δw [P] as it stands within a round; half a pass that is not counted."""
-        value, _, _, _, _, apart = self.point
+        value, apart = self.point.value, self.point.apart
         gained = self.inner.adjoint(self.scale * self._correction.to(self.scale)).to(value)
         return gained + (value if apart is None else value - apart)
 
@@ -282,10 +330,11 @@ class RowSpace:
             self.point = self._at(self.exact.adjoint(self.scale * dual), dual)
         at = self.point
         assert self._at_zero is not None
+        assert at.gradient is not None
         solver = "row space" if self.inner is not self.exact else "row space, float64"
         stats: dict[str, Any] = {"solver": solver, "passes": self.passes, "rounds": self.rounds}
         if self.kernel is not None:  # by which a receipt decides where its λ is another than before
-            stats |= {"row_moves": self.row_moves(), "passes": self.passes}
+            stats["row_moves"] = self.row_moves()
         gradients, dual = (self._at_zero, at.gradient), self.scale * at.dual
         residual = 2 * sqrt(self.exact.ridge) * self._distance(at)
         return reached(self.exact, at.value, at.objective, gradients, status, stats, residual=residual, dual=dual)
@@ -303,7 +352,7 @@ class RowSpace:
             if at_zero:
                 self._at_zero, self.gradient_at_zero = at_zero[0], at_zero[0].norm().item()
         residual = short - self.exact.ridge * dual
-        return RowPoint(value, dual, objective, gradient.to(value), residual, None if rough else value - pulled)
+        return RowPoint(value, dual, objective, residual, gradient.to(value), None if rough else value - pulled)
 
     def _gradient_below(self, goal: float, before: float) -> Enough:
         """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.

@@ -127,7 +127,7 @@ class SpanNewton:
         except KeyboardInterrupt:
             return self._solution(Status.interrupted)
         ridge = self._pair.exact.ridge
-        return self._solution(self._until(lambda: ridge * at.distance(self.point.value), last))
+        return self._solution(self._until(lambda: ridge * at.enough(self.point.value), last))
 
     def _solution(self, status: Status, **more: float) -> Solution:
         at, gradients = self.point, (self._at_zero, self.point.gradient)

@@ -119,11 +119,11 @@ def _from_dual(
     everyone = torch.ones(len(stays), dtype=torch.bool)
     passes, left = 0, settings.goal.max_passes
 
-    def solve(rows: Sequence[Shard], mask: Tensor, distance: Callable[[Tensor], float]) -> Component:
+    def solve(rows: Sequence[Shard], mask: Tensor, distance: Callable[[float], float]) -> Component:
         nonlocal passes
         assert old.dual is not None
         options = SolveOptions(
-            restart=Restart(before, old.dual, mask, distance),
+            restart=Restart(before, old.delta, old.dual, mask, distance),
             keep_dual=True,
             goal=replace(settings.goal, max_passes=max(1, left - passes), decisive=False, until_decisive=False),
         )
@@ -135,10 +135,10 @@ def _from_dual(
         known = old.record.certified.distance_bound
         moved: list[float] = []
 
-        def distance(delta: Tensor, old: Component = old, known: float = known, moved: list[float] = moved) -> float:
+        def distance(far: float, known: float = known, moved: list[float] = moved) -> float:
             """What is decisive, by how far it has moved; at the start that is about what it will be."""
-            moved.append((delta.cpu() - old.delta).norm().item())
-            return DECISIVE * (moved[-1] - known) / (1 + DECISIVE) if known <= KNOWN * moved[0] else inf
+            moved.append(far)
+            return DECISIVE * (far - known) / (1 + DECISIVE) if known <= KNOWN * moved[0] else inf
 
         new = solve(shards, torch.from_numpy(stays), distance)
         if certificate_of(new, old)["decisive"]:
@@ -151,8 +151,8 @@ def _from_dual(
     return Warm(passes=passes, failure=INDECISIVE)
 
 
-def _constant(distance: float) -> Callable[[Tensor], float]:
-    return lambda delta: distance
+def _constant(distance: float) -> Callable[[float], float]:
+    return lambda moved: distance
 
 
 def _from_value(

@@ -146,11 +146,12 @@ class ModelParts:
             return SolveOptions(choice=choice)
         stays = np.concatenate([~np.isin(np.arange(s.rows), rows if s.name == shard.name else []) for s in part.shards])
 
-        def near(delta: torch.Tensor) -> float:
+        def near(moved: float) -> float:
             """As near as decides what the rows moved, or as the part itself is to its own optimum."""
-            return max(DECISIVE * float((delta.cpu() - old.delta).norm()), old.record.certified.distance_bound)
+            return max(DECISIVE * moved, old.record.certified.distance_bound)
 
-        return SolveOptions(restart=Restart(part.shards, old.dual, torch.from_numpy(stays), near), choice=choice)
+        restart = Restart(part.shards, old.delta, old.dual, torch.from_numpy(stays), near)
+        return SolveOptions(restart=restart, choice=choice)
 
     def _shards(self, name: str) -> list[Shard]:
         """The shards that a part was made from; none for an imported component, whose rows are elsewhere."""
