@@ -69,7 +69,8 @@ def show_teach(report: TeachReport) -> None:
     for title, rows in report.tables.items():
         if not rows:
             continue
-        columns = [c for c in dict.fromkeys(key for row in rows for key in row) if c != "tried on rows held back"]
+        said = dict.fromkeys(key for row in rows for key, value in row.items() if value is not None)
+        columns = [column for column in said if column != "tried on rows held back"]
         table = Table(*columns, title=title, title_justify="left")
         for row in rows:
             table.add_row(*(_figure(row.get(column), column) for column in columns))

@@ -14,7 +14,8 @@ from taftcache.teaching.students.trainer import StudentOutcome
 
 
 def student(title: str, beta: float, accuracy: float, **tried: float) -> dict[str, Any]:
-    values = {"student trained with": title, "beta": beta, "accuracy": accuracy, "points above STL": "+1.0"}
+    above = {"points above STL": "+1.0", "verdict": "holds"}
+    values = {"student trained with": title, "beta": beta, "accuracy": accuracy, "seeds": 3, **above}
     return {**values, "tried on rows held back": {name.removeprefix("b"): value for name, value in tried.items()}}
 
 
@@ -31,7 +32,9 @@ def test_the_end_of_the_grid_is_named():
     lines = conclusions({"students": [plain, inside, nothing, given]})
     assert not any("largest" in line for line in lines)
     assert "KD (features): no other beta was better on rows held back, so the student is the plain one." in lines
-    assert "RKD above STL: +1.0." in lines
+    assert "RKD above STL: +1.0, holds." in lines
+    alone = conclusions({"students": [plain, {**given, "seeds": 1}]})
+    assert "RKD above STL: +1.0, holds, for other images and not for other seeds." in alone
     assert "RKD: beta = 0 was asked for, so" in conclusions({"students": [plain, student("RKD", 0, 0.5)]})[0]
 
 
@@ -56,11 +59,10 @@ def test_a_difference_between_students_has_the_papers_interval():
     ours = np.roll(plain, 4, axis=1) | (np.arange(200) < 2)
     expected = paired(ours.astype(float), plain.astype(float))
     assert expected.verdict == "within noise"
-    assert _above(outcomes(ours), outcomes(plain), 200) == f"{expected.text()}, within noise"
+    found = _above(outcomes(ours), outcomes(plain), 200)
+    assert found == {"points above STL": expected.text(), "verdict": "within noise"}
     better = plain | (np.arange(200) >= 170)
-    assert _above(outcomes(better), outcomes(plain), 200).endswith(", holds")
-    assert _above(outcomes(plain), outcomes(better), 200).endswith(", contradicted")
+    assert _above(outcomes(better), outcomes(plain), 200)["verdict"] == "holds"
+    assert _above(outcomes(plain), outcomes(better), 200)["verdict"] == "contradicted"
     unsaid = [replace(one, right="") for one in outcomes(plain)]
-    assert _above(outcomes(ours), unsaid, 200) == "images not comparable"
-    alone = _above(outcomes(better[:1]), outcomes(plain[:1]), 200)
-    assert alone.endswith(", holds, for other images and not for other seeds")
+    assert _above(outcomes(ours), unsaid, 200) == {"points above STL": "images not comparable"}

@@ -25,7 +25,7 @@ SOURCE = "taftcache.backbone.sources.opening.DigitsSource"
 # Of two recipes what is slow and what no page says: (file, text, what stands there instead).
 SHORTER = (
     ("quickstart.toml", "[forget]", "[compare]\nridges = [0.1]\nrates = [1e-3]\nresets = [true]\n\n[forget]"),
-    ("teach/quick.toml", "epochs = 20", "epochs = 2"),
+    ("teach/quick.toml", "epochs = 60", "epochs = 2"),
 )
 
 

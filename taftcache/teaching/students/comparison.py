@@ -51,7 +51,7 @@ def compare(students: Students) -> Comparison:
         choice = students.choose(prior)
         found[prior] = _seeds(students, prior, choice.beta)
         values = [outcome.accuracy for outcome in found[prior]]
-        above = {"points above STL": _above(found[prior], found["none"], tested)} if choice.beta else {}
+        above = _above(found[prior], found["none"], tested) if choice.beta else {}
         rows.append(
             {
                 "student trained with": TITLES[prior],
@@ -215,7 +215,9 @@ def conclusions(tables: Mapping[str, list[Row]]) -> list[str]:
             )
             found.append(f"{title}: {why}, so the student is the plain one.")
         else:
-            found.append(f"{title} above STL: {row['points above STL']}.")
+            alone = ", for other images and not for other seeds" if row["seeds"] == 1 else ""
+            verdict = f", {row['verdict']}{alone}" if "verdict" in row else ""
+            found.append(f"{title} above STL: {row['points above STL']}{verdict}.")
     found += _at_the_end(students)
     if "linear probes of the teachers" in tables:
         best = max(tables["linear probes of the teachers"], key=lambda row: row["accuracy"])
@@ -253,14 +255,13 @@ def _at_the_end(students: Mapping[str, Row]) -> list[str]:
     return [f"beta = {largest:g} of {', '.join(ended)} is the largest that was tried; teach.grid can go on."]
 
 
-def _above(ours: Sequence[StudentOutcome], theirs: Sequence[StudentOutcome], tested: int) -> str:
+def _above(ours: Sequence[StudentOutcome], theirs: Sequence[StudentOutcome], tested: int) -> Row:
     """By how many points the first are ahead on the same images, a student a seed, with the interval and its verdict;
     of outcomes that do not say which images were right, none."""
     if not all(outcome.right for outcome in (*ours, *theirs)):
-        return "images not comparable"
+        return {"points above STL": "images not comparable"}
     found = paired(*(np.stack([_right(outcome, tested) for outcome in some]) for some in (ours, theirs)))
-    alone = ", for other images and not for other seeds" if len(ours) == 1 else ""
-    return f"{found.text()}, {found.verdict}{alone}"
+    return {"points above STL": found.text(), "verdict": found.verdict}
 
 
 def _right(outcome: StudentOutcome, tested: int) -> NDArray[np.float64]:
