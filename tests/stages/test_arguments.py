@@ -97,6 +97,12 @@ NONE_SUCH = {
     "an object's meta": (StoreError, "no object 'zz'", lambda store, _: store.meta("zz")),
     "a sample": (UnknownSample, "no row has the id 3", lambda store, _: store.locate(3)),
     "a sample's influence": (UnknownSample, "the id 3", lambda store, _: taftcache.sample_influence(store, 3)),
+    "ids": (UnknownSample, "an id is one text", lambda store, _: taftcache.sample_influence(store, ["digits/0001"])),
+    "a query's id": (
+        UnknownSample,
+        "no row has the id 'digits/00001'.*\\n.*did you mean",
+        lambda store, _: taftcache.query_influence(store, "digits/00001"),
+    ),
     "a query": (UnreadableImage, "none that can be read", lambda store, _: taftcache.query_influence(store, 3)),
     "a component": (StoreError, "components/0", lambda store, to: taftcache.export_component(store, 0, to)),
     "rows": (ArgumentError, "must be a shard", lambda store, _: taftcache.evaluate(store, rows=np.ones((3, 4)))),

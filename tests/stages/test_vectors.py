@@ -119,6 +119,10 @@ def test_a_store_is_not_taken_for_that_of_other_rows(made, tmp_path):
     again = taftcache.import_vectors(x, LABELS, path, ids=IDS, overrides=SMALL)
     assert again.root_digest == root, "the forgotten row stays out"
     turned, few = np.roll(LABELS, 1), slice(0, N - 1)
+    for masked in ((np.ma.masked_greater(x, 1), LABELS), (x, np.ma.masked_equal(LABELS, LABELS[0]))):
+        with pytest.raises(DataError, match="masked in part"):
+            taftcache.import_vectors(*masked, tmp_path / "masked", ids=IDS, overrides=SMALL)
+    assert not (tmp_path / "masked").exists()
     for rows, labels, ids, says in (
         (-x, LABELS, IDS, "has other numbers there"),
         (x, turned, IDS, "is ant there and cat here"),
@@ -220,6 +224,8 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
                 taftcache.predict(store, array)
         with pytest.raises(DataError, match="from an array"):
             taftcache.predict(store, x[0])
+        with pytest.raises(DataError, match="masked in part"):
+            taftcache.predict(store, np.ma.masked_greater(x, 1))
         np.save(tmp_path / "wide.npy", np.ones((2, D + 1)))
         np.save(tmp_path / "empty.npy", np.ones((0, D)))
         np.save(tmp_path / "nan.npy", np.full((1, D), np.nan))

@@ -77,6 +77,21 @@ class ArraySource:
         return description(self._kind, self)
 
 
+def to_numpy(what: str, given: Any) -> Any:
+    """An array or table of a program's own as NumPy has it, or a tensor, wherever it lies; anything else as it is.
+
+    Raises:
+        DataError: some of it is masked, and NumPy would have what lies below the mask.
+    """
+    if np.ma.is_masked(given):
+        raise DataError(
+            f"{what} are masked in part", got=counted(int(np.ma.getmaskarray(given).sum()), "masked value"),
+            do="leave those rows out, or write what they lack: filled(…)",
+        )  # fmt: skip
+    found = given.detach().cpu() if hasattr(given, "detach") else given
+    return np.asarray(found) if hasattr(found, "__array__") else found
+
+
 def check_expansion(file: Path, needed: int, size: int) -> None:
     """DataError where a file of ``size`` bytes asks for so much memory that it can hold little but repetition."""
     if needed > max(_EXPANDED, _RATIO * size):

@@ -64,6 +64,8 @@ class Contents:
 
     def locate(self, sample_id: str) -> tuple[Shard, int]:
         """The shard (held-out included) and the row of a sample; UnknownSample names the nearest ids."""
+        if not isinstance(sample_id, str):
+            raise UnknownSample(f"no row has the id {sample_id!r}", do="an id is one text")
         if not self.holds(sample_id):
             for left_out in self.manifest.skipped:
                 if left_out.id == sample_id:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from taftcache.backbone.sources.arrays import label_indexes, texts
+from taftcache.backbone.sources.arrays import label_indexes, texts, to_numpy
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.hdf5 import StoredRows
 from taftcache.errors import DataError, first_line
@@ -37,14 +37,17 @@ class Vectors:
     @classmethod
     def in_memory(cls, name: str, values: ArrayLike, labels: ArrayLike, ids: ArrayLike | None = None) -> Vectors:
         """Vectors of a program's own arrays, or of tensors, wherever they lie; the rest as for ``of``."""
-        x, y = (a.detach().cpu() if hasattr(a, "detach") else a for a in (values, labels))
+        x, y, known = (
+            to_numpy(f"the {what} of {name}", given)
+            for what, given in (("vectors", values), ("labels", labels), ("ids", ids))
+        )
         try:
             x = np.asarray(x)
         except ValueError as error:  # lists of unlike lengths
             raise DataError(
                 f"the vectors of {name} are not numbers [n, d]", got=first_line(error), do="vectors of one length"
             ) from error
-        return cls.of(Path(name), x, y, ids)
+        return cls.of(Path(name), x, y, known)
 
     @classmethod
     def of(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.backbone.sources.arrays import to_numpy
 from taftcache.backbone.sources.npz import FAULTS, mapped
 from taftcache.backbone.sources.pictures import listed
 from taftcache.backbone.sources.rgb import Picture
@@ -115,8 +116,7 @@ def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Ca
     Those of files are mapped, each when it is asked for.
     """
     if getattr(given, "ndim", 0) > 1:
-        rows = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
-        yield "at index {}".format, _checked(store, "what was given", rows)
+        yield "at index {}".format, _checked(store, "what was given", to_numpy("the vectors", given))
         return
     for file in listed(given):
         if not isinstance(file, str | Path):
