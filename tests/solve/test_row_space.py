@@ -13,7 +13,7 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import STEPS
-from taftcache.solve.inverses.class_kernel import ROUNDING, ClassKernel, class_kernel_fits, kernel_product
+from taftcache.solve.inverses.class_kernel import LITTLE, ROUNDING, ClassKernel, class_kernel_fits, kernel_product
 from taftcache.solve.methods.basis import Basis
 from taftcache.solve.methods.gauge import CHECK, Gauge
 from taftcache.solve.methods.many_ridges import ridge_deltas
@@ -96,7 +96,7 @@ def test_a_solve_that_rounding_stops_goes_on_under_a_larger_shift_and_then_in_fl
 
     def stopped(solve, *arguments, **settings):
         solve._gather()
-        shifts.append(solve.kernel._part * solve.kernel._coupling)
+        shifts.append(solve.kernel._part * (solve.kernel._coupling or 0))
         return Status.stalled if len(shifts) <= times else refine(solve, *arguments, **settings)
 
     monkeypatch.setattr("taftcache.solve.methods.row_space.ClassKernel", partial(ClassKernel, part=0.0))
@@ -388,7 +388,7 @@ def parted(monkeypatch) -> list[ClassKernel]:
 
 def test_what_is_left_out_beyond_the_basis_is_no_rounding(monkeypatch):
     narrow, wide = parted(monkeypatch)
-    assert narrow._coupling == pytest.approx(wide._coupling, rel=1e-4)
+    assert narrow._left_out() == pytest.approx(wide._left_out(), rel=1e-4)
 
 
 def test_what_is_beyond_the_basis_does_not_drown_what_is_within(monkeypatch):
@@ -463,3 +463,16 @@ def test_a_norm_is_looked_at_now_and_then_whatever_its_estimate_says():
     gauge = Gauge(lambda of: 0.5)
     assert [gauge.below(1.0, residual, 1e6) for _ in range(CHECK)] == [False] * (CHECK - 1) + [True]
     assert gauge.below(1.0, residual, 1e6)  # by the factor that was found
+
+
+def test_the_noise_is_measured_where_the_shift_has_a_part_of_it():
+    problem = make_problem(loss=LOSS, ridge=1e-3)
+    scale = torch.full((N, K), 0.1, dtype=problem.operator.dtype)
+    begun = problem.operator.passes
+    little, some = (ClassKernel(problem, scale, part=part) for part in (0.5 * LITTLE, LITTLE))
+    assert (little.passes, some.passes) == (1, 2)
+    # Each reads the rows for the landmarks, which are all of them, and for κ; a product goes back and forward.
+    assert problem.operator.passes - begun == 2 + 2 + 2
+    assert little.steady()
+    assert little.passes == 2
+    assert little._now.fast.max() < some._now.fast.max()

@@ -40,6 +40,7 @@ BLOCK = 256  # rows of which the inverse's diagonal is taken at once
 # Below so many times what rounding does to the largest eigenvalue, no shift serves: at λ = 10⁻⁶ 1,430 rows of digits
 # lost a round of 35 passes without it, and then stopped far from the end. 8 and 16 served as well, 32 did not.
 ROUNDING = 4.0
+LITTLE = 0.01  # of the noise: solves take as many passes without that much of it, and one less to measure it
 LARGEST_BASIS = 512 << 20  # bytes of what is known of all rows; there are two such matrices at once
 FEWER = 4  # times fewer landmarks, which tell what more of them would make of an estimate
 
@@ -140,7 +141,8 @@ class ClassKernel:
     part of twice its root mean square there. Where logits are few, K̃ keeps the small eigenvalues of K̂, and a shift
     above λ hides them: with N·K = P/15 the whole takes two and a half times as many passes as λ alone
     (docs/solvers.md). At least it is what rounding does to the largest eigenvalues, a few times (``ROUNDING``).
-    Deterministic, and a function of the problem's rows alone; costs two passes.
+    Deterministic, and a function of the problem's rows alone. ``passes`` are those it took: one, and one more where the
+    noise had to be measured.
 
     Args:
         problem: quadratic, with a diagonal D.
@@ -193,8 +195,9 @@ class ClassKernel:
             for k in entry.unique().tolist():
                 index = torch.nonzero(entry == k)[:, 0]
                 self._classes.append(_Class(k, index, self._all.rows[index], gap[index]))
-        even = scale if self._rest is None else row.expand_as(scale).to(scale)
-        self._coupling = self._left_out(problem, even)
+        self._problem, self._even = problem, scale if self._rest is None else row.expand_as(scale).to(scale)
+        self.passes = 1
+        self._coupling: float | None = None
         self._part = min(1.0, 2 * scale.numel() / operator.layout.size) ** 4 if part is None else part
         of_head = torch.linalg.eigvalsh(self._all.head.T @ self._all.head)[-1:].sum()
         self._rounding = ROUNDING * torch.finfo(operator.dtype).eps * (self._all.below.max() + of_head).item()
@@ -247,7 +250,10 @@ class ClassKernel:
         """Invert under λ, of which nothing else here depends."""
         self._ridge = ridge
         self._moves.clear()
-        self._now = self._invert(ridge, max(self._part * self._coupling, self._rounding - ridge))
+        if self._part >= LITTLE and self._coupling is None:
+            self._coupling = self._left_out()
+            self.passes += 1
+        self._now = self._invert(ridge, max(self._part * (self._coupling or 0.0), self._rounding - ridge))
 
     def steady(self) -> bool:
         """Take the whole noise into τ, so that rounding weighs less; False where it is there already."""
@@ -335,9 +341,10 @@ class ClassKernel:
         back: Tensor = ((turned @ self._all.rows.T).T + outside) @ self._directions.T
         return back
 
-    def _left_out(self, problem: Problem, scale: Tensor) -> float:
+    def _left_out(self) -> float:
         """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, or beyond the basis, from one
         random product."""
+        problem, scale = self._problem, self._even
         if self._all.whole:
             signs = self._back(random_signs(scale.T, seed=1).to(self._all.rows))
             turned = self._across(kernel_product(problem, scale, signs)).T @ self._all.rows

@@ -119,7 +119,7 @@ class Duals:
         """As ``Coordinates`` has it."""
         if self._kernel is None:
             self._kernel = ClassKernel(self.inner, self._scale.to(self.inner.operator.dtype))
-            self.passes += 2
+            self.passes += self._kernel.passes
         self._kernel.shift(s)
 
     def direction(self, residual: Tensor) -> tuple[Tensor, float]:

@@ -251,7 +251,7 @@ class RowSpace:
         return torch.where(self.scale > 0, dual.to(self.scale) / self.scale, 0)
 
     def _gather(self, gone: RowSource | None = None) -> None:
-        """The preconditioner, for two passes, in the precision of the products as it is now; with rows that left."""
+        """The preconditioner, for a pass or two, in the precision of the products as it is now; with rows that left."""
         inner, operator = self.inner, self.inner.operator
         if self.kernel is not None and self.kernel.dtype == operator.dtype:
             return
@@ -263,7 +263,7 @@ class RowSpace:
             self.scale = self.exact.diagonal(labels, like).sqrt()
         sampled = sample_rows(self.scale).to(self.scale.device)
         self.kernel = ClassKernel(inner, self.scale.to(operator.dtype), found, sampled=sampled)
-        self.passes += 2
+        self.passes += self.kernel.passes
 
     def _rounds(
         self,
@@ -289,9 +289,12 @@ class RowSpace:
             # Two passes for the preconditioner, one product at least, and one to recompute F.
             return refine(self, far, wanted, propose, max_passes=self.max_passes, least=4)
 
-        status = rounds()
-        if status is Status.stalled and self.kernel is not None and self.kernel.steady():
-            status = rounds()
+        status, kernel = rounds(), self.kernel
+        if status is Status.stalled and kernel is not None:
+            before = kernel.passes
+            if kernel.steady():
+                self.passes += kernel.passes - before
+                status = rounds()
         if status is Status.stalled and self.inner.operator.dtype != self.exact.operator.dtype:
             self.inner = self.exact
             status = rounds()
