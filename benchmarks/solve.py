@@ -164,7 +164,9 @@ class Bench:
 
         rows = RowSpace(ProblemPair(self.narrow, self.exact), passes, look)
         rows.run(1e-5)
-        return self.result("row space", rows.history, accuracies, time.perf_counter() - begin - looking, 2)
+        return self.result(
+            "row space", rows.history, accuracies, time.perf_counter() - begin - looking, rows.kernel.passes
+        )
 
     def conjugate(
         self, name: str, passes: int, make: Callable[[], Any] | None, start: torch.Tensor | None = None
