@@ -212,10 +212,10 @@ class Bench:
 
         operator, ridge = self.exact.operator, self.exact.ridge
         P, K, N = operator.layout.size, operator.classes, operator.rows
-        labels = torch.cat([y for _, y in self.narrow.operator.blocks()])
-        scale = self.exact.diagonal(labels, self.zero).sqrt()
-        logits = torch.cat([s.logits for s, _ in self.narrow.operator.blocks()]).double()
-        loss = self.exact.loss
+        blocks = [(state.logits, y) for state, y in self.narrow.operator.blocks()]
+        sizes = [len(y) for _, y in blocks]
+        logits, labels = torch.cat([z for z, _ in blocks]).double(), torch.cat([y for _, y in blocks])
+        loss, scale = self.exact.loss, self.exact.diagonal(labels, self.zero).sqrt()
         b = -scale * loss.gradient(logits, labels) / loss.hessian(logits, labels, torch.ones_like(logits))
 
         def forward(v: np.ndarray) -> np.ndarray:
@@ -223,23 +223,20 @@ class Bench:
             return (scale * change).reshape(-1).numpy()
 
         def back(v: np.ndarray) -> np.ndarray:
-            parts = iter((scale * torch.from_numpy(v).view(N, K)).float().split([len(y) for y in sizes]))
+            parts = iter((scale * torch.from_numpy(v).view(N, K)).float().split(sizes))
             return self.narrow.operator.accumulate(None, lambda f, c, y: next(parts)).double().numpy()
 
-        sizes = [y for _, y in self.narrow.operator.blocks()]
         J = LinearOperator((N * K, P), forward, back, dtype=np.float64)
         H = LinearOperator(
             (P, P), lambda v: self.narrow.hessian(torch.from_numpy(v)).double().numpy(), dtype=np.float64
         )
         right = -self.exact.evaluate(self.zero)[1].numpy()
         for name, run in {
-            "scipy cg": lambda: cg(H, right, rtol=0, atol=0, maxiter=passes)[0],
-            "scipy lsmr": lambda: lsmr(J, b.reshape(-1).numpy(), sqrt(ridge), atol=0, btol=0, conlim=0, maxiter=passes)[
-                0
-            ],
+            "scipy cg": lambda: cg(H, right, rtol=0, atol=0, maxiter=passes),
+            "scipy lsmr": lambda: lsmr(J, b.reshape(-1).numpy(), sqrt(ridge), atol=0, btol=0, conlim=0, maxiter=passes),
         }.items():
             begin = time.perf_counter()
-            x = torch.from_numpy(run())
+            x = torch.from_numpy(run()[0])
             seconds = time.perf_counter() - begin
             gap = self.gap(self.exact.evaluate(x)[0])
             yield {"solver": name, "passes": passes, "gap_at_end": gap, "seconds": seconds}
@@ -274,9 +271,8 @@ def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, floa
 
     operator = TangentOperator(base, shards, trained=base.head_layout, dtype=torch.float64, memory=8 << 30)
     problem = Problem(operator, loss, 1e-4)
-    x = torch.cat([state.feature for state, _ in operator.blocks()])
-    base_logits = torch.cat([state.logits for state, _ in operator.blocks()])
-    labels = torch.cat([y for _, y in operator.blocks()])
+    blocks = ((state.feature, state.logits, y) for state, y in operator.blocks())
+    x, base_logits, labels = map(torch.cat, zip(*blocks, strict=True))
     X = torch.cat([x, torch.ones_like(x[:, :1])], 1).numpy()
     target = (loss.kappa * torch.nn.functional.one_hot(labels, operator.classes) - base_logits).numpy()
     ridges = np.logspace(-8, 1, 20)

@@ -38,7 +38,7 @@ def components(
 ) -> Iterator[tuple[Job, Component]]:
     """Each job with its component, in the order in which workers finish."""
     job = solve_job(cluster, store, recipe, base)
-    calls = [(job, name, _named(sources), mode) for name, sources, mode in jobs]
+    calls = [(job, name, [(s.name, s.digest) for s in sources], mode) for name, sources, mode in jobs]
     cluster.watch(lambda key, text: task.note(f"{key}: {text}"))
     try:
         for number, data in cluster.results(solve, calls, ordered=False):
@@ -102,10 +102,6 @@ def named_shard(store: FeatureStore, name: str, digest: str) -> Shard:
             got=f"shard {name}: digest {shard.digest[:16]}, expected {digest[:16]}",
         )
     return shard
-
-
-def _named(shards: Sequence[Shard]) -> list[tuple[str, str]]:
-    return [(shard.name, shard.digest) for shard in shards]
 
 
 class _Reporting:

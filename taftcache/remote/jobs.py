@@ -15,10 +15,11 @@ class RowJob:
     recipe: dict[str, Any]
     classes: list[str]
     identity: dict[str, Any]
+    threads: int
 
     @property
     def key(self) -> str:
-        """One for each job."""
+        """One for each model and its images."""
         return digest(canonical([self.recipe, self.classes, self.identity]))
 
 

@@ -14,14 +14,13 @@ from torch import Tensor
 from taftcache.backbone.device import float64_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import ClusterError
 from taftcache.objective.cotangent import Cotangent
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.remote.components import named_shard, opened, solve_job
 from taftcache.remote.connection import Connection
 from taftcache.remote.jobs import PassJob, SolveJob
 from taftcache.remote.resident import resident
-from taftcache.remote.task import processor
+from taftcache.remote.task import check_alike, processor
 from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import RowSum, TangentOperator
@@ -98,12 +97,7 @@ class RemoteOperator(TangentOperator):
         calls = [(self._job, shard.name, shard.digest, *rest) for shard, rest in zip(self._shards, more, strict=True)]
         for made_by, result in self._cluster.mapped(function, sent, calls, self._homes):
             alike = alike or made_by
-            if made_by != alike:
-                raise ClusterError(
-                    "workers with different processors cannot share a sum: they round differently",
-                    got=f"a worker with {made_by} beside {alike}",
-                    do="start workers on one kind of machine, or set the recipe's device",
-                )
+            check_alike(made_by, alike, "share a sum")
             yield result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -17,12 +17,12 @@ from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.identity import differences
-from taftcache.errors import ClusterError, DataError, IdentityError, UnreadableImage
+from taftcache.errors import DataError, IdentityError
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.remote.connection import Connection
 from taftcache.remote.jobs import RowJob
 from taftcache.remote.resident import resident
-from taftcache.remote.task import portable, processor
+from taftcache.remote.task import check_alike, portable, processor
 from taftcache.stages.extract.frozen import load_frozen, made_from
 from taftcache.tangent.device import full_float32
 
@@ -32,32 +32,20 @@ _TASK_BYTES = 4 << 20
 _MOST_BATCHES = 8
 
 
-@dataclass(frozen=True)
-class RowBatch:
-    """A ``ImageBatch`` on its way: tokens [n,t,d] of the images ``indexes``, and those that did not decode."""
-
-    indexes: list[int]
-    tokens: np.ndarray
-    unreadable: list[tuple[int, UnreadableImage]]
-    stopped: UnreadableImage | None
-    decode_seconds: float
-    forward_seconds: float
-
-
 class RemoteRows:
     """An engine for each source, whose batches are computed by a cluster's workers."""
 
     def __init__(self, cluster: Connection, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any]) -> None:
         self._cluster = cluster
-        self._job = RowJob(recipe=portable(recipe), classes=list(classes), identity=identity)
-        self.batch, self.processor, self._span = cluster.call(prepare, self._job, cluster.threads)
+        self._job = RowJob(recipe=portable(recipe), classes=list(classes), identity=identity, threads=cluster.threads)
+        self.batch, self.processor, self._span = cluster.call(prepare, self._job)
 
     def engine(self, source: Source, held_out: bool, stop: bool) -> RemoteEngine:
         """Batches of ``source``, which is the second that the recipe opens where ``held_out``."""
 
         def call(span: Sequence[int]) -> tuple[Any, ...]:
             ids = [source.items[k].id for k in span]
-            return (self._job, self.processor, held_out, list(map(int, span)), ids, stop, self._cluster.threads)
+            return (self._job, self.processor, held_out, list(map(int, span)), ids, stop)
 
         return RemoteEngine(self._cluster, call, self._span)
 
@@ -67,7 +55,7 @@ class RemoteEngine:
 
     def __init__(self, cluster: Connection, call: Callable[[Sequence[int]], tuple[Any, ...]], span: int) -> None:
         self._cluster, self._call, self._span = cluster, call, span
-        self._results: Generator[tuple[int, list[RowBatch]]] | None = None
+        self._results: Generator[tuple[int, list[ImageBatch]]] | None = None
 
     def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]:
         """In order; as many spans are under way as the cluster takes."""
@@ -75,14 +63,7 @@ class RemoteEngine:
         self._results = self._cluster.results(compute, map(self._call, spans))
         for _, made in self._results:
             for one in made:
-                yield ImageBatch(
-                    indexes=one.indexes,
-                    unreadable=one.unreadable,
-                    stopped=one.stopped,
-                    tokens=partial(np.asarray, one.tokens),
-                    decode_seconds=one.decode_seconds,
-                    forward_seconds=one.forward_seconds,
-                )
+                yield one
                 if one.stopped is not None:
                     return
 
@@ -101,7 +82,7 @@ class _Loaded:
     processor: str
 
 
-def prepare(job: RowJob, threads: int) -> tuple[int, str, int]:
+def prepare(job: RowJob) -> tuple[int, str, int]:
     """On a worker: rows of a forward pass, the processor, and rows of a task."""
     loaded = _loaded(job)
     frozen = loaded.model[0]
@@ -109,20 +90,13 @@ def prepare(job: RowJob, threads: int) -> tuple[int, str, int]:
         return loaded.batch, loaded.processor, loaded.batch * _GPU_BATCHES
     size = loaded.batch * prod(frozen.tokens_shape) * np.dtype(frozen.computed).itemsize
     batches = min(max(1, _TASK_BYTES // size), _MOST_BATCHES)
-    return loaded.batch, loaded.processor, loaded.batch * threads * batches
+    return loaded.batch, loaded.processor, loaded.batch * job.threads * batches
 
 
-def compute(
-    job: RowJob, alike: str, held_out: bool, span: list[int], ids: list[str], stop: bool, threads: int
-) -> list[RowBatch]:
+def compute(job: RowJob, alike: str, held_out: bool, span: list[int], ids: list[str], stop: bool) -> list[ImageBatch]:
     """On a worker: the rows of ``span``, items with these ``ids``."""
     loaded = _loaded(job)
-    if loaded.processor != alike:
-        raise ClusterError(
-            "workers with different processors cannot fill one store: they round differently",
-            got=f"a worker with {loaded.processor} beside {alike}",
-            do="start workers on one kind of machine, or set the recipe's device",
-        )
+    check_alike(loaded.processor, alike, "fill one store")
     source = loaded.sources[held_out]
     if source is None or [source.items[k].id for k in span if k < len(source.items)] != ids:
         raise DataError(
@@ -133,20 +107,11 @@ def compute(
     (frozen, transform), recipe = loaded.model, loaded.recipe
     work = Work(frozen, transform, source, loaded.batch, frozen.computed)
     on_cpu = frozen.device.type == "cpu"
-    engine = make_engine(work, threads if on_cpu else recipe.extract.workers or None, stop)
+    engine = make_engine(work, job.threads if on_cpu else recipe.extract.workers or None, stop)
     try:
         with full_float32(frozen.device):
-            return [
-                RowBatch(
-                    done.indexes,
-                    done.tokens(),
-                    done.unreadable,
-                    done.stopped,
-                    done.decode_seconds,
-                    done.forward_seconds,
-                )
-                for done in engine.batches(span)
-            ]
+            # the engine's own tokens() waits for a device of this process, and cannot travel
+            return [replace(done, tokens=partial(np.asarray, done.tokens())) for done in engine.batches(span)]
     finally:
         engine.close()
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from taftcache.cache.place.address import is_bucket
+from taftcache.errors import ClusterError
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.rounding import VARIABLE
 
@@ -39,3 +40,13 @@ def processor(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     setting = os.environ.get(VARIABLE)
     return f"{device.type}, {torch.backends.cpu.get_cpu_capability()}" + (f", {VARIABLE}={setting}" if setting else "")
+
+
+def check_alike(one: str, other: str, what: str) -> None:
+    """ClusterError where ``processor`` says another thing of ``one`` worker than of the ``other``."""
+    if one != other:
+        raise ClusterError(
+            f"workers with different processors cannot {what}: they round differently",
+            got=f"a worker with {one} beside {other}",
+            do="start workers on one kind of machine, or set the recipe's device",
+        )

@@ -76,7 +76,7 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
     known = _Known.of(store)
     found, noted = defaultdict[tuple[Path, str], list[Path]](list), defaultdict[str, list[Path]](list)
     for path in _things(folder, Path(store.path)):
-        problem = _of_store(store, known, path) if path.is_dir() else _of_file(store, known, path)
+        problem = _of_store(known, path) if path.is_dir() else _of_file(known, path)
         if problem in NOTES:
             noted[problem].append(path)
         elif problem:
@@ -147,9 +147,8 @@ class _Known:
 
     @cached_property
     def _there(self) -> frozenset[str | None]:
-        names = [name for name in self.store.objects() if is_model(name)]
         found = set[str | None]()
-        for name in names:
+        for name in filter(is_model, self.store.objects()):
             with suppress(StoreError):  # verify has said it
                 found.add(_numbers(self.store.read_object(name)))
         return frozenset(found)
@@ -182,7 +181,7 @@ def _is_cut_off(names: set[str]) -> bool:
     return {LOCK, "shards"} <= names <= OWN - {FILE}
 
 
-def _of_store(store: FeatureStore, known: _Known, path: Path) -> str:
+def _of_store(known: _Known, path: Path) -> str:
     if not FeatureStore.exists(path):
         return "what a copy that was cut off left; it may hold any row" if known.before else ""
     unread, held = False, list[str]()
@@ -195,7 +194,7 @@ def _of_store(store: FeatureStore, known: _Known, path: Path) -> str:
                     unread = True
             held += [i for ids in other.staged_ids().values() for i in ids]
             held += [skipped.id for skipped in other.manifest.skipped]
-            count = sum(map(store.is_forgotten, set(held)))
+            count = sum(map(known.store.is_forgotten, set(held)))
             taken = [name for name, ref in other.objects().items() if is_model(name) and ref.meta.get("imported")]
             strange = not count and any(known.is_strange(other.read_object(name)) for name in taken)
     except TaftcacheError:
@@ -207,14 +206,14 @@ def _of_store(store: FeatureStore, known: _Known, path: Path) -> str:
     return UNREAD if unread else UNSURE if strange else ""
 
 
-def _of_file(store: FeatureStore, known: _Known, path: Path) -> str:
+def _of_file(known: _Known, path: Path) -> str:
     if path.name.endswith(".partial"):
         return "what a write that was killed left; it may hold anything" if known.before else ""
     try:
         ids, text = _read(path)
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, ImportError, TaftcacheError):
         return UNREAD if known.before else ""
-    if count := len({i for i in (*ids, *_candidates(text)) if store.is_forgotten(i)}):
+    if count := len({i for i in (*ids, *_candidates(text)) if known.store.is_forgotten(i)}):
         return f"it holds forgotten ids: {count}"
     if is_pin(text) or are_tombstones(text.encode()):
         return ""

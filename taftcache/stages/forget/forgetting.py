@@ -148,9 +148,7 @@ def destroy_key(store: FeatureStore, signing_key: Path | str | None = None) -> F
     """
     before = store.root_digest
     signer = signer_of(signing_key)
-    if (
-        store.manifest.tombstone_key or store.tombstone_file.key
-    ):  # an old copy may have none, and the file beside it one
+    if store.manifest.tombstone_key or store.tombstone_file.key:  # an old copy may have none, the file beside it one
         with store.transaction() as change:
             entry = {
                 "event": "destroy-key",
@@ -197,7 +195,8 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
             put_component(change, name, component)
         for name in plan.destroyed:
             change.drop(name)
-        notes = [*_notes(store, plan), *remade.notes, *unknown, *_forget_keys(change, store, plan)]
+        _forget_keys(change, store, plan)
+        notes = [*_notes(store, plan), *remade.notes, *unknown, *_private(store, plan)]
         if plan.mode == "subtract" or plan.request.emptied:
             change.update(plan=plan_without(store, subtracted=plan.subtracted, dropped=len(plan.request.emptied)))
         _record(change, store, plan)
@@ -280,23 +279,20 @@ def _certificates(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> tupl
     for name, component in solved.items():
         old = read_component(store, name, settings.base)
         own = [store.shard(shard_of(name))] if is_component(name) else store.shards
-        if settings.poses(old, own, "head" if name == HEAD else settings.train):
-            old = remade.old_exact if name == EXACT and remade.old_exact is not None else old
-            certificates[name] = certificate_of(component, old)
-        else:
-            certificates[name] = certificate_of(component, None)
-            stale.append(name)
-    if not stale:
-        return certificates, []
-    return certificates, [f"{OTHERWISE_MADE}: {', '.join(stale)}; what the removal moved of it is not known"]
+        same = settings.poses(old, own, "head" if name == HEAD else settings.train)
+        if name == EXACT and remade.old_exact is not None:
+            old = remade.old_exact
+        certificates[name] = certificate_of(component, old if same else None)
+        stale += [] if same else [name]
+    note = f"{OTHERWISE_MADE}: {', '.join(stale)}; what the removal moved of it is not known"
+    return certificates, [note] if stale else []
 
 
-def _forget_keys(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> list[str]:
-    """Private components whose shards lose rows no longer say which rows they were made from; a note for each."""
-    objects, request = store.objects(), plan.request
-    if KEYS in objects and request.leaving:
-        put_keys(change, store, {}, [n for n in plan.private if n in plan.destroyed or shard_of(n) in request.leaving])
-    return _private(store, plan)
+def _forget_keys(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> None:
+    """Private components whose shards lose rows no longer say which rows they were made from."""
+    leaving = plan.request.leaving
+    if KEYS in store.objects() and leaving:
+        put_keys(change, store, {}, [n for n in plan.private if n in plan.destroyed or shard_of(n) in leaving])
 
 
 def _private(store: FeatureStore, plan: ForgetPlan) -> list[str]:

@@ -22,15 +22,7 @@ from taftcache.model.card import Score
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import (
-    BY_HELD_OUT,
-    PRIVATE,
-    counted,
-    first_few,
-    is_component,
-    is_model,
-    model_of,
-)
+from taftcache.names import BY_HELD_OUT, PRIVATE, counted, first_few, is_component, is_model, model_of
 from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing
@@ -104,9 +96,9 @@ def evaluate(
         progress: shown the pass.
         rows: others than the held-out group.
         without: shards: the mean of all other shards' components is one model more.
-        proven: also tell by model how many labels of the held-out group are provably the exact optimum's.
         probe: also fit scikit-learn's linear probe to all training rows, and compare the best model with it; and look
             for training rows among the held-out group.
+        proven: also tell by model how many labels of the rows are provably the exact optimum's.
 
     Raises:
         StoreError: the store has no held-out rows. RecipeError: no component is left.
@@ -114,7 +106,7 @@ def evaluate(
     check_several(without=without)
     if not isinstance(rows, Shard | None):
         raise ArgumentError("rows must be a shard", got=type(rows).__name__, do="rows=store.shard(NAME)")
-    progress, rows = progress or Silent(), rows or held_out_rows(store)
+    progress, rows = progress or Silent(), rows or _held_out(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
     models = {name: read_component(store, name, settings.base) for name in names}
@@ -126,14 +118,15 @@ def evaluate(
         kept = kept_components(every, without)
         models[f"mean of {len(kept)} of {len(every)} components"] = compose({name: models[name] for name in kept})
     hits = _hits(settings.base, settings.recipe.device, rows, models, progress)
-    against, reason = None, no_probe(store) if probe else None
-    notes += [] if reason is None else [f"no linear probe: {reason}"]
-    if probe and reason is None and rows is store.held_out:
-        notes += _leaked(store, leaked(store, progress), rows)
-    if probe and reason is None and best in hits:
-        fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
-        ahead, interval, verdict = row_verdict(hits[best], hits[PROBE])
-        against = Against(model=best, ahead=ahead, interval=interval, verdict=verdict, probe=fitted)
+    against = None
+    if probe and (reason := no_probe(store)):
+        notes.append(f"no linear probe: {reason}")
+    elif probe:
+        notes += _leaked(store, leaked(store, progress), rows) if rows is store.held_out else []
+        if best in hits:
+            fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
+            ahead, interval, verdict = row_verdict(hits[best], hits[PROBE])
+            against = Against(model=best, ahead=ahead, interval=interval, verdict=verdict, probe=fitted)
     whole = [name for name in names if not is_component(name)]
     return EvaluateReport(
         store=store.path,
@@ -241,16 +234,16 @@ def proven_shares(
     return shares
 
 
-def held_out_rows(store: FeatureStore) -> Shard:
+def _held_out(store: FeatureStore) -> Shard:
     """The held-out group; StoreError where there is none."""
     if store.held_out is None:
-        from_start = [
+        anew = (
             "extract with data.test or data.held_out above 0; import with test rows (--test, test=…) or data.held_out"
-        ]
+        )
         raise StoreError(
             f"{store.path} has no held-out rows to measure an accuracy on",
             got="training rows alone",
-            do=(still_missing(store) or from_start)[0],
+            do=next(iter(still_missing(store)), anew),
         )
     return store.held_out
 

@@ -40,8 +40,7 @@ LISTED = (
     "radius_choice",
     PRIVATE,
 )
-# Rows of a sample's predictions, and missing files, that are named.
-NAMED = 10
+NAMED = 10  # samples of a shard or a class, and missing files
 LEFT_OUT = 1000  # skipped samples that are named: a store may have millions
 
 
@@ -170,7 +169,7 @@ def inspect(store: FeatureStore) -> InspectReport:
         rows=sum(s["rows"] for s in shards if s["role"] == "train"),
         held_out_rows=sum(s["rows"] for s in shards if s["role"] != "train"),
         classes=store.classes,
-        rows_per_class={store.classes[k]: per_class.get(k, 0) for k in range(len(store.classes))},
+        rows_per_class={name: per_class[k] for k, name in enumerate(store.classes)},
         cut=cut_of(store),
         tangent={} if tail is None else {k: tail.meta.get(k, "not said") for k in ("path", "why")},
         dtype=store.identity["dtype"],
@@ -303,15 +302,14 @@ def curvature(store: FeatureStore, progress: Progress | None = None) -> list[Cur
     found = []
     for name in solved:
         parts = ModelParts(store, name, progress or Silent())
-        settings = parts.settings
-        held = settings.recipe.objective.radius is not None
-        if not parts.parts or not parts.parts[0].solves_these or held:
+        part, settings = next(iter(parts.parts), None), parts.settings
+        if part is None or not part.solves_these or settings.recipe.objective.radius is not None:
             continue
         ridge = parts.model.record.certified.ridge
-        if ridge == 0 or settings.is_taught(parts.parts[0].train):
+        if ridge == 0 or settings.is_taught(part.train):
             continue
         with parts.progress.task(f"curvature of {name}", None):
-            problem = settings.problem(parts.parts[0].shards, parts.model, exact=False)
+            problem = settings.problem(part.shards, parts.model, exact=False)
             largest, at_most, passes = largest_curvature(problem, parts.model.delta)
         found.append(
             CurvatureOf(

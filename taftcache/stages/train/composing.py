@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -96,8 +96,9 @@ def compose(
     _check(store, settings, names)
     work = _Composing(store, settings, names)
     made, dropped = work.sums()
-    exact = work.is_due(EXACT, work.exact_key if asks_exact(store, recipe) else None, dropped)
-    if made or dropped:
+    wanted = exact_key(settings, store.shards, work.digests) if asks_exact(store, recipe) else None
+    exact = work.is_due(EXACT, wanted, dropped)
+    if made or dropped or (not exact and recorded_values(store, recipe) != store.manifest.recipe):
         with store.transaction() as change:
             for name in dropped:
                 change.drop(name)
@@ -113,14 +114,10 @@ def compose(
         with store.transaction() as change:
             put_component(change, EXACT, made[EXACT])
             record_recipe(change, store, recipe)
-    if recorded_values(store, recipe) != store.manifest.recipe:
-        with store.transaction() as change:
-            record_recipe(change, store, recipe)
-    report = _report(store, names, changed=bool(made))
-    return replace(report, seconds=time.perf_counter() - begin)
+    return _report(store, names, changed=bool(made), seconds=time.perf_counter() - begin)
 
 
-def _report(store: FeatureStore, members: list[str], *, changed: bool) -> ComposeReport:
+def _report(store: FeatureStore, members: list[str], *, changed: bool, seconds: float) -> ComposeReport:
     """What the store has now of compositions of these ``members``."""
     objects = store.objects()
     meta = objects[EXACT].meta if EXACT in objects else {}
@@ -137,6 +134,7 @@ def _report(store: FeatureStore, members: list[str], *, changed: bool) -> Compos
         certificate=judged(meta) or None,
         moved=said.from_mean or 0.0,
         passes=said.passes,
+        seconds=seconds,
         notes=unfinished({EXACT: said}) if EXACT in objects else [],
     )
 
@@ -147,11 +145,6 @@ class _Composing:
     def __init__(self, store: FeatureStore, settings: Settings, names: Sequence[str]) -> None:
         self.store, self.settings, self.names = store, settings, names
         self.digests = {name: store.objects()[name].digest for name in names}
-
-    @property
-    def exact_key(self) -> str:
-        """The key of the exact model that the recipe asks for."""
-        return exact_key(self.settings, self.store.shards, self.digests)
 
     @cached_property
     def members(self) -> dict[str, Component]:

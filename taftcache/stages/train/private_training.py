@@ -52,11 +52,10 @@ from taftcache.stages.train.checks import orphans
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private_records import deciding, is_current, new_key, put_keys, read_keys
 from taftcache.stages.train.record import (
-    plan_without,
+    plan_with,
     record_recipe,
     recorded_values,
     settings_of,
-    subtracted,
     wanted_shards,
     with_noise,
 )
@@ -65,7 +64,10 @@ from taftcache.stages.train.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateTrainReport:
-    """What was ``trained`` now and ``kept`` from before; statements by component, ε by shard over all its trainings."""
+    """What was ``trained`` now and ``kept`` from before; statements by component.
+
+    ``spent``: of each shard that was trained now, the ε of all its trainings.
+    """
 
     store: Path
     root_digest: str
@@ -144,10 +146,10 @@ def train_private(
     for shard in work.todo:
         component = private_component(store, settings, shard, tuning, progress, bits)
         with store.transaction() as change:
-            _put(change, store, settings.recipe, work, shard, component, private_key(settings, shard, tuning), signer)
+            _put(change, store, work, shard, component, signer)
     if not work.todo and (work.dropped or recorded_values(store, settings.recipe) != store.manifest.recipe):
         with store.transaction() as change:
-            _put_settings(change, store, settings.recipe, work)
+            _put_settings(change, store, work, store.manifest.plan)
     objects, names = store.objects(), [component_of(shard.name) for shard in work.wanted]
     trained = [component_of(shard.name) for shard in work.todo]
     return PrivateTrainReport(
@@ -175,6 +177,8 @@ class _Work:
     ``uncharged_before``: shards of which earlier ones are not.
     """
 
+    settings: Settings
+    tuning: Tuning
     wanted: list[Shard]
     todo: list[Shard]
     dropped: list[str]
@@ -207,6 +211,8 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
     ]
     releases = planned.releases * tuning.runs
     return _Work(
+        settings=settings,
+        tuning=tuning,
         wanted=wanted,
         todo=todo,
         dropped=sorted({*lost_base, *_void(store, [*(shard.name for shard in wanted), *with_noise(store)])}),
@@ -222,22 +228,21 @@ def _of_other_bases(store: FeatureStore, settings: Settings, wanted: Sequence[Sh
     """Models around another base point than the recipe's; RecipeError where private components would be so."""
     asked = settings.base.digest, settings.train
     objects = store.objects()
-    others = [n for n in orphans(store, settings) if PRIVATE not in objects[n].meta]
-    others += [
+    plain = [name for name in orphans(store, settings) if PRIVATE not in objects[name].meta]
+    private = [
         name
         for name, ref in objects.items()
         if PRIVATE in ref.meta and (ref.meta["base_digest"], ref.meta.get("train", asked[1])) != asked
     ]
     renewed = [component_of(shard.name) for shard in wanted]
-    noisy = [name for name in others if PRIVATE in objects[name].meta and is_component(name)]
-    if left := [name for name in noisy if name not in renewed]:
+    if left := [name for name in private if is_component(name) and name not in renewed]:
         raise RecipeError(
             f"other [tangent] settings would leave {', '.join(left)} around another base point, or over other "
             "parameters",
             got=f"base {settings.base.digest[:16]}, train = {settings.train!r}",
             do="train all shards together, without --shard, or keep the store's [tangent] section",
         )
-    return [name for name in others if name not in noisy]
+    return [*plain, *(name for name in private if not is_component(name))]
 
 
 def _void(store: FeatureStore, shards: Sequence[str]) -> list[str]:
@@ -302,10 +307,10 @@ def _check_settings(store: FeatureStore, recipe: Recipe, tuning: Tuning) -> None
         )
 
 
-def _put_settings(change: Transaction, store: FeatureStore, recipe: Recipe, work: _Work) -> None:
-    """The settings and the fixed promise; and out with the models that are void beside it."""
-    record_recipe(change, store, recipe)
-    change.update(plan=store.manifest.plan | {PLAN: work.promise.as_dict()})
+def _put_settings(change: Transaction, store: FeatureStore, work: _Work, plan: dict[str, Any]) -> None:
+    """The settings, and ``plan`` with the fixed promise; and out with the models that are void beside it."""
+    record_recipe(change, store, work.settings.recipe)
+    change.update(plan=plan | {PLAN: work.promise.as_dict()})
     objects = store.objects()
     for name in work.dropped:  # once: a component of that name may have been made since
         if name in objects and not (is_component(name) and PRIVATE in objects[name].meta):
@@ -313,25 +318,15 @@ def _put_settings(change: Transaction, store: FeatureStore, recipe: Recipe, work
 
 
 def _put(
-    change: Transaction,
-    store: FeatureStore,
-    recipe: Recipe,
-    work: _Work,
-    shard: Shard,
-    component: Component,
-    settings: str,
-    signer: Signer | None,
+    change: Transaction, store: FeatureStore, work: _Work, shard: Shard, component: Component, signer: Signer | None
 ) -> None:
     """A component, what its key stands for, and what it cost."""
     name, statement = component_of(shard.name), Statement.from_dict(component.meta[PRIVATE])
     said = after(statement, work.spent[shard.name], shard.name in work.uncharged_before).as_dict()
     component = replace(component, meta={**component.meta, PRIVATE: said})
-    _put_settings(change, store, recipe, work)
-    if shard.name in (still := subtracted(store)):
-        plan = plan_without(store, subtracted=[other for other in still if other != shard.name])
-        change.update(plan=plan | {PLAN: work.promise.as_dict()})
+    _put_settings(change, store, work, plan_with(store, shard.name))
     put_component(change, name, component)
-    put_keys(change, store, {component.meta["key"]: settings}, lost=[name])
+    put_keys(change, store, {component.meta["key"]: private_key(work.settings, shard, work.tuning)}, lost=[name])
     entry = {
         "event": EVENT,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -377,10 +372,9 @@ def private_component(
     device = float64_device(recipe.device)  # for sums of integers
     layout = base.trained(settings.train)
     network = TangentNetwork(base, [shard], layout, device=device, memory=memory_of(recipe))
-    found = []
     with progress.task(f"train {shard.name} privately", recipe.privacy.steps * len(rates)) as task:
-        for factor in rates:
-            result = train_privately(
+        found = [
+            train_privately(
                 base,
                 network,
                 private_loss(recipe, base.config.classes),
@@ -391,15 +385,15 @@ def private_component(
                 factor=factor,
                 progress=lambda step: task.advance(),
             )
-            right = 0.0
-            if len(rates) > 1:
-                assert store.held_out is not None
-                right = accuracy(TangentNetwork(base, [store.held_out], layout, device=device), result.delta)
-            found.append((right, result))
-    result = max(found, key=lambda pair: pair[0])[1]
+            for factor in rates
+        ]
+    result = found[0]
     statement = result.statement
     if len(rates) > 1:
-        statement = msgspec.structs.replace(statement, tuning=_said_of(tuning))
+        assert store.held_out is not None
+        judge = TangentNetwork(base, [store.held_out], layout, device=device)
+        result = max(found, key=lambda each: accuracy(judge, each.delta))
+        statement = msgspec.structs.replace(result.statement, tuning=_said_of(tuning))
     meta = {
         "kind": "component",
         "train": settings.train,

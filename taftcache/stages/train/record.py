@@ -92,6 +92,13 @@ def wanted_shards(store: FeatureStore, shards: Sequence[str] | None) -> list[Sha
     return wanted
 
 
+def plan_with(store: FeatureStore, shard: str) -> dict[str, Any]:
+    """The store's plan with a shard that may have been left out of compositions in them again."""
+    out = subtracted(store)
+    kept = [name for name in out if name != shard]
+    return store.manifest.plan if kept == out else plan_without(store, subtracted=kept)
+
+
 def plan_without(store: FeatureStore, *, subtracted: Sequence[str], dropped: int = 0) -> dict[str, Any]:
     """The store's plan with these shards left out of compositions, and so many groups fewer."""
     plan = {k: v for k, v in store.manifest.plan.items() if k != "subtracted"}

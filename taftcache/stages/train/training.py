@@ -13,7 +13,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import HEAD, component_of, counted
+from taftcache.names import HEAD, component_of, counted, shard_of
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.executor import Executor, Job
@@ -21,11 +21,10 @@ from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import check_coefficients, check_kept, imported, orphans
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import (
-    plan_without,
+    plan_with,
     record_recipe,
     recorded_values,
     settings_of,
-    subtracted,
     wanted_shards,
     with_noise,
 )
@@ -85,7 +84,7 @@ def train(
     todo = [job for job in jobs if job[0] not in kept]
     _check_todo(store, todo)
     for job, component in _solved(store, settings, todo, keys, progress, cluster):
-        _put(store, settings.recipe, job, component, lost)
+        _put(store, settings.recipe, job[0], component, lost)
         lost = set()
         if component.record.key == INTERRUPTED:
             raise KeyboardInterrupt
@@ -172,18 +171,14 @@ def _solved(
             yield from cluster.components(store, settings.recipe, settings.base, jobs, keys, task)
 
 
-def _put(store: FeatureStore, recipe: Recipe, job: Job, component: Component, lost: Collection[str]) -> None:
+def _put(store: FeatureStore, recipe: Recipe, name: str, component: Component, lost: Collection[str]) -> None:
     """Commit a component, the settings that it was made with, and that its shard is part of compositions again."""
-    name, sources, _ = job
     with store.transaction() as change:
         record_recipe(change, store, recipe)
         for orphan in lost:
             change.drop(orphan)
         put_component(change, name, component)
-        still = subtracted(store)
-        if name != HEAD and sources[0].name in still:
-            still.remove(sources[0].name)
-            change.update(plan=plan_without(store, subtracted=still))
+        change.update(plan=plan_with(store, shard_of(name)))
 
 
 def _at_the_end(metas: Mapping[str, ComponentMeta]) -> list[str]:
