@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from taftcache.cache.store import FeatureStore
@@ -29,16 +29,10 @@ class Cluster(Connection):
         return RemoteRows(self, recipe, classes, identity)
 
     def components(
-        self,
-        store: FeatureStore,
-        recipe: Recipe,
-        base: Base,
-        jobs: Sequence[Job],
-        keys: Mapping[str, str],
-        task: Task,
+        self, store: FeatureStore, recipe: Recipe, base: Base, jobs: Sequence[Job], task: Task
     ) -> Iterator[tuple[Job, Component]]:
         """Each job with its component, in the order in which workers finish."""
-        return components(self, store, recipe, base, jobs, keys, task)
+        return components(self, store, recipe, base, jobs, task)
 
     def operator(self, store: FeatureStore, recipe: Recipe, base: Base) -> Callable[..., TangentOperator]:
         """``TangentOperator`` for shards of ``store``, with its passes on the workers."""

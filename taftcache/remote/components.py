@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -28,22 +28,16 @@ from taftcache.tangent.spec import Train
 
 
 def components(
-    cluster: Connection,
-    store: FeatureStore,
-    recipe: Recipe,
-    base: Base,
-    jobs: Sequence[Job],
-    keys: Mapping[str, str],
-    task: Task,
+    cluster: Connection, store: FeatureStore, recipe: Recipe, base: Base, jobs: Sequence[Job], task: Task
 ) -> Iterator[tuple[Job, Component]]:
     """Each job with its component, in the order in which workers finish."""
-    job = solve_job(cluster, store, recipe, base)
-    calls = [(job, name, [(s.name, s.digest) for s in sources], mode) for name, sources, mode in jobs]
+    place = solve_job(cluster, store, recipe, base)
+    calls = [(place, job.name, [(s.name, s.digest) for s in job.shards], job.train) for job in jobs]
     cluster.watch(lambda key, text: task.note(f"{key}: {text}"))
     try:
         for number, data in cluster.results(solve, calls, ordered=False):
             component = Component.decode(data, base)
-            component.meta["key"] = keys[jobs[number][0]]  # a worker may know the teachers' stores by other paths
+            component.meta["key"] = jobs[number].key  # a worker may know the teachers' stores by other paths
             task.advance()
             yield jobs[number], component
     finally:

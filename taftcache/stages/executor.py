@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -19,8 +20,15 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
 
-Job = tuple[str, list[Shard], Train]
-"""A component to solve: its name, the shards whose rows it comes from, and what is trained."""
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A component to solve: its name, the shards whose rows it comes from, what is trained, and its key."""
+
+    name: str
+    shards: list[Shard]
+    train: Train
+    key: str
 
 
 class RowEngines(Protocol):
@@ -50,15 +58,9 @@ class Executor(Protocol):
         ...
 
     def components(
-        self,
-        store: FeatureStore,
-        recipe: Recipe,
-        base: Base,
-        jobs: Sequence[Job],
-        keys: Mapping[str, str],
-        task: Task,
+        self, store: FeatureStore, recipe: Recipe, base: Base, jobs: Sequence[Job], task: Task
     ) -> Iterator[tuple[Job, Component]]:
-        """Each job with its component, in the order in which they are solved; ``keys`` by the components' names."""
+        """Each job with its component, in the order in which they are solved."""
         ...
 
     def operator(self, store: FeatureStore, recipe: Recipe, base: Base) -> Callable[..., TangentOperator]:

@@ -85,9 +85,10 @@ def to_numpy(what: str, given: Any) -> Any:
     """
     if np.ma.is_masked(given):
         raise DataError(
-            f"{what} are masked in part", got=counted(int(np.ma.getmaskarray(given).sum()), "masked value"),
+            f"cannot take {what}: they are masked in part",
+            got=counted(int(np.ma.getmaskarray(given).sum()), "masked value"),
             do="leave those rows out, or write what they lack: filled(…)",
-        )  # fmt: skip
+        )
     found = given.detach().cpu() if hasattr(given, "detach") else given
     return np.asarray(found) if hasattr(found, "__array__") else found
 

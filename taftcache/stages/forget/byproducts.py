@@ -69,7 +69,7 @@ def existing_folder(folder: Path | str) -> Path:
 def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
     """Look through all files below ``folder``, links not followed, for what was made of rows that are forgotten.
 
-    Found are unfinished files, forgotten ids in texts, HDF5 and npz files, other stores with rows of forgotten ids, and
+    Found are unfinished files, forgotten ids in texts and files of rows, other stores with rows of forgotten ids, and
     what names this store, or its shards, as they were before a request. A note says of what it cannot be told, such as
     components that name no rows, and what was not searched.
     """

@@ -102,7 +102,8 @@ def forget(
 
     Raises:
         RecipeError: nothing named, a mode that cannot do it, or no such key. UnknownSample, StoreError: something
-        named is neither stored nor was forgotten before. DataError: no training row would be left.
+        named is neither stored nor was forgotten before, or ``proven`` and no row is held out. DataError: no training
+        row would be left.
     """
     begin = time.perf_counter()
     samples = None if samples is None else several_texts("samples", samples)

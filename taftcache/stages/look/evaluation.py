@@ -101,7 +101,7 @@ def evaluate(
         proven: also tell by model how many labels of the rows are provably the exact optimum's.
 
     Raises:
-        StoreError: the store has no held-out rows. RecipeError: no component is left.
+        StoreError: the store has no held-out rows. RecipeError: ``without`` names no component, or leaves none.
     """
     check_several(without=without)
     if not isinstance(rows, Shard | None):

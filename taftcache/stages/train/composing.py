@@ -87,7 +87,8 @@ def compose(
     exact solve run on the workers of ``cluster`` where one is given, each over the shards that it keeps.
 
     Raises:
-        CompositionError: a shard has no component, components do not share one base, or coefficients do not fit.
+        CompositionError: a shard has no component, components do not share one base, or coefficients do not sum to one.
+        RecipeError: coefficients of other components, or an exact model beside private ones.
     """
     progress, begin = progress or Silent(), time.perf_counter()
     settings = settings_of(store, recipe)
@@ -182,8 +183,7 @@ def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> Non
     """Refuse before anything is made.
 
     Raises:
-        CompositionError: components of another base point, or over other parameters, than the recipe's. RecipeError:
-        coefficients for other components, or an exact model beside private components.
+        CompositionError, RecipeError: as ``compose`` says.
     """
     recipe = settings.recipe
     if lost := sorted(set(orphans(store, settings)) & set(names)):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.cache.opening import at_its_place
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
@@ -30,6 +31,7 @@ from taftcache.stages.train.record import (
 )
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component, unfinished
+from taftcache.tangent.spec import Train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +78,14 @@ def train(
     begin = time.perf_counter()
     settings = settings_of(store, recipe)
     jobs = _jobs(store, settings, shards)
-    check_kept(store, settings, [name for name, _, _ in jobs])
-    keys = {name: settings.key(sources, mode) for name, sources, mode in jobs}
     there = store.objects()
-    lost = {*orphans(store, settings), *({HEAD} & there.keys() - keys.keys())}
-    kept = [n for n, key in keys.items() if n in there and n not in lost and there[n].meta.get("key") == key]
-    todo = [job for job in jobs if job[0] not in kept]
+    lost = {*orphans(store, settings), *({HEAD} & there.keys() - {job.name for job in jobs})}
+    keys = {name: ref.meta.get("key") for name, ref in there.items() if name not in lost}
+    kept = [job.name for job in jobs if keys.get(job.name) == job.key]
+    todo = [job for job in jobs if job.name not in kept]
     _check_todo(store, todo)
-    for job, component in _solved(store, settings, todo, keys, progress, cluster):
-        _put(store, settings.recipe, job[0], component, lost)
+    for job, component in _solved(store, settings, todo, progress, cluster):
+        _put(store, settings.recipe, job.name, component, lost)
         lost = set()
         if component.record.key == INTERRUPTED:
             raise KeyboardInterrupt
@@ -93,12 +94,12 @@ def train(
             record_recipe(change, store, settings.recipe)
             for orphan in lost:
                 change.drop(orphan)
-    metas = {name: store.objects()[name].meta for name, _, _ in jobs}
+    metas = {job.name: store.objects()[job.name].meta for job in jobs}
     said = {name: meta_of(meta) for name, meta in metas.items()}
     return TrainReport(
         store=store.path,
         root_digest=store.root_digest,
-        trained=[name for name, _, _ in todo],
+        trained=[job.name for job in todo],
         kept=kept,
         certificates={name: proven for name, meta in metas.items() if (proven := judged(meta))},
         seconds=time.perf_counter() - begin,
@@ -119,15 +120,19 @@ def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None)
 
     Raises:
         StoreError: as ``wanted_shards`` says. RecipeError, CompositionError: coefficients that will not fit the
-        components.
+        components, or what ``check_kept`` says.
     """
     wanted, given = wanted_shards(store, shards), settings.recipe.compose
     if shards is None and given.mode == "weighted":
         names = [*(component_of(shard.name) for shard in wanted), *imported(store)]
         check_coefficients(given.weights, names, store)
-    jobs: list[Job] = [(component_of(shard.name), [shard], settings.train) for shard in wanted]
+    jobs: list[tuple[str, list[Shard], Train]] = [(component_of(s.name), [s], settings.train) for s in wanted]
+    check_kept(store, settings, [name for name, _, _ in jobs])
     own = settings.base.trained(settings.train) == settings.base.head_layout and given.mode in ("auto", "exact")
-    return jobs if own or with_noise(store) else [*jobs, (HEAD, store.shards, "head")]
+    jobs += [] if own or with_noise(store) else [(HEAD, store.shards, "head")]
+    return [
+        Job(name=name, shards=sources, train=train, key=settings.key(sources, train)) for name, sources, train in jobs
+    ]
 
 
 def _check_todo(store: FeatureStore, jobs: Sequence[Job]) -> None:
@@ -137,7 +142,7 @@ def _check_todo(store: FeatureStore, jobs: Sequence[Job]) -> None:
         RecipeError: a private component would be replaced by one that saw its rows without noise.
     """
     noisy = with_noise(store)
-    if private := sorted({name for name, _, _ in jobs} & set(map(component_of, noisy))):
+    if private := sorted({job.name for job in jobs} & set(map(component_of, noisy))):
         others = " ".join(f"--shard {shard.name}" for shard in store.shards if shard.name not in noisy)
         raise RecipeError(
             f"{', '.join(private)}: trained privately, and would be replaced by what is made without noise",
@@ -149,26 +154,16 @@ def _check_todo(store: FeatureStore, jobs: Sequence[Job]) -> None:
 
 
 def _solved(
-    store: FeatureStore,
-    settings: Settings,
-    jobs: Sequence[Job],
-    keys: Mapping[str, str],
-    progress: Progress,
-    cluster: Executor | None,
+    store: FeatureStore, settings: Settings, jobs: Sequence[Job], progress: Progress, cluster: Executor | None
 ) -> Iterator[tuple[Job, Component]]:
     """Each job with its component, as they are solved: here one after the other, or by workers."""
     if cluster is None:
+        options = SolveOptions(interrupted="keep")
         for job in jobs:
-            name, sources, mode = job
-            yield (
-                job,
-                solve_component(
-                    settings, sources, mode, progress, label=name, options=SolveOptions(interrupted="keep")
-                ),
-            )
+            yield job, solve_component(settings, job.shards, job.train, progress, label=job.name, options=options)
     else:
         with progress.task(f"solve on {counted(len(cluster.workers()), 'worker')}", len(jobs)) as task:
-            yield from cluster.components(store, settings.recipe, settings.base, jobs, keys, task)
+            yield from cluster.components(store, settings.recipe, settings.base, jobs, task)
 
 
 def _put(store: FeatureStore, recipe: Recipe, name: str, component: Component, lost: Collection[str]) -> None:
