@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.objective.cotangent import Given, random_signs
@@ -203,11 +204,35 @@ def test_rows_that_left_stand_behind_the_others(monkeypatch, kind):
     gone.operator.rows = 5
     monkeypatch.setattr(LANDMARKS, 20)
     found = kernels([problem, gone], metric)
-    head, body = found.between(N)
-    assert torch.allclose(head, whole.head @ whole.head[:5].T)
-    assert torch.allclose(body, kappa[:, :5], atol=1e-8 * kappa.norm().item())
+    units, zeros = torch.eye(5, dtype=torch.float64), torch.zeros(5, 5, dtype=torch.float64)
+    assert torch.allclose(found.across(N, units, zeros), whole.head @ whole.head[:5].T)
+    assert torch.allclose(found.across(N, zeros, units), kappa[:, :5], atol=1e-8 * kappa.norm().item())
     assert torch.equal(found.first(N).head, whole.head)
     assert found.first(N).body.shape == (N, found.m)
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest result has."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, call, types, arguments=(), named=None):
+        made = call(*arguments, **(named or {}))
+        self.numbers = max(self.numbers, made.numel())
+        return made
+
+
+def test_no_number_is_made_for_each_row_that_stays_and_each_that_left():
+    """Of 90,000 rows and a class of 10,000 they would be gigabytes."""
+    columns, none = torch.randn(80, 5, generator=torch.Generator().manual_seed(0)), torch.zeros(80)
+    found = Kernels(columns, 3, none, none, none)
+    ones = torch.ones(40, K)
+    with Largest() as largest:
+        across = found.across(40, ones, 2 * ones)
+    assert torch.allclose(
+        across, (columns[:40, 3:] @ columns[40:, 3:].T + 2 * columns[:40, :3] @ columns[40:, :3].T) @ ones
+    )
+    assert 0 < largest.numbers < 40 * 40
 
 
 def test_rows_leave_where_no_row_sees_what_is_below_the_head(monkeypatch):
@@ -215,8 +240,9 @@ def test_rows_leave_where_no_row_sees_what_is_below_the_head(monkeypatch):
     monkeypatch.setattr("taftcache.solve.inverses.class_kernel.class_metric", lambda _: torch.zeros(K, K).double())
     problem = problem_of("layers")
     found = kernels([problem, problem], torch.zeros(K, K).double())
-    kernel = ClassKernel(problem, torch.full((N, K), N**-0.5, dtype=torch.float64), found)
-    assert torch.isfinite(kernel.without(torch.ones(N, K, dtype=torch.float64))).all()
+    ones = torch.ones(N, K, dtype=torch.float64)
+    kernel = ClassKernel(problem, N**-0.5 * ones, found, carried=ones)
+    assert torch.isfinite(kernel.without(ones)).all()
 
 
 def test_limits_of_what_many_rows_are_seen_by(monkeypatch):

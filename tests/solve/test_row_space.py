@@ -457,6 +457,21 @@ def test_what_leaving_rows_carried_is_passed_on(loss):
     assert (rows.point.value - optimum).norm() < 0.7 * (rows.exact.adjoint(dual[stays]) - optimum).norm()
 
 
+@pytest.mark.parametrize("loss", [LOSS, RSL(alpha=6.0, kappa=5.0)], ids=["even", "uneven"])
+def test_fewer_rows_weigh_more_each_whatever_the_others_carried(loss):
+    """A row of no weight carries nothing, and the mean without it is another one all the same."""
+    weights = torch.ones(N, dtype=torch.float64)
+    weights[3] = 0
+    whole = space(loss=loss, ridge=0.1, weights=RowWeights(by_sample=weights))
+    whole.run(1e-9)
+    rows, stays, _ = leaving([3], loss=loss, ridge=0.1)
+    at = going_on(whole, stays, float("inf"))
+    rows.restart(at)
+    started = rows.point.value
+    rows.restart(replace(at, distance=lambda moved: 1e-6))
+    assert (started - rows.point.value).norm() < 0.4 * (at.value - rows.point.value).norm()
+
+
 def test_a_norm_is_looked_at_now_and_then_whatever_its_estimate_says():
     """K̂ is blind to what J̃ᵀ takes to zero: by its estimate alone a solve that is done would not end."""
     residual = torch.ones(1)

@@ -145,10 +145,10 @@ class ClassKernel:
     Args:
         problem: quadratic, with a diagonal D.
         scale: √(D/N) [N,K], of the rows J̃ = scale ⊙ J.
-        found: what ``kernels`` found, where that pass was made already; rows behind the problem's are those that have
-            left, for ``without``.
+        found: what ``kernels`` found, where that pass was made already.
         part: of twice that root mean square, what τ has beyond λ; by default min(1, 2N·K/P)⁴.
         sampled: rows [n] whose ``moves`` will be asked for.
+        carried: α₀ [N'−N,K] of rows that have left, for ``without``; ``found`` has them behind the problem's.
     """
 
     def __init__(
@@ -158,6 +158,7 @@ class ClassKernel:
         found: Kernels | None = None,
         part: float | None = None,
         sampled: Tensor | None = None,
+        carried: Tensor | None = None,
     ) -> None:
         operator = problem.operator
         self.dtype = operator.dtype
@@ -168,10 +169,12 @@ class ClassKernel:
         rest = torch.where(row > 0, scale.double() / row, 1)
         self._rest = None if (rest - 1).abs().max() < 1e-6 else rest.to(operator.dtype)
         found = kernels([problem], metric) if found is None else found
-        self._crossing: tuple[Tensor, Tensor] | None = None
-        if len(found.labels) > operator.rows:
-            head, body = found.between(operator.rows)
-            self._crossing = row * head.double(), row * body.double()
+        self._lost: tuple[Tensor, float] | None = None
+        if carried is not None:
+            turned = carried.double() @ directions
+            of_head, of_body = turned.to(found.columns), (turned * self.omega).to(found.columns)
+            lost = row * found.across(operator.rows, of_head, of_body)
+            self._lost = lost.to(operator.dtype), len(carried) / operator.rows
             found = found.first(operator.rows)
         self._sampled = sampled
         self._fewer: _Spectrum | None = None
@@ -201,14 +204,14 @@ class ClassKernel:
         self.shift(problem.ridge)
 
     def without(self, dual: Tensor) -> Tensor:
-        """(K̂ + λI)⁻¹ K̃₁₀ a₀ [N,K], about what a gains when rows of dual vectors α₀ = ``dual`` [N'−N,K] leave.
+        """(K̂ + λI)⁻¹ (K̃₁₀a₀ + λ(N'/N − 1)a) [N,K], about what a = ``dual`` gains where rows left that ``carried`` α₀.
 
-        (K̃ + λI)a = b holds for the rows that stay with the term K̃₁₀ a₀ on its left before, and without it after.
+        Before, K̃a + K̃₁₀a₀ + λ(N'/N)a = b holds for the rows that stay, λ being that of a mean over all N'; after, that
+        of a mean over N, K̃a + λa = b.
         """
-        assert self._crossing is not None
-        head, body = self._crossing
-        turned = dual.double() @ self._directions.double()
-        across = (head @ turned + body @ (turned * self.omega)).to(self._all.rows)
+        assert self._lost is not None
+        lost, more = self._lost
+        across = lost + self._across(self._ridge * more * (dual if self._rest is None else dual / self._rest))
         return self._solve(self._invert(self._ridge), across, across.T @ self._all.rows).double()
 
     def moves(self, dual: Tensor) -> list[Tensor]:

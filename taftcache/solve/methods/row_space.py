@@ -17,7 +17,8 @@ wrong in the round's J̃ᵀ. Float64 finds it beside the gradient, for the same 
 The next round begins at J̃ᵀa itself, with ρ + J̃e.
 
 A solve can go on from the dual vectors of an earlier one, and when rows have left since: the dual vectors of the others
-are then short of what those rows carried, about (K̂ + λI)⁻¹K̃₁₀ a₀ (``ClassKernel.without``).
+are then short of what those rows carried, and of a part of themselves, for the mean is over fewer
+(``ClassKernel.without``).
 """
 
 from __future__ import annotations
@@ -180,16 +181,17 @@ class RowSpace:
 
     def restart(self, at: Restart) -> Status:
         """Go on from other dual vectors until the certified distance ‖ρ‖/(2√λ) is ``at.distance``, or as above."""
-        dual = at.dual.to(self.exact.operator.device, torch.float64)
-        stays = at.stays.to(dual.device)
+        device = self.exact.operator.device
+        at = replace(at, dual=at.dual.to(device, torch.float64), stays=at.stays.to(device))
+        left = not at.stays.all()
         try:
-            self._gather(None if stays.all() else RowSubset(at.before, torch.nonzero(~stays)[:, 0].numpy(force=True)))
+            self._gather(at if left else None)
             assert self.kernel is not None
-            start = self._from_dual(dual[stays])
-            if not stays.all():
-                start += self.kernel.without(dual[~stays])
+            start = self._from_dual(at.dual[at.stays])
+            if left:
+                start += self.kernel.without(start)
             # Where rows have left a round follows in any case, and ends in float64.
-            self._stand(start, rough=not stays.all())
+            self._stand(start, rough=left)
         except KeyboardInterrupt:
             self.begin()
             return Status.interrupted
@@ -235,8 +237,7 @@ class RowSpace:
         begun, ridge = self.point, self.exact.ridge
         base = begun.value if begun.apart is None else begun.value - begun.apart
         square = (base - at.value.to(base)).square().sum().item()
-        stays = at.stays.to(base.device)
-        before = self._from_dual(at.dual.to(base)[stays]) * (len(stays) / int(stays.sum()))
+        before = self._from_dual(at.dual[at.stays]) * (len(at.stays) / self.exact.operator.rows)
         across = ridge * (before - begun.dual) - begun.residual
 
         def moved(residual: Tensor) -> float:
@@ -250,19 +251,23 @@ class RowSpace:
         """a [N,K] of α."""
         return torch.where(self.scale > 0, dual.to(self.scale) / self.scale, 0)
 
-    def _gather(self, gone: RowSource | None = None) -> None:
+    def _gather(self, at: Restart | None = None) -> None:
         """The preconditioner, for two passes, in the precision of the products as it is now; with rows that left."""
         inner, operator = self.inner, self.inner.operator
         if self.kernel is not None and self.kernel.dtype == operator.dtype:
             return
-        problems = [inner] if gone is None else [inner, replace(inner, operator=operator.over([gone]))]
+        problems, carried = [inner], None
+        if at is not None:
+            gone = RowSubset(at.before, torch.nonzero(~at.stays)[:, 0].numpy(force=True))
+            problems.append(replace(inner, operator=operator.over([gone])))
+            carried = at.dual[~at.stays]
         found = kernels(problems, class_metric(inner))
         if not self.history:
             labels = found.labels[: operator.rows]
             like = torch.empty(0, dtype=torch.float64, device=labels.device)
             self.scale = self.exact.diagonal(labels, like).sqrt()
         sampled = sample_rows(self.scale).to(self.scale.device)
-        self.kernel = ClassKernel(inner, self.scale.to(operator.dtype), found, sampled=sampled)
+        self.kernel = ClassKernel(inner, self.scale.to(operator.dtype), found, sampled=sampled, carried=carried)
         self.passes += 2
 
     def _rounds(
