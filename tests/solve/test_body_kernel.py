@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -129,6 +130,22 @@ def test_fewer_of_the_landmarks_see_what_they_would_alone(monkeypatch, kind, wit
     assert torch.equal(fewer.head, alone.head)
     assert torch.allclose(fewer.body @ fewer.body.T, alone.body @ alone.body.T, atol=1e-9 * alone.body.square().sum())
     assert torch.allclose(fewer.unseen, alone.unseen, atol=1e-9 * alone.body.square().sum())
+
+
+def test_what_fewer_landmarks_know_of_all_rows_is_gone_before_the_rest_is_made(monkeypatch):
+    made: list[weakref.ref[Tensor]] = []
+
+    def watched(found: Kernels, row: Tensor, dtype: torch.dtype) -> RowBasis:
+        assert all(rows() is None for rows in made)
+        basis = row_basis(found, row, dtype)
+        made.append(weakref.ref(basis.rows))
+        return basis
+
+    monkeypatch.setattr(LANDMARKS, 8)
+    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.row_basis", watched)
+    scale = torch.full((N, K), N**-0.5, dtype=torch.float64)
+    ClassKernel(problem_of("one row", ["head.weight", "head.bias"]), scale, sampled=torch.arange(3))
+    assert len(made) == 2
 
 
 def kernels_of_all(monkeypatch: pytest.MonkeyPatch, kind: str, without: Sequence[str] = ()) -> Tensor:

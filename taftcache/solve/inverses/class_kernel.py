@@ -119,9 +119,13 @@ class _Spectrum(NamedTuple):
         beyond = torch.zeros_like(self.beyond) if self.whole else 1 / (self.beyond + shift)
         return _Inverse(inverses.to(dtype), of_head, beyond.to(dtype), [])
 
-    def diagonals(self, inverse: _Inverse, basis: Tensor) -> tuple[Tensor, Tensor]:
-        """The diagonals of an ``inverse``, and of its square, in the classes' eigenbasis, [n,K] each, for some of the
-        ``rows``: ``basis`` [n,r]."""
+    def of_some(self, places: Tensor) -> _Spectrum:
+        """With some of the rows alone."""
+        return self._replace(rows=self.rows[places])
+
+    def diagonals(self, inverse: _Inverse) -> tuple[Tensor, Tensor]:
+        """The diagonals of an ``inverse``, and of its square, in the classes' eigenbasis, [N,K] each."""
+        basis = self.rows
         outside = (1 - basis.square().sum(1)).clamp_min(0)  # of a row, beyond the basis
         head, diagonal, square = self.head.to(basis), [], []
         for k, fast in enumerate(inverse.fast):
@@ -179,8 +183,8 @@ class ClassKernel:
         self._sampled = sampled
         self._fewer: _Spectrum | None = None
         if sampled is not None and operator.rows > found.columns.shape[1]:
-            fewer = _Spectrum.of(found.by_fewer(FEWER), row, self.omega, operator.dtype)
-            self._fewer = fewer._replace(rows=fewer.rows[sampled])
+            # All rows' are let go at once: those that follow are as large.
+            self._fewer = _Spectrum.of(found.by_fewer(FEWER), row, self.omega, operator.dtype).of_some(sampled)
         self._all = _Spectrum.of(found, row, self.omega, operator.dtype)
         del found
         self._moves: list[tuple[Tensor, Tensor]] = []
@@ -221,10 +225,9 @@ class ClassKernel:
         """
         assert self._sampled is not None
         if not self._moves:
-            known = [(self._all, self._all.rows[self._sampled])]
-            known += [] if self._fewer is None else [(self._fewer, self._fewer.rows)]
-            for spectrum, basis in known:
-                own, square = spectrum.diagonals(spectrum.inverse(self._ridge * self._mean), basis)
+            known = [self._all.of_some(self._sampled), *([] if self._fewer is None else [self._fewer])]
+            for spectrum in known:
+                own, square = spectrum.diagonals(spectrum.inverse(self._ridge * self._mean))
                 self._moves.append((own, own - self._ridge * self._mean * square))
         weighed = dual[self._sampled].double()
         if self._rest is not None:
@@ -241,7 +244,7 @@ class ClassKernel:
         directions, inverse, found = self._directions.double(), self._all.inverse(self._ridge * self._mean), []
         rest = torch.ones_like(vector) if self._rest is None else self._rest.to(vector)
         for rows in torch.arange(len(vector), device=vector.device).split(BLOCK):
-            beyond = 1 / self._all.diagonals(inverse, self._all.rows[rows])[0] - self._ridge * self._mean
+            beyond = 1 / self._all.of_some(rows).diagonals(inverse)[0] - self._ridge * self._mean
             body = ((rest[rows] * vector[rows]) @ directions * beyond) @ directions.T
             found.append(rest[rows] * body + self._ridge * vector[rows])
         return torch.cat(found)
