@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
+from math import inf
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
+from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import STEPS
 from taftcache.solve.inverses.class_kernel import ROUNDING, ClassKernel, class_kernel_fits, kernel_product
@@ -328,6 +330,28 @@ def test_a_restart_that_is_interrupted_before_it_stands_anywhere_is_at_zero(monk
     solution = rows.solution(rows.restart(going_on(whole, stays, 1e-7)))
     assert solution.status is Status.interrupted
     assert solution.value.norm() == 0
+
+
+def test_rows_that_have_nothing_to_learn_without_the_others_come_back_to_zero():
+    """No residual is relative to the gradient that they have there."""
+    told: list[float] = []
+    values = torch.zeros(N, K, dtype=torch.float64).numpy()
+    values[3] = 1
+
+    def problems(rows: list[int]) -> ProblemPair:
+        sources = [ArrayRows(tokens()[rows], values[rows])]
+        of = [make_problem(dtype=dtype) for dtype in (torch.float32, torch.float64)]
+        return ProblemPair(
+            *(replace(p, operator=p.operator.over(sources), loss=SquaredError(), jvp_only=True) for p in of)
+        )
+
+    whole = RowSpace(problems(list(range(N))), 400)
+    whole.run(1e-9)
+    rows = RowSpace(problems([n for n in range(N) if n != 3]), 400, lambda passes, residual: told.append(residual))
+    solution = rows.solution(rows.restart(going_on(whole, torch.arange(N) != 3, 1e-6)))
+    assert solution.converged
+    assert solution.value.norm() <= solution.certificate.distance <= 1e-6
+    assert set(told) == {inf}
 
 
 def test_how_far_a_round_has_moved_takes_no_pass():

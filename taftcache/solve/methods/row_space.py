@@ -402,8 +402,8 @@ class RowSpace:
             residual.view(-1).sub_(y + ridge * z, alpha=step)
             # The direction has unit length in F's metric, so F has fallen by half the square of the step.
             self.history.append((self.passes, self.history[-1][1] - 0.5 * step * step))
-            if self._on_pass is not None:
-                self._on_pass(self.passes, energy**0.5 / self.gradient_at_zero)
+            if self._on_pass is not None:  # where Δw = 0 is the optimum itself a solve may have begun elsewhere
+                self._on_pass(self.passes, energy**0.5 / self.gradient_at_zero if self.gradient_at_zero else inf)
 
 
 def fitted(problem: Problem, value: Tensor, *beside: RowSum) -> tuple[float, Tensor, Tensor, Tensor, list[Tensor]]:
