@@ -469,6 +469,31 @@ def test_a_restart_without_a_round_is_certified_in_float64_too(goal, max_passes)
     assert torch.allclose(rows.exact.adjoint(found.dual), found.value, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("goal", [float("inf"), 1e-7], ids=["at once", "after rounds"])
+@pytest.mark.parametrize("gone", [[], [3]], ids=["all stay", "one left"])
+def test_a_restart_counts_the_products_that_it_makes(monkeypatch, gone, goal):
+    whole = space()
+    whole.run(1e-3)
+    rows, stays, _ = leaving(gone)
+    at, halves = going_on(whole, stays, goal), 0
+
+    def counted(product):
+        def called(operator, state, *others):
+            nonlocal halves
+            halves += len(state.logits)
+            return product(operator, state, *others)
+
+        return called
+
+    for name in ("tangent", "adjoint"):
+        monkeypatch.setattr(TangentOperator, name, counted(getattr(TangentOperator, name)))
+    rows.solution(rows.restart(at))
+    halves //= rows.exact.operator.rows
+    assert (rows.rounds == 0) == (goal == float("inf"))
+    # The kernel takes a pass without a product; ∇F(0) and the rounding of the point before are half a pass each.
+    assert 2 * (rows.passes - 1) - 1 <= halves <= 2 * (rows.passes - 1) + 1 + max(0, rows.rounds - 1)
+
+
 @pytest.mark.parametrize("loss", [LOSS, RSL(alpha=6.0, kappa=5.0)], ids=["even", "uneven"])
 def test_what_leaving_rows_carried_is_passed_on(loss):
     """The start is nearer than the others' dual vectors alone."""

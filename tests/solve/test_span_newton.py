@@ -103,6 +103,16 @@ def test_it_begins_with_what_the_rows_that_left_carried():
     assert left_over(both.exact, begun.value) < 0.1 * left_over(both.exact, both.exact.adjoint(old.dual[stays]))
 
 
+@pytest.mark.parametrize("most", range(6, 12))
+def test_it_goes_on_for_no_more_passes_than_it_may(most):
+    old = SpanNewton(pair(1e-2)).solve(Goal(tolerance=1e-7))
+    stays = torch.arange(N) != 7
+    left = [RowSubset(rows(), torch.nonzero(stays)[:, 0].numpy())]
+    both = ProblemPair(*(replace(of, operator=of.operator.over(left)) for of in pair(1e-2)))
+    begun = SpanNewton(both).restart(Restart(rows(), old.value, old.dual, stays, lambda moved: 0.0), most)
+    assert begun.stats["passes"] <= most
+
+
 def test_near_is_near():
     both = pair(1e-2)
     span = SpanNewton(both)

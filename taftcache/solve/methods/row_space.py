@@ -206,7 +206,7 @@ class RowSpace:
         return self._rounds(far, lambda: at.enough(self.point.value), near)
 
     def _stand(self, start: Tensor, *, rough: bool) -> None:
-        """Take up a = ``start`` [N,K], for one pass."""
+        """Take up a = ``start`` [N,K], for a pass in the precision of the products, or two in float64."""
         if rough:
             assert self.kernel is not None
             problem, operator = self.inner, self.inner.operator
@@ -224,7 +224,7 @@ class RowSpace:
             self.gradient_at_zero = sqrt(self.kernel.apply(at_zero)[1])
             self.passes += 1
         else:
-            self.point = self._at(self.exact.adjoint(self.scale * start), start)
+            self.point = self._seen(start)
         self.history = [(self.passes, self.point.objective)]
         self._correction = torch.zeros_like(start)
 
@@ -331,8 +331,7 @@ class RowSpace:
     def solution(self, status: Status) -> Solution:
         """What was reached, with its certificate."""
         if self.point.rough:
-            dual = self.point.dual
-            self.point = self._at(self.exact.adjoint(self.scale * dual), dual)
+            self.point = self._seen(self.point.dual)
         at = self.point
         assert self._at_zero is not None
         assert at.gradient is not None
@@ -343,6 +342,11 @@ class RowSpace:
         gradients, dual = (self._at_zero, at.gradient), self.scale * at.dual
         residual = 2 * sqrt(self.exact.ridge) * self._distance(at)
         return reached(self.exact, at.value, at.objective, gradients, status, stats, residual=residual, dual=dual)
+
+    def _seen(self, dual: Tensor) -> RowPoint:
+        """What float64 has at a = ``dual`` [N,K], for two passes."""
+        self.passes += 1
+        return self._at(self.exact.adjoint(self.scale * dual), dual)
 
     def _at(self, value: Tensor, dual: Tensor, *, rough: bool = False) -> RowPoint:
         """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw ≈ J̃ᵀa with logits z, in one pass."""

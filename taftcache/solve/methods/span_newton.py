@@ -117,7 +117,7 @@ class SpanNewton:
 
     def restart(self, at: Restart, max_passes: int) -> Solution:
         """From the dual vectors of the rows that stay, until the certified distance ‖∇F‖/λ is ``at.distance``."""
-        last = self.passes + max_passes
+        last = self._told + max_passes
         dual, stays = at.dual.to(self._base), at.stays.to(self._base.device)
         self._dual = dual[stays]
         try:
