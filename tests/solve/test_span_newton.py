@@ -113,6 +113,17 @@ def test_it_goes_on_for_no_more_passes_than_it_may(most):
     assert begun.stats["passes"] <= most
 
 
+@pytest.mark.parametrize("times", [-30, -100])
+def test_it_comes_back_from_where_the_loss_is_all_but_flat(times):
+    """Newton's step is thousands of times too long there: 40 rows that lost half of them were called stalled."""
+    both = pair(1e-5)
+    old = SpanNewton(both).solve(Goal(tolerance=1e-7))
+    stays, enough = torch.ones(N, dtype=torch.bool), 1e-3 * old.value.norm().item()
+    found = SpanNewton(both).restart(Restart(rows(), old.value, times * old.dual, stays, lambda moved: enough), 1000)
+    assert found.converged
+    assert (found.value - old.value).norm() <= found.certificate.distance + old.certificate.distance
+
+
 def test_near_is_near():
     both = pair(1e-2)
     span = SpanNewton(both)
