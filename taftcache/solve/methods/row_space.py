@@ -175,7 +175,7 @@ class RowSpace:
         return float(moves * (LANDMARKS / max(LANDMARKS, len(self.scale))) ** power)
 
     def look(self, value: Tensor, dual: Tensor) -> None:
-        """Take up Δw [P] and its dual vectors α [N,K] as they are: F, ∇F and ρ there, for one pass."""
+        """Take up Δw [P] and its dual vectors α [N,K] as they are: F, ∇F and ρ there, for a pass beyond ``begin``'s."""
         self.begin()
         self.point = self._at(value, self._from_dual(dual))
 
@@ -233,6 +233,8 @@ class RowSpace:
 
         What the round adds is J̃ᵀc, of which K̃c is what ρ has lost, less λc. J̃ᵀc's inner product with what was there
         takes J̃ of both ends of that; of the old end the rows' own optimality, λα = −(ωD/N)(z − target), gives it.
+        Where the old solve was loose, ω is another ("balanced") or λ is as small as rounding, it is wrong: a round then
+        ends early or late, and the point that it leads to is measured (``Restart.enough``).
         """
         begun, ridge = self.point, self.exact.ridge
         base = begun.value if begun.apart is None else begun.value - begun.apart
