@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.objective.cotangent import Given, random_signs
@@ -130,6 +132,22 @@ def test_fewer_of_the_landmarks_see_what_they_would_alone(monkeypatch, kind, wit
     assert torch.allclose(fewer.unseen, alone.unseen, atol=1e-9 * alone.body.square().sum())
 
 
+def test_what_fewer_landmarks_know_of_all_rows_is_gone_before_the_rest_is_made(monkeypatch):
+    made: list[weakref.ref[Tensor]] = []
+
+    def watched(found: Kernels, row: Tensor, dtype: torch.dtype) -> RowBasis:
+        assert all(rows() is None for rows in made)
+        basis = row_basis(found, row, dtype)
+        made.append(weakref.ref(basis.rows))
+        return basis
+
+    monkeypatch.setattr(LANDMARKS, 8)
+    monkeypatch.setattr("taftcache.solve.inverses.class_kernel.row_basis", watched)
+    scale = torch.full((N, K), N**-0.5, dtype=torch.float64)
+    ClassKernel(problem_of("one row", ["head.weight", "head.bias"]), scale, sampled=torch.arange(3))
+    assert len(made) == 2
+
+
 def kernels_of_all(monkeypatch: pytest.MonkeyPatch, kind: str, without: Sequence[str] = ()) -> Tensor:
     """κ, for Ω = I."""
     monkeypatch.setattr(LANDMARKS, N)
@@ -203,11 +221,35 @@ def test_rows_that_left_stand_behind_the_others(monkeypatch, kind):
     gone.operator.rows = 5
     monkeypatch.setattr(LANDMARKS, 20)
     found = kernels([problem, gone], metric)
-    head, body = found.between(N)
-    assert torch.allclose(head, whole.head @ whole.head[:5].T)
-    assert torch.allclose(body, kappa[:, :5], atol=1e-8 * kappa.norm().item())
+    units, zeros = torch.eye(5, dtype=torch.float64), torch.zeros(5, 5, dtype=torch.float64)
+    assert torch.allclose(found.across(N, units, zeros), whole.head @ whole.head[:5].T)
+    assert torch.allclose(found.across(N, zeros, units), kappa[:, :5], atol=1e-8 * kappa.norm().item())
     assert torch.equal(found.first(N).head, whole.head)
     assert found.first(N).body.shape == (N, found.m)
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest result has."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, call, types, arguments=(), named=None):
+        made = call(*arguments, **(named or {}))
+        self.numbers = max(self.numbers, made.numel())
+        return made
+
+
+def test_no_number_is_made_for_each_row_that_stays_and_each_that_left():
+    """Of 90,000 rows and a class of 10,000 they would be gigabytes."""
+    columns, none = torch.randn(80, 5, generator=torch.Generator().manual_seed(0)), torch.zeros(80)
+    found = Kernels(columns, 3, none, none, none)
+    ones = torch.ones(40, K)
+    with Largest() as largest:
+        across = found.across(40, ones, 2 * ones)
+    assert torch.allclose(
+        across, (columns[:40, 3:] @ columns[40:, 3:].T + 2 * columns[:40, :3] @ columns[40:, :3].T) @ ones
+    )
+    assert 0 < largest.numbers < 40 * 40
 
 
 def test_rows_leave_where_no_row_sees_what_is_below_the_head(monkeypatch):
@@ -215,8 +257,9 @@ def test_rows_leave_where_no_row_sees_what_is_below_the_head(monkeypatch):
     monkeypatch.setattr("taftcache.solve.inverses.class_kernel.class_metric", lambda _: torch.zeros(K, K).double())
     problem = problem_of("layers")
     found = kernels([problem, problem], torch.zeros(K, K).double())
-    kernel = ClassKernel(problem, torch.full((N, K), N**-0.5, dtype=torch.float64), found)
-    assert torch.isfinite(kernel.without(torch.ones(N, K, dtype=torch.float64))).all()
+    ones = torch.ones(N, K, dtype=torch.float64)
+    kernel = ClassKernel(problem, N**-0.5 * ones, found, carried=ones)
+    assert torch.isfinite(kernel.without(ones)).all()
 
 
 def test_limits_of_what_many_rows_are_seen_by(monkeypatch):

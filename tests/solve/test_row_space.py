@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
+from math import inf
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
+from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import STEPS
 from taftcache.solve.inverses.class_kernel import LITTLE, ROUNDING, ClassKernel, class_kernel_fits, kernel_product
@@ -330,6 +332,28 @@ def test_a_restart_that_is_interrupted_before_it_stands_anywhere_is_at_zero(monk
     assert solution.value.norm() == 0
 
 
+def test_rows_that_have_nothing_to_learn_without_the_others_come_back_to_zero():
+    """No residual is relative to the gradient that they have there."""
+    told: list[float] = []
+    values = torch.zeros(N, K, dtype=torch.float64).numpy()
+    values[3] = 1
+
+    def problems(rows: list[int]) -> ProblemPair:
+        sources = [ArrayRows(tokens()[rows], values[rows])]
+        of = [make_problem(dtype=dtype) for dtype in (torch.float32, torch.float64)]
+        return ProblemPair(
+            *(replace(p, operator=p.operator.over(sources), loss=SquaredError(), jvp_only=True) for p in of)
+        )
+
+    whole = RowSpace(problems(list(range(N))), 400)
+    whole.run(1e-9)
+    rows = RowSpace(problems([n for n in range(N) if n != 3]), 400, lambda passes, residual: told.append(residual))
+    solution = rows.solution(rows.restart(going_on(whole, torch.arange(N) != 3, 1e-6)))
+    assert solution.converged
+    assert solution.value.norm() <= solution.certificate.distance <= 1e-6
+    assert set(told) == {inf}
+
+
 def test_how_far_a_round_has_moved_takes_no_pass():
     whole = space(loss=RSL(alpha=6.0, kappa=5.0))
     whole.run(1e-9)
@@ -445,6 +469,31 @@ def test_a_restart_without_a_round_is_certified_in_float64_too(goal, max_passes)
     assert torch.allclose(rows.exact.adjoint(found.dual), found.value, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("goal", [float("inf"), 1e-7], ids=["at once", "after rounds"])
+@pytest.mark.parametrize("gone", [[], [3]], ids=["all stay", "one left"])
+def test_a_restart_counts_the_products_that_it_makes(monkeypatch, gone, goal):
+    whole = space()
+    whole.run(1e-3)
+    rows, stays, _ = leaving(gone)
+    at, halves = going_on(whole, stays, goal), 0
+
+    def counted(product):
+        def called(operator, state, *others):
+            nonlocal halves
+            halves += len(state.logits)
+            return product(operator, state, *others)
+
+        return called
+
+    for name in ("tangent", "adjoint"):
+        monkeypatch.setattr(TangentOperator, name, counted(getattr(TangentOperator, name)))
+    rows.solution(rows.restart(at))
+    halves //= rows.exact.operator.rows
+    assert (rows.rounds == 0) == (goal == float("inf"))
+    # The kernel takes a pass without a product; ∇F(0) and the rounding of the point before are half a pass each.
+    assert 2 * (rows.passes - 1) - 1 <= halves <= 2 * (rows.passes - 1) + 1 + max(0, rows.rounds - 1)
+
+
 @pytest.mark.parametrize("loss", [LOSS, RSL(alpha=6.0, kappa=5.0)], ids=["even", "uneven"])
 def test_what_leaving_rows_carried_is_passed_on(loss):
     """The start is nearer than the others' dual vectors alone."""
@@ -455,6 +504,21 @@ def test_what_leaving_rows_carried_is_passed_on(loss):
     rows.restart(going_on(whole, stays, float("inf")))
     assert rows.rounds == 0
     assert (rows.point.value - optimum).norm() < 0.7 * (rows.exact.adjoint(dual[stays]) - optimum).norm()
+
+
+@pytest.mark.parametrize("loss", [LOSS, RSL(alpha=6.0, kappa=5.0)], ids=["even", "uneven"])
+def test_fewer_rows_weigh_more_each_whatever_the_others_carried(loss):
+    """A row of no weight carries nothing, and the mean without it is another one all the same."""
+    weights = torch.ones(N, dtype=torch.float64)
+    weights[3] = 0
+    whole = space(loss=loss, ridge=0.1, weights=RowWeights(by_sample=weights))
+    whole.run(1e-9)
+    rows, stays, _ = leaving([3], loss=loss, ridge=0.1)
+    at = going_on(whole, stays, float("inf"))
+    rows.restart(at)
+    started = rows.point.value
+    rows.restart(replace(at, distance=lambda moved: 1e-6))
+    assert (started - rows.point.value).norm() < 0.4 * (at.value - rows.point.value).norm()
 
 
 def test_a_norm_is_looked_at_now_and_then_whatever_its_estimate_says():

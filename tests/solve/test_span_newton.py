@@ -103,6 +103,27 @@ def test_it_begins_with_what_the_rows_that_left_carried():
     assert left_over(both.exact, begun.value) < 0.1 * left_over(both.exact, both.exact.adjoint(old.dual[stays]))
 
 
+@pytest.mark.parametrize("most", range(6, 12))
+def test_it_goes_on_for_no_more_passes_than_it_may(most):
+    old = SpanNewton(pair(1e-2)).solve(Goal(tolerance=1e-7))
+    stays = torch.arange(N) != 7
+    left = [RowSubset(rows(), torch.nonzero(stays)[:, 0].numpy())]
+    both = ProblemPair(*(replace(of, operator=of.operator.over(left)) for of in pair(1e-2)))
+    begun = SpanNewton(both).restart(Restart(rows(), old.value, old.dual, stays, lambda moved: 0.0), most)
+    assert begun.stats["passes"] <= most
+
+
+@pytest.mark.parametrize("times", [-30, -100])
+def test_it_comes_back_from_where_the_loss_is_all_but_flat(times):
+    """Newton's step is thousands of times too long there: 40 rows that lost half of them were called stalled."""
+    both = pair(1e-5)
+    old = SpanNewton(both).solve(Goal(tolerance=1e-7))
+    stays, enough = torch.ones(N, dtype=torch.bool), 1e-3 * old.value.norm().item()
+    found = SpanNewton(both).restart(Restart(rows(), old.value, times * old.dual, stays, lambda moved: enough), 1000)
+    assert found.converged
+    assert (found.value - old.value).norm() <= found.certificate.distance + old.certificate.distance
+
+
 def test_near_is_near():
     both = pair(1e-2)
     span = SpanNewton(both)

@@ -46,9 +46,11 @@ class Kernels(NamedTuple):
         """The head's input."""
         return self.columns[:, self.m :]
 
-    def between(self, rows: int) -> tuple[Tensor, Tensor]:
-        """The head's part and κ [rows,N − rows] of the first ``rows`` with the others."""
-        return self.head[:rows] @ self.head[rows:].T, self.body[:rows] @ self.body[rows:].T
+    def across(self, rows: int, of_head: Tensor, of_body: Tensor) -> Tensor:
+        """The head's part and κ [rows,N − rows] of the first ``rows`` with the others, each times its [N − rows,K] and
+        added up. The others may be as many: neither is written out."""
+        head = self.head[:rows] @ (self.head[rows:].T @ of_head)
+        return head + self.body[:rows] @ (self.body[rows:].T @ of_body)
 
     def first(self, rows: int) -> Kernels:
         """Those of the first ``rows``."""

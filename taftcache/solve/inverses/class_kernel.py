@@ -120,9 +120,13 @@ class _Spectrum(NamedTuple):
         beyond = torch.zeros_like(self.beyond) if self.whole else 1 / (self.beyond + shift)
         return _Inverse(inverses.to(dtype), of_head, beyond.to(dtype), [])
 
-    def diagonals(self, inverse: _Inverse, basis: Tensor) -> tuple[Tensor, Tensor]:
-        """The diagonals of an ``inverse``, and of its square, in the classes' eigenbasis, [n,K] each, for some of the
-        ``rows``: ``basis`` [n,r]."""
+    def of_some(self, places: Tensor) -> _Spectrum:
+        """With some of the rows alone."""
+        return self._replace(rows=self.rows[places])
+
+    def diagonals(self, inverse: _Inverse) -> tuple[Tensor, Tensor]:
+        """The diagonals of an ``inverse``, and of its square, in the classes' eigenbasis, [N,K] each."""
+        basis = self.rows
         outside = (1 - basis.square().sum(1)).clamp_min(0)  # of a row, beyond the basis
         head, diagonal, square = self.head.to(basis), [], []
         for k, fast in enumerate(inverse.fast):
@@ -147,10 +151,10 @@ class ClassKernel:
     Args:
         problem: quadratic, with a diagonal D.
         scale: √(D/N) [N,K], of the rows J̃ = scale ⊙ J.
-        found: what ``kernels`` found, where that pass was made already; rows behind the problem's are those that have
-            left, for ``without``.
+        found: what ``kernels`` found, where that pass was made already.
         part: of twice that root mean square, what τ has beyond λ; by default min(1, 2N·K/P)⁴.
         sampled: rows [n] whose ``moves`` will be asked for.
+        carried: α₀ [N'−N,K] of rows that have left, for ``without``; ``found`` has them behind the problem's.
     """
 
     def __init__(
@@ -160,6 +164,7 @@ class ClassKernel:
         found: Kernels | None = None,
         part: float | None = None,
         sampled: Tensor | None = None,
+        carried: Tensor | None = None,
     ) -> None:
         operator = problem.operator
         self.dtype = operator.dtype
@@ -170,16 +175,18 @@ class ClassKernel:
         rest = torch.where(row > 0, scale.double() / row, 1)
         self._rest = None if (rest - 1).abs().max() < 1e-6 else rest.to(operator.dtype)
         found = kernels([problem], metric) if found is None else found
-        self._crossing: tuple[Tensor, Tensor] | None = None
-        if len(found.labels) > operator.rows:
-            head, body = found.between(operator.rows)
-            self._crossing = row * head.double(), row * body.double()
+        self._lost: tuple[Tensor, float] | None = None
+        if carried is not None:
+            turned = carried.double() @ directions
+            of_head, of_body = turned.to(found.columns), (turned * self.omega).to(found.columns)
+            lost = row * found.across(operator.rows, of_head, of_body)
+            self._lost = lost.to(operator.dtype), len(carried) / operator.rows
             found = found.first(operator.rows)
         self._sampled = sampled
         self._fewer: _Spectrum | None = None
         if sampled is not None and operator.rows > found.columns.shape[1]:
-            fewer = _Spectrum.of(found.by_fewer(FEWER), row, self.omega, operator.dtype)
-            self._fewer = fewer._replace(rows=fewer.rows[sampled])
+            # All rows' are let go at once: those that follow are as large.
+            self._fewer = _Spectrum.of(found.by_fewer(FEWER), row, self.omega, operator.dtype).of_some(sampled)
         self._all = _Spectrum.of(found, row, self.omega, operator.dtype)
         del found
         self._moves: list[tuple[Tensor, Tensor]] = []
@@ -204,14 +211,14 @@ class ClassKernel:
         self.shift(problem.ridge)
 
     def without(self, dual: Tensor) -> Tensor:
-        """(K̂ + λI)⁻¹ K̃₁₀ a₀ [N,K], about what a gains when rows of dual vectors α₀ = ``dual`` [N'−N,K] leave.
+        """(K̂ + λI)⁻¹ (K̃₁₀a₀ + λ(N'/N − 1)a) [N,K], about what a = ``dual`` gains where rows left that ``carried`` α₀.
 
-        (K̃ + λI)a = b holds for the rows that stay with the term K̃₁₀ a₀ on its left before, and without it after.
+        Before, K̃a + K̃₁₀a₀ + λ(N'/N)a = b holds for the rows that stay, λ being that of a mean over all N'; after, that
+        of a mean over N, K̃a + λa = b.
         """
-        assert self._crossing is not None
-        head, body = self._crossing
-        turned = dual.double() @ self._directions.double()
-        across = (head @ turned + body @ (turned * self.omega)).to(self._all.rows)
+        assert self._lost is not None
+        lost, more = self._lost
+        across = lost + self._across(self._ridge * more * (dual if self._rest is None else dual / self._rest))
         return self._solve(self._invert(self._ridge), across, across.T @ self._all.rows).double()
 
     def moves(self, dual: Tensor) -> list[Tensor]:
@@ -221,10 +228,9 @@ class ClassKernel:
         """
         assert self._sampled is not None
         if not self._moves:
-            known = [(self._all, self._all.rows[self._sampled])]
-            known += [] if self._fewer is None else [(self._fewer, self._fewer.rows)]
-            for spectrum, basis in known:
-                own, square = spectrum.diagonals(spectrum.inverse(self._ridge * self._mean), basis)
+            known = [self._all.of_some(self._sampled), *([] if self._fewer is None else [self._fewer])]
+            for spectrum in known:
+                own, square = spectrum.diagonals(spectrum.inverse(self._ridge * self._mean))
                 self._moves.append((own, own - self._ridge * self._mean * square))
         weighed = dual[self._sampled].double()
         if self._rest is not None:
@@ -241,7 +247,7 @@ class ClassKernel:
         directions, inverse, found = self._directions.double(), self._all.inverse(self._ridge * self._mean), []
         rest = torch.ones_like(vector) if self._rest is None else self._rest.to(vector)
         for rows in torch.arange(len(vector), device=vector.device).split(BLOCK):
-            beyond = 1 / self._all.diagonals(inverse, self._all.rows[rows])[0] - self._ridge * self._mean
+            beyond = 1 / self._all.of_some(rows).diagonals(inverse)[0] - self._ridge * self._mean
             body = ((rest[rows] * vector[rows]) @ directions * beyond) @ directions.T
             found.append(rest[rows] * body + self._ridge * vector[rows])
         return torch.cat(found)

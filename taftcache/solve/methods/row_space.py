@@ -17,7 +17,8 @@ wrong in the round's J̃ᵀ. Float64 finds it beside the gradient, for the same 
 The next round begins at J̃ᵀa itself, with ρ + J̃e.
 
 A solve can go on from the dual vectors of an earlier one, and when rows have left since: the dual vectors of the others
-are then short of what those rows carried, about (K̂ + λI)⁻¹K̃₁₀ a₀ (``ClassKernel.without``).
+are then short of what those rows carried, and of a part of themselves, for the mean is over fewer
+(``ClassKernel.without``).
 """
 
 from __future__ import annotations
@@ -174,22 +175,23 @@ class RowSpace:
         return float(moves * (LANDMARKS / max(LANDMARKS, len(self.scale))) ** power)
 
     def look(self, value: Tensor, dual: Tensor) -> None:
-        """Take up Δw [P] and its dual vectors α [N,K] as they are: F, ∇F and ρ there, for one pass."""
+        """Take up Δw [P] and its dual vectors α [N,K] as they are: F, ∇F and ρ there, for a pass beyond ``begin``'s."""
         self.begin()
         self.point = self._at(value, self._from_dual(dual))
 
     def restart(self, at: Restart) -> Status:
         """Go on from other dual vectors until the certified distance ‖ρ‖/(2√λ) is ``at.distance``, or as above."""
-        dual = at.dual.to(self.exact.operator.device, torch.float64)
-        stays = at.stays.to(dual.device)
+        device = self.exact.operator.device
+        at = replace(at, dual=at.dual.to(device, torch.float64), stays=at.stays.to(device))
+        left = not at.stays.all()
         try:
-            self._gather(None if stays.all() else RowSubset(at.before, torch.nonzero(~stays)[:, 0].numpy(force=True)))
+            self._gather(at if left else None)
             assert self.kernel is not None
-            start = self._from_dual(dual[stays])
-            if not stays.all():
-                start += self.kernel.without(dual[~stays])
+            start = self._from_dual(at.dual[at.stays])
+            if left:
+                start += self.kernel.without(start)
             # Where rows have left a round follows in any case, and ends in float64.
-            self._stand(start, rough=not stays.all())
+            self._stand(start, rough=left)
         except KeyboardInterrupt:
             self.begin()
             return Status.interrupted
@@ -204,7 +206,7 @@ class RowSpace:
         return self._rounds(far, lambda: at.enough(self.point.value), near)
 
     def _stand(self, start: Tensor, *, rough: bool) -> None:
-        """Take up a = ``start`` [N,K], for one pass."""
+        """Take up a = ``start`` [N,K], for a pass in the precision of the products, or two in float64."""
         if rough:
             assert self.kernel is not None
             problem, operator = self.inner, self.inner.operator
@@ -222,7 +224,7 @@ class RowSpace:
             self.gradient_at_zero = sqrt(self.kernel.apply(at_zero)[1])
             self.passes += 1
         else:
-            self.point = self._at(self.exact.adjoint(self.scale * start), start)
+            self.point = self._seen(start)
         self.history = [(self.passes, self.point.objective)]
         self._correction = torch.zeros_like(start)
 
@@ -231,12 +233,13 @@ class RowSpace:
 
         What the round adds is J̃ᵀc, of which K̃c is what ρ has lost, less λc. J̃ᵀc's inner product with what was there
         takes J̃ of both ends of that; of the old end the rows' own optimality, λα = −(ωD/N)(z − target), gives it.
+        Where the old solve was loose, ω is another ("balanced") or λ is as small as rounding, it is wrong: a round then
+        ends early or late, and the point that it leads to is measured (``Restart.enough``).
         """
         begun, ridge = self.point, self.exact.ridge
         base = begun.value if begun.apart is None else begun.value - begun.apart
         square = (base - at.value.to(base)).square().sum().item()
-        stays = at.stays.to(base.device)
-        before = self._from_dual(at.dual.to(base)[stays]) * (len(stays) / int(stays.sum()))
+        before = self._from_dual(at.dual[at.stays]) * (len(at.stays) / self.exact.operator.rows)
         across = ridge * (before - begun.dual) - begun.residual
 
         def moved(residual: Tensor) -> float:
@@ -250,19 +253,23 @@ class RowSpace:
         """a [N,K] of α."""
         return torch.where(self.scale > 0, dual.to(self.scale) / self.scale, 0)
 
-    def _gather(self, gone: RowSource | None = None) -> None:
+    def _gather(self, at: Restart | None = None) -> None:
         """The preconditioner, for a pass or two, in the precision of the products as it is now; with rows that left."""
         inner, operator = self.inner, self.inner.operator
         if self.kernel is not None and self.kernel.dtype == operator.dtype:
             return
-        problems = [inner] if gone is None else [inner, replace(inner, operator=operator.over([gone]))]
+        problems, carried = [inner], None
+        if at is not None:
+            gone = RowSubset(at.before, torch.nonzero(~at.stays)[:, 0].numpy(force=True))
+            problems.append(replace(inner, operator=operator.over([gone])))
+            carried = at.dual[~at.stays]
         found = kernels(problems, class_metric(inner))
         if not self.history:
             labels = found.labels[: operator.rows]
             like = torch.empty(0, dtype=torch.float64, device=labels.device)
             self.scale = self.exact.diagonal(labels, like).sqrt()
         sampled = sample_rows(self.scale).to(self.scale.device)
-        self.kernel = ClassKernel(inner, self.scale.to(operator.dtype), found, sampled=sampled)
+        self.kernel = ClassKernel(inner, self.scale.to(operator.dtype), found, sampled=sampled, carried=carried)
         self.passes += self.kernel.passes
 
     def _rounds(
@@ -329,8 +336,7 @@ class RowSpace:
     def solution(self, status: Status) -> Solution:
         """What was reached, with its certificate."""
         if self.point.rough:
-            dual = self.point.dual
-            self.point = self._at(self.exact.adjoint(self.scale * dual), dual)
+            self.point = self._seen(self.point.dual)
         at = self.point
         assert self._at_zero is not None
         assert at.gradient is not None
@@ -341,6 +347,11 @@ class RowSpace:
         gradients, dual = (self._at_zero, at.gradient), self.scale * at.dual
         residual = 2 * sqrt(self.exact.ridge) * self._distance(at)
         return reached(self.exact, at.value, at.objective, gradients, status, stats, residual=residual, dual=dual)
+
+    def _seen(self, dual: Tensor) -> RowPoint:
+        """What float64 has at a = ``dual`` [N,K], for two passes."""
+        self.passes += 1
+        return self._at(self.exact.adjoint(self.scale * dual), dual)
 
     def _at(self, value: Tensor, dual: Tensor, *, rough: bool = False) -> RowPoint:
         """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw ≈ J̃ᵀa with logits z, in one pass."""
@@ -400,8 +411,8 @@ class RowSpace:
             residual.view(-1).sub_(y + ridge * z, alpha=step)
             # The direction has unit length in F's metric, so F has fallen by half the square of the step.
             self.history.append((self.passes, self.history[-1][1] - 0.5 * step * step))
-            if self._on_pass is not None:
-                self._on_pass(self.passes, energy**0.5 / self.gradient_at_zero)
+            if self._on_pass is not None:  # where Δw = 0 is the optimum itself a solve may have begun elsewhere
+                self._on_pass(self.passes, energy**0.5 / self.gradient_at_zero if self.gradient_at_zero else inf)
 
 
 def fitted(problem: Problem, value: Tensor, *beside: RowSum) -> tuple[float, Tensor, Tensor, Tensor, list[Tensor]]:

@@ -117,7 +117,7 @@ class SpanNewton:
 
     def restart(self, at: Restart, max_passes: int) -> Solution:
         """From the dual vectors of the rows that stay, until the certified distance ‖∇F‖/λ is ``at.distance``."""
-        last = self.passes + max_passes
+        last = self._told + max_passes
         dual, stays = at.dual.to(self._base), at.stays.to(self._base.device)
         self._dual = dual[stays]
         try:
@@ -289,7 +289,8 @@ class SpanNewton:
         dual, change = (part.view_as(self._dual).to(self._dual) for part in (dual, change))
         blur = 1e-15 * abs(self._objective)  # close to the optimum F no longer resolves the fall
         size = 1.0
-        while size > 1e-3:
+        # Where F is all but flat Newton's step is thousands of times too long: it promises to fall by more than F.
+        while size > 1e-3 or size * slope > 1e-3 * abs(self._objective):
             there = self._dual + size * dual, self._change + size * change
             value = self._value(*there)
             if value <= self._objective - ARMIJO * size * slope + blur:
