@@ -150,5 +150,7 @@ def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress) -> Warm | None
 def _described(exact: Component, rows: _Remaining, sums: _Sums, passes: int) -> Component:
     """A warm exact model, which says so and counts all of its passes."""
     exact.meta["stats"] = {**exact.meta["stats"], "passes": passes}
-    describe_exact(exact, rows.settings, rows.shards, sums.mean, sums.digests, start=EXACT)
+    settings, shards = rows.settings, rows.shards
+    warm = exact.dual is not None or settings.takes_start(shards, settings.train)
+    describe_exact(exact, settings, shards, sums.mean, sums.digests, start=EXACT if warm else "zero")
     return exact
