@@ -231,7 +231,8 @@ def certify(
     certificate, passes = proven.certificate, max(BRACKET_PASSES, goal.proof_passes)
     assert solution.gradients is not None
     least, most = bracket(exact, solution.gradients[1], inverse, passes, certificate.rounding)
-    stats = {**proven.stats, "energy_at_least": least}
+    counts = {name: proven.stats[name] + passes for name in ("passes", "proof_passes")}
+    stats = {**proven.stats, **counts, "energy_at_least": least}
     return replace(proven, certificate=replace(certificate, tightened=most), stats=stats)
 
 
