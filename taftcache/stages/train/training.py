@@ -17,7 +17,7 @@ from taftcache.names import HEAD, component_of, counted
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.executor import Executor, Job
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, Silent, numbered
 from taftcache.stages.train.checks import check_coefficients, check_kept, imported, orphans
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import (
@@ -159,14 +159,10 @@ def _solved(
 ) -> Iterator[tuple[Job, Component]]:
     """Each job with its component, as they are solved: here one after the other, or by workers."""
     if cluster is None:
-        for job in jobs:
-            name, sources, mode = job
-            yield (
-                job,
-                solve_component(
-                    settings, sources, mode, progress, label=name, options=SolveOptions(interrupted="keep")
-                ),
-            )
+        options = SolveOptions(interrupted="keep")
+        for job, label in zip(jobs, numbered([name for name, _, _ in jobs]), strict=True):
+            _, sources, mode = job
+            yield job, solve_component(settings, sources, mode, progress, label=label, options=options)
     else:
         with progress.task(f"solve on {counted(len(cluster.workers()), 'worker')}", len(jobs)) as task:
             yield from cluster.components(store, settings.recipe, settings.base, jobs, keys, task)
