@@ -16,6 +16,7 @@ import torch
 from timm.data.config import resolve_model_data_config
 from torch import nn
 
+from taftcache.backbone.build import build, check_sizes
 from taftcache.backbone.device import resolve_device
 from taftcache.backbone.files import file_digest, weights_file, weights_folder, weights_kind
 from taftcache.backbone.fit import load_into
@@ -69,9 +70,13 @@ def load_backbone(
     else:
         name = spec.model
     try:
+        options = spec.model_args if kind not in ("bundled", "folder") else _folder_args(weights_folder(spec), spec)
+        check_sizes(name, options)
         known = ":" in name or timm.models.is_model_pretrained(name)
         with asked_once() if kind == "pretrained" and known else nullcontext():
-            model: Any = timm.create_model(name, pretrained=kind == "pretrained", **spec.model_args)
+            model = build(name, spec.model_args, file=path, pretrained=kind == "pretrained")
+    except BackboneError:
+        raise
     except Exception as error:  # timm, the hub client and the model's constructor raise whatever they like
         raise not_built(name, spec.model_args, error, pretrained=kind == "pretrained") from error
     architecture = str(model.pretrained_cfg.get("architecture") or spec.model)
@@ -82,7 +87,6 @@ def load_backbone(
             do="leave model out, or correct it",
         )
     done = {} if path is None else load_into(model, path)
-    options = spec.model_args if kind not in ("bundled", "folder") else _folder_args(weights_folder(spec), spec)
     digest = None if path is None else file_digest(path)
     label = spec.model or architecture
     made = wrap_model(

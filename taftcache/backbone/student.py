@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import timm
 import torch
 from torch import Tensor, nn
 
+from taftcache.backbone.build import build
 from taftcache.backbone.device import float64_device
 from taftcache.backbone.model import Backbone, load_backbone, not_built, wrap_model
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
@@ -63,7 +63,9 @@ def build_student(
         torch.manual_seed(seed)
         if weights == RANDOM:
             try:
-                made: Any = timm.create_model(model or "", pretrained=False, **model_args)
+                made = build(model or "", model_args)
+            except BackboneError:
+                raise
             except Exception as error:  # timm and the model's constructor raise whatever they like
                 raise not_built(str(model), model_args, error) from error
             backbone = wrap_model(made, str(model), preprocess, "cpu", model_args=model_args, weights=RANDOM)

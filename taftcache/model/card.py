@@ -6,13 +6,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from taftcache.backbone.model import Backbone
 from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.model.predictor import TangentModel
 from taftcache.names import counted, epsilon_text
+
+if TYPE_CHECKING:  # timm, which who names a model's score does not need
+    from taftcache.backbone.model import Backbone
+    from taftcache.model.predictor import TangentModel
 
 HERE = 'open_model(".")'  # in the snippet; a copy on a hub says where it is
 TIMM_HERE = "local-dir:."

@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from taftcache.backbone.cut.architecture import tail_module
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
@@ -155,6 +154,8 @@ def read_base(
     module = None
     if config.path == "functional" and config.rows != "feature":
         check_architecture(store, consent)
+        from taftcache.backbone.cut.architecture import tail_module  # late: timm, which no other tail needs
+
         module = tail_module(store.identity, config, state)
     return make_base(state, config, classes or len(store.classes), spec, module)
 

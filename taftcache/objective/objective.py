@@ -10,7 +10,7 @@ from taftcache.objective.loss import Loss
 from taftcache.objective.weights import RowWeights
 from taftcache.tangent.spec import Train
 
-MOST = 1e30  # λ and R: float32 still holds λ, and float64 R²
+MOST = 1e30  # λ and R, and 1/R: float32 still holds λ and a ball's multiplier, which grows like 1/R, and float64 R²
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,11 @@ class Objective:
         """Raise SolveError where F has no minimiser that one could name, or numbers that float32 does not hold."""
         if isinstance(self.loss, str | type):
             raise SolveError("the loss is no object with a value and derivatives", got=repr(self.loss), do="RSL()")
-        for name, value in (("ridge", self.ridge), ("radius", 1.0 if self.radius is None else self.radius)):
-            if not (isinstance(value, Real) and 0 <= value <= MOST):
-                raise SolveError(f"{name} must be a number from 0 to {MOST:g}", got=repr(value), do="1e-3, say")
-        if self.radius == 0 or (self.ridge == 0 and self.radius is None):
+        radius = 1.0 if self.radius is None else self.radius
+        for name, value, least in (("ridge", self.ridge, 0.0), ("radius", radius, 1 / MOST)):
+            if not (isinstance(value, Real) and least <= value <= MOST):
+                raise SolveError(f"{name} must be a number from {least:g} to {MOST:g}", got=repr(value), do="1e-3, say")
+        if self.ridge == 0 and self.radius is None:
             raise SolveError(
                 "a solve needs a ridge above 0, or none and a radius above 0",
                 got=f"ridge {self.ridge}, radius {self.radius}",

@@ -178,6 +178,7 @@ def minimise_in_balls(
     """
     if not radii or radii[0] <= 0 or any(b <= a for a, b in pairwise(radii)):
         raise SolveError("the radii do not increase from above 0", got=f"{list(radii)}", do="sort them, each once")
+    replace(objective, radius=radii[-1]).check()
     problems = _Problems(base, sources, replace(objective, radius=radii[0]), arithmetic)
     found = _in_balls(problems, "auto", radii, goal, on_pass)
     for _ in radii:
@@ -230,7 +231,8 @@ def certify(
     certificate, passes = proven.certificate, max(BRACKET_PASSES, goal.proof_passes)
     assert solution.gradients is not None
     least, most = bracket(exact, solution.gradients[1], inverse, passes, certificate.rounding)
-    stats = {**proven.stats, "energy_at_least": least}
+    counts = {name: proven.stats[name] + passes for name in ("passes", "proof_passes")}
+    stats = {**proven.stats, **counts, "energy_at_least": least}
     return replace(proven, certificate=replace(certificate, tightened=most), stats=stats)
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from taftcache.backbone.engine import Engine
-from taftcache.backbone.sources.base import Source
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import Component
@@ -19,6 +17,10 @@ from taftcache.stages.progress import Task
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
+
+if TYPE_CHECKING:  # timm, which who solves does not need
+    from taftcache.backbone.engine import Engine
+    from taftcache.backbone.sources.base import Source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -47,3 +47,8 @@ class Silent:
 
     def note(self, text: str) -> None:
         """Ignored."""
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """The names of one task after the other, each with which of them it is: ``components/017 (18 of 65)``."""
+    return [f"{name} ({k} of {len(names)})" for k, name in enumerate(names, 1)] if len(names) > 1 else [*names]

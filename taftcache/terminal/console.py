@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from threading import Event, Lock, Thread
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -51,6 +52,7 @@ OUT = _Console()
 ERR = _Console(stderr=True)
 _LONGEST = 1_000_000  # characters of a line in a file or pipe
 SOON, LONG = 2.0, 20.0  # seconds after which a log says that a task is under way, and that it has ended
+BEAT = 5.0  # seconds between two looks at a task that tells nothing
 QUIET = 60.0  # seconds after which a log that said nothing says how far the task is
 
 
@@ -122,7 +124,7 @@ class _Display:
 
 class _Log(Silent):
     """For a file or pipe: a line on stderr once the first task of a kind is under way, one a minute on how far the
-    present task is, and one when a long task ends.
+    present task is, whether it tells anything or not, and one when a long task ends.
 
     What is done at once has no line, so that a script's stderr has errors alone.
     """
@@ -130,24 +132,49 @@ class _Log(Silent):
     def __init__(self) -> None:
         self._kinds: set[str] = set()
         self._said = time.monotonic()
+        self._under_way: list[_Logged] = []
+        self._one_at_a_time = Lock()
 
     @contextmanager
     def task(self, name: str, total: int | None) -> Iterator[_Logged]:
         task = _Logged(self, name, total)
         self.look(task)
-        yield task
+        self._under_way.append(task)
+        try:
+            yield task
+        finally:
+            self._under_way.remove(task)
         took = time.monotonic() - task.begin
         if took >= LONG:
             self._line(f"{name}: {took:.0f} s")
 
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look at the present task every few seconds, for there are tasks that tell nothing."""
+        ended = Event()
+
+        def look() -> None:
+            while not ended.wait(BEAT):
+                for task in self._under_way[-1:]:
+                    self.look(task)
+
+        thread = Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
     def look(self, task: _Logged) -> None:
         """A line on ``task``, which is still under way, if it is time for one."""
-        now, kind = time.monotonic(), task.name.partition(" ")[0]
-        if kind not in self._kinds and now - task.begin >= SOON:
-            self._kinds.add(kind)
-            self._line(f"{task.name} …")
-        elif now - self._said >= QUIET:
-            self._line(f"{task.name}: {far}" if (far := task.far()) else f"{task.name} …")
+        with self._one_at_a_time:
+            now, kind = time.monotonic(), task.name.partition(" ")[0]
+            if kind not in self._kinds and now - task.begin >= SOON:
+                self._kinds.add(kind)
+                self._line(f"{task.name} …")
+            elif now - self._said >= QUIET:
+                self._line(f"{task.name}: {far}" if (far := task.far()) else f"{task.name} …")
 
     def _line(self, text: str) -> None:
         self._said = time.monotonic()
@@ -185,7 +212,9 @@ def bars(silent: bool = False) -> Iterator[Progress]:
         yield Silent()
         return
     if not ERR.is_terminal:
-        yield _Log()
+        log = _Log()
+        with log.looking():
+            yield log
         return
     # late: only a terminal that shows bars needs them
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn

@@ -15,11 +15,13 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
+from taftcache.backbone.cut.architecture import tail_module
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import float64_device, resolve_device
 from taftcache.backbone.files import BUNDLED, expand_path, file_digest, weights_file
 from taftcache.backbone.model import in_precision, load_backbone, weights_digest, wrap_model
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.backbone.student import build_student
 from taftcache.errors import BackboneError, RecipeError, SolveError
 from taftcache.recipe import parse_recipe, recipe_values
 from taftcache.solve.settings import Arithmetic
@@ -144,6 +146,34 @@ def test_a_folder_in_timms_layout(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(BackboneError, match=r"without model\.safetensors"):
         load_backbone(spec)
+
+
+def test_a_folder_that_asks_for_more_than_its_weights_hold_is_refused_as_it_grows(tmp_path, monkeypatch):
+    """A million blocks took gigabytes and minutes before their weights were found missing."""
+    from timm.models import save_for_hf
+
+    save_for_hf(timm.create_model("vit_tiny_patch16_224", **SMALL), tmp_path, model_args=SMALL, safe_serialization=True)
+    described = json.loads((tmp_path / "config.json").read_text())
+    monkeypatch.setattr("taftcache.backbone.build.BEYOND", 0)
+    for wrong, words in (
+        ({"depth": 10**6, "embed_dim": 3}, "is too large for its weights"),
+        ({"embed_dim": 480}, "is too large for its weights"),
+        ({"depth": 10**9}, "10{9} among its arguments"),
+        ({"depth": [2, 10**9]}, "10{9} among its arguments"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**described, "model_args": {**SMALL, **wrong}}))
+        with pytest.raises(BackboneError, match=words):
+            load_backbone(BackboneSpec(weights=str(tmp_path)))
+
+
+def test_a_model_of_a_million_blocks_is_refused_without_a_file_too():
+    options = {**SMALL, "depth": 10**6, "embed_dim": 3}
+    with pytest.raises(BackboneError, match="too large") as caught:
+        build_student("vit_tiny_patch16_224", "random", options, PreprocessSpec(), 2, 0)
+    assert "10001 parameters" in caught.value.got
+    identity = {"backbone": {"model": "vit_tiny_patch16_224", "model_args": options}, "preprocess": {"input_size": [3]}}
+    with pytest.raises(BackboneError, match="too large"):
+        tail_module(identity, None, {})
 
 
 def test_the_bundled_backbone():

@@ -15,7 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 
 Fault = Callable[[str, str, int], str | None]
-"""(method, path, how many came before) -> "503", "drop" (half an answer), "lost" (done and not answered) or None."""
+"""(method, path, how many came before) -> "503", "drop" (half an answer), "lost" (done and not answered),
+"hang" (neither, until the client hangs up) or None."""
 
 
 def free_port() -> int:
@@ -84,6 +85,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(503)
             self.send_header("Content-Length", "0")
             self.end_headers()
+            return
+        if what == "hang":
+            self.connection.recv(1)
+            self.close_connection = True
             return
         onward = http.client.HTTPConnection("127.0.0.1", proxy.to, timeout=60)
         onward.request(self.command, self.path, body, dict(self.headers))

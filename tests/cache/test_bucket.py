@@ -391,6 +391,37 @@ def test_a_service_that_is_gone(address, proxy, monkeypatch) -> None:
         assert store.verify() == []
 
 
+def test_an_answer_that_hangs_is_asked_for_again_and_a_slow_write_is_waited_for(address, proxy, monkeypatch) -> None:
+    """A read waited for five minutes in silence, and then was not asked for again."""
+    from datetime import timedelta
+
+    from taftcache.cache.place import bucket
+
+    make(address)
+    monkeypatch.setattr(bucket, "READS", {"read_timeout": timedelta(seconds=0.5)})
+    hung = set()
+
+    def once(method: str, path: str, before: int) -> str | None:
+        new = method == "GET" and path not in hung
+        hung.add(path)
+        return "hang" if new and path.endswith("manifest.json") else None
+
+    proxy.fault = once
+    read(address)
+    assert proxy.hurt == ["hang"]
+    with FeatureStore(address, mode="a") as store:
+        proxy.fault = lambda method, path, before: time.sleep(1) if method == "PUT" else None
+        with store.transaction() as change:
+            change.put("components/001", b"slow")
+    brief(monkeypatch)
+    proxy.fault = lambda method, path, before: "hang"
+    with pytest.raises(StoreUnreachable, match="the object store does not answer"):
+        FeatureStore(address)
+    proxy.fault = no_fault
+    with FeatureStore(address) as store:
+        assert store.read_object("components/001") == b"slow"
+
+
 def test_damage_in_a_bucket_is_found(address) -> None:
     make(address)
     root, desk = open_home(address)

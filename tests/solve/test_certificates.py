@@ -9,6 +9,7 @@ import torch
 
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.objective import Objective
+from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.methods.conjugate import pcg
 from taftcache.solve.minimise import certify
@@ -129,5 +130,10 @@ def test_a_certificate_is_proven_again(way, monkeypatch):
         whole = dense(loss=loss, ridge=1e-2)
         step = solution.value - whole.solution
         energy = (step @ whole.H @ step).sqrt().item()
+        products = []
+        hessian = Problem.hessian
+        monkeypatch.setattr(Problem, "hessian", lambda *given: products.append(1) or hessian(*given))
         without = certify(base, sources, objective, solution.value, goal=goal)
+        assert without.stats["passes"] == again.stats["passes"] + len(products)
+        assert without.stats["proof_passes"] == 2 + len(products)
         assert 0.5 * energy <= without.stats["energy_at_least"] <= energy <= without.certificate.energy <= 2 * energy

@@ -128,6 +128,14 @@ def test_projected_gradients_agree(loss, method):
     assert (solution.value - x).norm() <= 0.05 * radius
 
 
+@pytest.mark.parametrize("loss", [LOSS, CrossEntropy()])
+@pytest.mark.parametrize("train", ["full", "head"])
+def test_the_smallest_ball_that_is_accepted_is_solved(loss, train):
+    solution = solve(loss, ridge=0.0, radius=1e-30, train=train)
+    assert solution.converged
+    assert solution.value.norm().item() == pytest.approx(1e-30, rel=1e-9)
+
+
 def test_acceleration_takes_fewer_passes():
     options = {"ridge": 1e-2, "tolerance": 1e-3, "max_passes": 20_000}
     plain, fast = (solve(method=method, **options).stats["passes"] for method in ("projected", "accelerated"))

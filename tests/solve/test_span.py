@@ -154,6 +154,12 @@ def test_radii_that_do_not_increase_are_refused(radii):
         solved(radii)
 
 
+@pytest.mark.parametrize("radii", [[1e-300, 1.0], [1.0, 1e300]])
+def test_radii_whose_numbers_do_not_fit_are_refused(radii):
+    with pytest.raises(SolveError, match="radius must be a number from 1e-30 to 1e"):
+        solved(radii)
+
+
 @pytest.mark.parametrize(
     ("loss", "train"), [(LOSS, "full"), (LOSS, "head"), pytest.param(CrossEntropy(), "full", marks=pytest.mark.full)]
 )

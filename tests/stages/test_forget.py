@@ -236,7 +236,7 @@ def test_failure_in_the_middle_leaves_the_store_as_it_was(store, monkeypatch, er
     from taftcache.stages.forget import remaking
 
     def failing(*args, label: str, **options):
-        if label == at:
+        if label.startswith(at):
             raise error
         return solve(*args, label=label, **options)
 

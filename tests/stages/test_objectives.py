@@ -10,10 +10,12 @@ import taftcache
 from taftcache.baselines.tangent_training import PRESETS
 from taftcache.errors import RecipeError
 from taftcache.model.component import read_base, read_component
-from taftcache.names import EXACT
+from taftcache.names import EXACT, MEAN
 from taftcache.recipe import parse_recipe
+from taftcache.solve.minimise import minimise
 from taftcache.solve.solution import Status
 from taftcache.stages.look.inspection import inspect_shard
+from taftcache.stages.train import solving
 from taftcache.terminal.inspection import show_inspect, show_shard
 from tests.stages.making import open_store, recipe, values
 
@@ -81,6 +83,38 @@ def test_the_exact_model_of_cross_entropy_begins_at_zero_and_goes_on_from_dual_v
     if mode == "resolve":
         assert after["stats"]["passes"] < 0.7 * before["stats"]["passes"]
     assert taftcache.audit(store).findings == []
+
+
+STARTS = {
+    "closed form": ({"tangent": {"train": "head"}}, "zero"),
+    "ball": ({"objective": {"radius": 0.5}}, "zero"),
+    "schedule": ({"solver": {"method": "adamw"}}, "zero"),
+    "conjugate": ({"solver": {"method": "conjugate"}}, MEAN),
+    "projected ball": (
+        {"objective": {"radius": 0.5}, "solver": {"method": "projected", "tolerance": 0.1, "max_passes": 20}},
+        MEAN,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", STARTS)
+def test_the_exact_model_says_where_its_solve_began(store, way, monkeypatch):
+    given, start = STARTS[way]
+    begun = []
+    monkeypatch.setattr(
+        solving, "minimise", lambda *args, **more: begun.append(more["start"]) or minimise(*args, **more)
+    )
+    with open_store(store) as opened:
+        asked = recipe(store, compose={"mode": "exact"}, **given)
+        taftcache.train(opened, asked)
+        begun.clear()
+        taftcache.compose(opened, asked)
+        exact = read_component(opened, EXACT, read_base(opened, asked.tangent)).meta
+        assert exact["start"] == start
+        assert [one is None for one in begun] == ([] if way == "schedule" else [start == "zero"])
+        if way == "closed form":  # which goes on from nothing either
+            taftcache.forget(opened, opened.sample_ids()[:1], mode="resolve")
+            assert opened.objects()[EXACT].meta["start"] == "zero"
 
 
 def test_a_radius_is_chosen_recorded_and_audited(store, capsys):

@@ -6,17 +6,21 @@ import ast
 import io
 import shlex
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
+import taftcache
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cli import main
 from taftcache.names import counted
+from taftcache.stages.progress import Silent
 from taftcache.terminal import console
-from tests.stages.making import toml
+from tests.stages.making import open_store, recipe, toml
 
 # ESC with a colour, BEL, CR, backspace, a C1 control, a title, a link, right-to-left override, DEL, markup and emoji
 EVIL = "\nFORGED line"
@@ -171,6 +175,54 @@ def test_a_log_says_how_far_a_long_task_is(monkeypatch):
         "extract 000: 3,880 of 5,000, 9 a second",
         "extract 000: 250 s",
         "solve 024 …",
+    ]
+
+
+def test_a_log_says_that_a_task_is_under_way_that_tells_nothing(monkeypatch):
+    """A certificate of a million rows takes minutes, in which a file or pipe got no line."""
+    stream = io.StringIO()
+    made = console._Console(stderr=True)
+    made.file = stream
+    monkeypatch.setattr(console, "ERR", made)
+    for name, seconds in (("BEAT", 0.01), ("SOON", 0.0), ("QUIET", 0.0)):
+        monkeypatch.setattr(console, name, seconds)
+    running = threading.active_count()
+    with console.bars() as progress, progress.task("certify models/exact", None):
+        for _ in range(2000):
+            if stream.getvalue().count("\n") > 2:
+                break
+            time.sleep(0.01)
+    assert {line.partition(" ")[2] for line in stream.getvalue().splitlines()} == {"certify models/exact …"}
+    assert stream.getvalue().count("\n") > 2
+    assert threading.active_count() == running
+
+
+class Named(Silent):
+    """Keeps the names of tasks."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def task(self, name, total):
+        self.names.append(name)
+        return super().task(name, total)
+
+
+def test_a_task_of_several_says_which_of_how_many_it_is(store):
+    trained, forgot, audited = Named(), Named(), Named()
+    with open_store(store) as opened:
+        taftcache.train(opened, recipe(store, objective={"ridge": 1e-2}), progress=trained)
+        taftcache.compose(opened)
+        taftcache.forget(opened, opened.shard("001").sample_ids[:1], progress=forgot)
+    taftcache.audit(store, progress=audited)
+    assert trained.names == ["solve 000 (1 of 3)", "solve 001 (2 of 3)", "solve head (3 of 3)"]
+    solved = [name for name in forgot.names if name.startswith("solve")]
+    assert solved == ["solve 001 (1 of 2)", "solve head (2 of 2)", "solve exact"][: len(solved)]
+    assert len(solved) >= 2
+    certified = [name for name in audited.names if name.startswith("certify components")]
+    assert [name.rpartition(" of ")[0] for name in certified] == [
+        "certify components/000 (1",
+        "certify components/001 (2",
     ]
 
 

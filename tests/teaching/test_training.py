@@ -356,6 +356,18 @@ def test_the_report_says_all_it_was_asked_for(teachers, tmp_path):
     assert teach(recipe).trained == 0
 
 
+@pytest.mark.parametrize("held_out", [0.2, 0.5])
+def test_a_share_that_the_stores_do_not_hold_out_has_a_note(teachers, tmp_path, held_out):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, train={"epochs": 1})
+    recipe = msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, held_out=held_out))
+    with FeatureStore(teachers["wide"]) as store:
+        rows = store.held_out.rows
+    note = f"data.held_out = 0.5 has no effect: the teachers' stores hold out {rows} of 120 images"
+    notes = [said.partition(",")[0] for said in teach(recipe).notes]
+    assert notes == ([note] if held_out == 0.5 else [])
+    assert (note in (tmp_path / "report.md").read_text()) == (held_out == 0.5)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -142,6 +142,17 @@ def test_light_modules_load_no_heavy_library():
     assert run_python("-c", code, *modules).stdout.splitlines() == modules
 
 
+def test_what_solves_and_forgets_loads_no_timm():
+    """timm and torchvision take as long to start as torch."""
+    code = (
+        "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
+        "    print(name, *{'timm', 'torchvision', 'zarr', 'h5py', 'sklearn'} & set(sys.modules))"
+    )
+    rooms = ("train.training", "train.composing", "look.evaluation", "forget.forgetting")
+    modules = [f"taftcache.stages.{name}" for name in rooms]
+    assert run_python("-c", code, *modules).stdout.splitlines() == modules
+
+
 def test_help_loads_no_torch():
     code = (
         "import sys\nfrom taftcache.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit as end:\n"

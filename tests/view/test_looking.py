@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections import Counter
 
 import pytest
 
 import taftcache
+from taftcache.view.bundle import bundle
 from tests.view.test_browser import PLACES
+from tests.view.test_bundle import ASSETS
 
 pytestmark = pytest.mark.slow
 
@@ -139,6 +143,20 @@ def test_the_lists_of_what_may_be_wrong(browse, server, atlas):
     page.tab.click("text=Show them on the map")
     page.tab.wait_for_selector(f"#list tbody tr >> text={near[1].sample}")
     assert page.tab.get_attribute("#chosen", "data-count") == "1"
+
+
+def test_a_table_that_is_saved_has_no_text_that_a_spreadsheet_computes(opened):
+    """An id may be =HYPERLINK(…) and whatever a stranger likes; a number below zero stays one."""
+    texts = ["=1+1", "+1", "-1", "@a", '=a("b", 1)', "a=1", "'=1", ""]
+    rows = json.dumps([[text, -1.5] for text in texts])
+    run = f'import {{ saveTable }} from "./files.js";\nsaveTable("t.csv", ["=t", "n"], {rows});\n'
+    code = bundle("run.js", lambda name: run if name == "run.js" else (ASSETS / name).read_text())
+    with opened.tab.expect_download() as saved:
+        opened.tab.evaluate(code)
+    with saved.value.path().open(newline="") as file:
+        title, *rows = csv.reader(file)
+    assert title == ["'=t", "n"]
+    assert rows == [[f"'{text}" if text[:1] in tuple("=+-@") else text, "-1.5"] for text in texts]
 
 
 @pytest.mark.full

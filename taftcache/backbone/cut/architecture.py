@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import timm
 from torch import Tensor, nn
 
+from taftcache.backbone.build import build
 from taftcache.backbone.cut.remainder import Remainder
 from taftcache.backbone.cut.trace import trace
 from taftcache.backbone.spec import check_options
@@ -33,7 +33,9 @@ def tail_module(identity: Mapping[str, Any], config: TailConfig, state: Mapping[
     check_options(options)
     image_shape = tuple(identity["preprocess"]["input_size"])
     try:
-        model: Any = timm.create_model(name, pretrained=False, **options)
+        model = build(name, options)
+    except BackboneError:
+        raise
     except Exception as error:  # timm and the model's constructor raise whatever they like
         raise BackboneError(
             "timm cannot build the model that made the store",

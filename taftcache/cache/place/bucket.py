@@ -23,6 +23,9 @@ RETRIES: Any = {
 }
 """Dropped connections and 5xx answers are asked again so often and for so long."""
 CLIENT: Any = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(minutes=5)}
+READS: Any = {"read_timeout": timedelta(seconds=30)}
+"""From one arrival of bytes to the next, so that an answer that hangs is asked for again. Not for what is put: there
+the time in which its own bytes leave counts too, and over a slow line they take as long."""
 _NO_BUCKET = "<Code>NoSuchBucket</Code>"
 _NO_CREDENTIALS = re.compile("Missing (AccessKey|SecretAccessKey)|/latest/(api/token|meta-data/)|//169.254.170.2/")
 """Half a pair of keys; or where the library, which has found none, asks for a role of this machine or container."""
@@ -64,10 +67,13 @@ class Bucket:
         self.path: Path = Url(f"s3:/{bucket}/{prefix}".rstrip("/"))
         self._api, self._bucket, self.opened = obstore, bucket, ""
         self._seen: dict[str, str | None] = {}  # files that may be swapped -> their version when last read
-        self._store: Any = self._ask(
-            "the bucket",
-            lambda: S3Store(bucket, prefix=prefix or None, retry_config=RETRIES, client_options=CLIENT | _plain_http()),
-        )
+        options = CLIENT | _plain_http()
+
+        def client(more: Any) -> Any:
+            return S3Store(bucket, prefix=prefix or None, retry_config=RETRIES, client_options=options | more)
+
+        self._store: Any = self._ask("the bucket", lambda: client(READS))
+        self._writing: Any = client({})
 
     def close(self) -> None:
         """Nothing is held."""
@@ -123,7 +129,7 @@ class Bucket:
     def put(self, name: str, data: Any, *, mode: int | None = None) -> None:
         """Put the object ``name``: as a whole, and durable once the service has said so. Objects have no ``mode``."""
         raw = memoryview(data).cast("B")
-        self._ask(name, lambda: self._api.put(self._store, _checked(name), raw), writes=True)
+        self._ask(name, lambda: self._api.put(self._writing, _checked(name), raw), writes=True)
 
     def place(self, staging: Folder, staged: str, name: str) -> None:
         """Upload the file or folder ``staged`` of the staging folder, where it stays until its commit is through."""
@@ -140,7 +146,7 @@ class Bucket:
         seen = self._seen.get(name)
         mode: Any = "create" if seen is None else {"e_tag": seen}
         try:
-            found = self._api.put(self._store, _checked(name), data, mode=mode, use_multipart=False)
+            found = self._api.put(self._writing, _checked(name), data, mode=mode, use_multipart=False)
         except (errors.BaseError, FileNotFoundError) as error:
             try:
                 there = self.read(name, max(len(data), 64 << 20))

@@ -42,7 +42,7 @@ BLOCK = 256  # rows of which the inverse's diagonal is taken at once
 ROUNDING = 4.0
 LITTLE = 0.01  # of the noise: solves take as many passes without that much of it, and one less to measure it
 LARGEST_BASIS = 512 << 20  # bytes of what is known of all rows; there are two such matrices at once
-FEWER = 4  # times fewer landmarks, which tell what more of them would make of an estimate
+FEWER = 4  # every so many-th landmark is one of the fewer, which tell what more of them would make of an estimate
 
 
 def class_kernel_fits(problem: Problem) -> bool:
@@ -186,7 +186,10 @@ class ClassKernel:
         self._fewer: _Spectrum | None = None
         if sampled is not None and operator.rows > found.columns.shape[1]:
             # All rows' are let go at once: those that follow are as large.
-            self._fewer = _Spectrum.of(found.by_fewer(FEWER), row, self.omega, operator.dtype).of_some(sampled)
+            few = found.by_fewer(FEWER)
+            self._fewer = _Spectrum.of(few, row, self.omega, operator.dtype).of_some(sampled)
+            self.fewer = max(few.m, 1) / max(found.m, 1)
+            del few
         self._all = _Spectrum.of(found, row, self.omega, operator.dtype)
         del found
         self._moves: list[tuple[Tensor, Tensor]] = []
@@ -224,7 +227,8 @@ class ClassKernel:
     def moves(self, dual: Tensor) -> list[Tensor]:
         """‖Δw₋ₙ − Δw‖ [n] of the ``sampled`` rows from a = (K̃ + λI)⁻¹b = ``dual`` [N,K]; see ``methods.decisive``.
 
-        Where the rows are known by landmarks, a second time: as ``FEWER`` times fewer of them would have it.
+        Where the rows are known by landmarks, a second time: as a part of them would have it, of which ``fewer`` is the
+        size.
         """
         assert self._sampled is not None
         if not self._moves:

@@ -34,7 +34,7 @@ from torch import Tensor
 from taftcache.objective.cotangent import Given
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.body_kernel import class_metric, kernels
-from taftcache.solve.inverses.class_kernel import FEWER, ClassKernel, kernel_product
+from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
 from taftcache.solve.inverses.landmarks import LANDMARKS
 from taftcache.solve.methods.basis import Basis
 from taftcache.solve.methods.decisive import SHARE, further, sample_rows, typical
@@ -171,7 +171,7 @@ class RowSpace:
         moves, *by_fewer = map(typical, self.kernel.moves(self._dual()))
         if not by_fewer or not moves:
             return moves
-        power = log(max(1.0, by_fewer[0] / moves)) / log(FEWER)
+        power = log(max(1.0, by_fewer[0] / moves)) / -log(self.kernel.fewer) if self.kernel.fewer < 1 else 0.0
         return float(moves * (LANDMARKS / max(LANDMARKS, len(self.scale))) ** power)
 
     def look(self, value: Tensor, dual: Tensor) -> None:

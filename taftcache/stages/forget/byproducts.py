@@ -6,10 +6,11 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -35,6 +36,7 @@ MAX_TEXT = 256 << 20
 CELLS = re.compile(r"[\t\r\n,]")
 QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 DOUBLED = re.compile(r'"((?:[^"]|"")*)"')  # a cell of a CSV file, in which quotes stand twice
+DEFUSED = ("'=", "'+", "'-", "'@")  # begin a text that the page's CSV keeps a spreadsheet from computing
 BEGINNING = 512  # bytes, by which a file is known; its name may be any
 HDF5, NPY, ZIP, PARQUET = b"\x89HDF\r\n\x1a\n", b"\x93NUMPY", b"PK\x03\x04", b"PAR1"
 # gzip, bzip2, xz, zstandard, 7-Zip, SQLite, pickle: what is in them is not looked at, and that is said.
@@ -213,7 +215,7 @@ def _of_file(known: _Known, path: Path) -> str:
         ids, text = _read(path)
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, ImportError, TaftcacheError):
         return UNREAD if known.before else ""
-    if count := len({i for i in (*ids, *_candidates(text)) if known.store.is_forgotten(i)}):
+    if count := len({i for i in _computable(chain(ids, _candidates(text))) if known.store.is_forgotten(i)}):
         return f"it holds forgotten ids: {count}"
     if is_pin(text) or are_tombstones(text.encode()):
         return ""
@@ -221,6 +223,14 @@ def _of_file(known: _Known, path: Path) -> str:
     if says is None:  # a component that was exported, say, names neither
         return UNSURE if "base_digest" in text and known.is_strange(path.read_bytes()) else ""
     return says
+
+
+def _computable(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, and what a spreadsheet was kept from computing without what kept it."""
+    for text in texts:
+        yield text
+        if text.startswith(DEFUSED):
+            yield text[1:]
 
 
 def _candidates(text: str) -> Iterator[str]:

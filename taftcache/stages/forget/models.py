@@ -24,7 +24,7 @@ from taftcache.names import (
 from taftcache.privacy.statement import EVENT
 from taftcache.stages.forget.certificates import check_certificate
 from taftcache.stages.forget.finding import Findings
-from taftcache.stages.progress import Progress
+from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.checks import STAYS, imported
 from taftcache.stages.train.outdated import key_of
 from taftcache.stages.train.private_claims import claim_problems
@@ -56,7 +56,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     if there := imported(store):
         to.notes.append(f"{STAYS}: {', '.join(there)}")
     checked: dict[str, dict[str, float]] = {}
-    for name, component in components.items():
+    for (name, component), label in zip(components.items(), numbered([*components]), strict=True):
         if name in private:  # noise is no optimum, and the rows that it was made from may be forgotten since
             continue
         if name in keys and component.meta.get("key") != keys[name]:
@@ -72,7 +72,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
         elif name in keys:
             sources = [shards[shard_of(name)]] if is_component(name) else store.shards
             _check_rows(name, component, sources, to)
-            with progress.task(f"certify {name}", None):
+            with progress.task(f"certify {label}", None):
                 try:
                     checked[name] = check_certificate(name, component, settings, sources, to)
                 except StoreUnreachable:

@@ -15,7 +15,7 @@ from taftcache.model.component import Component, read_base, read_component
 from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, counted, shard_of
 from taftcache.stages.forget.planning import ForgetPlan
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, Warm, resolve_warm
-from taftcache.stages.progress import Progress
+from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.composing import composed, describe_exact, proof_rows, solve_exact, weights_of_rows
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import solve_component
@@ -77,11 +77,10 @@ def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], prog
     rows = _remaining(store, plan, new)
     settings = rows.settings
     made: dict[str, Component] = {}
-    for name in plan.solve:
-        (own,) = (shard for shard in rows.shards if component_of(shard.name) == name)
-        made[name] = solve_component(settings, [own], settings.train, progress, label=name)
-    if HEAD in plan.renewed:
-        made[HEAD] = solve_component(settings, rows.shards, "head", progress, label=HEAD)
+    names = [*plan.solve, *({HEAD} & set(plan.renewed))]
+    for name, label in zip(names, numbered(names), strict=True):
+        own = [shard for shard in rows.shards if name in (HEAD, component_of(shard.name))]
+        made[name] = solve_component(settings, own, "head" if name == HEAD else settings.train, progress, label=label)
     if not {MEAN, WEIGHTED, EXACT} & set(plan.renewed):
         return Remade(components=made)
     sums = _compose(rows, plan, made)
@@ -150,5 +149,7 @@ def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress) -> Warm | None
 def _described(exact: Component, rows: _Remaining, sums: _Sums, passes: int) -> Component:
     """A warm exact model, which says so and counts all of its passes."""
     exact.meta["stats"] = {**exact.meta["stats"], "passes": passes}
-    describe_exact(exact, rows.settings, rows.shards, sums.mean, sums.digests, start=EXACT)
+    settings, shards = rows.settings, rows.shards
+    warm = exact.dual is not None or settings.takes_start(shards, settings.train)
+    describe_exact(exact, settings, shards, sums.mean, sums.digests, start=EXACT if warm else "zero")
     return exact

@@ -26,8 +26,8 @@ WORDS = re.compile(r"[\s,;:'\"()\[\]{}<>=|]+")
 
 def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
     """Bytes that have not their digest, and statistics that are not those of the rows."""
-    with progress.task("verify", None):
-        for fault in store.verify():
+    with progress.task("verify", None) as task:
+        for fault in store.verify(lambda done, total: task.note(f"{done / 1e6:.0f} of {total / 1e6:.0f} MB")):
             to.found("damage", fault.file, f"{fault}; taftcache verify {store.path} --repair makes it again if it can")
         for ref in store.manifest.shards:
             with suppress(StoreError):  # verify has said it

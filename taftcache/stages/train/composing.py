@@ -300,7 +300,7 @@ def solve_exact(
 
     ``choice``: how λ or R was chosen from these rows, where it was. ``goal``: of the solve, by default the settings'.
     """
-    start = None if settings.starts_at_zero(shards, settings.train) else mean.delta
+    start = mean.delta if settings.takes_start(shards, settings.train) else None
     options = SolveOptions(start=start, keep_dual=True, operator=operator or TangentOperator, choice=choice, goal=goal)
     exact = solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
     describe_exact(exact, settings, shards, mean, digests, start="zero" if start is None else MEAN)

@@ -75,7 +75,7 @@ def solve_component(
         sources: the shards.
         mode: which parameters move.
         progress: shown every pass.
-        label: the component's name, for ``progress``.
+        label: for ``progress``: the component's name, and which of several it is.
         options: where to begin, when to end, what to keep.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,12 +16,13 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import followed
 from taftcache.errors import StoreError
+from taftcache.names import counted
 from taftcache.recipe import load_recipe
 from taftcache.report.plots import check_plots
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import writable
-from taftcache.teaching.joined import check_features, every_shard, join
+from taftcache.teaching.joined import Joined, check_features, every_shard, join
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
 from taftcache.teaching.spec import TeacherSpec
 from taftcache.teaching.students.comparison import compare
@@ -122,7 +123,20 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
 
                 yield on_epoch
 
-        yield Students(recipe, joined, [places[i] for i in joined.ids], digests, records, bar)
+        of_row = [places[i] for i in joined.ids]
+        yield Students(recipe, joined, of_row, digests, records, bar, _split_notes(recipe, joined, stores))
+
+
+def _split_notes(recipe: TeachingRecipe, joined: Joined, stores: Mapping[str, FeatureStore]) -> list[str]:
+    """A note where the stores hold out another fraction than the recipe says: the stores' counts."""
+    asked = recipe.data.held_out
+    said = {store.manifest.recipe.get("data", {}).get("held_out", asked) for store in stores.values()}
+    if recipe.data.test is not None or said == {asked}:
+        return []
+    return [
+        f"data.held_out = {asked:g} has no effect: the teachers' stores hold out "
+        f"{len(joined.held_out)} of {counted(len(joined.ids), 'image')}, and students are measured on these"
+    ]
 
 
 def _teacher_store(spec: TeacherSpec, recipe: TeachingRecipe, progress: Progress) -> Path:

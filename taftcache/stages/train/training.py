@@ -18,7 +18,7 @@ from taftcache.names import HEAD, component_of, counted, shard_of
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.executor import Executor, Job
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, Silent, numbered
 from taftcache.stages.train.checks import check_coefficients, check_kept, imported, orphans
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import (
@@ -159,8 +159,8 @@ def _solved(
     """Each job with its component, as they are solved: here one after the other, or by workers."""
     if cluster is None:
         options = SolveOptions(interrupted="keep")
-        for job in jobs:
-            yield job, solve_component(settings, job.shards, job.train, progress, label=job.name, options=options)
+        for job, label in zip(jobs, numbered([job.name for job in jobs]), strict=True):
+            yield job, solve_component(settings, job.shards, job.train, progress, label=label, options=options)
     else:
         with progress.task(f"solve on {counted(len(cluster.workers()), 'worker')}", len(jobs)) as task:
             yield from cluster.components(store, settings.recipe, settings.base, jobs, task)

@@ -40,7 +40,7 @@ class Comparison:
 
 def compare(students: Students) -> Comparison:
     """Train what the recipe asks for and write report.md, report.json and the plots into the recipe's folder."""
-    recipe, made, tested = students.recipe, Comparison(), len(students.joined.held_out)
+    recipe, made, tested = students.recipe, Comparison(notes=[*students.notes]), len(students.joined.held_out)
     own = recipe.teach.prior
     wanted: list[PriorName] = list(dict.fromkeys(["none", *recipe.report.priors, own]))
     if own == "none" and not recipe.report.priors:

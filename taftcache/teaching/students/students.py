@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -85,6 +85,7 @@ class Students:
         shards: digests of each teacher's shards, by its name.
         records: gives the recipe that a teacher's store keeps, where its weights may be opened.
         bar: shows a training.
+        notes: of the rows, for the report.
     """
 
     def __init__(
@@ -95,8 +96,9 @@ class Students:
         shards: Mapping[str, list[str]],
         records: Mapping[str, Callable[[], Recipe]],
         bar: Bar,
+        notes: Sequence[str] = (),
     ) -> None:
-        self.recipe, self.joined, self._places, self._bar = recipe, joined, places, bar
+        self.recipe, self.joined, self._places, self._bar, self.notes = recipe, joined, places, bar, notes
         self._shards, self._records = dict(shards), dict(records)
         self._images: Images | None = None
         self._moments: dict[tuple[Any, ...], Tensor] = {}

@@ -9,7 +9,8 @@ function saveText(name, lines) {
   setTimeout(() => URL.revokeObjectURL(place), 60_000);
 }
 
-// Rows of values as CSV, the titles first.
+// Rows of values as CSV, the titles first. A text that a spreadsheet would take for a formula gets an apostrophe: an id
+// may be anybody's, and nothing reads this file back.
 export function saveTable(name, titles, rows) {
   saveText(
     name,
@@ -18,7 +19,8 @@ export function saveTable(name, titles, rows) {
 }
 
 function quoted(value) {
-  const text = String(value ?? "");
+  const formula = typeof value === "string" && /^[=+\-@\t\r]/.test(value),
+    text = (formula ? "'" : "") + String(value ?? "");
   return /[",\n\r]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
 }
 

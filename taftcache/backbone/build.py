@@ -1,0 +1,62 @@
+"""timm builds a model under a limit, for its arguments may be a stranger's: a folder's, or a store's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import timm
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook as on_parameter
+
+from taftcache.errors import BackboneError
+
+LARGEST = 1 << 20  # whole number among a model's arguments: timm makes a list of so many blocks before the first
+TENSORS = 10_000  # parameters of a model; timm's have 2,000 and fewer
+NUMBERS = 1 << 34  # in them; timm's have half as many and fewer
+BEYOND = 1 << 28  # numbers that a model has and its file has not: a head of many classes, a finer grid of positions
+
+
+def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pretrained: bool = False) -> Any:
+    """``timm.create_model``; what is too large is refused while it grows, not once memory is gone.
+
+    Args:
+        name, options, pretrained: timm's.
+        file: of the weights that the model will take, none of whose numbers has less than a byte.
+
+    Raises:
+        BackboneError: more parameters than any model has, or numbers than the file. Whatever timm raises.
+    """
+    check_sizes(name, options)
+    most = NUMBERS if file is None else file.stat().st_size + BEYOND
+    tensors = numbers = 0
+
+    def count(module: nn.Module, key: str, parameter: nn.Parameter) -> None:
+        nonlocal tensors, numbers
+        tensors, numbers = tensors + 1, numbers + parameter.numel()
+        if tensors > TENSORS or numbers > most:
+            raise BackboneError(
+                f"the model {name} is too large" + ("" if file is None else " for its weights"),
+                got=f"{tensors} parameters with {numbers} numbers, and more",
+                do="correct model_args",
+            )
+
+    hook = on_parameter(count)
+    try:
+        return timm.create_model(name, pretrained=pretrained, **options)
+    finally:
+        hook.remove()
+
+
+def check_sizes(name: str, options: Any) -> None:
+    """BackboneError for a whole number, in lists and tables too, that no model has."""
+    if isinstance(options, Mapping):
+        options = list(options.values())
+    if isinstance(options, list | tuple):
+        for option in options:
+            check_sizes(name, option)
+    elif isinstance(options, int) and options > LARGEST:
+        raise BackboneError(
+            f"the model {name} is too large", got=f"{options} among its arguments", do="correct model_args"
+        )
