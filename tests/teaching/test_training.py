@@ -26,7 +26,7 @@ from taftcache.teaching.spec import PriorName, StudentTrainingSpec, TeacherSpec,
 from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tensors, restore_optimiser, write_tensors
 from taftcache.teaching.students.images import augmented
 from taftcache.teaching.students.students import StudentSettings, per_class
-from taftcache.teaching.students.trainer import CHECKPOINT, StudentTraining, _Run, rightly
+from taftcache.teaching.students.trainer import CHECKPOINT, StudentOutcome, StudentTraining, _Run, measured
 from tests.teaching.making import teaching_recipe
 from tests.test_house.pages import ROOT
 
@@ -97,10 +97,13 @@ def test_an_outcome_says_which_images_were_right(teachers, tmp_path):
         bits = np.unpackbits(np.frombuffer(b64decode(outcome.right), np.uint8), count=len(tested)).astype(bool)
         held, student = read_tensors(students.student_file(students.settings("none", 0.0, 0)))[0], students.student(0)
         student.model.load_state_dict(held)
-        right = rightly(student, students._images, tested, students.joined.labels)
+        right, losses = measured(student, students._images, tested, students.joined.labels)
         np.testing.assert_array_equal(bits, right)
-        one = [rightly(student, students._images, tested[k : k + 1], students.joined.labels).item() for k in range(9)]
-        assert one == right[:9].tolist()
+        one = [measured(student, students._images, tested[k : k + 1], students.joined.labels) for k in range(9)]
+        assert [first.item() for first, _ in one] == right[:9].tolist()
+        np.testing.assert_allclose([loss.item() for _, loss in one], losses[:9], rtol=1e-5)
+        assert outcome.tested_loss == losses.mean()
+        assert (losses[~right] > np.log(2)).all(), "another class had more than half"
     assert outcome.accuracy == bits.mean()
 
 
@@ -277,9 +280,16 @@ def test_beta_is_chosen_on_held_back_rows_with_zero_among_them(teachers, tmp_pat
         assert 0.15 < len(held.tested) / len(final.labelled) < 0.45  # of what the stores' own hash has left
         assert not set(held.tested) & set(held.labelled)
         np.testing.assert_array_equal(final.tested, students.joined.held_out)
-        values = {0.0: 0.5, 1.0: 0.7, 3.0: 0.7}
-        monkeypatch.setattr(students, "outcome", lambda settings: type("O", (), {"accuracy": values[settings.beta]})())
+        values, losses = {0.0: 0.5, 1.0: 0.7, 3.0: 0.7}, dict.fromkeys((0.0, 1.0, 3.0), 0.1)
+        measured = StudentOutcome(accuracy=0, loss=0, penalty=0, epochs=1, steps=1, seconds=0)
+        monkeypatch.setattr(
+            students,
+            "outcome",
+            lambda asked: replace(measured, accuracy=values[asked.beta], tested_loss=losses[asked.beta]),
+        )
         assert students.choose("kd").beta == 1.0  # the smallest of the best
+        losses[3.0] = 0.09
+        assert students.choose("kd").beta == 3.0  # which is as often right, and surer
         values[0.0] = 0.8
         assert students.choose("kd").beta == 0.0
 

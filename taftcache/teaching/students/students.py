@@ -142,17 +142,21 @@ class Students:
         return load_backbone(recipe.backbone, recipe.preprocess, float64_device(self.recipe.device))
 
     def choose(self, prior: PriorName, **changes: Any) -> BetaChoice:
-        """β by accuracy on a part of the labelled rows that is held back; the smallest of the best, 0 among them."""
+        """β by accuracy on a part of the labelled rows that is held back, 0 among those that are tried.
+
+        Few rows are held back where few are labelled, and many students are as good as the best: of these the one of
+        the least cross entropy there, and of the smallest β.
+        """
         spec = self.recipe.teach
         if prior == "none" or spec.beta != "choose":
             return BetaChoice(0.0 if prior == "none" else float(spec.beta), {})
-        seed, tried = self.recipe.train.seeds[0], {}
-        for beta in sorted({0.0, *spec.grid}):
-            tried[beta] = self.outcome(self.settings(prior, beta, seed, held_back=True, **changes)).accuracy
-        best = max(tried.values())
-        return BetaChoice(
-            min(b for b, value in tried.items() if value == best), {f"{b:g}": value for b, value in tried.items()}
-        )
+        seed = self.recipe.train.seeds[0]
+        tried = {
+            beta: self.outcome(self.settings(prior, beta, seed, held_back=True, **changes))
+            for beta in sorted({0.0, *spec.grid})
+        }
+        best = max(tried, key=lambda beta: (tried[beta].accuracy, -tried[beta].tested_loss))
+        return BetaChoice(best, {f"{beta:g}": outcome.accuracy for beta, outcome in tried.items()})
 
     def training_rows(self, settings: StudentSettings) -> TrainingRows:
         """Which rows a student is trained and tested on."""
@@ -254,7 +258,7 @@ class Students:
             "train": {k: spec[k] for k in ("epochs", "batch", "rate", "weight_decay", "augment")},
         }
         if settings.held_back:
-            decides["hold_out"] = [recipe.teach.hold_out, HOLD_OUT_SEED]
+            decides["hold_out"] = [recipe.teach.hold_out, HOLD_OUT_SEED, "loss"]  # which was not always looked at
             if settings.per_class is not None:  # once, rows of all labels were held back
                 decides["hold_out"].append("labelled")
         if settings.prior != "none":

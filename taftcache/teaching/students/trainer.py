@@ -77,7 +77,8 @@ class StudentTraining:
 class StudentOutcome:
     """A trained student: accuracy on the tested rows, the last epoch's mean loss and R, energy by feature.
 
-    right: which of the tested rows it gets right, in their order: one bit a row, packed, base64.
+    tested_loss: mean cross entropy on the tested rows.
+    right: which of them it gets right, in their order: one bit a row, packed, base64.
     """
 
     accuracy: float
@@ -88,6 +89,7 @@ class StudentOutcome:
     seconds: float
     energy: list[float] | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    tested_loss: float = float("nan")
     right: str = ""
 
 
@@ -129,7 +131,7 @@ def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch
     write_tensors(folder / STUDENT, training.student.model.state_dict(), {"key": key})
     energy = None if prior is None else prior.energy()
     loss, penalty = run.history[-1] if run.history else (float("nan"), 0.0)
-    right = rightly(training.student, training.images, rows.tested, rows.labels)
+    right, losses = measured(training.student, training.images, rows.tested, rows.labels)
     outcome = StudentOutcome(
         accuracy=int(right.sum()) / len(right) if len(right) else float("nan"),
         loss=loss,
@@ -139,16 +141,21 @@ def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch
         seconds=time.perf_counter() - begin,
         energy=None if energy is None else energy.tolist(),
         notes=dict(getattr(prior, "shares", {})),
+        tested_loss=float(losses.mean()) if len(losses) else float("nan"),
         right=b64encode(np.packbits(right).tobytes()).decode(),
     )
     file.unlink(missing_ok=True)
     return outcome
 
 
-def rightly(student: Student, images: Images, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Which of ``rows`` the student gives their own label, bool [n]."""
-    found = [logits.argmax(1).cpu().numpy() == labels[index] for index, _, logits in _evaluated(student, images, rows)]
-    return np.concatenate([np.zeros(0, bool), *found])
+def measured(student: Student, images: Images, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which of ``rows`` the student gives their own label, bool [n], and the cross entropy of each [n]."""
+    right, losses = [np.zeros(0, bool)], [np.zeros(0)]
+    for index, _, logits in _evaluated(student, images, rows):
+        known = torch.from_numpy(labels[index]).to(logits.device)
+        right.append((logits.argmax(1) == known).cpu().numpy())
+        losses.append(cross_entropy(logits.double(), known, reduction="none").cpu().numpy())
+    return np.concatenate(right), np.concatenate(losses)
 
 
 def _evaluated(student: Student, images: Images, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
