@@ -17,7 +17,7 @@ import torch
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import named_loss
-from taftcache.objective.objective import Objective
+from taftcache.objective.objective import MOST, Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.methods.head import HeadPath
 from taftcache.solve.minimise import Method, minimise
@@ -80,7 +80,7 @@ def draw(seed: int, kind: str, ball: bool) -> Drawn:
     ridge = float(10 ** g.uniform(-2 if smooth else -4, 1))
     free = Refined(Drawn(base, rows, loss, ridge, None)).free()
     part = 10 ** g.uniform(-2, 0.3)  # of the norm without a ball: beyond one the ball does not bind
-    radius = part * float(np.sqrt(free @ free))
+    radius = max(1 / MOST, part * float(np.sqrt(free @ free)))
     return Drawn(base, rows, loss, 0.0 if part < 0.3 and seed % 2 == 0 else ridge, radius)
 
 

@@ -174,7 +174,7 @@ class Interrupting(Silent):
     def task(self, name: str, total: int | None):
         from contextlib import nullcontext
 
-        return nullcontext(self if name == self._solve else Silent())
+        return nullcontext(self if name.startswith(f"{self._solve} (") else Silent())
 
     def advance(self, steps: int = 1) -> None:
         raise KeyboardInterrupt
