@@ -190,8 +190,10 @@ class RowSpace:
             start = self._from_dual(at.dual[at.stays])
             if left:
                 start += self.kernel.without(start)
-            # Where rows have left a round follows in any case, and ends in float64.
-            self._stand(start, rough=left)
+            if start.any():  # where rows have left a round follows in any case, and ends in float64
+                self._stand(start, rough=left)
+            else:
+                self.begin()
         except KeyboardInterrupt:
             self.begin()
             return Status.interrupted
