@@ -242,7 +242,7 @@ class Largest(TorchDispatchMode):
 def test_no_number_is_made_for_each_row_that_stays_and_each_that_left():
     """Of 90,000 rows and a class of 10,000 they would be gigabytes."""
     columns, none = torch.randn(80, 5, generator=torch.Generator().manual_seed(0)), torch.zeros(80)
-    found = Kernels(columns, 3, none, none, none)
+    found = Kernels(columns, 3, none, none, none, none)
     ones = torch.ones(40, K)
     with Largest() as largest:
         across = found.across(40, ones, 2 * ones)

@@ -27,7 +27,8 @@ class Kernels(NamedTuple):
     """Of N rows ``columns`` [N,m+h]: F [N,m], κ of all below the head being FFᵀ about, and the head's input with its
     bias [N,h] (h = 0 where it is frozen). ``unseen`` [N] is what κ's diagonal has beyond FFᵀ's.
 
-    ``landmarks`` are those of the rows [n] by which F knows the others, and ``labels`` [N] what their blocks have.
+    ``landmarks`` are those of the rows [n] by which F knows the others, ``labels`` [N] what their blocks have, and
+    ``metric`` is Ω [K,K].
     """
 
     columns: Tensor
@@ -35,6 +36,7 @@ class Kernels(NamedTuple):
     unseen: Tensor
     landmarks: Tensor
     labels: Tensor
+    metric: Tensor
 
     @property
     def body(self) -> Tensor:
@@ -54,7 +56,7 @@ class Kernels(NamedTuple):
 
     def first(self, rows: int) -> Kernels:
         """Those of the first ``rows``."""
-        return Kernels(self.columns[:rows], self.m, self.unseen[:rows], self.landmarks, self.labels[:rows])
+        return self._replace(columns=self.columns[:rows], unseen=self.unseen[:rows], labels=self.labels[:rows])
 
     def by_fewer(self, share: int) -> Kernels:
         """As every ``share``-th of the landmarks alone has them; the rows must be all those of ``kernels``' first."""
@@ -65,8 +67,8 @@ class Kernels(NamedTuple):
         seen = squares > 4 * torch.finfo(F.dtype).eps * squares.sum() / max(1, len(known)) ** 0.5
         fewer = F @ across[seen].T.to(F)
         lost = torch.linalg.vector_norm(F, dim=1).square() - torch.linalg.vector_norm(fewer, dim=1).square()
-        columns = torch.cat([fewer, self.head], 1)
-        return Kernels(columns, fewer.shape[1], self.unseen + lost.clamp_min(0), known, self.labels)
+        columns, unseen = torch.cat([fewer, self.head], 1), self.unseen + lost.clamp_min(0)
+        return self._replace(columns=columns, m=fewer.shape[1], unseen=unseen, landmarks=known)
 
 
 def class_metric(problem: Problem) -> Tensor:
@@ -109,7 +111,7 @@ def kernels(problems: Sequence[Problem], metric: Tensor) -> Kernels:
         columns[here, m : m + width] = state.feature[:, :width]
         start = here.stop
         seen.append(labels)
-    return Kernels(columns, m, unseen, known.rows.to(columns.device), torch.cat(seen))
+    return Kernels(columns, m, unseen, known.rows.to(columns.device), torch.cat(seen), metric)
 
 
 def _first_rows(operator: TangentOperator, count: int) -> np.ndarray:

@@ -168,13 +168,12 @@ class ClassKernel:
     ) -> None:
         operator = problem.operator
         self.dtype = operator.dtype
-        metric = class_metric(problem)
-        self.omega, directions = torch.linalg.eigh(metric)
+        found = kernels([problem], class_metric(problem)) if found is None else found
+        self.omega, directions = torch.linalg.eigh(found.metric)
         self.omega.clamp_min_(0)
         row = scale.double().square().mean(1, keepdim=True).sqrt()
         rest = torch.where(row > 0, scale.double() / row, 1)
         self._rest = None if (rest - 1).abs().max() < 1e-6 else rest.to(operator.dtype)
-        found = kernels([problem], metric) if found is None else found
         self._lost: tuple[Tensor, float] | None = None
         if carried is not None:
             turned = carried.double() @ directions

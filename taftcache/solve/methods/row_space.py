@@ -125,7 +125,9 @@ class RowSpace:
             return
         operator = self.exact.operator
         value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-        self.point = self._at(value, value.new_zeros(operator.rows, operator.classes), rough=True)
+        objective, gradient, self.scale, short, _ = fitted(self.inner, value)
+        self.passes += 1
+        self.point = RowPoint(value, torch.zeros_like(short), objective, short, gradient.to(value))
         self.gradient_at_zero = self.point.slope
         self.history = [(self.passes, self.point.objective)]
         self._correction = torch.zeros_like(self.point.dual)
@@ -355,20 +357,16 @@ class RowSpace:
         self.passes += 1
         return self._at(self.exact.adjoint(self.scale * dual), dual)
 
-    def _at(self, value: Tensor, dual: Tensor, *, rough: bool = False) -> RowPoint:
-        """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw ≈ J̃ᵀa with logits z, in one pass."""
+    def _at(self, value: Tensor, dual: Tensor) -> RowPoint:
+        """F, ∇F and ρ = −√(ωD/N)(z − target) − λa at Δw ≈ J̃ᵀa with logits z, in one float64 pass."""
         self.passes += 1
-        if rough:
-            objective, gradient, self.scale, short, _ = fitted(self.inner, value)
-        else:
-            beside = [RowSum(None, Given(values=self.scale * dual))]
-            if self._at_zero is None:
-                beside.append(self.exact.gradient_at_zero())
-            objective, gradient, _, short, (pulled, *at_zero) = fitted(self.exact, value, *beside)
-            if at_zero:
-                self._at_zero, self.gradient_at_zero = at_zero[0], at_zero[0].norm().item()
-        residual = short - self.exact.ridge * dual
-        return RowPoint(value, dual, objective, residual, gradient.to(value), None if rough else value - pulled)
+        beside = [RowSum(None, Given(values=self.scale * dual))]
+        if self._at_zero is None:
+            beside.append(self.exact.gradient_at_zero())
+        objective, gradient, _, short, (pulled, *at_zero) = fitted(self.exact, value, *beside)
+        if at_zero:
+            self._at_zero, self.gradient_at_zero = at_zero[0], at_zero[0].norm().item()
+        return RowPoint(value, dual, objective, short - self.exact.ridge * dual, gradient.to(value), value - pulled)
 
     def _gradient_below(self, goal: float, before: float) -> Enough:
         """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.
