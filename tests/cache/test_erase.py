@@ -218,19 +218,20 @@ def test_ledger_is_a_chain(tmp_path) -> None:
 
 
 def test_what_a_crash_left_in_the_ledger_is_found_without_reading_it(tmp_path, monkeypatch) -> None:
-    """Of a ledger of thousands, each commit read every entry to sweep; the file beside the store asks for it once."""
-    reads, read_chain = [], ledger.read_chain
-    monkeypatch.setattr(ledger, "read_chain", lambda *a: reads.append(a) or read_chain(*a))
+    """Of a ledger of thousands, each commit read every entry: to sweep, and for what is beside the store."""
+    reads, read = [], ledger.read_named
+    monkeypatch.setattr(ledger, "read_named", lambda home, file, *a: reads.append(file) or read(home, file, *a))
     with create(tmp_path / "s") as store:
         for k in range(2):
             with store.transaction() as change:
                 change.record({"k": k})
     reads.clear()
     with FeatureStore(tmp_path / "s", mode="a") as store:
-        assert len(reads) == 1
+        assert [file[:13] for file in reads] == ["ledger/000002", "ledger/000001"]  # for what is beside it, once
+        reads.clear()
         with store.transaction() as change:
             change.record({"k": 2})
-        assert len(reads) == 2
+        assert [file[:13] for file in reads] == ["ledger/000003"]
     for number in (3, 4):
         (stray := tmp_path / "s" / "ledger" / f"{number:06d}-{'0' * 16}.json").write_bytes(b"{}")
         with FeatureStore(tmp_path / "s", mode="a") as store:

@@ -62,22 +62,26 @@ def encode_entry(entry: dict[str, Any], before: LedgerRef | None) -> tuple[bytes
     return raw, LedgerRef(seq, digest(raw))
 
 
-def read_chain(root: Home, ref: LedgerRef | None) -> list[tuple[str, dict[str, Any]]]:
-    """(file, entry) of the ledger, oldest first, each verified against the one after it."""
+def read_chain(root: Home, ref: LedgerRef | None, after: int = 0) -> list[tuple[str, dict[str, Any]]]:
+    """(file, entry) of the ledger, oldest first, each verified against the one after it: those after the first
+    ``after``, and no other is read."""
     chain: list[tuple[str, dict[str, Any]]] = []
     head = ref.head if ref else ""
-    for seq in range(ref.entries if ref else 0, 0, -1):
+    for seq in range(ref.entries if ref else 0, after, -1):
         file = entry_path(seq, head)
         entry = _entry(root, file, head, seq)
         head = entry["previous"]
         chain.append((file, entry))
-    if head:
+    if head and not after:
         raise Fault(file=entry_path(1, head), problem="the ledger's first entry names one before it").error()
     return chain[::-1]
 
 
-def charges(root: Home, ref: LedgerRef | None) -> list[Charge]:
-    """Those of the ledger's entries that say what was released about rows, oldest first."""
+def charges(root: Home, ref: LedgerRef | None, after: int = 0) -> list[Charge]:
+    """Those of the ledger's entries that say what was released about rows, oldest first; none, without a look at the
+    first ``after`` entries, where no later one does."""
+    if after and not any(RELEASED in entry for _, entry in read_chain(root, ref, after)):
+        return []
     chain = [entry for _, entry in read_chain(root, ref)]
     every = digests(chain, ref)
     return [

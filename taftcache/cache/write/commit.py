@@ -135,12 +135,13 @@ class Committer:
         return found + [removed(self.root, path) for path in previous.unlawful(self.root, self.manifest)]
 
     def remember(self, old: Manifest) -> None:
-        """Bring the file beside the store from ``old`` to the present manifest; `taftcache audit` reports a file that
-        could not be."""
+        """Bring the file beside the store from ``old`` (the present manifest, where the store was just opened) to the
+        present manifest; `taftcache audit` reports a file that could not be."""
         new = self.manifest
         try:
-            if old is new or old.ledger != new.ledger:
-                self.tombstone_file.add_charges(ledger.charges(self.root, new.ledger))
+            if self.tombstone_file.file is not None and (old is new or old.ledger != new.ledger):
+                known = old.ledger.entries if old is not new and old.ledger else 0
+                self.tombstone_file.add_charges(ledger.charges(self.root, new.ledger, known))
                 self.tombstone_file.save()
             if old.tombstone_key and old.tombstone_key != new.tombstone_key:
                 self.tombstone_file.destroy_key(old.tombstone_key)
