@@ -27,10 +27,10 @@ from taftcache.names import component_of
 from taftcache.recipe import load_recipe
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.forget.renewal import DECISIVE, certificate_of
-from taftcache.stages.look.leaving import Without
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import solve_component
+from taftcache.stages.train.without import Without
 
 PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
 QUANTILES = (0, 5, 50, 95)

@@ -42,11 +42,11 @@ from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Solution
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.forget.renewal import resolve_warm
-from taftcache.stages.look.leaving import Without
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import SolveOptions, solve_component
+from taftcache.stages.train.without import Without
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 

@@ -24,9 +24,10 @@ from taftcache.solve.leave_one_out import leave_one_out, moves
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.look.inspection import inspect_sample
-from taftcache.stages.look.leaving import ModelParts, moved_by_each
+from taftcache.stages.look.leaving import moved_by_each
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.progress import Silent
+from taftcache.stages.train.without import ModelParts
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from taftcache.view.asked.leaving import without_row

@@ -18,7 +18,7 @@ from taftcache.model.component import read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.stages.look.leaving import Without
+from taftcache.stages.train.without import Without
 from taftcache.tangent.operator import TangentOperator
 from taftcache.view import payload
 from taftcache.view.asked.leaving import SideSolves, without_row

@@ -12,7 +12,7 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import SolveError, StoreError
-from taftcache.stages.look import leaving as stage
+from taftcache.stages.train import without as stage
 from taftcache.view import payload
 from taftcache.view.asked.leaving import SideSolves
 from taftcache.view.atlas import Atlas

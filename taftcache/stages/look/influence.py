@@ -23,10 +23,10 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.solve.leave_one_out import CLOSED, METHODS, leave_one_out
 from taftcache.solve.settings import Goal
-from taftcache.stages.look.leaving import ModelPart, ModelParts, ridges
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.without import ModelPart, ModelParts, ridges
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource

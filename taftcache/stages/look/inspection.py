@@ -295,7 +295,7 @@ def curvature(store: FeatureStore, progress: Progress | None = None) -> list[Cur
         RecipeError: there is none such.
     """
     from taftcache.solve.curvature import largest_curvature  # both load torch
-    from taftcache.stages.look.leaving import ModelParts
+    from taftcache.stages.train.without import ModelParts
 
     metas = {name: ref.meta for name, ref in store.objects().items() if is_model(name)}
     solved = [n for n, meta in metas.items() if {"certificate", "rows"} <= meta.keys() and PRIVATE not in meta]

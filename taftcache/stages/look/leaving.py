@@ -1,8 +1,4 @@
-"""What one training row changed, or several: the problem that it has a part in, solved again without it.
-
-The one way to leave a row out: ``taftcache influence`` and the page both solve through ``ModelParts.solve_without``,
-which solves as the store's recipe says, whatever its objective, solver and prior.
-"""
+"""What one training row changed, or several: the components that it has a part in, and held-out rows, without it."""
 
 from __future__ import annotations
 
@@ -15,160 +11,22 @@ from numpy.typing import NDArray
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, SolveError, StoreError, UnknownSample
-from taftcache.model.component import Component, read_component
-from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, counted, is_component
+from taftcache.errors import RecipeError, StoreError
+from taftcache.model.component import Component
+from taftcache.names import component_of, counted, is_component
 from taftcache.objective.problem import Problem
 from taftcache.solve.leave_one_out import moves
-from taftcache.solve.methods.row_space import Restart
-from taftcache.solve.settings import DECISIVE
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.record import settings_of
-from taftcache.stages.train.solving import SolveOptions, choice_of, is_chosen_again, solve_component
+from taftcache.stages.train.without import ModelPart, ModelParts, ridges
 from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.rows import RowSubset
-from taftcache.tangent.spec import Train
 
 Moves = NDArray[np.float64]
 
 
 # (N·K)³ summed over the shards whose kernels are inverted for a page: some ten seconds of one core.
 KERNEL_WORK = 4 * 4096.0**3
-
-
-class Without(RowSubset):
-    """A shard's rows but some: labels [n] and sample ids like a shard's, and a digest of no bytes on disk."""
-
-    digest = ""
-
-    def __init__(self, shard: Shard, rows: int | Sequence[int]) -> None:
-        super().__init__([shard], np.delete(np.arange(shard.rows), np.asarray(rows, np.int64)))
-        self.name = shard.name
-        self.labels = np.asarray(shard.labels)[self.index]
-        self.sample_ids = [shard.sample_ids[k] for k in self.index]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelPart:
-    """One solved problem that enters a model with ``weight``: its rows are those of ``shards``."""
-
-    name: str
-    weight: float
-    component: Component
-    shards: list[Shard]
-    train: Train
-
-    @property
-    def solves_these(self) -> bool:
-        """Whether its key names the shards as they are: not after an ``append`` without ``train``, nor where the solve
-        was interrupted, which leaves no key."""
-        return self.component.record.row_digests == [shard.digest for shard in self.shards]
-
-
-class ModelParts:
-    """The problems that a store's model was put together from.
-
-    Args:
-        store: an open store.
-        model: a component, or one of models/mean, weighted, exact and head.
-        progress: told of every solve.
-
-    Raises:
-        RecipeError: the model was not solved from the rows, or was trained privately.
-    """
-
-    def __init__(self, store: FeatureStore, model: str, progress: Progress) -> None:
-        self.store, self.progress = store, progress
-        # read for this object alone: a solve on the side lends the tail other weights while others use theirs
-        self.settings = settings_of(store)
-        self.base = self.settings.base
-        self.model = read_component(store, model, self.base)
-        self._check_solved(model)
-        if model in (MEAN, WEIGHTED):
-            weights = self.model.record.coefficients or {}
-        elif model in (EXACT, HEAD) or is_component(model):
-            weights = {model: 1.0}
-        else:
-            raise RecipeError(
-                f"influence needs a model that was solved from the rows, not {model}", got=model, do=f"name {MEAN}"
-            )
-        self.parts = [
-            ModelPart(
-                name=name,
-                weight=weight,
-                component=read_component(store, name, self.base),
-                shards=shards,
-                train="head" if name == HEAD else self.settings.train,
-            )
-            for name, weight in weights.items()
-            if (shards := self._shards(name))
-        ]
-
-    def check_current(self) -> None:
-        """RecipeError where a part was solved from other rows: they would seem to be one row's doing."""
-        if old := [part.name for part in self.parts if not part.solves_these]:
-            raise RecipeError(
-                f"not solved from the rows that the store has now: {', '.join(old)}",
-                got="rows that were appended since, or a solve that was interrupted",
-                do=f"taftcache train {self.store.path}",
-            )
-
-    def part_of(self, shard: Shard) -> ModelPart:
-        """The part that a shard's rows entered; UnknownSample where they entered none."""
-        for part in self.parts:
-            if any(own.name == shard.name for own in part.shards):
-                return part
-        raise UnknownSample(f"shard {shard.name} has no part in the model", got="a sample that it was not made from")
-
-    def solve_without(self, part: ModelPart, shard: Shard, rows: int | Sequence[int]) -> Component:
-        """The part's optimum without some rows of ``shard``; nothing is written.
-
-        SolveError where they are all its rows.
-        """
-        sources: list[Shard] = [Without(s, rows) if s.name == shard.name else s for s in part.shards]  # type: ignore[misc]  # rows of a shard, without its files
-        if not sum(source.rows for source in sources):
-            raise SolveError(f"{part.name} has no row but what is left out: without it there is no such model")
-        options = self._from_the_part(part, sources, shard, rows)
-        return solve_component(self.settings, sources, part.train, self.progress, label=part.name, options=options)
-
-    def _from_the_part(
-        self, part: ModelPart, sources: Sequence[Shard], shard: Shard, rows: int | Sequence[int]
-    ) -> SolveOptions:
-        """From where the part is; at zero where a solve begins there only, and the part kept no dual vectors or the
-        rows that stay choose another λ."""
-        old, settings = part.component, self.settings
-        if not settings.starts_at_zero(sources, part.train):
-            return SolveOptions(start=old.delta)
-        choice = None if old.dual is None else choice_of(settings, sources, part.train)
-        if old.dual is None or not is_chosen_again(choice, settings, old):
-            return SolveOptions(choice=choice)
-        stays = np.concatenate([~np.isin(np.arange(s.rows), rows if s.name == shard.name else []) for s in part.shards])
-
-        def near(moved: float) -> float:
-            """As near as decides what the rows moved, or as the part itself is to its own optimum."""
-            return max(DECISIVE * moved, old.record.certified.distance_bound)
-
-        restart = Restart(part.shards, old.delta, old.dual, torch.from_numpy(stays), near)
-        return SolveOptions(restart=restart, choice=choice)
-
-    def _shards(self, name: str) -> list[Shard]:
-        """The shards that a part was made from; none for an imported component, whose rows are elsewhere."""
-        if name in (EXACT, HEAD):
-            return self.store.shards
-        return [shard for shard in self.store.shards if component_of(shard.name) == name]
-
-    def _check_solved(self, model: str) -> None:
-        """RecipeError for a private model, or one with a private part: its noise is no sample's influence."""
-        objects = self.store.objects()
-        names = [model, *self.model.meta.get("coefficients", {})]
-        if private := [name for name in names if name in objects and PRIVATE in objects[name].meta]:
-            raise RecipeError(
-                f"influence would compare the noise of {', '.join(private)} with a solve without noise",
-                got="trained privately",
-                do="its promise bounds the influence of any sample: taftcache inspect says epsilon and delta",
-            )
 
 
 def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Moves | None]]:
@@ -236,16 +94,20 @@ class RowLeftOut(OnHeldOut):
     after: LogitsOf
 
 
-def leave_out(scorer: Scorer, parts: ModelParts, shard: Shard, row: int, kept: HeldOutLogits | None) -> RowLeftOut:
+def leave_out(
+    store: FeatureStore, scorer: Scorer, shard: Shard, row: int, kept: HeldOutLogits | None, progress: Progress
+) -> RowLeftOut:
     """Solve the component of ``shard`` without a row, as ``taftcache forget`` would, and compare.
 
     Args:
-        scorer: the store's models.
-        parts: of the shard's component.
-        shard: of the store's training shards.
+        store: an open store.
+        scorer: its models.
+        shard: one of its training shards.
         row: of the shard.
         kept: logits of held-out rows to compare on, if there are any.
+        progress: told of the solve.
     """
+    parts = ModelParts(store, component_of(shard.name), progress)
     parts.check_current()
     part = parts.part_of(shard)
     without = parts.solve_without(part, shard, row)
@@ -264,7 +126,7 @@ def leave_out(scorer: Scorer, parts: ModelParts, shard: Shard, row: int, kept: H
         distance_bound=said.certified.distance_bound,
         before=LogitsOf(component=own[0].tolist(), mean=mean[0].tolist()),
         after=LogitsOf(component=(own + step)[0].tolist(), mean=(mean + step / len(members))[0].tolist()),
-        **vars(_compared(scorer, parts.store.held_out, kept, [(part, delta)])),
+        **vars(_compared(scorer, store.held_out, kept, [(part, delta)])),
     )
 
 
@@ -350,11 +212,6 @@ def _check_classes(store: FeatureStore, leaving: Mapping[str, Sequence[int]]) ->
             got=", ".join(gone_classes),
             do="taftcache forget --dry-run says what that costs",
         )
-
-
-def ridges(part: ModelPart, without: Component) -> tuple[float, float]:
-    """λ of a part, and of the same part solved ``without`` some rows."""
-    return part.component.record.certified.ridge, without.record.certified.ridge
 
 
 def _solved(without: Component, part: ModelPart, delta: torch.Tensor) -> SolvedAgain:

@@ -65,10 +65,9 @@ class SideSolves:
 def without_row(atlas: Atlas, shard: Shard, row: int, tell: Tell | None = None) -> RowLeftOut:
     """Solve the shard's component without one of its rows; ``tell`` hears the passes taken so far."""
     with importing:
-        from taftcache.stages.look.leaving import ModelParts, leave_out
+        from taftcache.stages.look.leaving import leave_out
 
-    parts = ModelParts(atlas.store, component_of(shard.name), _Passes(tell) if tell else Silent())
-    return leave_out(atlas.scorer(), parts, shard, row, atlas.held_out)
+    return leave_out(atlas.store, atlas.scorer(), shard, row, atlas.held_out, _Passes(tell) if tell else Silent())
 
 
 def without_rows(atlas: Atlas, rows: Sequence[int], tell: Tell) -> RowsLeftOut:
