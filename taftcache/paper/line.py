@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import mean, stdev
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgspec
 from numpy.typing import NDArray
@@ -68,6 +68,14 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     chosen: dict[str, Any]
     tried: list[dict[str, Any]]
+
+    @property
+    def end(self) -> Literal["least", "largest"] | None:
+        """The end of the λ tried at which the chosen one lies; of two λ both are an end, which says nothing."""
+        tried = {one["ridge"] for one in self.tried if "ridge" in one}
+        if len(tried) < 3 or (ridge := self.chosen.get("ridge")) not in (min(tried), max(tried)):
+            return None
+        return "least" if ridge == min(tried) else "largest"
 
 
 class Spread(TypedDict):

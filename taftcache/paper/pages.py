@@ -131,14 +131,12 @@ def about(report: CompareReport) -> list[str]:
 
 
 def _at_the_end(report: CompareReport) -> list[str]:
-    """A line for each end of the λ tried at which the best one lies, with whose it is; of two λ both are an end."""
+    """A line for each end of the λ tried at which the best one lies, with whose it is."""
     by_end: dict[str, dict[str, None]] = {}
     for tuned in (tuned for made in report.reports for tuned in made.settings):
-        tried = {one["ridge"] for one in tuned.tried if "ridge" in one}
-        ends = {min(tried): "least", max(tried): "largest"} if len(tried) > 2 else {}
-        if (chosen := tuned.chosen.get("ridge")) in ends:
+        if end := tuned.end:
             name = f"{tuned.method} ({tuned.chosen['loss']}, {counted(tuned.shards, 'shard')})"
-            by_end.setdefault(ends[chosen], {})[name] = None
+            by_end.setdefault(end, {})[name] = None
     return [
         f"- λ of {', '.join(names)} is the {end} that was tried; another may be better" for end, names in by_end.items()
     ]

@@ -56,7 +56,8 @@ def show_compare(report: CompareReport) -> None:
         OUT.print(table)
         for tuned in made.settings:
             chosen = ", ".join(f"{k} {v}" for k, v in tuned.chosen.items())
-            OUT.print(f"{tuned.method}, {counted(tuned.shards, 'shard')}: chose {chosen} of {len(tuned.tried)}")
+            end = f"; its λ is the {tuned.end} that was tried" if tuned.end else ""
+            OUT.print(f"{tuned.method}, {counted(tuned.shards, 'shard')}: chose {chosen} of {len(tuned.tried)}{end}")
     OUT.print(
         f"{report.rows} training and {report.held_out} held-out rows, {counted(report.seeds, 'seed')},"
         f" {report.seconds:.0f} s on {report.machine}",

@@ -29,6 +29,7 @@ from taftcache.paper.workbench import Workbench
 from taftcache.stages.look.probe import head_features
 from taftcache.stages.progress import Silent
 from taftcache.tangent.operator import TangentOperator
+from taftcache.terminal.experiments import show_compare
 from tests.stages.making import recipe, toml, write_images
 
 SMALL = {
@@ -268,7 +269,7 @@ def test_pages_say_what_was_measured(whole, written):
     ) + " |"  # fmt: skip
 
 
-def test_a_choice_at_an_end_of_its_list_is_named(whole):
+def test_a_choice_at_an_end_of_its_list_is_named(whole, capsys):
     """A model that a larger λ would make better is no measure of the one beside it."""
 
     def tuned(chosen, *tried, **keys):
@@ -283,6 +284,10 @@ def test_a_choice_at_an_end_of_its_list_is_named(whole):
         "- λ of TAFT (rsl, 25 shards), TAFT (rsl, 50 shards) is the least that was tried; another may be better",
     ]
     assert not any("another may be better" in line for line in about(whole))
+    show_compare(made)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("its λ is the largest that was tried") == 1
+    assert printed.count("its λ is the least that was tried") == 3
 
 
 def test_what_is_solved_anew_is_the_model_of_the_rows_that_remain(whole, place):
