@@ -126,12 +126,11 @@ class TangentModel(nn.Module):
         """Logits [n,K] of preprocessed images [n,3,h,w]."""
         device = self.cut.device
         images = images.to(device)
-        threads, few = torch.get_num_threads(), default_batch(self.cut)
         # A functional tail has one module for all threads, and a program is traced in one.
         alone = self.base.config.path == "functional" or torch.compiler.is_exporting()
-        if alone or device.type != "cpu" or threads == 1 or len(images) < 2:
+        if alone or device.type != "cpu" or (threads := torch.get_num_threads()) == 1 or len(images) < 2:
             return self._logits(images)
-        pieces = images.split(min(few, -(-len(images) // threads)))
+        pieces = images.split(min(default_batch(self.cut), -(-len(images) // threads)))
         with one_core_pool(min(threads, len(pieces)), "taftcache-predict") as pool:
             return torch.cat(list(pool.map(torch.no_grad()(self._logits), pieces)))  # a thread's own setting
 

@@ -79,7 +79,7 @@ def write_parquet(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
             do="pip install 'taftcache[parquet]', or --format npz",
         ) from None
     table, classes = RowTable.of(store), store.classes
-    width = cut_of(store)["shape"][1]
+    vector = pa.list_(pa.float32())  # of no fixed size: pyarrow before 26 does not read such lists where they are null
     names = pa.array(classes)
     shards = pa.array([shard.name for shard in table.shards])
     roles = pa.array([shard.role for shard in table.shards])
@@ -92,16 +92,16 @@ def write_parquet(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
             ("role", pa.dictionary(pa.int32(), pa.string())),
             ("prediction_base", pa.int32()),
             ("prediction", pa.int32()),
-            ("logits", pa.list_(pa.float32(), len(classes))),
-            ("features", pa.list_(pa.float32(), width)),
+            ("logits", vector),
+            ("features", vector),
         ],
         metadata={"taftcache": json.dumps(about(store))},
     )
 
-    def vectors(values: NDArray[np.float32] | None, rows: int, size: int) -> Any:
+    def vectors(values: NDArray[np.float32] | None, rows: int) -> Any:
         if values is None:
-            return pa.nulls(rows, pa.list_(pa.float32(), size))
-        return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), size)
+            return pa.nulls(rows, vector)
+        return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1]).cast(vector)
 
     def numbers(values: NDArray[np.int32] | None, rows: int) -> Any:
         return pa.nulls(rows, pa.int32()) if values is None else pa.array(values)
@@ -118,8 +118,8 @@ def write_parquet(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
                 pa.DictionaryArray.from_arrays(shard, roles),
                 numbers(block.base, n),
                 numbers(block.best, n),
-                vectors(block.logits, n, len(classes)),
-                vectors(block.vectors, n, width),
+                vectors(block.logits, n),
+                vectors(block.vectors, n),
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
     return file.stat().st_size
