@@ -105,15 +105,16 @@ def command_line() -> str:
 def recipe_keys(recipe: type[msgspec.Struct] = Recipe) -> str:
     """Every section and key of a recipe with type, default and meaning, from the sections' docstrings."""
     defaults = recipe()
-    lines = ["| top level | values | default |", "|---|---|---|"]
-    sections = []
+    lines = ["| top level | values | default | meaning |", "|---|---|---|---|"]
+    sections, own = [], described(recipe)[1]
     for key, hint in get_type_hints(recipe, include_extras=True).items():
         if get_origin(hint) is list and isinstance(get_args(hint)[0], type):
             sections.append((f"[{key}]", get_args(hint)[0]))
         elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             sections.append((key, hint))
         else:
-            lines.append(f"| `{key}` | {values(hint)} | {_default(getattr(defaults, key))} |")
+            default = _default(getattr(defaults, key))
+            lines.append(f"| `{key}` | {values(hint)} | {default} | {_cell(own[key])} |")
     for section, struct in sections:
         summary, meanings = described(struct)
         lines += ["", f"### [{section}]", "", summary, "", "| key | values | default | meaning |", "|---|---|---|---|"]

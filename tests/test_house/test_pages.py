@@ -15,7 +15,8 @@ from taftcache import load_recipe
 from taftcache.cli import app
 from taftcache.errors import RecipeError
 from taftcache.expected import choices
-from taftcache.teaching.recipe import load_teaching
+from taftcache.recipe import Recipe
+from taftcache.teaching.recipe import TeachingRecipe, load_teaching
 from tests.test_house.pages import PAGES, ROOT, BlockOf, blocks, links, load_tool, try_block
 from tests.test_house.workplace import made, one_thread, quick, workplace  # noqa: F401
 
@@ -102,10 +103,13 @@ def test_options_name_their_values_and_what_turns_them_off():
             assert all(off in page for off in option.secondary_opts)
 
 
-def test_every_key_of_a_recipe_is_listed():
-    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", load_tool("make_docs").recipe_keys(), re.MULTILINE)
+@pytest.mark.parametrize("recipe", [Recipe, TeachingRecipe])
+def test_every_key_of_a_recipe_is_listed_with_its_meaning(recipe):
+    text = load_tool("make_docs").recipe_keys(recipe)
+    rows = re.findall(r"^\| `(\w+)` \|.*\|(.*)\|$", text, re.MULTILINE)
     assert len(rows) > 30
-    assert {key for key, _ in rows} >= {"train", "shards", "kappa", "tolerance"}
+    assert {key for key, _ in rows} >= {"name", "device", "train", "seeds"}
+    assert [key for key, meaning in rows if not meaning.strip()] == []
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "pipelines").rglob("*.toml")), ids=lambda file: file.name)
