@@ -54,6 +54,12 @@ def test_what_is_built_has_the_version_that_is_written_down():
     assert max(numbers) == numbers[-1]
 
 
+def test_the_readme_lists_the_extras():
+    extras = tomllib.loads(_text("pyproject.toml"))["project"]["optional-dependencies"]
+    (listed,) = (line for line in _text("README.md").splitlines() if line.startswith("What not everybody needs"))
+    assert re.findall(r"`(\w+)`", listed) == sorted(extras.keys() - {"bench", "dev", "docs"})
+
+
 @pytest.mark.parametrize(
     ("language", "text"),
     [
