@@ -15,7 +15,9 @@ from taftcache import load_recipe
 from taftcache.cli import app
 from taftcache.errors import RecipeError
 from taftcache.expected import choices
+from taftcache.privacy.spec import PrivacySpec
 from taftcache.recipe import Recipe
+from taftcache.recipe_sections import SolverSpec
 from taftcache.teaching.recipe import TeachingRecipe, load_teaching
 from tests.test_house.pages import PAGES, ROOT, BlockOf, blocks, links, load_tool, try_block
 from tests.test_house.workplace import made, one_thread, quick, workplace  # noqa: F401
@@ -116,6 +118,13 @@ def test_every_key_of_a_recipe_is_listed_with_its_meaning(recipe):
     assert len(rows) > 30
     assert {key for key, _ in rows} >= {"name", "device", "train", "seeds"}
     assert [key for key, meaning in rows if not meaning.strip()] == []
+
+
+def test_a_key_is_listed_with_both_its_bounds():
+    values = load_tool("make_docs").values
+    assert values(get_type_hints(SolverSpec, include_extras=True)["tolerance"]).startswith("number > 0 and < 1 or ")
+    assert values(get_type_hints(PrivacySpec, include_extras=True)["steps"]) == "integer ≥ 1 and ≤ 1000000"
+    assert values(get_type_hints(PrivacySpec, include_extras=True)["clip"]) == "number ≥ 1e-100"
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "pipelines").rglob("*.toml")), ids=lambda file: file.name)
