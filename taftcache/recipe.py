@@ -38,7 +38,11 @@ _hints = cache(get_type_hints)  # a millisecond for all sections, at every look 
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything a run needs; every section and key has a default."""
+    """Everything a run needs; every section and key has a default.
+
+    name: of the store, ``stores/<name>``, where ``store.path`` names none; by default the file's own.
+    device: where arithmetic runs; "auto" takes a GPU where there is one (docs/gpu.md).
+    """
 
     name: str = "run"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

@@ -58,7 +58,7 @@ def demo(set_: Overrides = None, device: Device = None, as_json: Json = False) -
     """Try it: the quickstart, on data already installed.
 
     scikit-learn's 1,797 digits through a small network trained on CIFAR-10: cached, trained in four shards, added up
-    and measured; then one sample is forgotten. It takes less than a minute, and 35 MB in stores/quickstart.
+    and measured; then one sample is forgotten. It takes less than a minute, and 30 MB in stores/quickstart.
 
     Example: taftcache demo
     """

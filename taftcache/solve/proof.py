@@ -5,13 +5,7 @@ Of a quadratic F, for any p, with q = −g − Hp recomputed in float64,
     ‖Δw − Δw*‖_H² = gᵀH⁻¹g = −gᵀp + pᵀq + qᵀH⁻¹q
 
 is an identity: no orthogonality of a Krylov basis enters, so rounding in the iterations that found p cannot make the
-bound false. The last term is at most ‖q‖²/λ. Gauss–Radau quadrature with its node at λ (Golub and Meurant 2010)
-bounds the whole closer from the coefficients of plain conjugate gradients, steps γ_i and residuals r_i, r_0 = −g:
-
-    gᵀH⁻¹g ≤ Σ_{i<k} γ_i ‖r_i‖² + γ_k^λ ‖r_k‖²       γ_0^λ = 1/λ,  γ_{i+1}^λ = (γ_i^λ − γ_i)/(λ(γ_i^λ − γ_i) + δ_{i+1})
-
-with δ_{i+1} = ‖r_{i+1}‖²/‖r_i‖². That is taken only while the recurrence's residual agrees with q, and is raised by
-their difference.
+bound false. The last term is at most ‖q‖²/λ.
 """
 
 from __future__ import annotations
@@ -19,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
-from math import inf, isfinite, sqrt
+from math import isfinite, sqrt
 from typing import Any, Protocol
 
 import torch
@@ -31,7 +25,6 @@ from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.solution import Certificate, Solution, Status
 
 EPSILON = 2.3e-16
-AGREEMENT = 1e-6  # of the recurrence's residual with the recomputed one, for Gauss–Radau to count
 
 
 class Quadratic(Protocol):
@@ -239,15 +232,11 @@ def bracket(
     ridge = problem.ridge
     p = torch.zeros_like(gradient)
     r = -gradient
-    norm, sums, radau = (r @ r).item(), 0.0, 1 / ridge
     for at in islice(conjugate_directions(problem.hessian, inverse, r), passes - 1):
         if not (at.curvature > 0 and at.rho > 0):
             break
         p += at.step * at.vector
         r -= at.step * at.product
-        sums += at.step * norm
-        left, after = radau - at.step, (r @ r).item()
-        radau, norm = (left / (ridge * left + after / norm) if left > 0 and after > 0 else inf), after
     trivial = gradient.norm().item() / sqrt(ridge)
     q = -gradient - problem.hessian(p)
     terms = torch.stack([-(gradient @ p), p @ q, (q @ q) / ridge])
@@ -257,9 +246,5 @@ def bracket(
     allowance = slack + 8 * EPSILON * terms.abs().sum().item()
     bound = sqrt(max(0.0, terms.sum().item()) + allowance)
     least = sqrt(max(0.0, terms[:2].sum().item() - allowance))  # qᵀH⁻¹q is not below zero
-    apart = (q - r).norm().item()
-    if inverse is None and radau < inf and apart <= AGREEMENT * q.norm().item():
-        quadrature = sums + radau * (sqrt(norm) + apart) ** 2
-        bound = min(bound, sqrt(quadrature * (1 + 16 * EPSILON * passes) + apart * p.norm().item() + slack))
     allowed = error / sqrt(ridge)
     return float(max(0.0, least - allowed)), float(min(trivial, bound) + allowed)

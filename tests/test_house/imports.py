@@ -276,6 +276,11 @@ def arrows(package: Path = PACKAGE) -> dict[str, set[str]]:
     return found
 
 
+def imported_libraries(source: str) -> set[str]:
+    """The outermost packages that a file imports, wherever the imports stand."""
+    return {target.partition(".")[0] for _, target in _imported(parsed(source))}
+
+
 def late_imports(module: str, source: str) -> list[str]:
     """Imports inside functions of a file that is not among ``LATE``, a sentence each."""
     if any(_within(module, place) for place in LATE):

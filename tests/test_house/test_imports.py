@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 
 from tests.test_house.imports import (
+    HOMES,
     LATE,
     LIGHT,
     MAY_IMPORT,
@@ -15,6 +17,7 @@ from tests.test_house.imports import (
     arrows,
     breaches,
     circles,
+    imported_libraries,
     late_imports,
     module_name,
     room_of,
@@ -55,6 +58,47 @@ def test_no_files_import_each_other_in_a_circle():
 
 def test_a_circle_is_seen():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": {"e2"}, "e2": set()}) == [["a", "b", "c"]]
+
+
+def table():
+    """The map in ARCHITECTURE.md: the rooms of each row, and the outside libraries that it names."""
+    page = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|.*\|(.*)\|$", page, re.MULTILINE)
+    return [
+        (re.findall(r"\w[\w.]*", re.sub("/(?=\\w)", ".", rooms)), set(re.findall(r"[\w-]+", last)))
+        for rooms, last in rows
+    ]
+
+
+def row_of(room, rows):
+    """The number of the row that has a room, or the nearest folder around it."""
+    within = {n: max((len(r) for r in rooms if f"{room}.".startswith(f"{r}.")), default=0) for n, (rooms, _) in rows}
+    assert any(within.values()), f"{room} is not in ARCHITECTURE.md"
+    return max(within, key=within.__getitem__)
+
+
+def test_the_map_has_the_rooms_in_the_order_of_imports():
+    rows = list(enumerate(table()))
+    low = [
+        f"{room} imports {other}, which stands below it in ARCHITECTURE.md"
+        for room, allowed in MAY_IMPORT.items()
+        for other in allowed & MAY_IMPORT.keys()
+        if room != "__main__" and row_of(other, rows) > row_of(room, rows)
+        if not (f"{other}.".startswith(f"{room}.") or f"{room}.".startswith(f"{other}."))
+    ]
+    assert low == []
+
+
+def test_the_map_names_the_libraries_of_each_room():
+    called = {"sklearn": "scikit-learn", "dp_accounting": "dp-accounting", "distributed": "dask", "onnxruntime": "onnx"}
+    rows = list(enumerate(table()))
+    known = {called.get(name, name) for name in HOMES}
+    used = [set() for _ in rows]
+    for file in FILES:
+        if (room := room_of(module_name(file))) in MAY_IMPORT and room != "__main__":
+            found = imported_libraries(file.read_text(encoding="utf-8")) & HOMES.keys()
+            used[row_of(room, rows)] |= {called.get(name, name) for name in found}
+    assert [named & known for _, (_, named) in rows] == used
 
 
 def test_every_folder_has_its_row():

@@ -15,7 +15,10 @@ from taftcache import load_recipe
 from taftcache.cli import app
 from taftcache.errors import RecipeError
 from taftcache.expected import choices
-from taftcache.teaching.recipe import load_teaching
+from taftcache.privacy.spec import PrivacySpec
+from taftcache.recipe import Recipe
+from taftcache.recipe_sections import SolverSpec
+from taftcache.teaching.recipe import TeachingRecipe, load_teaching
 from tests.test_house.pages import PAGES, ROOT, BlockOf, blocks, links, load_tool, try_block
 from tests.test_house.workplace import made, one_thread, quick, workplace  # noqa: F401
 
@@ -51,6 +54,12 @@ def test_what_is_built_has_the_version_that_is_written_down():
     golden = [store.name.rpartition("-by-")[2] for store in (ROOT / "stores/golden").glob("*-by-*")]
     numbers = [[int(part) for part in text.split(".")] for text in [*golden, version]]
     assert max(numbers) == numbers[-1]
+
+
+def test_the_readme_lists_the_extras():
+    extras = tomllib.loads(_text("pyproject.toml"))["project"]["optional-dependencies"]
+    (listed,) = (line for line in _text("README.md").splitlines() if line.startswith("What not everybody needs"))
+    assert re.findall(r"`(\w+)`", listed) == sorted(extras.keys() - {"bench", "dev", "docs"})
 
 
 @pytest.mark.parametrize(
@@ -102,10 +111,20 @@ def test_options_name_their_values_and_what_turns_them_off():
             assert all(off in page for off in option.secondary_opts)
 
 
-def test_every_key_of_a_recipe_is_listed():
-    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", load_tool("make_docs").recipe_keys(), re.MULTILINE)
+@pytest.mark.parametrize("recipe", [Recipe, TeachingRecipe])
+def test_every_key_of_a_recipe_is_listed_with_its_meaning(recipe):
+    text = load_tool("make_docs").recipe_keys(recipe)
+    rows = re.findall(r"^\| `(\w+)` \|.*\|(.*)\|$", text, re.MULTILINE)
     assert len(rows) > 30
-    assert {key for key, _ in rows} >= {"train", "shards", "kappa", "tolerance"}
+    assert {key for key, _ in rows} >= {"name", "device", "train", "seeds"}
+    assert [key for key, meaning in rows if not meaning.strip()] == []
+
+
+def test_a_key_is_listed_with_both_its_bounds():
+    values = load_tool("make_docs").values
+    assert values(get_type_hints(SolverSpec, include_extras=True)["tolerance"]).startswith("number > 0 and < 1 or ")
+    assert values(get_type_hints(PrivacySpec, include_extras=True)["steps"]) == "integer ≥ 1 and ≤ 1000000"
+    assert values(get_type_hints(PrivacySpec, include_extras=True)["clip"]) == "number ≥ 1e-100"
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "pipelines").rglob("*.toml")), ids=lambda file: file.name)

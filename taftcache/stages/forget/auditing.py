@@ -57,8 +57,8 @@ def audit(
 ) -> AuditReport:
     """Check a store against what its receipts say, and every bound against the rows.
 
-    A model costs the passes that its proof needs: two, and two to four more where its objective is quadratic. One whose
-    bound rests on dual vectors that it does not keep is solved again.
+    A model costs the four passes of its proof. One whose bound rests on dual vectors that it does not keep is solved
+    again.
 
     Args:
         public_key: hex; the ledger must not be empty, and everything in it be signed with this key.
