@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import taftcache
 from taftcache import TangentClassifier, TangentRegressor
+from taftcache.backbone.build import build
 from tests.pictures import pictures
 from tests.pretended import a_gpu
 
@@ -46,12 +50,8 @@ def answers(folder: str, device: str = "cpu") -> tuple[np.ndarray, np.ndarray, n
     images, labels = pictures(8)
     fitted = TangentRegressor("bundled", ridge=1e-2, device=device).fit(images, labels)
     said = [prediction.logits for prediction in taftcache.open_model(folder, device=device).predict(images)]
-    return (
-        fitted.coef_,
-        fitted.predict(images),
-        TangentClassifier.load(folder, device=device).predict_proba(images),
-        said,
-    )
+    again = TangentClassifier.load(folder, device=device).predict_proba(images)
+    return fitted.coef_, fitted.predict(images), again, said
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +88,40 @@ def test_a_model_traced_under_autocast_says_nothing_of_it(saved):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         program = model.program()
     assert torch.allclose(program.module()(images), model(images), atol=1e-4)
+
+
+def test_random_numbers_of_a_program_go_on(saved):
+    images, labels = pictures(8)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    taftcache.open_model(saved, device="cpu")
+    TangentClassifier("bundled", ridge=1e-2).fit(images, labels).predict(images)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]
+
+
+def test_what_another_thread_builds_is_not_counted(monkeypatch):
+    """Its layers made the model of ours too large, and the error went to that thread."""
+    began, raised = threading.Event(), []
+    make = nn.LayerNorm.__init__
+
+    def slow(self: nn.LayerNorm, *args: object, **named: object) -> None:
+        if threading.current_thread() is not threading.main_thread() or began.is_set():
+            make(self, *args, **named)
+            return
+        began.set()
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        make(self, *args, **named)
+
+    def other() -> None:
+        try:
+            nn.Linear(1000, 1000)
+        except Exception as error:
+            raised.append(error)
+
+    monkeypatch.setattr(nn.LayerNorm, "__init__", slow)
+    monkeypatch.setattr("taftcache.backbone.build.NUMBERS", 500_000)
+    build("vit_tiny_patch16_224", {"img_size": 32, "depth": 1, "embed_dim": 48, "num_heads": 3, "num_classes": 2})
+    assert began.is_set()
+    assert not raised
