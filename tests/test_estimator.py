@@ -231,6 +231,23 @@ def test_of_class_weights_only_the_ratios_count():
     assert not none.coef_.any()
 
 
+@pytest.mark.parametrize("class_weight", [None, "balanced", {0: 1, 1: 2, 2: 3}])
+def test_a_weight_is_as_many_rows_whatever_classes_weigh(class_weight):
+    """ "balanced" counted rows, whatever they weigh."""
+    X, y = load_iris(return_X_y=True)
+    times = np.arange(150) % 3 * (3 - y)
+    made = TangentClassifier(ridge=1e-2, tolerance=1e-10, class_weight=class_weight)
+    repeated = made.fit(np.repeat(X, times, axis=0), np.repeat(y, times)).coef_
+    assert np.allclose(clone(made).fit(X, y, times).coef_, repeated, atol=1e-6)
+
+
+def test_a_class_whose_rows_weigh_nothing_is_balanced_with_none():
+    X, y = load_iris(return_X_y=True)
+    fitted = TangentClassifier(ridge=1e-2, class_weight="balanced").fit(X, y, y != 1)
+    assert np.isfinite(fitted.coef_).all()
+    assert (fitted.predict(X[y != 1]) == y[y != 1]).all()
+
+
 @pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
 def test_rows_of_weight_zero_have_no_part_in_lambda(kind):
     X, y = load_iris(return_X_y=True)
