@@ -44,7 +44,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
     Args:
         backbone: see above.
         tangent: what is trained, and from where. By default the last block, for images from a new start
-            (``reset_block``); for features the head alone.
+            (``reset_block``); none for features, of which a head is trained.
         scaling: of features, for one λ serves all columns: "column" takes from each its mean over the rows of ``fit``
             and divides by its deviation, as StandardScaler does before a LogisticRegression; "none" leaves them.
         loss: "rsl", "mse" or "cross_entropy"; "auto" is "cross_entropy" for features, "rsl" for all else.

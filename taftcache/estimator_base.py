@@ -212,6 +212,12 @@ class TangentEstimator(Files, BaseEstimator):
             if not fits:
                 value = repr(getattr(self, name))
                 raise ArgumentError(f"{name} cannot be {value:.80}", got=value, do=do)
+        if self.tangent is not None and self.backbone is None:
+            raise ArgumentError(
+                "tangent says what of a network is trained, and of features only a head is",
+                got=repr(self.tangent)[:80],
+                do="leave it out, or name a backbone",
+            )
 
     def _solve(self, given: GivenRows, outputs: int, loss: Loss, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)

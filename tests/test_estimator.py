@@ -179,6 +179,13 @@ def test_arguments_of_another_type_are_named(kind, name, value):
         kind(**{name: value}).fit(X, y)
 
 
+@pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
+def test_a_tangent_of_features_is_refused(kind):
+    """It had no part in anything."""
+    with pytest.raises(ArgumentError, match="of features only a head is"):
+        kind(tangent=TangentSpec(train="full")).fit(*load_iris(return_X_y=True))
+
+
 def test_classifier_on_features_is_sklearns_logistic_regression():
     X, y = digits()
     mine = TangentClassifier(scaling="none", ridge=1e-2, tolerance=1e-8).fit(X, y)
