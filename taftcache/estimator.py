@@ -44,7 +44,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
     Args:
         backbone: see above.
         tangent: what is trained, and from where. By default the last block, for images from a new start
-            (``reset_block``); for features the head alone.
+            (``reset_block``); none for features, of which a head is trained.
         scaling: of features, for one λ serves all columns: "column" takes from each its mean over the rows of ``fit``
             and divides by its deviation, as StandardScaler does before a LogisticRegression; "none" leaves them.
         loss: "rsl", "mse" or "cross_entropy"; "auto" is "cross_entropy" for features, "rsl" for all else.
@@ -129,11 +129,16 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         given = self.class_weight
         if given is None:
             return None
-        if isinstance(given, str) and given != "balanced":
-            raise ArgumentError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
-        weights = compute_class_weight(given, classes=self.classes_, y=y)
-        _check_weights("class_weight", weights)
-        mean = np.average(weights[labels], weights=None if by_sample is None else by_sample.numpy())
+        of_rows = None if by_sample is None else by_sample.numpy()
+        if isinstance(given, str):
+            if given != "balanced":
+                raise ArgumentError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
+            counts = np.bincount(labels, of_rows)
+            weights = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
+        else:
+            weights = compute_class_weight(given, classes=self.classes_, y=y)
+            _check_weights("class_weight", weights)
+        mean = np.average(weights[labels], weights=of_rows)
         scaled = torch.ones(max(2, len(weights)), dtype=torch.float64)
         scaled[: len(weights)] = torch.from_numpy(weights / (mean if mean > 0 else 1))
         return scaled

@@ -37,6 +37,7 @@ from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.extract.listing import pictures_of
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
+from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
 from taftcache.tangent.selection import row_shape
@@ -136,7 +137,8 @@ class TangentEstimator(Files, BaseEstimator):
         out = []
         for k in range(0, len(within), IMAGES_AT_ONCE):
             pixels = [transform(decoded(images, index)) for index in within[k : k + IMAGES_AT_ONCE]]
-            out.append(cut.prefix(torch.stack(pixels).to(cut.device)).cpu().numpy())
+            with full_float32(cut.device):  # as in the store of a classifier's ``fit``
+                out.append(cut.prefix(torch.stack(pixels).to(cut.device)).cpu().numpy())
         return np.concatenate(out)
 
     def _cut(self) -> Cut:
@@ -187,7 +189,8 @@ class TangentEstimator(Files, BaseEstimator):
     def _base(self, given: GivenRows, outputs: int) -> Base:
         if self.backbone is None:
             config = TailConfig.of_vectors(given.config.width, outputs)
-            head = {"head.weight": torch.zeros(outputs, config.width), "head.bias": torch.zeros(outputs)}
+            weight = torch.zeros(outputs, config.width, dtype=torch.float32)
+            head = {"head.weight": weight, "head.bias": torch.zeros(outputs, dtype=torch.float32)}
             return Base(config, head, TangentSpec(blocks=0, train="head"))
         return make_base(given.state, given.config, outputs, self._expansion, given.module)
 
@@ -209,6 +212,12 @@ class TangentEstimator(Files, BaseEstimator):
             if not fits:
                 value = repr(getattr(self, name))
                 raise ArgumentError(f"{name} cannot be {value:.80}", got=value, do=do)
+        if self.tangent is not None and self.backbone is None:
+            raise ArgumentError(
+                "tangent says what of a network is trained, and of features only a head is",
+                got=repr(self.tangent)[:80],
+                do="leave it out, or name a backbone",
+            )
 
     def _solve(self, given: GivenRows, outputs: int, loss: Loss, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)

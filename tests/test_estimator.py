@@ -179,6 +179,13 @@ def test_arguments_of_another_type_are_named(kind, name, value):
         kind(**{name: value}).fit(X, y)
 
 
+@pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
+def test_a_tangent_of_features_is_refused(kind):
+    """It had no part in anything."""
+    with pytest.raises(ArgumentError, match="of features only a head is"):
+        kind(tangent=TangentSpec(train="full")).fit(*load_iris(return_X_y=True))
+
+
 def test_classifier_on_features_is_sklearns_logistic_regression():
     X, y = digits()
     mine = TangentClassifier(scaling="none", ridge=1e-2, tolerance=1e-8).fit(X, y)
@@ -229,6 +236,23 @@ def test_of_class_weights_only_the_ratios_count():
     assert np.allclose(by_class, by_row)
     none = clone(made).set_params(class_weight=dict.fromkeys(range(3), 0)).fit(X, y)
     assert not none.coef_.any()
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced", {0: 1, 1: 2, 2: 3}])
+def test_a_weight_is_as_many_rows_whatever_classes_weigh(class_weight):
+    """ "balanced" counted rows, whatever they weigh."""
+    X, y = load_iris(return_X_y=True)
+    times = np.arange(150) % 3 * (3 - y)
+    made = TangentClassifier(ridge=1e-2, tolerance=1e-10, class_weight=class_weight)
+    repeated = made.fit(np.repeat(X, times, axis=0), np.repeat(y, times)).coef_
+    assert np.allclose(clone(made).fit(X, y, times).coef_, repeated, atol=1e-6)
+
+
+def test_a_class_whose_rows_weigh_nothing_is_balanced_with_none():
+    X, y = load_iris(return_X_y=True)
+    fitted = TangentClassifier(ridge=1e-2, class_weight="balanced").fit(X, y, y != 1)
+    assert np.isfinite(fitted.coef_).all()
+    assert (fitted.predict(X[y != 1]) == y[y != 1]).all()
 
 
 @pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import timm
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook as on_parameter
 
@@ -21,6 +23,8 @@ BEYOND = 1 << 28  # numbers that a model has and its file has not: a head of man
 def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pretrained: bool = False) -> Any:
     """``timm.create_model``; what is too large is refused while it grows, not once memory is gone.
 
+    torch's random numbers go on afterwards as if no model had been built.
+
     Args:
         name, options, pretrained: timm's.
         file: of the weights that the model will take, none of whose numbers has less than a byte.
@@ -30,10 +34,12 @@ def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pr
     """
     check_sizes(name, options)
     most = NUMBERS if file is None else file.stat().st_size + BEYOND
-    tensors = numbers = 0
+    tensors, numbers, here = 0, 0, get_ident()
 
     def count(module: nn.Module, key: str, parameter: nn.Parameter) -> None:
         nonlocal tensors, numbers
+        if get_ident() != here:  # torch calls it for what other threads build, too
+            return
         tensors, numbers = tensors + 1, numbers + parameter.numel()
         if tensors > TENSORS or numbers > most:
             raise BackboneError(
@@ -44,7 +50,8 @@ def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pr
 
     hook = on_parameter(count)
     try:
-        return timm.create_model(name, pretrained=pretrained, **options)
+        with torch.random.fork_rng(devices=[]):
+            return timm.create_model(name, pretrained=pretrained, **options)
     finally:
         hook.remove()
 

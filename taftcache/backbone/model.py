@@ -49,6 +49,7 @@ class Backbone:
         return next(self.model.parameters()).device
 
 
+@torch.inference_mode(False)  # whose tensors no derivative is taken by
 def load_backbone(
     spec: BackboneSpec, preprocess: PreprocessSpec = _AS_TRAINED, device: str | torch.device = "cpu"
 ) -> Backbone:

@@ -36,8 +36,8 @@ class Preprocess:
         self.image_shape: tuple[int, int, int] = tuple(self.config["input_size"])
         try:
             self._resize = create_transform(**self.config, is_training=False, normalize=False)
-            self._mean = torch.tensor(self.config["mean"]).view(3, 1, 1)
-            self._std = torch.tensor(self.config["std"]).view(3, 1, 1)
+            self._mean = torch.tensor(self.config["mean"], dtype=torch.float32).view(3, 1, 1)
+            self._std = torch.tensor(self.config["std"], dtype=torch.float32).view(3, 1, 1)
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             # timm and torch raise whatever they like for values that are none
             raise BackboneError(
@@ -60,7 +60,7 @@ class Preprocess:
     def normalise(self, pixels: Tensor) -> Tensor:
         """float32 [n, 3, h, w] on the device of ``pixels`` (uint8, same shape): (x / 255 - mean) / std."""
         # 255 as a tensor: CUDA replaces division by a Python number with a product, which rounds otherwise.
-        scale = torch.tensor(255.0, device=pixels.device)
+        scale = torch.tensor(255.0, dtype=torch.float32, device=pixels.device)
         mean, std = self._mean.to(pixels.device), self._std.to(pixels.device)
         return pixels.to(torch.float32).div_(scale).sub_(mean).div_(std)
 

@@ -219,14 +219,14 @@ def append(
 
         columns = Columns(tokens=vectors, labels=labels, ids=ids)
         with bars(as_json) as progress:
-            report = append_file(file, target, progress, columns=columns, new_shard=new_shard, dry=dry)
+            report = append_file(file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry)
         print_report(report, as_json, show_append)
         return
     if vectors or labels or ids:
         raise RecipeError("no file of vectors is given", got="--vectors, --labels or --ids", do="append STORE FILE")
     recipe, _ = read_either(target, set_, device, opens=("images", "weights"))
     with bars(as_json) as progress:
-        report = taftcache.append(recipe, progress, new_shard=new_shard, dry=dry)
+        report = taftcache.append(recipe, progress, new_shard=new_shard, dry_run=dry)
     print_report(report, as_json, show_append)
 
 

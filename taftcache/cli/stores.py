@@ -93,7 +93,7 @@ def gc(
 
     Example: taftcache gc stores/quickstart --dry-run
     """
-    report = taftcache.gc(store, work=work, strange=strange, hours=hours, dry=dry)
+    report = taftcache.gc(store, work=work, strange=strange, hours=hours, dry_run=dry)
     print_report(report, as_json, show_gc)
 
 

@@ -136,9 +136,8 @@ class TangentModel(nn.Module):
 
     def _logits(self, images: Tensor) -> Tensor:
         w, delta = self._tail.bind(self._base.named()), self._tail.bind(self._delta.named())
-        # A program that is traced says nothing of precision, and on a CPU it is the caller's own.
-        guarded = images.device.type == "cuda" and not torch.compiler.is_exporting()
-        with full_float32(images.device) if guarded else nullcontext():
+        # A program that is traced says nothing of precision.
+        with nullcontext() if torch.compiler.is_exporting() else full_float32(images.device):
             value, change = self._tail.value_and_tangent(w, self.cut.prefix(images), delta)
             return value + change
 
@@ -214,10 +213,11 @@ class TangentModel(nn.Module):
                 got=f"a functional tail: {self.base.config.why}",
                 do="save the model without the program and ONNX",
             )
-        example = torch.zeros(batch, *self.transform.image_shape, device=self.cut.device)
+        example = torch.zeros(batch, *self.transform.image_shape, dtype=torch.float32, device=self.cut.device)
         shapes = {"images": {0: torch.export.Dim("n", min=1)}}
         try:
-            exported = torch.export.export(self, (example,), dynamic_shapes=shapes)
+            with full_float32(self.cut.device):
+                exported = torch.export.export(self, (example,), dynamic_shapes=shapes)
         except Exception as error:  # torch raises its own kinds, and whatever the model's code raises while traced
             raise BackboneError(
                 f"torch.export cannot trace {self.cut.backbone.name}",

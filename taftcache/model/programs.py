@@ -85,7 +85,8 @@ def _checked(model: TangentModel, file: Path) -> tuple[float, str]:
 def difference(model: TangentModel, run: Callable[[Tensor], Any]) -> float:
     """How far the logits of ``run``, of random images [n,3,h,w], are from the model's, relative to the largest."""
     # Another number of images than programs are traced with, for it must be free.
-    images = torch.randn(3, *model.transform.image_shape, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(3, *model.transform.image_shape, generator=generator, dtype=torch.float32)
     ours, theirs = model(images).cpu(), torch.as_tensor(run(images)).cpu()
     return float((theirs - ours).abs().max() / ours.abs().max())
 

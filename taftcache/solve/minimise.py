@@ -37,7 +37,7 @@ from taftcache.solve.solution import Solution, Status
 from taftcache.tangent.base import Base
 from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import targets
-from taftcache.tangent.rows import RowSource
+from taftcache.tangent.rows import RowSource, blocks_of
 
 Method = Literal["auto", "conjugate", "projected", "accelerated"]
 # M of a kernel whose Cholesky costs about what the space of the rows does; at three times as much it costs ten times.
@@ -86,9 +86,9 @@ def minimise(
         on_pass: called after each pass.
 
     Raises:
-        SolveError: no rows, labels, weights or a start that do not fit, neither ridge nor radius, a gradient that is
-            not finite, a loss that is not ``quadratic`` as it says, or a ``decisive`` goal of what no row's removal is
-            estimated for.
+        SolveError: no rows, blocks other than ``RowSource`` promises, rows, labels, weights or a start that do not
+            fit, neither ridge nor radius, a gradient that is not finite, a loss that is not ``quadratic`` as it says,
+            or a ``decisive`` goal of what no row's removal is estimated for.
     """
     _check_goal(goal, objective, method)
     problems = _Problems(base, sources, objective, arithmetic)
@@ -251,7 +251,7 @@ class _Problems:
             raise SolveError("no rows to solve over: a solve needs at least one row", got="sources without rows")
         objective.check()
         if objective.loss.quadratic:
-            block, K = next(iter(next(source for source in sources if source.rows).blocks(1))), base.config.classes
+            block, K = next(blocks_of(next(source for source in sources if source.rows), 1)), base.config.classes
             check_quadratic(objective.loss, torch.from_numpy(targets(block, K)[:1]), K)
         # In float64: tokens and half as much for all else; of the head alone, its input and logits.
         config, head = base.config, base.trained(objective.train) == base.head_layout

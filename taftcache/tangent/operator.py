@@ -18,7 +18,8 @@ from taftcache.tangent.device import full_float32, lowered, transfer
 from taftcache.tangent.factors import AddGradients, Direct, Factor
 from taftcache.tangent.feature import FeatureState, FeatureTail
 from taftcache.tangent.parameters import Layout
-from taftcache.tangent.rows import Block, RowSource
+from taftcache.tangent.rows import Block, RowSource, blocks_of
+from taftcache.tangent.selection import row_shape
 from taftcache.tangent.tail import State, Tail, collect_gradients
 
 # Rows that share one product, at most: a tail that keeps much of each row takes fewer (``Tail.block_rows``). Part of
@@ -129,7 +130,12 @@ class TangentOperator:
             self._transfer.used()
 
     def prepare(self, tokens: np.ndarray) -> State:
-        """The base model's state on rows [b,t,d] of any float dtype."""
+        """The base model's state on rows [b,t,d] of any float dtype; SolveError for rows of another width."""
+        tokens, width = np.asarray(tokens), row_shape(self.base.config, self.base.config.rows)[1]
+        if tokens.ndim != 3 or tokens.shape[2] != width:
+            raise SolveError(
+                f"the rows do not fit the tail, which takes [n,t,{width}]", got=f"a block {list(tokens.shape)}"
+            )
         moved = self._transfer.put(tokens)
         with self._products():
             state = self._whole.value(self._all_weights, moved.to(self.dtype))
@@ -213,7 +219,7 @@ class TangentOperator:
             size = self.block_rows
             count = -(-source.rows // size)
             if skip < count:
-                yield from source.blocks(size, skip * size)
+                yield from blocks_of(source, size, skip * size)
             skip = max(0, skip - count)
 
 

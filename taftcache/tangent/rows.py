@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from taftcache.errors import SolveError
+
 
 class Block(Protocol):
     """Consecutive rows of one source."""
@@ -34,6 +36,30 @@ class RowSource(Protocol):
     def blocks(self, size: int, start: int = 0) -> Iterator[Block]:
         """Blocks of ``size`` rows from row ``start`` (the last may be shorter), the same at every call."""
         ...
+
+
+def blocks_of(source: RowSource, size: int, start: int = 0) -> Iterator[Block]:
+    """``source.blocks``; SolveError where they are not what ``RowSource`` promises, for no sum over them would hold.
+
+    The last may be filled up to ``size``, as private training has it.
+    """
+    at = start
+    for block in source.blocks(size, start):
+        found, left = len(block.labels), source.rows - at
+        if left <= 0 or found not in (size, left):
+            raise _broken_promise(f"{found} rows from row {at} on, where {max(0, min(size, left))} are due")
+        at += found
+        yield block
+    if at < source.rows:
+        raise _broken_promise(f"no rows from row {at} on, of {source.rows}")
+
+
+def _broken_promise(got: str) -> SolveError:
+    return SolveError(
+        "a source does not give its rows in the blocks that were asked for",
+        got=got,
+        do="give blocks of that size from that row on, the same at every call; ArrayRows does, of arrays",
+    )
 
 
 class ArrayBlock(NamedTuple):

@@ -160,7 +160,7 @@ def show_append(report: AppendReport) -> None:
     print_notes(report.notes)
     for name, rows in report.added.items():
         OUT.print(f"shard {name}: {counted(rows, 'sample')} more")
-    if report.added and report.dry:
+    if report.added and report.dry_run:
         OUT.print(f"{report.known - report.unread} known; nothing was added, for this was a dry run")
         return
     if report.added:

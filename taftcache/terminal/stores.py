@@ -57,13 +57,13 @@ def show_verify(report: VerifyReport) -> None:
 def show_gc(report: CollectReport) -> None:
     """What went, and what stays though nothing names it."""
     for path, count in report.removed.items():
-        verb = "would go" if report.dry else "removed "
+        verb = "would go" if report.dry_run else "removed "
         OUT.print(f"{verb} {path}  {readable_size(count)}", soft_wrap=True)
     for path, count in report.kept.items():
         OUT.print(f"kept     {path}  {readable_size(count)}", soft_wrap=True)
     total = readable_size(sum(report.removed.values()))
     OUT.print(
-        f"{len(report.removed)} {'to remove' if report.dry else 'removed'}, {total}; root {report.root_digest[:16]}"
+        f"{len(report.removed)} {'to remove' if report.dry_run else 'removed'}, {total}; root {report.root_digest[:16]}"
     )
 
 

@@ -49,7 +49,18 @@ CLASS = {"store", "label", "rows", "held_out_rows", "share", "shards", "first_sa
 REPORT = {"store", "root_digest", "file", "bytes", "rows", "details", "notes"}
 VERIFY = {"store", "root_digest", "bytes", "faults", "strays", "ledger_entries", "mended", "dropped", "reasons"}
 VERIFY |= {"left", "again"}
-APPEND = {"store", "root_before", "root_digest", "added", "untouched", "known", "images", "skipped", "seconds", "dry"}
+APPEND = {
+    "store",
+    "root_before",
+    "root_digest",
+    "added",
+    "untouched",
+    "known",
+    "images",
+    "skipped",
+    "seconds",
+    "dry_run",
+}
 APPEND |= {"unread", "closed", "notes"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "again", "seconds"}
@@ -57,7 +68,7 @@ EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
 INIT = {"recipe", "source", "images", "held_out", "classes", "shards", "pixels", "backbone", "estimate", "notes"}
 IMPORT = {"scaling", "store", "root_digest", "file", "exported", "shards", "tokens", "classes", "trainable", "seconds"}
 IMPORT |= {"notes"}
-GC = {"store", "root_digest", "dry", "removed", "kept"}
+GC = {"store", "root_digest", "dry_run", "removed", "kept"}
 FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards", "renewed", "certificates", "seconds"}
 FORGET |= {"mode", "destroyed", "dropped_shards", "classes", "passes", "bytes", "dry_run", "notes", "proven", "copies"}
 FORGET |= {"expected_seconds"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf, nan
 
 import numpy as np
@@ -15,8 +16,8 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.squared_error import SquaredError
 from taftcache.solve.methods.head import solve_head
 from taftcache.solve.minimise import minimise
-from taftcache.tangent.rows import ArrayRows
-from tests.solve.problems import K, N, case, dense, make_problem, minimised, rows
+from taftcache.tangent.rows import ArrayBlock, ArrayRows
+from tests.solve.problems import K, N, case, dense, labels, make_problem, minimised, rows, tokens
 
 LOSSES = [RSL(alpha=1.0, kappa=5.0), RSL(alpha=3.0, kappa=15.0), RSL(alpha=0.4, kappa=1.0)]
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.alpha}-{loss.kappa}")
@@ -142,6 +143,40 @@ def test_classes_of_any_integer_type():
 def test_no_rows():
     with pytest.raises(SolveError, match="at least one row"):
         minimised(case().base, [ArrayRows(rows()[0].tokens[:0], rows()[0].labels[:0])], LOSSES[0], 1e-2)
+
+
+class Broken(ArrayRows):
+    """Rows in blocks that are not those asked for."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(tokens(), labels())
+        self.how, self.read = how, 0
+
+    @property
+    def rows(self) -> int:
+        return N + {"fewer": 10, "more": -10}.get(self.how, 0)
+
+    def blocks(self, size: int, start: int = 0) -> Iterator[ArrayBlock]:
+        self.read += 1
+        if self.how == "once" and self.read > 2:  # the first reading is of one row
+            return iter(())
+        return ArrayRows(self.tokens, self.labels).blocks(7 if self.how == "its own" else size, start)
+
+
+@pytest.mark.parametrize("loss", [RSL(kappa=5.0), CrossEntropy()], ids=["quadratic", "cross-entropy"])
+@pytest.mark.parametrize("train", ["full", "head"])
+@pytest.mark.parametrize("how", ["its own", "once", "fewer", "more"])
+def test_blocks_that_were_not_asked_for_are_refused(monkeypatch, how, train, loss):
+    """A sum over other rows than N was certified as the optimum over N."""
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 16)
+    with pytest.raises(SolveError, match="does not give its rows in the blocks that were asked for"):
+        minimised(case().base, [Broken(how)], loss, 1e-2, train=train, memory=0)
+
+
+@pytest.mark.parametrize("strange", [tokens()[:, :, :-1], tokens().reshape(N, -1)], ids=["narrower", "flat"])
+def test_rows_of_another_width_are_refused(strange):
+    with pytest.raises(SolveError, match="do not fit the tail"):
+        minimised(case().base, [ArrayRows(strange, labels())], LOSSES[0], 1e-2)
 
 
 @pytest.mark.parametrize("train", ["full", "head"])

@@ -63,8 +63,8 @@ def asked(path, images, **more):
 @pytest.mark.law("A store that grew has the bytes of one made at once")
 def test_a_grown_store_is_one_made_at_once(few, images, fresh):
     assert "taftcache append" in taftcache.extract(asked(few, images)).notes[0]
-    before, planned = tree(few), taftcache.append(asked(few, images), dry=True)
-    assert (planned.dry, planned.images, planned.known, tree(few)) == (True, 0, 28, before)
+    before, planned = tree(few), taftcache.append(asked(few, images), dry_run=True)
+    assert (planned.dry_run, planned.images, planned.known, tree(few)) == (True, 0, 28, before)
     report = taftcache.append(asked(few, images))
     assert (report.images + report.skipped, report.known, report.added) == (15, 28, planned.added)
     assert sum(report.added.values()) == 15
@@ -92,7 +92,7 @@ def test_a_mended_image_goes_where_it_was_left_out(tmp_path, folder, store, new_
     report = taftcache.append(recipe(tmp_path / "store", **sections), new_shard=new_shard)
     assert (report.unread, report.added, tree(tmp_path / "store")) == (1, {}, before)
     file.write_bytes(good)
-    planned = taftcache.append(recipe(tmp_path / "store", **sections), new_shard=new_shard, dry=True)
+    planned = taftcache.append(recipe(tmp_path / "store", **sections), new_shard=new_shard, dry_run=True)
     report = taftcache.append(recipe(tmp_path / "store", **sections), new_shard=new_shard)
     assert (report.unread, report.images, sum(report.added.values())) == (0, 1, 1)
     assert planned.added == report.added

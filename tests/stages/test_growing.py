@@ -47,8 +47,8 @@ def whole(tmp_path_factory) -> dict[str, bytes]:
 @pytest.mark.law("A store of vectors that grew has the bytes of one made at once.")
 def test_a_grown_store_of_vectors_is_one_made_at_once(early, whole, tmp_path):
     path = shutil.copytree(early, tmp_path / "store")
-    planned = taftcache.append_vectors(store=path, dry=True, **some(LATER))
-    assert (planned.dry, planned.images, planned.root_digest) == (True, 0, planned.root_before)
+    planned = taftcache.append_vectors(store=path, dry_run=True, **some(LATER))
+    assert (planned.dry_run, planned.images, planned.root_digest) == (True, 0, planned.root_before)
     assert tree(path) == tree(early)
     report = taftcache.append_vectors(store=path, **some(LATER))
     assert (report.added, report.images, report.known) == (planned.added, LATER.sum(), 0)
@@ -90,7 +90,7 @@ def test_where_all_held_out_rows_are_forgotten_further_ones_go_as_before(early, 
 def test_a_file_forms_a_shard_of_its_own_and_forgotten_rows_stay_out(early, tmp_path):
     path = shutil.copytree(early, tmp_path / "store")
     np.savez(tmp_path / "more.npz", **(some(LATER) | {"ids": np.array(some(LATER)["ids"])}))
-    assert append_file(tmp_path / "more.npz", path, new_shard=True, dry=True).added.keys() >= {"002"}
+    assert append_file(tmp_path / "more.npz", path, new_shard=True, dry_run=True).added.keys() >= {"002"}
     report = append_file(tmp_path / "more.npz", path, new_shard=True)
     assert set(report.added) == {"002", "held-out"}
     with open_store(path) as store:
@@ -175,7 +175,7 @@ def test_what_cannot_be_appended(early, finished, tmp_path):
     one = {"x": x[:1], "y": y[:1], "ids": ids[:1]}
     assert taftcache.append_vectors(store=tmp_path / "even", new_shard=True, **one).images == 1
     with pytest.raises(StoreError, match="not imported from vectors"):
-        taftcache.append_vectors(store=finished, dry=True, **new)
+        taftcache.append_vectors(store=finished, dry_run=True, **new)
 
 
 def test_numbers_name_the_classes_that_occur(tmp_path):

@@ -28,6 +28,13 @@ def test_a_public_name_resolves(name):
     assert isinstance(thing, str) or inspect.getdoc(thing)
 
 
+def test_verbs_call_the_same_thing_the_same():
+    """A store was ``path`` to some of them, and a dry run ``dry``."""
+    taken = {verb: list(inspect.signature(getattr(taftcache, verb)).parameters) for verb in VERBS}
+    assert {v for v, names in taken.items() if names[0] == "path"} == {"distrust", "load_recipe", "load_teaching"}
+    assert not any("dry" in names for names in taken.values())
+
+
 def test_public_names_are_listed_once_and_no_other():
     assert len(set(taftcache.__all__)) == len(taftcache.__all__)
     assert dir(taftcache) == sorted(taftcache.__all__)

@@ -72,7 +72,7 @@ class Cut:
         self.backbone, self._model = backbone, backbone.model
         self._image_shape = tuple(backbone.data_config["input_size"])
         self._classifier = classifier_of(backbone)
-        with full_float32(backbone.device):
+        with torch.inference_mode(False), full_float32(backbone.device):
             self._trace = trace(self._model, backbone.name, self._image_shape)
             assert self._trace.feature is not None
             self.start = locate(backbone.name, self._trace, blocks, self._model)
@@ -233,7 +233,8 @@ class Cut:
         """Find what the tail depends on by a backward pass, and see that prefix and rest are the model."""
         assert self._rest is not None
         rest, state = self._rest, self._model.state_dict()
-        images = torch.randn(2, *self._image_shape, generator=torch.Generator().manual_seed(0)).to(self.device)
+        drawn = torch.randn(2, *self._image_shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+        images = drawn.to(self.device)
         seen: list[Tensor] = []
         hook = self._model.get_submodule(self.start).register_forward_pre_hook(
             lambda _, args: seen.append(args[0].clone())  # some modules work in place

@@ -36,7 +36,7 @@ class AppendReport:
 
     ``images`` (or vectors) were made rows of, ``skipped`` of them did not decode; ``unread`` are those known samples
     that were skipped before. ``closed``: of forgotten classes, how many further samples each has, which were left out.
-    ``dry``: all of this is planned only, as if every new sample could be read.
+    ``dry_run``: all of this is planned only, as if every new sample could be read.
     """
 
     store: Path
@@ -49,13 +49,13 @@ class AppendReport:
     images: int = 0
     skipped: int = 0
     seconds: float = 0.0
-    dry: bool = False
+    dry_run: bool = False
     closed: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
 def append(
-    recipe: Recipe, progress: Progress | None = None, *, new_shard: bool = False, dry: bool = False
+    recipe: Recipe, progress: Progress | None = None, *, new_shard: bool = False, dry_run: bool = False
 ) -> AppendReport:
     """Extract the images of the recipe's data that its store does not hold yet.
 
@@ -70,7 +70,7 @@ def append(
             hold out and limit as before.
         new_shard: put all new training samples into one further shard, so that the others keep their files and their
             components. The only form for a balanced plan, in which one more sample would move others.
-        dry: say what would be added, and add nothing.
+        dry_run: say what would be added, and add nothing.
 
     Raises:
         IdentityError: other weights, preprocessing, dtype, split or library versions than the store's.
@@ -78,7 +78,7 @@ def append(
     """
     progress, recipe = progress or Silent(), checked_recipe(recipe)
     begin = time.perf_counter()
-    with FeatureStore(recipe.store_path, mode="r" if dry else "a") as store:
+    with FeatureStore(recipe.store_path, mode="r" if dry_run else "a") as store:
         if imported := store.identity.get("imported"):
             raise StoreError(
                 f"cannot append images to {store.path}: its rows were imported",
@@ -96,7 +96,7 @@ def append(
             return ImageRows(recipe=recipe, model=model, source=source, test=test, verb="append")
 
         new = NewSamples(store, recipe, given, out, new_shard, _mended(store, source, test))
-        return new.report(begin, None) if dry else new.report(begin, new.grow(origin, progress))
+        return new.report(begin, None) if dry_run else new.report(begin, new.grow(origin, progress))
 
 
 def _mended(store: FeatureStore, *sources: Source | None) -> frozenset[str]:
@@ -182,7 +182,7 @@ class NewSamples:
             images=sum(count.rows for count in counts or ()),
             skipped=sum(count.skipped for count in counts or ()),
             seconds=time.perf_counter() - begin,
-            dry=counts is None,
+            dry_run=counts is None,
             closed=dict(sorted(Counter(self._closed).items())),
             notes=[*closed_notes(self._closed), *([] if counts is None else self._unmade())],
         )

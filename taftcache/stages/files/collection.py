@@ -12,17 +12,17 @@ from taftcache.cache.store import FeatureStore
 
 @dataclass(frozen=True, kw_only=True)
 class CollectReport:
-    """Path -> bytes of what was ``removed`` (would be, when ``dry``), and of what nothing names and is ``kept``."""
+    """Path -> bytes of what was ``removed`` (would be, when ``dry_run``), and of what nothing names and is ``kept``."""
 
     store: Path
     root_digest: str
-    dry: bool
+    dry_run: bool
     removed: dict[str, int]
     kept: dict[str, int]
 
 
 def gc(
-    path: Place, *, work: bool = False, strange: bool = False, hours: float = 24.0, dry: bool = False
+    store: Place, *, work: bool = False, strange: bool = False, hours: float = 24.0, dry_run: bool = False
 ) -> CollectReport:
     """Remove what no manifest of the store names: leftovers of crashes, interrupted uploads.
 
@@ -30,10 +30,10 @@ def gc(
         work: unfinished extractions too, which the next ``extract`` would go on with.
         strange: files that the format knows nothing of, too.
         hours: in a bucket, what is younger stays: it may be a commit on its way.
-        dry: list only.
+        dry_run: list only.
     """
-    with FeatureStore(path, mode="r" if dry else "a") as store:
-        found = collect(store, work=work, strange=strange, older=3600 * hours, dry=dry)
+    with FeatureStore(store, mode="r" if dry_run else "a") as store:
+        found = collect(store, work=work, strange=strange, older=3600 * hours, dry=dry_run)
         return CollectReport(
-            store=store.path, root_digest=store.root_digest, dry=dry, removed=found.removed, kept=found.kept
+            store=store.path, root_digest=store.root_digest, dry_run=dry_run, removed=found.removed, kept=found.kept
         )

@@ -51,7 +51,7 @@ FORMATS: dict[str, Callable[[FeatureStore, Path, OnRows], int]] = {
 ENDINGS = {".h5": "hdf5", ".hdf5": "hdf5", ".npz": "npz", ".parquet": "parquet"}
 
 
-def export(path: Place, file: Path | str, format: str | None = None, progress: Progress | None = None) -> ExportReport:
+def export(store: Place, file: Path | str, format: str | None = None, progress: Progress | None = None) -> ExportReport:
     """Write a store's rows, labels and ids to one file for other tools; each row is verified as it is read.
 
     The file is a copy: what is forgotten later stays in it. ``format``: by default that of the file's ending, and
@@ -80,7 +80,7 @@ def export(path: Place, file: Path | str, format: str | None = None, progress: P
         )  # fmt: skip
     begin = time.perf_counter()
     folder = format == "embedding-projector"
-    with FeatureStore(path) as store, (progress or Silent()).task("export", None) as task:
+    with FeatureStore(store) as store, (progress or Silent()).task("export", None) as task:
         with whole(place, folder=folder) as partial:
             size = FORMATS[format](store, partial, lambda done, total: task.note(f"{done} of {total} rows"))
             store.check_may_leave()

@@ -33,7 +33,7 @@ def append_vectors(
     *,
     ids: Sequence[str] | None = None,
     new_shard: bool = False,
-    dry: bool = False,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> AppendReport:
     """Add vectors [n, d] with classes y [n] to a store that ``import_vectors`` or ``import_`` made of vectors.
@@ -43,13 +43,13 @@ def append_vectors(
 
     Args:
         x, y, ids: as for ``import_vectors``. Rows are known by their ids, so further ones need ids of their own.
-        new_shard, dry: as for ``append``.
+        new_shard, dry_run: as for ``append``.
 
     Raises:
         DataError: what cannot be used, another width, a class that the store does not have.
         StoreError: a store of anything else, or a row with an id of the store's that is not the row there.
     """
-    return _append(Vectors.in_memory("rows", x, y, ids), store, new_shard, dry, progress or Silent())
+    return _append(Vectors.in_memory("rows", x, y, ids), store, new_shard, dry_run, progress or Silent())
 
 
 def append_file(
@@ -59,7 +59,7 @@ def append_file(
     *,
     columns: Columns | None = None,
     new_shard: bool = False,
-    dry: bool = False,
+    dry_run: bool = False,
 ) -> AppendReport:
     """``append_vectors`` of a file, read as ``import_`` reads it.
 
@@ -70,13 +70,13 @@ def append_file(
         given = open_features(stack, Path(file).expanduser(), columns or Columns(), Path(store))
         if isinstance(given, FeatureFile):
             raise DataError(f"{file} is the export of a store, not a file of vectors", do="import it into a new store")
-        return _append(given, store, new_shard, dry, progress or Silent())
+        return _append(given, store, new_shard, dry_run, progress or Silent())
 
 
-def _append(given: Vectors, path: Path | str, new_shard: bool, dry: bool, progress: Progress) -> AppendReport:
+def _append(given: Vectors, path: Path | str, new_shard: bool, dry_run: bool, progress: Progress) -> AppendReport:
     begin = time.perf_counter()
     given = given.narrowed()
-    with FeatureStore(path, mode="r" if dry else "a") as store:
+    with FeatureStore(path, mode="r" if dry_run else "a") as store:
         imported = store.identity.get("imported", {})
         if "scaling" not in imported:
             raise StoreError(
@@ -101,7 +101,7 @@ def _append(given: Vectors, path: Path | str, new_shard: bool, dry: bool, progre
         rows.check_known(store)
         out = staying_out(store.is_forgotten, zip(given.ids, given.labels, strict=True), given.classes)
         new = NewSamples(store, recipe, (given.ids, _tested(store, recipe)), out, new_shard)
-        return new.report(begin, None if dry else new.grow(lambda: rows, progress))
+        return new.report(begin, None if dry_run else new.grow(lambda: rows, progress))
 
 
 def _tested(store: FeatureStore, recipe: Recipe) -> list[str] | None:

@@ -41,7 +41,7 @@ class VerifyReport:
 
 
 def verify(
-    path: Place,
+    store: Place,
     progress: Progress | None = None,
     expect: str | None = None,
     *,
@@ -61,14 +61,14 @@ def verify(
         overrides: of the store's recipe, ``data.train=/where/it/lies/now`` say, for the repair.
     """
     progress = progress or Silent()
-    left = go_back(path)[0] if back else None
-    with FeatureStore(path, mode="a" if repair else "r", expect=expect) as store:
+    left = go_back(store)[0] if back else None
+    with FeatureStore(store, mode="a" if repair else "r", expect=expect) as store:
         faults = _faults(store, progress)
         if not (repair and faults):
             return _report(store, faults, left)
         before = store.objects()
         outcome = mend(store.committer(), faults, _maker(store, overrides, progress))
-    with FeatureStore(path) as store:
+    with FeatureStore(store) as store:
         return replace(
             _report(store, _faults(store, progress), left),
             mended=outcome.mended,

@@ -46,7 +46,7 @@ class AuditReport:
 
 
 def audit(
-    path: Place,
+    store: Place,
     progress: Progress | None = None,
     *,
     public_key: str | None = None,
@@ -81,8 +81,8 @@ def audit(
         raise RecipeError(
             "a signing key is for what a replay writes, and an audit alone writes nothing", do="--replay beside --sign"
         )
-    replayed = _replay(path, progress, signing_key) if replay else 0
-    with FeatureStore(path, stale=True) as store:
+    replayed = _replay(store, progress, signing_key) if replay else 0
+    with FeatureStore(store, stale=True) as store:
         check_beside(store, to)
         receipts, signatures = check_ledger(store, key, to)
         check_receipts(store, to)
@@ -112,10 +112,10 @@ def audit(
         )
 
 
-def _replay(path: Place, progress: Progress, signing_key: Path | str | None) -> int:
+def _replay(store: Place, progress: Progress, signing_key: Path | str | None) -> int:
     """Bring an old copy up to what was forgotten at its place; how many rows that were."""
     signer = signer_of(signing_key)
-    with FeatureStore(path, mode="a", stale=True) as store:
+    with FeatureStore(store, mode="a", stale=True) as store:
         back = store.returned()
         if back:
             forget(store, back, progress, signing_key=signing_key)
