@@ -338,7 +338,7 @@ def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | 
             keys = torch.bmm(a[piece], moved.transpose(1, 2))
             ell[:, :, : keys.shape[2]] += keys
         ell -= (phi * ell).sum(-1, keepdim=True)
-        torch.bmm(ell.mul_(phi), u, out=out[piece])
+        out[piece].baddbmm_(ell.mul_(phi), u, beta=0)  # `bmm(out=…)` is traced for one number of rows before torch 2.12
         if moved is not None:
             out[piece].baddbmm_(phi[:, :, : moved.shape[1]], moved)
     return out
