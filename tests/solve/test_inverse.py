@@ -174,6 +174,16 @@ def test_a_sample_spreads_over_all_sources_whatever_their_sizes_and_takes_anothe
     assert [list(index) for index in halves] == [list(range(0, N, 5)), list(range(N))]
 
 
+def test_a_head_has_a_kernel_that_is_worth_its_cheap_passes(monkeypatch):
+    def gradients(head):
+        return sum(map(len, SampledInverse(make_problem(head=head)).probes))
+
+    assert gradients(True) == gradients(False) == 1 << (N // 2).bit_length() - 1
+    monkeypatch.setattr("taftcache.solve.inverses.sampled.OF_HEAD", 0.1)
+    size = make_problem(head=True).operator.layout.size
+    assert gradients(True) == 1 << int((0.1 * N * size) ** (1 / 3)).bit_length() - 1 < gradients(False)
+
+
 def test_many_rows_are_solved_under_a_sample(monkeypatch):
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     monkeypatch.setattr("taftcache.solve.inverses.class_kernel.LARGEST_LOGITS", 0)

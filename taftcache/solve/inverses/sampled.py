@@ -32,6 +32,10 @@ PROBES = 2  # gradients for each row, at least: two of one row do nearly what th
 # Rows of the problem for each gradient, at least. What is built must cost less than the passes it saves: at 5,000 to
 # 16,000 rows of ten classes a solve with one for two rows takes half to two thirds as long as with one for four.
 ROWS_EACH = 2
+# n³ of a head, at most, over rows times weights: its passes are so cheap that a kernel costs more than it saves. On
+# 16,000 to 50,000 rows of 3 to 192 columns and 3 to 60 classes fits took 1.5 to 3 times as long with 100, and with
+# 8,192 gradients whatever the head 15 times.
+OF_HEAD = 20
 LEAST_ROWS = 4096
 LARGEST_FACTORS = LARGEST_STATES = 1 << 30  # bytes of the gradients' factors; of prepared rows, kept between products
 
@@ -100,9 +104,11 @@ class SampledInverse:
 
 
 def _count(problem: Problem) -> int:
-    """n, a power of two, from the number of rows and the memory that their gradients' factors take."""
+    """n, a power of two, from the number of rows, the memory that their gradients' factors take, and a head's size."""
     operator = problem.operator
     held = LARGEST_FACTORS // (4 * operator.tail.factor_width)
+    if operator.layout == operator.base.head_layout:
+        held = min(held, int((OF_HEAD * operator.rows * operator.layout.size) ** (1 / 3)))
     return 1 << min(GRADIENTS, operator.rows // ROWS_EACH, held).bit_length() - 1
 
 
