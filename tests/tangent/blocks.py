@@ -24,8 +24,6 @@ from taftcache.tangent.spec import TangentSpec
 WIDTH = 12
 SIZE: dict[str, Any] = {"img_size": 8, "patch_size": 4, "embed_dim": WIDTH, "num_classes": 5, "num_heads": 3}
 
-NORMED = {"qk_norm": True} if "qk_norm" in signature(Eva).parameters else {}  # of timm from 1.0.31 on
-
 MODELS: dict[str, tuple[type, dict[str, Any]]] = {
     "plain": (VisionTransformer, {}),
     "average": (VisionTransformer, {"global_pool": "avg", "reg_tokens": 1}),
@@ -49,8 +47,10 @@ MODELS: dict[str, tuple[type, dict[str, Any]]] = {
     "eva-unfused": (Eva, {"qkv_fused": False, "use_rot_pos_emb": True, "scale_attn_inner": True}),
     "eva-average": (Eva, {"global_pool": "avg", "use_rot_pos_emb": True, "num_reg_tokens": 1, "swiglu_mlp": True}),
     "dinov3": (Eva, {"rope_type": "dinov3", "use_rot_pos_emb": True, "rope_rotate_half": True, "qkv_bias": False}),
-    "rope-mixed": (Eva, {"rope_type": "mixed", "use_rot_pos_emb": True, "attn_type": "rope", **NORMED}),
 }
+if "qk_norm" in signature(Eva).parameters:  # before, up to timm 1.0.30, such a model did not run in float64
+    MIXED = {"rope_type": "mixed", "use_rot_pos_emb": True, "attn_type": "rope", "qk_norm": True}
+    MODELS["rope-mixed"] = (Eva, MIXED)
 
 
 @dataclass
