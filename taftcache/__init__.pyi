@@ -52,6 +52,9 @@ from taftcache.recipe_sections import StoreSpec as StoreSpec
 from taftcache.solve.minimise import minimise as minimise
 from taftcache.solve.settings import Arithmetic as Arithmetic
 from taftcache.solve.settings import Goal as Goal
+from taftcache.solve.solution import Certificate as Certificate
+from taftcache.solve.solution import Solution as Solution
+from taftcache.solve.solution import Status as Status
 from taftcache.stages.extract.appending import append as append
 from taftcache.stages.extract.drafting import init_recipe as init_recipe
 from taftcache.stages.extract.estimation import estimate as estimate
@@ -90,6 +93,8 @@ from taftcache.stages.train.training import train as train
 from taftcache.tangent.base import make_base as make_base
 from taftcache.tangent.config import TailConfig as TailConfig
 from taftcache.tangent.operator import TangentOperator as TangentOperator
+from taftcache.tangent.rows import ArrayRows as ArrayRows
+from taftcache.tangent.rows import RowSource as RowSource
 from taftcache.tangent.spec import TangentSpec as TangentSpec
 from taftcache.teaching.recipe import TeachingRecipe as TeachingRecipe
 from taftcache.teaching.recipe import load_teaching as load_teaching

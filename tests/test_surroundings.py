@@ -13,15 +13,16 @@ import torch
 from torch import nn
 
 import taftcache
-from taftcache import TangentClassifier, TangentRegressor
+from taftcache import BackboneError, BackboneSpec, TangentClassifier, TangentRegressor
 from taftcache.backbone.build import build
+from taftcache.backbone.model import load_backbone
 from tests.pictures import pictures
 from tests.pretended import a_gpu
 
 
 @contextmanager
-def float64_by_default() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
+def by_default(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
     try:
         yield
     finally:
@@ -38,7 +39,7 @@ def coarse_products() -> Iterator[None]:
 
 
 AROUND: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    "float64": float64_by_default,
+    "float64": lambda: by_default(torch.float64),
     "medium": coarse_products,
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     "inference": torch.inference_mode,
@@ -73,6 +74,12 @@ def test_what_is_asked_of_torch_changes_no_number(saved, expected, around):
     with AROUND[around]():
         found = answers(saved)
     assert all(map(np.array_equal, found, expected))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_are_not_rounded_to_a_default(dtype):
+    with by_default(dtype), pytest.raises(BackboneError, match=f"would round them .*\n  got: {dtype}"):
+        load_backbone(BackboneSpec(weights="bundled"))
 
 
 def test_an_estimator_on_a_gpu_keeps_to_float32(saved, expected):

@@ -55,9 +55,16 @@ def load_backbone(
 ) -> Backbone:
     """Build and load the model that ``spec`` names.
 
-    Raises BackboneError for an unknown model, weights that cannot be had or do not fit, and a
-    preprocessing that the model cannot take; RecipeError for a path with an unset variable.
+    Raises BackboneError for an unknown model, weights that cannot be had or do not fit, a preprocessing that the model
+    cannot take, and a default dtype of torch's that would round the weights; RecipeError for a path with an unset
+    variable.
     """
+    if torch.finfo(torch.get_default_dtype()).bits < 32:
+        raise BackboneError(
+            "weights cannot be loaded while torch would round them to its default dtype",
+            got=str(torch.get_default_dtype()),
+            do="torch.set_default_dtype(torch.float32)",
+        )
     kind, path = weights_kind(spec), weights_file(spec)
     target = resolve_device(str(device))
     if kind in ("bundled", "folder"):

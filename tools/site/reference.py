@@ -74,8 +74,8 @@ AREAS = (
         "solver",
         "The solver",
         "It knows nothing of stores and images: rows, a base point and an objective go in, a certified Δw comes out.",
-        "minimise Objective RSL SquaredError CrossEntropy RowWeights Goal Arithmetic make_base TangentOperator "
-        "TailConfig",
+        "minimise Solution Certificate Status Objective RSL SquaredError CrossEntropy RowWeights Goal Arithmetic "
+        "RowSource ArrayRows make_base TangentOperator TailConfig",
     ),
     Area(
         "estimators",
