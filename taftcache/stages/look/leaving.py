@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
-from taftcache.model.component import Component
 from taftcache.names import component_of, counted, is_component
 from taftcache.objective.problem import Problem
 from taftcache.solve.leave_one_out import moves
@@ -77,12 +76,9 @@ class OnHeldOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowLeftOut(OnHeldOut):
-    """A shard's component without one of its rows, and what that changes.
-
-    ``moved``: ‖Δw without it − Δw‖, where ‖Δw‖ is ``norm``; ``distance_bound``: how exact the new one is. ``before``
-    and ``after``: the row's logits. ``ridge``: λ before and after, which "auto" chooses anew.
-    """
+class SolvedAgain:
+    """One component without rows of its shard: ``moved`` by ‖Δw without them − Δw‖, of ``norm`` ‖Δw‖, exact to
+    ``distance_bound``. ``ridge``: λ before and after, which "auto" chooses anew."""
 
     ridge: tuple[float, float]
     status: str
@@ -90,6 +86,12 @@ class RowLeftOut(OnHeldOut):
     moved: float
     norm: float
     distance_bound: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowLeftOut(OnHeldOut, SolvedAgain):
+    """A shard's component without one of its rows, and what that changes; ``before`` and ``after``: its logits."""
+
     before: LogitsOf
     after: LogitsOf
 
@@ -107,40 +109,18 @@ def leave_out(
         kept: logits of held-out rows to compare on, if there are any.
         progress: told of the solve.
     """
-    parts = ModelParts(store, component_of(shard.name), progress)
-    parts.check_current()
-    part = parts.part_of(shard)
-    without = parts.solve_without(part, shard, row)
-    delta, said = without.delta - part.component.delta, without.record
+    part, delta, solved = _without(store, shard, row, progress)
     members = [name for name in scorer.models if is_component(name)]
     tokens = shard.tokens(slice(row, row + 1))
     z, changes = scorer.logits(tokens, members)
     step = scorer.tangent(tokens, part.component.layout, delta)
     mean, own = z + changes.mean(0), z + changes[members.index(part.name)]
     return RowLeftOut(
-        ridge=ridges(part, without),
-        status=said.ending,
-        passes=said.passes,
-        moved=float(delta.norm()),
-        norm=float(part.component.delta.norm()),
-        distance_bound=said.certified.distance_bound,
+        **vars(solved),
         before=LogitsOf(component=own[0].tolist(), mean=mean[0].tolist()),
         after=LogitsOf(component=(own + step)[0].tolist(), mean=(mean + step / len(members))[0].tolist()),
         **vars(_compared(scorer, store.held_out, kept, [(part, delta)])),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SolvedAgain:
-    """One component without rows of its shard: ``moved`` by ‖Δw without them − Δw‖, of ``norm`` ‖Δw‖, exact to
-    ``distance_bound``. ``ridge``: λ before and after, which "auto" chooses anew."""
-
-    ridge: tuple[float, float]
-    status: str
-    passes: int
-    moved: float
-    norm: float
-    distance_bound: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,13 +166,8 @@ def leave_rows_out(
         if len(set(rows)) == shard.rows:
             dropped.append(name)
             continue
-        parts = ModelParts(store, name, progress)
-        parts.check_current()
-        part = parts.part_of(shard)
-        without = parts.solve_without(part, shard, rows)
-        delta = without.delta - part.component.delta
+        part, delta, solved[name] = _without(store, shard, rows, progress)
         steps.append((part, delta))
-        solved[name] = _solved(without, part, delta)
     held = store.held_out
     gone = () if held is None else leaving.get(held.name, ())
     return RowsLeftOut(solved=solved, dropped=dropped, **vars(_compared(scorer, held, kept, steps, gone, dropped)))
@@ -214,15 +189,26 @@ def _check_classes(store: FeatureStore, leaving: Mapping[str, Sequence[int]]) ->
         )
 
 
-def _solved(without: Component, part: ModelPart, delta: torch.Tensor) -> SolvedAgain:
-    said = without.record
-    return SolvedAgain(
-        ridge=ridges(part, without),
-        status=said.ending,
-        passes=said.passes,
-        moved=float(delta.norm()),
-        norm=float(part.component.delta.norm()),
-        distance_bound=said.certified.distance_bound,
+def _without(
+    store: FeatureStore, shard: Shard, rows: int | Sequence[int], progress: Progress
+) -> tuple[ModelPart, torch.Tensor, SolvedAgain]:
+    """The component of ``shard``, how it changes without ``rows``, δ [P], and what is said of that."""
+    parts = ModelParts(store, component_of(shard.name), progress)
+    parts.check_current()
+    part = parts.part_of(shard)
+    without = parts.solve_without(part, shard, rows)
+    delta, said = without.delta - part.component.delta, without.record
+    return (
+        part,
+        delta,
+        SolvedAgain(
+            ridge=ridges(part, without),
+            status=said.ending,
+            passes=said.passes,
+            moved=float(delta.norm()),
+            norm=float(part.component.delta.norm()),
+            distance_bound=said.certified.distance_bound,
+        ),
     )
 
 
