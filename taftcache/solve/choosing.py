@@ -268,7 +268,7 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
     delta: Tensor | None = None
     inverse = ShiftedInverse()
     operator, quadratic = pair.exact.operator, pair.exact.loss.quadratic
-    head = operator.layout == operator.base.head_layout  # its passes cost next to nothing
+    head = operator.head_alone  # its passes cost next to nothing
     passes, tolerance = 0, 1e-2
     for ridge in reversed(ridges):
         at = pair.at(ridge)

@@ -138,7 +138,7 @@ def resume(
     """
     problems = _Problems(base, sources, objective, arithmetic)
     exact = problems.exact
-    of_head = exact.operator.layout == exact.operator.base.head_layout
+    of_head = exact.operator.head_alone
     fits = not of_head and through_rows(exact) if exact.loss.quadratic else span_fits(exact, of_head=True)
     if objective.radius is not None or not fits:
         raise SolveError(
@@ -214,7 +214,7 @@ def certify(
     problems = _Problems(base, sources, objective, arithmetic)
     exact, radius = problems.exact, objective.radius
     value = value.to(exact.operator.device, torch.float64)
-    head = exact.operator.layout == base.head_layout
+    head = exact.operator.head_alone
     if radius is not None or head or not objective.loss.quadratic or method not in ("auto", "conjugate"):
         return prove(looked_at(exact, value, goal.tolerance, {}), exact, goal.tolerance, radius=radius)
     by_rows = method == "auto" and through_rows(exact)
@@ -319,7 +319,7 @@ def _without_ball(
             numbers = f"{exact.operator.rows} rows and {exact.operator.classes} classes"
             raise _not_estimated(f"{exact.loss}, {numbers}" + ("" if start is None else ", and a start"))
         return newton(problems.pair(), goal, start=start, on_pass=on_pass), None
-    if exact.operator.layout == exact.operator.base.head_layout:
+    if exact.operator.head_alone:
         return solve_head(exact, goal.tolerance), None
     by_rows = method == "auto" and start is None and through_rows(exact)
     pair, inverse = _inverse(problems, by_rows)
@@ -350,7 +350,7 @@ def _in_balls(
     if method == "auto" and span_fits(exact):
         span = SpanNewton(problems.pair(), on_pass)
         found = (solve_in_ball(lambda at, to, _: span.under(at).solve(to), exact, radius, goal) for radius in radii)
-    elif exact.loss.quadratic and exact.operator.layout != exact.operator.base.head_layout:
+    elif exact.loss.quadratic and not exact.operator.head_alone:
         found = SpanSolver(_coordinates(problems, method), goal, on_pass).solve(radii)
     else:
         found = (solve_in_ball(solve, exact, radius, goal) for radius in radii)

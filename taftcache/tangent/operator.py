@@ -62,7 +62,7 @@ class TangentOperator:
         memory: bytes that may hold prepared blocks; 0 streams every pass.
         repeated: whether there will be many passes, for which blocks are made ready (``Tail.ready``).
 
-    ``block_rows`` is the size of a block.
+    ``block_rows`` is the size of a block, ``head_alone`` whether Δw ranges over the head alone.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class TangentOperator:
         self.layout = trained or base.layout
         self._whole = self.base.tail
         # The head alone looks at its input, a small part of a tail's state: more rows stay between passes.
-        self._head_alone = self.layout == base.head_layout
-        self.tail: Tail = FeatureTail(base.config) if self._head_alone else self._whole
+        self.head_alone = self.layout == base.head_layout
+        self.tail: Tail = FeatureTail(base.config) if self.head_alone else self._whole
         self._all_weights = self._whole.bind(self.base.state)
-        self.weights = self.tail.bind(self.base.state) if self._head_alone else self._all_weights
+        self.weights = self.tail.bind(self.base.state) if self.head_alone else self._all_weights
         self.rows = sum(source.rows for source in self.sources)
         self.ready = self.tail.ready(self.layout, self.rows) if repeated else None
         self.passes = 0
@@ -139,7 +139,7 @@ class TangentOperator:
         moved = self._transfer.put(tokens)
         with self._products():
             state = self._whole.value(self._all_weights, moved.to(self.dtype))
-        return FeatureState(state.feature, state.logits) if self._head_alone else state
+        return FeatureState(state.feature, state.logits) if self.head_alone else state
 
     def direction(self, vector: Tensor, layout: Layout | None = None) -> Any:
         """``vector`` [P], over the operator's layout or another, in the tail's form and the operator's precision."""

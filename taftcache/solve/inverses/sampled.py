@@ -107,7 +107,7 @@ def _count(problem: Problem) -> int:
     """n, a power of two, from the number of rows, the memory that their gradients' factors take, and a head's size."""
     operator = problem.operator
     held = LARGEST_FACTORS // (4 * operator.tail.factor_width)
-    if operator.layout == operator.base.head_layout:
+    if operator.head_alone:
         held = min(held, int((OF_HEAD * operator.rows * operator.layout.size) ** (1 / 3)))
     return 1 << min(GRADIENTS, operator.rows // ROWS_EACH, held).bit_length() - 1
 

@@ -56,7 +56,7 @@ def _closed(problem: Problem) -> dict[str, Any]:
 def has_path(problem: Problem) -> bool:
     """Whether ``HeadPath`` serves: the head alone, a quadratic loss, one D for all classes or room for each one's."""
     operator = problem.operator
-    if operator.layout != operator.base.head_layout or not problem.loss.quadratic or not operator.rows:
+    if not operator.head_alone or not problem.loss.quadratic or not operator.rows:
         return False
     state, labels = next(iter(operator.blocks()))
     z = state.logits.double()

@@ -53,7 +53,7 @@ def span_fits(problem: Problem, *, of_head: bool = False) -> bool:
     """Whether a problem is one for this: not quadratic, and the directions that are kept fit in memory; of the head
     alone, whose passes cost next to nothing, only where it is said so."""
     operator = problem.operator
-    beyond_head = of_head or operator.layout != operator.base.head_layout
+    beyond_head = of_head or not operator.head_alone
     return not problem.loss.quadratic and beyond_head and operator.rows * operator.classes <= LARGEST_LOGITS
 
 
