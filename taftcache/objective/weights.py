@@ -24,7 +24,11 @@ class RowWeights:
 
     def __post_init__(self) -> None:
         for values in (self.by_class, self.by_sample):
-            if values is not None and not (torch.isfinite(values).all() and (values >= 0).all()):
+            if values is None:
+                continue
+            if not isinstance(values, Tensor):
+                raise SolveError("weights are a tensor", got=type(values).__name__, do="torch.as_tensor(…)")
+            if not (torch.isfinite(values).all() and (values >= 0).all()):
                 raise SolveError("weights must be finite and not negative", got=values.tolist()[:8])
 
     def check(self, rows: int, classes: int) -> None:

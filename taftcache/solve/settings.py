@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from numbers import Real
+from numbers import Integral, Real
 from typing import Literal, ParamSpec, TypeVar
 
 import torch
@@ -53,8 +53,9 @@ class Goal:
 
     def __post_init__(self) -> None:
         for name, least in (("max_passes", 1), ("proof_passes", 0)):
-            if getattr(self, name) < least:
-                raise SolveError(f"{name} must be at least {least}", got=f"{name} = {getattr(self, name)}")
+            value = getattr(self, name)
+            if not (isinstance(value, Integral) and int(value) >= least):
+                raise SolveError(f"{name} must be a whole number of at least {least}", got=f"{name} = {value!r}")
         if not (isinstance(self.tolerance, Real) and self.tolerance >= 0):
             raise SolveError(
                 "tolerance must be a number of at least 0",
@@ -82,6 +83,8 @@ class Arithmetic:
     def __post_init__(self) -> None:
         if self.precision not in ("float32", "float64"):
             raise SolveError("there is no such precision", got=repr(self.precision), do="float32 or float64")
+        if not (isinstance(self.memory, Integral) and self.memory >= 0):
+            raise SolveError("memory is a number of bytes, of at least 0", got=repr(self.memory), do="2 << 30")
         try:
             torch.device(self.device)
         except (RuntimeError, TypeError):

@@ -21,6 +21,7 @@ from taftcache.errors import (
     UnreadableImage,
 )
 from taftcache.model.predictor import TangentModel
+from taftcache.objective.weights import RowWeights
 from taftcache.recipe import Recipe
 from taftcache.recipe_sections import ObjectiveSpec, SolverSpec, StoreSpec
 from taftcache.solve.settings import Arithmetic, Goal
@@ -193,15 +194,20 @@ def test_a_spec_is_looked_at_where_it_is_made():
     for wrong in ({"init": "bar"}, {"blocks": -1}, {"train": 3}, {"seed": 1.5}, {"class_token": None}):
         with pytest.raises(RecipeError, match=f"tangent.{next(iter(wrong))} must be"):
             TangentSpec(**wrong)
-    for wrong in ({"max_passes": 0}, {"max_passes": -5}, {"proof_passes": -1}):
-        with pytest.raises(SolveError, match="must be at least"):
+    for wrong in ({"max_passes": 0}, {"max_passes": -5}, {"max_passes": 1.5}, {"proof_passes": -1}):
+        with pytest.raises(SolveError, match="must be a whole number of at least"):
             Goal(**wrong)
     for wrong in (np.nan, -1e-6, "auto"):
         with pytest.raises(SolveError, match="tolerance must be a number of at least 0"):
             Goal(tolerance=wrong)
     with pytest.raises(SolveError, match="no such device"):
         Arithmetic(device="gpu")
-    with pytest.raises(ValueError, match="max_passes must be at least 1"):
+    for wrong in ("2GiB", -1):
+        with pytest.raises(SolveError, match="number of bytes"):
+            Arithmetic(memory=wrong)
+    with pytest.raises(SolveError, match="weights are a tensor"):
+        RowWeights(by_class=[1.0, 2.0])
+    with pytest.raises(ValueError, match="max_passes must be a whole number of at least 1"):
         taftcache.TangentClassifier(max_passes=-5).fit(np.eye(4), [0, 1, 0, 1])
 
 
