@@ -21,7 +21,7 @@ NAMES = {
         "StoreWriteError TaftcacheError UnknownSample UnreadableImage UntrustedStore"
     ),
     "estimator": "TangentClassifier TangentRegressor",
-    "model.component": "Component",
+    "model.component": "Component read_base",
     "model.folder": "open_model save_model",
     "model.hub": "from_pretrained",
     "model.predictor": "TangentModel",

@@ -30,6 +30,7 @@ from taftcache.errors import UntrustedStore as UntrustedStore
 from taftcache.estimator import TangentClassifier as TangentClassifier
 from taftcache.estimator import TangentRegressor as TangentRegressor
 from taftcache.model.component import Component as Component
+from taftcache.model.component import read_base as read_base
 from taftcache.model.folder import open_model as open_model
 from taftcache.model.folder import save_model as save_model
 from taftcache.model.hub import from_pretrained as from_pretrained

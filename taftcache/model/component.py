@@ -141,8 +141,15 @@ def read_base(
 ) -> Base:
     """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights.
 
-    ``classes`` is another K than the store's, for a store that is about to lose some. UntrustedStore where that code
-    would be asked of a model hub that nobody allowed.
+    Args:
+        store: whose rows are to be trained on.
+        spec: which blocks are trained, and from where: ``recipe.tangent``.
+        classes: another K than the store's, for a store that is about to lose some.
+        consent: what the store may open; by default what the user allowed it before.
+
+    Raises:
+        StoreError: the store has rows alone. UntrustedStore: that code would be asked of a model hub that nobody
+            allowed.
     """
     if TAIL not in store.objects():
         raise StoreError(

@@ -75,7 +75,7 @@ AREAS = (
         "The solver",
         "It knows nothing of stores and images: rows, a base point and an objective go in, a certified Δw comes out.",
         "minimise Solution Certificate Status Objective RSL SquaredError CrossEntropy RowWeights Goal Arithmetic "
-        "RowSource ArrayRows make_base TangentOperator TailConfig",
+        "RowSource ArrayRows read_base make_base TangentOperator TailConfig",
     ),
     Area(
         "estimators",
