@@ -38,7 +38,7 @@ class Prior(nn.Module, ABC):
         """Update from the student's features φ [n,d] of all training rows; nothing by default."""
 
     def energy(self) -> Tensor | None:
-        """What each teacher feature contributes [p], not negative; None where the prior does not weigh features."""
+        """What a teacher feature of mean square 1 contributes [p], ≥ 0; None where R does not weigh features."""
         return None
 
 
