@@ -16,10 +16,12 @@ from blake3 import blake3
 from torch import Tensor
 
 from taftcache.backbone.device import float64_device
+from taftcache.backbone.files import file_digest, weights_file, weights_kind
 from taftcache.backbone.model import Backbone, load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source
-from taftcache.backbone.student import Student, build_student
+from taftcache.backbone.spec import BackboneSpec
+from taftcache.backbone.student import RANDOM, Student, build_student
 from taftcache.cache.format.plan import held_out, in_order
 from taftcache.errors import DataError, FormatError
 from taftcache.recipe import Recipe, parse_bytes
@@ -248,6 +250,10 @@ class Students:
         recipe = self.recipe
         spec = msgspec.to_builtins(recipe.train)
         student = msgspec.to_builtins(recipe.student)
+        if recipe.student.weights != RANDOM:
+            weights = BackboneSpec(model=recipe.student.model, weights=recipe.student.weights)
+            if weights_kind(weights) in ("file", "folder") and (file := weights_file(weights)) is not None:
+                student["weights"] = file_digest(file)  # of a place, others may come to lie there
         if recipe.student.blocks is None:  # says nothing, as before there was a choice
             del student["blocks"]
         decides: dict[str, Any] = {
