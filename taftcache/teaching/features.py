@@ -50,7 +50,9 @@ class TeacherFeatures:
         if noise:
             self.names.append(NOISE)
             widths.append(noise)
-            drawn = torch.randn(teachers[0].count, noise, generator=torch.Generator().manual_seed(0))
+            drawn = torch.randn(
+                teachers[0].count, noise, generator=torch.Generator().manual_seed(0), dtype=torch.float32
+            )
             self._noise = drawn.numpy()
         ends = np.cumsum(widths).tolist()
         self.slices = {n: slice(end - w, end) for n, w, end in zip(self.names, widths, ends, strict=True)}
