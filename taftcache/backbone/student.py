@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +38,7 @@ class Student:
         return feature, model.get_classifier()(feature)
 
 
+@torch.inference_mode(False)  # whose tensors cannot be trained
 def build_student(
     model: str | None,
     weights: str,
@@ -59,7 +62,7 @@ def build_student(
         BackboneError: as ``load_backbone``; a model whose logits are not one linear map of one feature, or that has
             not so many blocks.
     """
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _float32_by_default():
         torch.manual_seed(seed)
         if weights == RANDOM:
             try:
@@ -92,6 +95,17 @@ def build_student(
     return student
 
 
+@contextmanager
+def _float32_by_default() -> Iterator[None]:
+    """Layers draw their numbers in torch's default dtype, which a program may have changed."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def _first_blocks(backbone: Backbone, count: int) -> Backbone:
     """The model with only its first ``count`` blocks; what stands before and behind them stays."""
     module: Any = backbone.model
@@ -111,7 +125,7 @@ def _check_linear(student: Student) -> None:
     """BackboneError for a model that cannot be computed, or whose logits are not one linear map of one feature."""
     backbone, module = student.backbone, student.backbone.model
     with torch.no_grad():
-        images = torch.zeros(2, *backbone.data_config["input_size"])
+        images = torch.zeros(2, *backbone.data_config["input_size"], dtype=torch.float32)
         try:
             feature, logits = student(images)
         except RuntimeError as error:  # of a convolutional network, whose last layers fit its last block alone

@@ -63,11 +63,16 @@ def writable(place: Path, *, folder: bool = False, again: bool = False) -> None:
         again: what is there is replaced, or gone on with.
 
     Raises:
-        StoreWriteError: something is there already; no folder, permission or space; a place within a store.
+        StoreWriteError: something is there already; no folder, permission or space; a store, or a place within one.
     """
-    from taftcache.cache.read.around import check_outside
+    from taftcache.cache.read.around import check_outside, is_store
 
     check_outside(place)
+    if folder and is_store(str(place)):
+        raise StoreWriteError(
+            f"cannot write to {place}: it is a store, where nothing but the store's own files may lie",
+            do="name a place outside of it",
+        )
     try:
         with suppress(FileNotFoundError):
             os.lstat(_partial(place))  # refuses names that are too long

@@ -21,7 +21,7 @@ class TeacherFeatures:
 
     Each feature is brought to mean 0 and deviation 1 over ``used``, with sums in float64 (``standardise = False``
     leaves its deviation as cached); one that is constant there becomes 0. Noise features are independent standard
-    normal numbers, drawn once for each row of the join.
+    normal numbers, drawn once for each row of the join. ``power`` [p] is the mean square of each over ``used``.
 
     Args:
         teachers: over the rows of one join.
@@ -50,16 +50,20 @@ class TeacherFeatures:
         if noise:
             self.names.append(NOISE)
             widths.append(noise)
-            drawn = torch.randn(teachers[0].count, noise, generator=torch.Generator().manual_seed(0))
+            drawn = torch.randn(
+                teachers[0].count, noise, generator=torch.Generator().manual_seed(0), dtype=torch.float32
+            )
             self._noise = drawn.numpy()
         ends = np.cumsum(widths).tolist()
         self.slices = {n: slice(end - w, end) for n, w, end in zip(self.names, widths, ends, strict=True)}
         self.width = ends[-1]
-        self._mean, self._scale = self._standard(used)
-        if not standardise:
-            self._scale = np.sign(self._scale)
+        self._mean, deviation = self._standard(used)
+        varies = deviation > 0
+        self._scale = np.where(varies, 1 / np.where(varies, deviation, 1) if standardise else 1.0, 0.0)
+        self.power = np.where(varies, 1.0 if standardise else deviation**2, 0.0)
         for name, teacher in zip(self.names, self._teachers, strict=False):
             self._scale[self.slices[name]] *= teacher.weight
+            self.power[self.slices[name]] *= teacher.weight**2
 
     def rows(self, index: np.ndarray, dtype: torch.dtype = torch.float32) -> Tensor:
         """ψ [len(index), p]."""
@@ -76,7 +80,7 @@ class TeacherFeatures:
         return np.concatenate([*parts, self._noise[index]], 1).astype(np.float64)
 
     def _standard(self, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and 1/deviation of each feature, in two passes so that a large mean costs no digits."""
+        """Mean and deviation of each feature (0: it is constant), in two passes: a large mean costs no digits."""
         parts = [used[k : k + BLOCK_ROWS] for k in range(0, len(used), BLOCK_ROWS)]
         mean, square = np.zeros(self.width), np.zeros(self.width)
         for part in parts:
@@ -84,5 +88,4 @@ class TeacherFeatures:
         for part in parts:
             square += ((self._raw(part) - mean) ** 2).sum(0) / len(used)
         deviation = np.sqrt(square)
-        varies = deviation > CONSTANT * np.maximum(np.abs(mean), 1e-300)
-        return mean, np.where(varies, 1 / np.where(varies, deviation, 1), 0)
+        return mean, np.where(deviation > CONSTANT * np.maximum(np.abs(mean), 1e-300), deviation, 0)

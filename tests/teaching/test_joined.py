@@ -173,6 +173,16 @@ def test_without_deviations_features_keep_their_size_but_not_their_mean(opened, 
     )
 
 
+@pytest.mark.parametrize("standardise", [True, False])
+def test_the_power_of_a_feature_is_its_mean_square(opened, images, standardise):
+    joined = join(opened, images, {"other": 0.5})
+    joined.teachers[0]._held[:, 2] = 3.75
+    features = TeacherFeatures(joined.teachers, joined.training, standardise=standardise, noise=3)
+    psi = features.rows(joined.training, torch.float64).numpy()
+    np.testing.assert_allclose(features.power, np.square(psi).mean(0), rtol=1e-9, atol=1e-15)
+    assert features.power[2] == 0
+
+
 def test_a_constant_feature_becomes_zero(opened, images):
     joined = join(opened, images)
     teacher = joined.teachers[0]

@@ -13,8 +13,11 @@ from typing import get_args
 import msgspec
 import numpy as np
 import pytest
+import timm
 import torch
+from safetensors.torch import load_file
 
+import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ArgumentError, DataError, FormatError, RecipeError, SolveError, StoreError, StoreNotFound
 from taftcache.recipe import Recipe, load_recipe
@@ -29,6 +32,7 @@ from taftcache.teaching.students.students import StudentSettings, per_class
 from taftcache.teaching.students.trainer import CHECKPOINT, StudentOutcome, StudentTraining, _Run, measured
 from tests.teaching.making import teaching_recipe
 from tests.test_house.pages import ROOT
+from tests.test_surroundings import AROUND
 
 
 def student_bytes(recipe, settings: StudentSettings | None = None) -> bytes:
@@ -257,6 +261,99 @@ def _erase(path: Path, sample: str) -> None:
     with FeatureStore(path, mode="a") as store, store.transaction() as change:
         change.erase([sample])
         change.record({"event": "test"})
+
+
+def test_a_student_whose_file_is_gone_is_trained_again(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, train={"epochs": 1})
+    student = teach(recipe).student
+    before = student.read_bytes()
+    student.unlink()
+    assert teach(recipe).trained == 1
+    assert student.read_bytes() == before
+
+
+def test_a_student_is_trained_again_when_other_weights_lie_at_its_place(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path / "out", teachers, teach={"prior": "none"}, train={"epochs": 1})
+    student = teach(recipe).student
+    weights = tmp_path / "begin.safetensors"
+    begun = msgspec.structs.replace(recipe.student, weights=str(weights))
+    further = msgspec.structs.replace(recipe, student=begun, path=str(tmp_path / "further"))
+    shutil.copy(student, weights)
+    assert [teach(further).trained, teach(further).trained] == [1, 0]
+    shutil.copy(teach(further).student, weights)
+    assert teach(further).trained == 1
+
+
+def test_a_student_goes_into_timm_with_what_its_outcome_says(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, train={"epochs": 1})
+    with open_students(recipe, Silent()) as students:
+        settings = students.settings("none", 0.0, 0)
+        outcome, file = students.outcome(settings), students.student_file(settings)
+        joined, images = students.joined, students._images
+    said = json.loads((file.parent / "outcome.json").read_text())
+    assert said["classes"] == joined.classes
+    assert said["preprocess"]["input_size"] == [3, 16, 16]
+    spec = recipe.student
+    model = timm.create_model(spec.model, num_classes=len(said["classes"]), **spec.model_args).eval()
+    model.load_state_dict(load_file(file))
+    pixels = images.pixels(joined.held_out) / 255
+    mean, std = (torch.tensor(said["preprocess"][key])[:, None, None] for key in ("mean", "std"))
+    with torch.no_grad():
+        right = model((pixels - mean) / std).argmax(1).numpy() == joined.labels[joined.held_out]
+    assert right.mean() == outcome.accuracy
+
+
+def test_an_audit_finds_the_students_of_a_forgotten_row(teachers, tmp_path):
+    """Without a prior, too: no row of a store was read, but the image was seen."""
+    store = shutil.copytree(teachers["wide"], tmp_path / "wide")
+    out = tmp_path / "out"
+    recipe = teaching_recipe(out, {"wide": store}, teach={"prior": "kd"}, train={"epochs": 1})
+    teach(recipe)
+    assert taftcache.audit(store, also=[out]).findings == []
+    with FeatureStore(store) as opened:
+        gone = opened.shards[0].sample_ids[0]
+    taftcache.forget(store, [gone])
+    found = taftcache.audit(store, also=[out]).findings
+    assert {Path(finding.where).parent.name for finding in found} == {"kd-b1-s0", "none-b0-s0"}
+    teach(recipe)
+    report = taftcache.audit(store, also=[out])
+    assert report.findings == [] == [note for note in report.notes if str(out) in note]
+
+
+@pytest.mark.law("What a program has asked of torch changes no student")
+@pytest.mark.parametrize("prior", ["none", "aft", "kd", "kd-logits"])
+@pytest.mark.parametrize("around", AROUND)
+def test_what_is_asked_of_torch_changes_no_student(teachers, tmp_path, around, prior):
+    one, other = (
+        teaching_recipe(tmp_path / name, teachers, teach={"prior": prior, "noise": 3}, train={"epochs": 1})
+        for name in ("one", "other")
+    )
+    with AROUND[around]():
+        found = student_bytes(one)
+    assert found == student_bytes(other)
+
+
+def test_energy_counts_a_teachers_weight(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "aft-fixed"}, train={"epochs": 1})
+    light = [recipe.teachers[0], msgspec.structs.replace(recipe.teachers[1], weight=0.1)]
+    rows = teach(msgspec.structs.replace(recipe, teachers=light)).tables["energy"]
+    wide, other = (row["share of energy"] / row["features"] for row in rows)
+    assert other / wide == pytest.approx(0.01)
+
+
+def test_a_teacher_of_vectors_has_no_latency(teachers, tmp_path):
+    with FeatureStore(teachers["wide"]) as store:
+        shard, held = store.shards[0], store.held_out
+        parts = [
+            (s.tokens(np.arange(s.rows))[:, 0], [store.classes[k] for k in s.labels.tolist()]) for s in (shard, held)
+        ]
+        ids = [shard.sample_ids, held.sample_ids]
+    taftcache.import_vectors(*parts[0], tmp_path / "own", ids=ids[0], test=(*parts[1], ids[1]))
+    own = {"wide": teachers["wide"], "own": tmp_path / "own"}
+    recipe = teaching_recipe(tmp_path / "out", own, teach={"prior": "none"}, report={"latency": True})
+    report = teach(recipe)
+    assert len(report.tables["cost"]) == 2
+    assert [note for note in report.notes if "own: parameters and latency unknown" in note and "vectors" in note]
 
 
 def test_a_teachers_other_rows_do_not_touch_the_plain_student(teachers, tmp_path):

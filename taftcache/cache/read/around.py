@@ -33,7 +33,7 @@ def check_outside(place: str | os.PathLike[str]) -> None:
         with open_home(place):
             pass
     for above in _above(place):
-        if _is_store(above):
+        if is_store(above):
             raise StoreWriteError(
                 f"cannot write {place}: it lies in a store, where nothing but the store's own files may",
                 got=f"a store at {above}",
@@ -50,7 +50,7 @@ def _above(place: str | os.PathLike[str]) -> Iterator[str]:
         yield from map(str, Path(place).resolve().parents)
 
 
-def _is_store(place: str) -> bool:
+def is_store(place: str) -> bool:
     """Whether a root manifest lies there, damaged or not; another kind of program may have a file of that name too."""
     with suppress(OSError, StoreError):
         return f'"{FORMAT}"'.encode() in manifest_bytes(place)

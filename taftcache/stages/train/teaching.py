@@ -15,9 +15,9 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import followed
-from taftcache.errors import StoreError
-from taftcache.names import counted
-from taftcache.recipe import load_recipe
+from taftcache.errors import BackboneError, StoreError
+from taftcache.names import counted, scaling_of
+from taftcache.recipe import Recipe, load_recipe
 from taftcache.report.plots import check_plots
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress, Silent
@@ -110,7 +110,7 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
                 places |= {item.id: (source, k) for k, item in enumerate(source.items)}
         joined = join(stores, images, {teacher_name(t): t.weight for t in recipe.teachers})
         digests = {name: [shard.digest for shard in every_shard(store)] for name, store in stores.items()}
-        records = {name: partial(followed, store, "weights") for name, store in stores.items()}
+        records = {name: partial(_with_backbone, store) for name, store in stores.items()}
 
         @contextmanager
         def bar(name: str, total: int) -> Iterator[OnEpoch]:
@@ -125,6 +125,13 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
 
         of_row = [places[i] for i in joined.ids]
         yield Students(recipe, joined, of_row, digests, records, bar, _split_notes(recipe, joined, stores))
+
+
+def _with_backbone(store: FeatureStore) -> Recipe:
+    """The recipe that a teacher's store keeps; BackboneError where no backbone made its features."""
+    if scaling_of(store.identity) is not None:
+        raise BackboneError(f"{store.path} was made of vectors, without a backbone")
+    return followed(store, "weights")
 
 
 def _split_notes(recipe: TeachingRecipe, joined: Joined, stores: Mapping[str, FeatureStore]) -> list[str]:

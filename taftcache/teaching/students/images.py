@@ -77,7 +77,7 @@ def augmented(pixels: Tensor, augment: Augment, generator: torch.Generator) -> T
     if augment == "none":
         return pixels
     n, _, h, w = pixels.shape
-    mirrored = torch.rand(n, generator=generator) < 0.5
+    mirrored = torch.rand(n, generator=generator, dtype=torch.float32) < 0.5
     pixels = torch.where(mirrored[:, None, None, None], pixels.flip(3), pixels)
     if augment == "flip":
         return pixels

@@ -38,7 +38,7 @@ class Prior(nn.Module, ABC):
         """Update from the student's features φ [n,d] of all training rows; nothing by default."""
 
     def energy(self) -> Tensor | None:
-        """What each teacher feature contributes [p], not negative; None where the prior does not weigh features."""
+        """What a teacher feature of mean square 1 contributes [p], ≥ 0; None where R does not weigh features."""
         return None
 
 
@@ -51,7 +51,7 @@ class Kernel(Prior):
 
     def __init__(self, width: int, *, learned: bool = True, gaussian: bool = False) -> None:
         super().__init__()
-        self.s = nn.Parameter(torch.zeros(width), requires_grad=learned)
+        self.s = nn.Parameter(torch.zeros(width, dtype=torch.float32), requires_grad=learned)
         self._distance = gaussian_distance if gaussian else cosine_distance
 
     def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class Dense(Prior):
 
     def __init__(self, width: int, into: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.map = nn.Parameter(torch.randn(into, width, generator=generator) / sqrt(width))
+        self.map = nn.Parameter(torch.randn(into, width, generator=generator, dtype=torch.float32) / sqrt(width))
 
     def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         difference = cosine_rows(phi) - cosine_rows(psi @ self.map.T)
@@ -130,8 +130,8 @@ class Distillation(Prior):
 
     def __init__(self, width: int, of: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.map = nn.Parameter(torch.randn(width, of, generator=generator) / sqrt(of))
-        self.offset = nn.Parameter(torch.zeros(width))
+        self.map = nn.Parameter(torch.randn(width, of, generator=generator, dtype=torch.float32) / sqrt(of))
+        self.offset = nn.Parameter(torch.zeros(width, dtype=torch.float32))
 
     def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         return (psi - phi @ self.map.T - self.offset).square().mean()
@@ -147,7 +147,7 @@ class KernelDistillation(Prior):
 
     def __init__(self, of: int) -> None:
         super().__init__()
-        self.map = nn.Parameter(torch.eye(of))
+        self.map = nn.Parameter(torch.eye(of, dtype=torch.float32))
 
     def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         return cosine_distance(phi @ self.map.T, psi)
@@ -193,8 +193,8 @@ class BayesianTuning(Prior):
         self.register_buffer("weight", weight.float())
         self.register_buffer("offset", offset.float())
         # From zero: a random read-out of K classes is far off at first, and shrinks the features to nothing.
-        self.map = nn.Parameter(torch.zeros(weight.shape[1], of))
-        self.bias = nn.Parameter(torch.zeros(weight.shape[1]))
+        self.map = nn.Parameter(torch.zeros(weight.shape[1], of, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.zeros(weight.shape[1], dtype=torch.float32))
         self.shares = dict(shares)
 
     def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:

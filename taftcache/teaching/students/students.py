@@ -16,14 +16,17 @@ from blake3 import blake3
 from torch import Tensor
 
 from taftcache.backbone.device import float64_device
+from taftcache.backbone.files import file_digest, weights_file, weights_kind
 from taftcache.backbone.model import Backbone, load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source
-from taftcache.backbone.student import Student, build_student
+from taftcache.backbone.spec import BackboneSpec
+from taftcache.backbone.student import RANDOM, Student, build_student
 from taftcache.cache.format.plan import held_out, in_order
 from taftcache.errors import DataError, FormatError
 from taftcache.recipe import Recipe, parse_bytes
 from taftcache.report.write import write_bytes
+from taftcache.tangent.device import full_float32
 from taftcache.teaching.features import TeacherFeatures
 from taftcache.teaching.joined import Joined
 from taftcache.teaching.moments import teacher_moment
@@ -120,15 +123,30 @@ class Students:
         settings = _plain(settings)
         folder = self.student_file(settings).parent
         key = self._key(settings)
-        found = _read_outcome(folder / OUTCOME, key)
+        found = _read_outcome(folder / OUTCOME, key) if (folder / STUDENT).is_file() else None
         if found is not None:
             self.kept += 1
             return found
         (folder / OUTCOME).unlink(missing_ok=True)
-        with self._bar(settings.name, self.recipe.train.epochs) as on_epoch:
-            outcome = self._train(settings, folder, key, on_epoch)
+        device = float64_device(self.recipe.device)
+        # What a program has asked of torch is in no key, and so must not decide a student's bytes.
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            full_float32(device),
+            self._bar(settings.name, self.recipe.train.epochs) as on_epoch,
+        ):
+            student = self.student(settings.seed)
+            outcome = self._train(student, settings, folder, key, on_epoch)
         self.trained += 1
-        text = json.dumps({"key": key, "outcome": asdict(outcome)}, indent=1, sort_keys=True)
+        held = {
+            "key": key,
+            "outcome": asdict(outcome),
+            "classes": self.joined.classes,
+            "preprocess": student.backbone.data_config,
+            "rows of": self._shards,  # by which an audit knows what was trained on forgotten rows, without a prior too
+        }
+        text = json.dumps(held, indent=1, sort_keys=True)
         write_bytes(folder / OUTCOME, text.encode())
         return outcome
 
@@ -203,9 +221,11 @@ class Students:
             spec.blocks,
         )
 
-    def _train(self, settings: StudentSettings, folder: Path, key: dict[str, Any], on_epoch: OnEpoch) -> StudentOutcome:
+    def _train(
+        self, student: Student, settings: StudentSettings, folder: Path, key: dict[str, Any], on_epoch: OnEpoch
+    ) -> StudentOutcome:
         recipe, rows = self.recipe, self.training_rows(settings)
-        student, features = self.student(settings.seed), self.features(settings)
+        features = self.features(settings)
 
         def moment() -> Tensor:
             at = (settings.noise, settings.per_class, settings.repeat, settings.held_back)
@@ -248,6 +268,10 @@ class Students:
         recipe = self.recipe
         spec = msgspec.to_builtins(recipe.train)
         student = msgspec.to_builtins(recipe.student)
+        if recipe.student.weights != RANDOM:
+            weights = BackboneSpec(model=recipe.student.model, weights=recipe.student.weights)
+            if weights_kind(weights) in ("file", "folder") and (file := weights_file(weights)) is not None:
+                student["weights"] = file_digest(file)  # of a place, others may come to lie there
         if recipe.student.blocks is None:  # says nothing, as before there was a choice
             del student["blocks"]
         decides: dict[str, Any] = {

@@ -77,6 +77,7 @@ class StudentTraining:
 class StudentOutcome:
     """A trained student: accuracy on the tested rows, the last epoch's mean loss and R, energy by feature.
 
+    energy: what the prior gives each feature (ρ², say) times the feature's mean square, its teacher's weight included.
     tested_loss: mean cross entropy on the tested rows.
     right: which of them it gets right, in their order: one bit a row, packed, base64.
     """
@@ -139,7 +140,7 @@ def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch
         epochs=spec.epochs,
         steps=run.steps,
         seconds=time.perf_counter() - begin,
-        energy=None if energy is None else energy.tolist(),
+        energy=None if energy is None else (energy.double().cpu().numpy() * training.features.power).tolist(),
         notes=dict(getattr(prior, "shares", {})),
         tested_loss=float(losses.mean()) if len(losses) else float("nan"),
         right=b64encode(np.packbits(right).tobytes()).decode(),
