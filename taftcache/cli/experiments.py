@@ -22,6 +22,7 @@ from taftcache.cli.options import (
     read_either,
 )
 from taftcache.recipe_sections import Report
+from taftcache.rounding import round_rows_alike
 from taftcache.stages.writing import writable
 from taftcache.teaching.recipe import load_teaching
 from taftcache.terminal.console import bars, complain
@@ -70,6 +71,8 @@ def compare(
         writable(out, folder=True, again=True)
     named = [f"compare.reports={list(report)}"] if report else []
     recipe, _ = read_either(target, [*(set_ or []), *named], device, opens=("images", "weights"))
+    if "table3" in recipe.compare.reports:
+        round_rows_alike(every_shape=True)
 
     def write(so_far: CompareReport) -> None:
         if out is not None:

@@ -98,7 +98,7 @@ def train_privately(
         trace: keeps what every step releases.
 
     Raises:
-        RecipeError: sufficient statistics for more than the head, or learning from J Δw alone without a head.
+        RecipeError: as ``check_trained`` says.
         SolveError: this machine computes a row's gradient from more than the row, so no sensitivity would hold; or as
             ``check_trained`` says.
     """
@@ -164,7 +164,8 @@ def check_trained(base: Base, layout: Layout, spec: PrivacySpec, planned: Plan, 
     """Whether ``planned`` can be carried out over the parameters ``layout`` and so many rows, none of which is read.
 
     Raises:
-        RecipeError: sufficient statistics for more than the head, or learning from J Δw alone without a head.
+        RecipeError: sufficient statistics, or gradients of a functional tail, for more than the head; or learning from
+            J Δw alone without a head.
         SolveError: noise too narrow or too wide for the grid of integers, or more rows than they can hold.
     """
     if rows > MAX_ROWS:
@@ -182,6 +183,12 @@ def check_trained(base: Base, layout: Layout, spec: PrivacySpec, planned: Plan, 
             )
         _ = Grid(1.0, _sensitivity(spec), planned.moment.multiplier).width
     if planned.step is not None:
+        if not base.tail.factored and layout != base.head_layout:
+            raise RecipeError(
+                "cannot clip the gradients of a functional tail row by row: its head alone can be trained privately",
+                got=f"{layout.size} parameters in {len(layout.shapes)} tensors",
+                do='set tangent.train = "head"',
+            )
         _ = Grid(spec.clip, _sensitivity(spec) * spec.clip, planned.step.multiplier).width
         if spec.logits == "tangent":
             without_head(base, layout)

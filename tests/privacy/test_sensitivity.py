@@ -9,13 +9,18 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
+from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.privacy.accountant import Release
+from taftcache.privacy.descent import Descent, clipped_sum
+from taftcache.privacy.network import OrdinaryNetwork, TangentNetwork
 from taftcache.privacy.noise import discrete_gaussian
 from taftcache.privacy.trainer import _noisy_count
 from taftcache.tangent.rows import ArrayRows
 from tests.privacy import making
 from tests.seeded import SeededBits
+from tests.tangent.blocks import MODELS, make_case
 
 KINDS = [("narrow-mlp", "keep", "full"), ("plain", "keep", "bitfit"), ("all", "class-token", "full")]
 LEAVES = 10  # neighbours of one data set
@@ -80,6 +85,32 @@ def test_neighbours_differ_by_no_more_than_declared(kind, factor, pairs):
     assert found >= pairs
     assert largest <= 1.0
     assert largest > 0.6 / factor  # the bound is met by real rows: the runs would notice one that is too small
+
+
+@pytest.mark.law("A row moves a private sum by no more than is declared, whatever the row")
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value|divide by zero) encountered")
+@pytest.mark.parametrize("kind", ["norm-then-average", "inner-norms", "eva"])
+@pytest.mark.parametrize("network", [TangentNetwork, OrdinaryNetwork])
+def test_a_row_of_many_tokens_through_two_blocks_moves_the_sum_by_no_more_than_declared(kind, network):
+    """There a matrix's gradient is a sum over tokens, which is formed before it is clipped."""
+    model, options = MODELS[kind]
+    base = make_case(model, options, dtype=torch.float32).base
+    layout, largest = base.trained("full"), 0.0
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        plain = ArrayRows(rng.normal(0.5, 2, (4, *base.config.shape)).astype(np.float32), rng.integers(0, 4, 4))
+        source = plain if seed == 0 else strange(rng, plain)
+        run = making.descent(clip=10.0 ** rng.integers(-4, 4), multiplier=3.0)
+        at = making.direction(layout.size, seed)
+
+        def total(rows: ArrayRows, run: Descent = run, at: torch.Tensor = at) -> torch.Tensor:
+            return clipped_sum(network(base, [rows], layout), CrossEntropy(), at, run)
+
+        whole = total(source)
+        for leaves in range(4):
+            moved = whole - total(making.take(source, np.arange(4) != leaves))
+            largest = max(largest, moved.double().norm().item() * run.grid.unit / run.grid.sensitivity)
+    assert 0.6 < largest <= 1.0
 
 
 def test_with_the_noise_fixed_outputs_differ_by_the_sums():

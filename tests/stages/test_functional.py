@@ -13,11 +13,12 @@ from safetensors.torch import save_file
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import RecipeError
 from taftcache.model.component import read_base, read_component
 from taftcache.model.predictor import TangentModel
 from taftcache.recipe import Recipe
 from taftcache.stages.look.inspection import inspect_sample
-from tests.stages.making import open_store, recipe
+from tests.stages.making import open_store, recipe, settings
 
 ARGS: dict[str, Any] = {"layers": [1, 1, 1, 2], "channels": [8, 8, 12, 16], "num_classes": 10}
 
@@ -80,6 +81,19 @@ def test_what_is_asked_of_single_rows(weights, tmp_path, monkeypatch):
         report = taftcache.forget(store, [sample], proven=True)
         assert report.forgotten == [sample]
         assert report.proven.keys() == set(report.renewed)
+
+
+def test_the_head_alone_is_trained_privately(weights, tmp_path):
+    """Gradients of single rows are to be had of no functional tail, and a row that is not clipped is not covered."""
+    taftcache.extract(resnet(tmp_path / "store", weights))
+    with open_store(tmp_path / "store") as store:
+        before = store.root_digest
+        for train in ("full", "bitfit"):
+            with pytest.raises(RecipeError, match="head alone can be trained privately") as refused:
+                taftcache.train_private(store, settings(store, train))
+            assert refused.value.do == 'set tangent.train = "head"'
+        assert store.root_digest == before
+        assert len(taftcache.train_private(store, settings(store, "head")).trained) == 2
 
 
 def test_a_prediction_is_what_the_store_says(weights, tmp_path):

@@ -10,7 +10,8 @@ import torch
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError
+from taftcache.cli import experiments, main
+from taftcache.errors import FormatError, StoreError
 from taftcache.paper import tables as paper_tables
 from taftcache.paper.comparison import compare
 from taftcache.paper.fits import Fits
@@ -164,6 +165,22 @@ def test_private_table_as_a_report(opened, monkeypatch):
     assert tuned.chosen == {"PT": "F", "rate": 0.3}
     assert [one["accuracy"] for one in tuned.tried] == [55.0, 50.0]
     assert "| epsilon | full, tangent | full, ordinary | head, least squares, tangent |" in page(made)
+
+
+def test_the_command_rounds_rows_alike_for_the_table(opened, monkeypatch):
+    """As ``train --private`` does: a private sum has as few columns as there are classes."""
+    asked = []
+
+    def stop(recipe, *_):
+        asked.append(recipe.compare.reports)
+        raise StoreError("asked, and that was all")
+
+    monkeypatch.setattr(experiments, "round_rows_alike", lambda *, every_shape: asked.append(every_shape))
+    monkeypatch.setattr(taftcache, "compare", stop)
+    for report in ("table2", "table3"):
+        with pytest.raises(SystemExit):
+            main(["compare", str(opened.path), "--report", report])
+    assert asked == [("table2",), True, ("table3",)]
 
 
 def rights(*counts):
