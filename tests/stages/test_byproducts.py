@@ -68,13 +68,32 @@ def test_by_products_of_forgotten_rows(store, tmp_path):
     ]  # fmt: skip
     assert found.get("rows.parquet") == ("it holds forgotten ids: 1" if HAS_PARQUET else None)
     assert found["model"] == found["compared"] == "made from the store as it was before ledger/000001"
-    assert found["taught"] == "made from shards as they were before rows left them"
+    assert found["taught"] == "made from shards as they were before ledger/000001"
     assert found["rows.h5"] == found["rows.npz"] == "it holds forgotten ids: 1"
     assert found["copy"] == "a store with rows of forgotten ids: 1"
     assert [str(place) in note for note in report.notes if "no receipt" in note] == [True]  # the alien one
     assert [note.partition(" (")[0] for note in report.notes if "no receipt" in note] == [f"{place}: 1 file"]
     with pytest.raises(RecipeError, match="not a folder"):
         taftcache.audit(store, also=[place / "nowhere"])
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_what_names_only_shards_that_all_lost_rows_is_found(store, tmp_path):
+    """No shard of it is there any more, by which it would be known for this store's; and not for a key's destroyer."""
+    place = tmp_path / "elsewhere"
+    with open_store(store) as opened:
+        digests = [shard.digest for shard in opened.shards]
+        gone = [shard.sample_ids[0] for shard in opened.shards]
+    Fits(place).put({"any": 1}, {"mean": torch.zeros(2)}, {}, digests)
+    assert not taftcache.audit(store, also=[place]).findings
+    for sample in gone:
+        taftcache.forget(store, [sample])
+    (finding,) = taftcache.audit(store, also=[place]).findings
+    assert finding.problem == "made from shards as they were before ledger/000001"
+    with open_store(store) as opened:
+        assert not [each for entry in opened.ledger() for each in digests if each in json.dumps(entry)]
+        taftcache.destroy_key(opened)
+    assert not taftcache.audit(store, also=[place]).findings
 
 
 def test_parquet_of_others_and_what_cannot_be_searched(store, tmp_path, monkeypatch):

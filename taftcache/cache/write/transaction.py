@@ -139,6 +139,11 @@ class Transaction:
         """The `Manifest.content_digest` that the store will have if nothing more changes."""
         return self._next().content_digest
 
+    def replaced(self) -> list[str]:
+        """Digests of the store's shards that it will not have as they are."""
+        stays = {ref.digest for ref in self._next().shards}
+        return [ref.digest for ref in self._committer.manifest.shards if ref.digest not in stays]
+
     def destroy_key(self) -> None:
         """Leave the tombstones and their key out: nothing can be asked about a forgotten id any more."""
         self._usable()

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
 from taftcache.backbone.sources.columns import parquet_batches
 from taftcache.cache.columns import USUAL, Columns
+from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import FILE
 from taftcache.cache.hdf5 import FeatureFile
@@ -30,6 +32,7 @@ from taftcache.model.component import Component
 from taftcache.names import counted, is_model
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
+from taftcache.stages.forget.receipts import replaced_shards
 from taftcache.stages.forget.traces import headers, texts_in
 
 MAX_TEXT = 256 << 20
@@ -107,23 +110,31 @@ SINGLY = 5  # so many files of one folder with the same problem are listed one b
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """Digests: of the store and its shards as they are, and of the store before each request, by the request."""
+    """Digests: of the store and its shards as they are, and of the store before each request, by the request.
+
+    replaced: the keyed hashes of the shards that a request wrote anew or dropped, by the request. key: theirs.
+    """
 
     store: FeatureStore
     now: frozenset[str]
     shards: frozenset[str]
     before: dict[str, str]
+    replaced: dict[str, str]
+    key: bytes
 
     @classmethod
     def of(cls, store: FeatureStore) -> _Known:
-        requests = []
+        requests, key = dict[str, dict[str, Any]](), b""
         with suppress(StoreError):  # the chain's own finding says it
-            requests = [entry for entry in store.ledger() if entry.get("event") == "forget"]
+            requests = {f"ledger/{e['seq']:06d}": e for e in store.ledger() if e.get("event") == "forget"}
+            key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
         return cls(
             store=store,
             now=frozenset({store.root_digest, store.manifest.content_digest}),
             shards=frozenset(ref.digest for ref in store.manifest.shards),
-            before={str(entry.get("root_before")): f"ledger/{entry['seq']:06d}" for entry in requests},
+            before={str(entry.get("root_before")): place for place, entry in requests.items()},
+            replaced={each: place for place, entry in requests.items() for each in replaced_shards(entry)},
+            key=key,
         )
 
     def problem(self, text: str) -> str | None:
@@ -136,7 +147,10 @@ class _Known:
         roots = found - self.now
         for root in roots & self.before.keys():
             return f"made from the store as it was before {self.before[root]}"
-        if any(named & self.shards and named - self.shards for named in lists):
+        hashes = {ledger.tombstone(own, self.key) for own in chain.from_iterable(lists)} if self.key else set[str]()
+        if gone := hashes & self.replaced.keys():
+            return f"made from shards as they were before {min(self.replaced[own] for own in gone)}"
+        if any(named & self.shards and named - self.shards for named in lists):  # receipts of earlier releases
             return "made from shards as they were before rows left them"
         if lists and all(named <= self.shards for named in lists):
             return ""

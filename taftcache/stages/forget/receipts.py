@@ -123,12 +123,13 @@ class ReceiptsReport:
 
 
 class _Ids(msgspec.Struct, frozen=True):
-    """What an entry says of the ids that it forgot."""
+    """What an entry says of the ids that it forgot, and of the shards that it wrote anew or dropped."""
 
     seq: int
     event: str = ""
     ids: list[str] = []
     ids_digest: str = ""
+    shards_before: list[str] = []
 
 
 def receipt_of(
@@ -141,6 +142,8 @@ def receipt_of(
     """The ledger's entry; ids, shards and classes that were asked for as such stand in it as keyed hashes."""
     manifest, request = store.manifest, plan.request
     hashes = change.tombstones([*request.samples, *request.asked])
+    # Under the key, too: a digest itself would tell whoever guesses a row right that it was there.
+    replaced = change.tombstones(change.replaced())
     return {
         "event": "forget",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -152,6 +155,7 @@ def receipt_of(
         "root_before": manifest.digest,
         "content_before": manifest.content_digest,
         "content_after": change.content_digest(),
+        "shards_before": replaced if len(replaced) <= MAX_IDS else [],
         "copies": len(request.copies),  # their ids would remain here
         "shards": dict(request.leaving),
         "dropped_shards": list(request.emptied),
@@ -189,6 +193,13 @@ def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport
         unreadable=[s.seq for s in said if s.event in (FORGOTTEN, ledger.ADOPT) and s.seq < destroyed],
         samples=_answers(store, samples, [s for s in said if s.seq > destroyed]) if samples else [],
     )
+
+
+def replaced_shards(entry: Mapping[str, Any]) -> list[str]:
+    """Keyed hashes of the digests that shards had before a request wrote them anew or dropped them."""
+    with suppress(FormatError):  # ``check_receipts`` says it
+        return _converted("", entry, _Ids).shards_before
+    return []
 
 
 def check_receipts(store: FeatureStore, to: Findings) -> None:
