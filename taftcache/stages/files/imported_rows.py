@@ -9,12 +9,12 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.backbone.extract import RowCounts, Sink
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import to_stored
 from taftcache.errors import DataError, StoreError
 from taftcache.names import counted
-from taftcache.stages.extract.filling import RowCounts, RowSink
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.progress import Progress
 from taftcache.stages.scaling import Scaling, scaled
@@ -66,7 +66,7 @@ class ImportedRows:
         """See ``RowOrigin``."""
         return self._parts[shard.from_test].classes
 
-    def run(self, shard: PlannedShard, sink: RowSink, on_rows: Callable[[int], None]) -> RowCounts:
+    def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
         """The shard's rows in steps of a few, for a file may be larger than memory."""
         part, place, begin = self._parts[shard.from_test], self._place[shard.from_test], sink.consumed
         for at in range(begin, len(shard.ids), _ROWS_AT_ONCE):
