@@ -24,7 +24,7 @@ from taftcache.cli.options import (
 from taftcache.recipe_sections import Report
 from taftcache.stages.writing import writable
 from taftcache.teaching.recipe import load_teaching
-from taftcache.terminal.console import bars, complain
+from taftcache.terminal.console import bars
 from taftcache.terminal.experiments import show_compare, show_teach
 
 if TYPE_CHECKING:
@@ -93,10 +93,3 @@ def teach(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_
     with bars(as_json) as progress:
         report = taftcache.teach(made, progress)
     print_report(report, as_json, show_teach)
-
-
-@commands.command(hidden=True)
-def transfer(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
-    """The old name of ``taftcache teach``."""
-    complain("taftcache transfer is now called taftcache teach")
-    teach(recipe, set_, device, as_json)
