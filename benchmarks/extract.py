@@ -193,7 +193,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "decoding_images_per_s": rate["decoding"],
         "seconds": {name: [round(v, 4) for v in values] for name, values in seconds.items()},
         "model": backbone.name,
-        "data": source.describe()["kind"],
+        "data": data.source,
         "images": n,
         "tokens_shape": list(cut.tokens_shape),
         "batch": args.batch,

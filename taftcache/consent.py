@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -176,14 +177,9 @@ def take_back(path: Path | str) -> dict[str, Any]:
     own = [line for line in known if _fields(line).store == store]
     if file is None or not own:
         return {}
-    with writing(file.parent):
-        folder = Folder(file.parent)
-        try:
-            rest = [line for line in known if line not in own]
-            folder.write(f"{file.name}.partial", "".join(f"{line}\n" for line in rest).encode(), mode=PRIVATE)
-            folder.move(f"{file.name}.partial", file.name)
-        finally:
-            folder.close()
+    rest = [line for line in known if line not in own]
+    with writing(file.parent), closing(Folder(file.parent)) as folder:
+        folder.swap(file.name, "".join(f"{line}\n" for line in rest).encode(), mode=PRIVATE)
     taken: dict[str, Any] = {}
     for fields in map(_fields, own):
         taken |= {f"{SECTION[fields.kind]}.{key}": value for key, value in fields.names.items()}

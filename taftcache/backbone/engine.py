@@ -12,7 +12,6 @@ On other devices threads decode to bytes, and the caller's thread sends whole ba
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -46,8 +45,6 @@ class ImageBatch:
     unreadable: list[tuple[int, UnreadableImage]] = field(default_factory=list)
     stopped: UnreadableImage | None = None
     tokens: Callable[[], np.ndarray] = lambda: np.empty(0)
-    decode_seconds: float = 0.0
-    forward_seconds: float = 0.0
 
     def extend(self, other: ImageBatch) -> None:
         """Add the decoded part that follows; nothing counts after a stop."""
@@ -56,7 +53,6 @@ class ImageBatch:
             self.pixels += other.pixels
             self.unreadable += other.unreadable
             self.stopped = other.stopped
-        self.decode_seconds += other.decode_seconds
 
 
 class Prefix(Protocol):
@@ -92,7 +88,7 @@ class Work:
 
     def decode(self, span: Sequence[int], stop: bool) -> ImageBatch:
         """Pixels of the images that decode; with ``stop``, of those before the first that does not."""
-        begin, done = time.thread_time(), ImageBatch()
+        done = ImageBatch()
         for index in map(int, span):
             result = self._pixels(index)
             if not isinstance(result, UnreadableImage):
@@ -103,12 +99,11 @@ class Work:
                 break
             else:
                 done.unreadable.append((index, result))
-        done.decode_seconds = time.thread_time() - begin
         return done
 
     def forward(self, done: ImageBatch) -> None:
         """Replace the pixels by tokens."""
-        begin, n = time.perf_counter(), len(done.pixels)
+        n = len(done.pixels)
         if n == 0:
             empty = np.empty((0, *self.cut.tokens_shape), str(self._dtype).removeprefix("torch."))
             done.tokens = lambda: empty
@@ -122,7 +117,6 @@ class Work:
             tokens = self.cut.prefix(self._transform.normalise(self._transfer.send(pixels)))
             done.tokens = self._transfer.fetch(tokens[:n].to(self._dtype))
             self._transfer.used()
-        done.forward_seconds = time.perf_counter() - begin
 
     def _pixels(self, index: int) -> Tensor | UnreadableImage:
         try:

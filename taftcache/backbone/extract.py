@@ -9,11 +9,9 @@ and however many threads work.
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -47,21 +45,11 @@ class Sink(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ExtractStats:
-    """What a run did, and where its time went (seconds).
+class RowCounts(NamedTuple):
+    """How many samples became rows, and how many were left out because they could not be read."""
 
-    decode_seconds: processor time of decoding, all threads together. forward_seconds: forward passes, all
-    threads together. write_seconds: inside the sink.
-    """
-
-    images: int
+    rows: int
     skipped: int
-    batches: int
-    seconds: float
-    decode_seconds: float
-    forward_seconds: float
-    write_seconds: float
 
 
 def default_batch(cut: Prefix) -> int:
@@ -96,7 +84,7 @@ def extract(
     on_batch: Callable[[int], None] | None = None,
     dtype: Literal["float32", "float16"] = "float32",
     engine: Engine | None = None,
-) -> ExtractStats:
+) -> RowCounts:
     """Append the tokens of ``source.items[k] for k in order`` to ``sink``, from ``sink.consumed`` on.
 
     batch: rows of every forward pass (``default_batch``); part of the result's identity wherever a
@@ -113,19 +101,16 @@ def extract(
     """
     batch = default_batch(cut) if batch is None else batch
     _check(cut, transform, source, order, sink, batch, workers)
-    begin = time.perf_counter()
     if engine is None:
         engine = make_engine(Work(cut, transform, source, batch, dtype), workers, unreadable == "stop")
     writer = _Writer(sink, source)
-    images = skipped = batches = 0
-    decode = forward = 0.0
+    rows = skipped = 0
     done: ImageBatch | None = None
     try:
         with full_float32(cut.device):
             for done in engine.batches(order[sink.consumed :]):
                 writer.submit(done)
-                images, skipped, batches = images + len(done.indexes), skipped + len(done.unreadable), batches + 1
-                decode, forward = decode + done.decode_seconds, forward + done.forward_seconds
+                rows, skipped = rows + len(done.indexes), skipped + len(done.unreadable)
                 if on_batch is not None and (written := writer.written()):
                     on_batch(written)
                 if done.stopped is not None:
@@ -138,8 +123,7 @@ def extract(
         writer.close()
     if done is not None and done.stopped is not None:
         raise done.stopped
-    seconds = time.perf_counter() - begin
-    return ExtractStats(images, skipped, batches, seconds, decode, forward, writer.seconds)
+    return RowCounts(rows, skipped)
 
 
 class _Writer:
@@ -151,7 +135,6 @@ class _Writer:
         self._pending: deque[Future[int]] = deque()
         self._failed = False
         self._written = 0
-        self.seconds = 0.0
 
     def submit(self, batch: ImageBatch) -> None:
         """Queue one batch; raises what an earlier append raised."""
@@ -177,13 +160,11 @@ class _Writer:
             return 0
         items = [self._source.items[k] for k in batch.indexes]
         left_out = [LeftOut(self._source.items[k].id, str(e.got or e.fault)) for k, e in batch.unreadable]
-        begin = time.perf_counter()
         try:
             self._sink.append(batch.tokens(), [i.id for i in items], [i.label for i in items], left_out)
         except BaseException:
             self._failed = True
             raise
-        self.seconds += time.perf_counter() - begin
         return len(items) + len(left_out)
 
 

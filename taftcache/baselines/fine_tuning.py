@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ def fine_tune(
     train: Train = "full",
     seed: int = 0,
     device: torch.device | str = "cpu",
-    on_epoch: Callable[[int, float], None] | None = None,
 ) -> Tensor:
     """The change of the weights [P] after cross-entropy training of f_{w+Δw} itself, in float32.
 
@@ -33,7 +32,6 @@ def fine_tune(
         sources: their rows are held in memory.
         seed: of the order of the rows.
         device: where the network runs; the rows stay where they are.
-        on_epoch: called after each epoch with its number from 1 and the mean loss.
 
     Raises:
         SolveError: no rows, or a loss that is not finite.
@@ -64,8 +62,6 @@ def fine_tune(
             adam.step(gradient, schedule.rate_at(epoch))
         if not np.isfinite(total):
             raise SolveError("the loss is not finite", got=f"epoch {epoch + 1}: {total}", do="lower the learning rate")
-        if on_epoch is not None:
-            on_epoch(epoch + 1, total / len(labels))
     return (adam.value - start).double()
 
 

@@ -21,11 +21,10 @@ from taftcache.cache.format import layout
 from taftcache.cache.format.digest import canonical, digest, too_deep
 from taftcache.cache.format.encoding import DTYPES, rows_dtype
 from taftcache.cache.format.parts import Skipped
-from taftcache.cache.place.failure import cannot
 from taftcache.cache.read.verify import OnProgress
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.errors import DataError, FormatError, StaleStore, StoreError, StoreWriteError
+from taftcache.errors import DataError, FormatError, StaleStore, StoreError
 from taftcache.names import counted
 
 FORMAT = "taftcache-features"
@@ -40,51 +39,40 @@ _TEXTS = ("identity", "plan", "recipe", "skipped", "objects")
 
 
 def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgress | None = None) -> int:
-    """Write all rows of ``store`` to a new HDF5 file, whole or not at all; its bytes.
+    """Write all rows of ``store`` to a new HDF5 file; its bytes.
 
     ``/shards/<name>/tokens`` [n, t, d], ``labels`` int32 [n], ``sample_id`` UTF-8 [n]; ``/classes``; the base's files;
     identity, plan, recipe and skipped samples as JSON. Components, ledger and tombstones are not features and stay.
 
     Raises:
-        DataError: the file is there already. IntegrityError: a damaged row. StoreWriteError: the disk is full.
+        IntegrityError: a damaged row. OSError: the file is there already, or the disk is full.
     """
-    place = Path(file)
-    if place.exists():
-        raise DataError(f"cannot export to {place}: it exists already", do="name another file, or remove it")
-    partial = place.with_name(f"{place.name}.partial")
-    partial.unlink(missing_ok=True)
     total, done = sum(ref.rows for ref in store.manifest.shards), 0
-    try:
-        with h5py.File(partial, "x", libver="v110") as out:  # through no link that stands there
-            shards = [store.shard(ref.name) for ref in store.manifest.shards]
-            said = any(shard.stored_as != shard.dtype.name for shard in shards)
-            out.attrs["format"], out.attrs["version"] = FORMAT, VERSIONS[said]
-            out.attrs["root_digest"] = store.root_digest
-            out["classes"] = np.array(store.classes, dtype=h5py.string_dtype())
-            for name, value in _texts(store).items():
-                out[name] = np.frombuffer(canonical(value), np.uint8)
-            for name in store.objects(BASE):
-                out[f"files/{name}"] = np.frombuffer(store.read_object(name), np.uint8)
-            for shard in shards:
-                group = out.create_group(f"shards/{shard.name}")
-                group.attrs["role"], group.attrs["digest"] = shard.role, shard.digest
-                group.attrs["chunk_rows"] = shard.chunk_rows
-                if said:
-                    group.attrs["stored_as"] = shard.stored_as
-                group["labels"] = shard.labels
-                group["sample_id"] = np.array(shard.sample_ids, dtype=h5py.string_dtype())
-                tokens = group.create_dataset("tokens", (shard.rows, *shard.tokens_shape), shard.dtype)
-                for block in shard.blocks(shard.chunk_rows):
-                    tokens[block.start : block.start + len(block.labels)] = block.tokens
-                    done += len(block.labels)
-                    if progress:
-                        progress(done, total)
-        _publish(partial, place)
-    except OSError as error:
-        raise cannot("export to", place, error, StoreWriteError) from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return place.stat().st_size
+    with h5py.File(file, "x", libver="v110") as out:  # through no link that stands there
+        shards = [store.shard(ref.name) for ref in store.manifest.shards]
+        said = any(shard.stored_as != shard.dtype.name for shard in shards)
+        out.attrs["format"], out.attrs["version"] = FORMAT, VERSIONS[said]
+        out.attrs["root_digest"] = store.root_digest
+        out["classes"] = np.array(store.classes, dtype=h5py.string_dtype())
+        for name, value in _texts(store).items():
+            out[name] = np.frombuffer(canonical(value), np.uint8)
+        for name in store.objects(BASE):
+            out[f"files/{name}"] = np.frombuffer(store.read_object(name), np.uint8)
+        for shard in shards:
+            group = out.create_group(f"shards/{shard.name}")
+            group.attrs["role"], group.attrs["digest"] = shard.role, shard.digest
+            group.attrs["chunk_rows"] = shard.chunk_rows
+            if said:
+                group.attrs["stored_as"] = shard.stored_as
+            group["labels"] = shard.labels
+            group["sample_id"] = np.array(shard.sample_ids, dtype=h5py.string_dtype())
+            tokens = group.create_dataset("tokens", (shard.rows, *shard.tokens_shape), shard.dtype)
+            for block in shard.blocks(shard.chunk_rows):
+                tokens[block.start : block.start + len(block.labels)] = block.tokens
+                done += len(block.labels)
+                if progress:
+                    progress(done, total)
+    return os.path.getsize(file)
 
 
 class FeatureFile:
@@ -370,18 +358,6 @@ def _texts(store: FeatureStore) -> dict[str, Any]:
         "skipped": list(named.skipped),
         "objects": {n: _Object(o.path, o.digest, o.size, store.meta(n)) for n, o in store.objects(BASE).items()},
     }
-
-
-def _publish(partial: Path, place: Path) -> None:
-    """Durable, then under its name."""
-    for target, flags in ((partial, os.O_RDONLY), (place.parent, os.O_RDONLY | os.O_DIRECTORY)):
-        if target == place.parent:
-            os.replace(partial, place)
-        fd = os.open(target, flags)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def _typed(value: Any, kind: Any, name: str) -> Any:

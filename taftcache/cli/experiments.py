@@ -25,7 +25,7 @@ from taftcache.recipe_sections import Report
 from taftcache.rounding import round_rows_alike
 from taftcache.stages.writing import writable
 from taftcache.teaching.recipe import load_teaching
-from taftcache.terminal.console import bars, complain
+from taftcache.terminal.console import bars
 from taftcache.terminal.experiments import show_compare, show_teach
 
 if TYPE_CHECKING:
@@ -96,10 +96,3 @@ def teach(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_
     with bars(as_json) as progress:
         report = taftcache.teach(made, progress)
     print_report(report, as_json, show_teach)
-
-
-@commands.command(hidden=True)
-def transfer(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
-    """The old name of ``taftcache teach``."""
-    complain("taftcache transfer is now called taftcache teach")
-    teach(recipe, set_, device, as_json)

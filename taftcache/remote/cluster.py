@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import Component
 from taftcache.recipe import Recipe
-from taftcache.remote.components import components
+from taftcache.remote.components import components, solve_job
 from taftcache.remote.connection import Connection
-from taftcache.remote.operator import remote_operator
+from taftcache.remote.operator import RemoteOperator
 from taftcache.remote.rows import RemoteRows
 from taftcache.stages.executor import Job
 from taftcache.stages.progress import Task
@@ -36,4 +37,4 @@ class Cluster(Connection):
 
     def operator(self, store: FeatureStore, recipe: Recipe, base: Base) -> Callable[..., TangentOperator]:
         """``TangentOperator`` for shards of ``store``, with its passes on the workers."""
-        return remote_operator(self, store, recipe, base)
+        return partial(RemoteOperator, self, solve_job(self, store, recipe, base))

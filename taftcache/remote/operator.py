@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -15,8 +14,8 @@ from taftcache.backbone.device import float64_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.objective.cotangent import Cotangent
-from taftcache.recipe import Recipe, parse_recipe
-from taftcache.remote.components import named_shard, opened, solve_job
+from taftcache.recipe import parse_recipe
+from taftcache.remote.components import named_shard, opened
 from taftcache.remote.connection import Connection
 from taftcache.remote.jobs import PassJob, SolveJob
 from taftcache.remote.resident import resident
@@ -27,13 +26,6 @@ from taftcache.tangent.operator import RowSum, TangentOperator
 
 Note = tuple[float, "np.ndarray | None", np.ndarray]
 _alone = Lock()  # an operator's rows, and a functional tail's one module, serve one pass at a time
-
-
-def remote_operator(
-    cluster: Connection, store: FeatureStore, recipe: Recipe, base: Base
-) -> Callable[..., TangentOperator]:
-    """``TangentOperator`` for shards of ``store``, with its passes on the workers of ``cluster``."""
-    return partial(RemoteOperator, cluster, solve_job(cluster, store, recipe, base))
 
 
 class RemoteOperator(TangentOperator):

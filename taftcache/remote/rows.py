@@ -38,7 +38,7 @@ class RemoteRows:
     def __init__(self, cluster: Connection, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any]) -> None:
         self._cluster = cluster
         self._job = RowJob(recipe=portable(recipe), classes=list(classes), identity=identity, threads=cluster.threads)
-        self.batch, self.processor, self._span = cluster.call(prepare, self._job)
+        self.processor, self._span = cluster.call(prepare, self._job)
 
     def engine(self, source: Source, held_out: bool, stop: bool) -> RemoteEngine:
         """Batches of ``source``, which is the second that the recipe opens where ``held_out``."""
@@ -82,15 +82,15 @@ class _Loaded:
     processor: str
 
 
-def prepare(job: RowJob) -> tuple[int, str, int]:
-    """On a worker: rows of a forward pass, the processor, and rows of a task."""
+def prepare(job: RowJob) -> tuple[str, int]:
+    """On a worker: the processor, and rows of a task."""
     loaded = _loaded(job)
     frozen = loaded.model[0]
     if frozen.device.type != "cpu":
-        return loaded.batch, loaded.processor, loaded.batch * _GPU_BATCHES
+        return loaded.processor, loaded.batch * _GPU_BATCHES
     size = loaded.batch * prod(frozen.tokens_shape) * np.dtype(frozen.computed).itemsize
     batches = min(max(1, _TASK_BYTES // size), _MOST_BATCHES)
-    return loaded.batch, loaded.processor, loaded.batch * job.threads * batches
+    return loaded.processor, loaded.batch * job.threads * batches
 
 
 def compute(job: RowJob, alike: str, held_out: bool, span: list[int], ids: list[str], stop: bool) -> list[ImageBatch]:

@@ -29,7 +29,6 @@ class Teacher:
 
     def __init__(self, name: str, store: FeatureStore, ids: Sequence[str], weight: float = 1.0) -> None:
         self.name, self.weight = name, weight
-        self.path, self.root_digest = store.path, store.root_digest
         self._shards: list[Shard] = []
         places: dict[str, tuple[int, int]] = {}
         for shard in every_shard(store):

@@ -69,9 +69,6 @@ def load_teaching(path: str | Path, overrides: Iterable[str] = ()) -> TeachingRe
 
 def parse_teaching(values: Mapping[str, Any], where: str = "recipe") -> TeachingRecipe:
     """Typed recipe from plain values; see ``load_teaching`` for the errors."""
-    values = dict(values)
-    if isinstance(values.get("transfer"), Mapping):  # the section's old name
-        values["teach"] = {**values.get("teach", {}), **values.pop("transfer")}
     recipe = parse_as(TeachingRecipe, values, where)
     parse_bytes(recipe.train.memory)
     if not recipe.teachers:

@@ -119,7 +119,7 @@ class _Display:
         self._display.update(task, visible=False)
 
     def say(self, text: str) -> None:
-        self._display.console.print(text, highlight=False)
+        self._display.console.print(text)
 
 
 class _Log(Silent):

@@ -36,7 +36,7 @@ def show_forget(report: ForgetReport) -> None:
 def show_audit(report: AuditReport) -> None:
     """Findings, or that there are none."""
     for f in report.findings:
-        OUT.print(f"FAILED  {f.kind}: {f.where}: {f.problem}", markup=False, soft_wrap=True)
+        OUT.print(f"FAILED  {f.kind}: {f.where}: {f.problem}", soft_wrap=True)
     print_notes(report.notes)
     if report.replayed:
         OUT.print(f"{counted(report.replayed, 'row')} that an old copy brought back, forgotten again")

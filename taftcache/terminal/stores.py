@@ -33,7 +33,7 @@ def show_trust(report: TrustReport) -> None:
 def show_verify(report: VerifyReport) -> None:
     """Faults, or that there are none."""
     if report.left is not None:
-        OUT.print(f"back     from root {report.left or 'that could not be read'}", markup=False)
+        OUT.print(f"back     from root {report.left or 'that could not be read'}")
     for file, how in report.mended.items():
         OUT.print(f"mended   {file}: {how}", soft_wrap=True)
     for name, command in report.again.items():

@@ -69,9 +69,6 @@ class NoiseSource:
             raise unreadable(self.items[index].id, "broken on purpose")
         return Image.fromarray(self._pixels[index])
 
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "noise"}
-
 
 class MemorySink:
     """Keeps float16 rows like a store; ``crash_after`` appends it raises once."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import taftcache.backbone.extract as extraction
 from taftcache.backbone import preprocess
 from taftcache.backbone.engine import CpuEngine, DeviceEngine
-from taftcache.backbone.extract import ExtractStats, default_batch, extract
+from taftcache.backbone.extract import default_batch, extract
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.opening import open_source
@@ -57,11 +57,9 @@ def test_the_sink_gets_what_the_prefix_computes():
 def test_stats_and_progress():
     seen = []
     sink, stats = run(on_batch=seen.append)
-    assert isinstance(stats, ExtractStats)
-    assert (stats.images, stats.skipped, stats.batches) == (N, 0, 5)
+    assert stats == (N, 0)
     assert sum(seen) == N
     assert sink.calls == [8, 8, 8, 8, 5]
-    assert stats.decode_seconds > 0
 
 
 @pytest.mark.law("A sample's tokens depend on nothing but the sample")
@@ -127,7 +125,7 @@ def test_a_run_killed_in_the_middle_is_resumed():
             run(sink=sink)
         assert sink.consumed == 8 * crash_after  # nothing is appended behind a failed append
         _, stats = run(sink=sink)
-        assert stats.images == N - 8 * crash_after
+        assert stats.rows == N - 8 * crash_after
         assert list(sink.rows.items()) == list(WHOLE.rows.items())
         assert sink.labels == WHOLE.labels
 
@@ -144,8 +142,8 @@ def test_a_finished_run_does_nothing():
     sink = MemorySink()
     sink.rows = dict(WHOLE.rows)
     _, stats = run(sink=sink)
-    assert (stats.batches, stats.images, sink.calls) == (0, 0, [])
-    assert run([])[1].batches == 0
+    assert (stats, sink.calls) == ((0, 0), [])
+    assert run([])[1] == (0, 0)
 
 
 def test_unreadable_images_are_skipped_in_place():
@@ -154,13 +152,13 @@ def test_unreadable_images_are_skipped_in_place():
     assert [id for id, _ in sink.skipped] == [SOURCE.items[k].id for k in broken]
     assert sink.skipped[0].id == "noise/000"
     assert sink.skipped[0].reason == "broken on purpose"
-    assert (stats.skipped, stats.images, sink.consumed) == (5, N - 5, N)
+    assert (stats.skipped, stats.rows, sink.consumed) == (5, N - 5, N)
     assert sink.rows == {id: row for id, row in WHOLE.rows.items() if int(id[-3:]) not in broken}
 
 
 def test_all_images_unreadable():
     sink, stats = run(source=NoiseSource(N, range(N)), unreadable="skip")
-    assert (stats.images, stats.skipped, len(sink.skipped), sink.rows) == (0, N, N, {})
+    assert (stats.rows, stats.skipped, len(sink.skipped), sink.rows) == (0, N, N, {})
 
 
 @pytest.mark.parametrize("bad", [0, 12, 36])

@@ -229,7 +229,7 @@ def test_help_loads_nothing_heavy():
         "    heavy = {'torch', 'timm', 'numpy', 'zarr', 'h5py', 'sklearn', 'dask', 'PIL'} & set(sys.modules)\n"
         "    print('loaded by', repr(words), *heavy)"
     )
-    commands = ["", "view", "train", "transfer", "import"]
+    commands = ["", "view", "train", "teach", "import"]
     done = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True, check=True)
     said = [line for line in done.stdout.splitlines() if line.startswith("loaded by")]
     assert said == [f"loaded by {words!r}" for words in commands]

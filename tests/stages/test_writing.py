@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import h5py
 import pytest
 
 import taftcache
@@ -107,6 +108,16 @@ def test_what_another_process_still_writes_is_left_alone(tmp_path):
     with whole(tmp_path / "out") as partial:
         partial.write_text("done")
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["out", "out.partial", theirs.name])
+
+
+def test_a_full_disk_is_said_of_the_file_that_was_asked_for(finished, tmp_path, monkeypatch):
+    def full(*given, **more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(h5py.Group, "create_dataset", full)
+    with pytest.raises(StoreWriteError, match=f"^cannot write {tmp_path}/rows.h5: no space left on device"):
+        taftcache.export(finished, tmp_path / "rows.h5")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_is_no_image_and_no_component(finished, tmp_path):

@@ -25,7 +25,7 @@ from taftcache.stages.progress import Silent
 from taftcache.stages.train import teaching
 from taftcache.stages.train.teaching import open_students, teach
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, load_teaching, parse_teaching
-from taftcache.teaching.spec import PriorName, StudentTrainingSpec, TeacherSpec, TeachSpec
+from taftcache.teaching.spec import PriorName, StudentTrainingSpec, TeacherSpec
 from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tensors, restore_optimiser, write_tensors
 from taftcache.teaching.students.images import augmented
 from taftcache.teaching.students.students import StudentSettings, per_class
@@ -518,11 +518,6 @@ def test_a_recipe_has_defaults():
     recipe = parse_teaching({"teachers": [{"store": "stores/x"}], "name": "here"})
     assert recipe.folder == Path("stores/teach/here")
     assert 0.0 in recipe.teach.grid
-
-
-def test_the_section_is_read_under_its_old_name_too():
-    values = {"teachers": [{"store": "stores/x"}], "teach": {"prior": "kd", "beta": 2.0}, "transfer": {"beta": 1.0}}
-    assert parse_teaching(values).teach == TeachSpec(prior="kd", beta=1.0)
 
 
 def test_a_recipe_that_was_built_is_read_like_a_file():

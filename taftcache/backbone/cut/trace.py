@@ -36,7 +36,7 @@ _SMALL = 10**10
 
 @dataclass
 class Call:
-    """One call of the module ``name``, its ``k``-th; ``parent`` is the call that made it, -1 outside all.
+    """One call of the module ``name``; ``parent`` is the call that made it, -1 outside all.
 
     given: the first input, kept only where it is a tensor, as its shape. output: what it returned, tensors as shapes.
     ended: how many calls had begun when it returned.
@@ -44,7 +44,6 @@ class Call:
     """
 
     name: str
-    k: int
     parent: int
     given: Shape | None = None
     output: Any = None
@@ -160,14 +159,13 @@ def _run(model: nn.Module, name: str, images: Tensor) -> CallTrace:
 @contextmanager
 def listening(model: nn.Module) -> Iterator[CallTrace]:
     """A ``CallTrace`` of what ``model`` calls while the context lasts, with shapes as they are."""
-    made, stack, counted = CallTrace(), [-1], dict[str, int]()
+    made, stack = CallTrace(), [-1]
     outputs: dict[int, int] = {}  # id of an output tensor → the call
     held: list[Tensor] = []  # so that no id is given out twice
 
     def begin(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
-            call = Call(name, counted.get(name, 0), stack[-1])
-            counted[name] = call.k + 1
+            call = Call(name, stack[-1])
             if args and isinstance(args[0], Tensor):
                 call.given, call.source = _shapes(args[0]), outputs.get(id(args[0]), -1)
             stack.append(len(made.calls))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item, check_items, decoding, description
+from taftcache.backbone.sources.base import Item, check_items, decoding
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
@@ -30,13 +30,10 @@ _FILE = 1 << 30  # bytes of one image's file, as many as a chunk of HDF5 may hav
 class ArraySource:
     """Images from ``arrays`` (numpy arrays, or HDF5 datasets that are read one image at a time).
 
-    kind: "npz" or "hdf5". file: for messages, and its stem for ids. prefix: put before ids made of the stem.
+    file: for messages, and its stem for ids. prefix: put before ids made of the stem.
     """
 
-    def __init__(
-        self, kind: str, file: Path, arrays: Mapping[str, Any], image_key: str, label_key: str, prefix: str = ""
-    ) -> None:
-        self._kind = kind
+    def __init__(self, file: Path, arrays: Mapping[str, Any], image_key: str, label_key: str, prefix: str = "") -> None:
         self._encoded = image_key not in arrays and "blob" in arrays
         if self._encoded:
             label_key = label_key if label_key in arrays else "label"
@@ -72,9 +69,6 @@ class ArraySource:
         if pixels.ndim == 3 and pixels.shape[-1] == 1:
             pixels = pixels[..., 0]
         return to_rgb(Image.fromarray(np.ascontiguousarray(pixels)))
-
-    def describe(self) -> dict[str, Any]:
-        return description(self._kind, self)
 
 
 def to_numpy(what: str, given: Any) -> Any:

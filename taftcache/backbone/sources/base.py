@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-import blake3
 from PIL import Image
 
 from taftcache.errors import DataError, UnreadableImage
@@ -31,18 +29,6 @@ class Source(Protocol):
     def read(self, index: int) -> Image.Image:
         """The image ``items[index]`` in RGB; UnreadableImage, naming it, if it does not decode."""
         ...
-
-    def describe(self) -> dict[str, Any]:
-        """Kind, number, classes and a digest over the (id, label) pairs, in JSON types."""
-        ...
-
-
-def description(kind: str, source: Source) -> dict[str, Any]:
-    """The common ``describe``: independent of the order of the items."""
-    hasher = blake3.blake3()
-    for item in sorted(source.items):
-        hasher.update(json.dumps([item.id, source.classes[item.label]]).encode() + b"\n")
-    return {"kind": kind, "n": len(source.items), "classes": len(source.classes), "digest": hasher.hexdigest()}
 
 
 def check_items(place: str, classes: Sequence[str], items: Sequence[Item]) -> None:

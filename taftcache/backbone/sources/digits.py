@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item, description
+from taftcache.backbone.sources.base import Item
 
 
 @cache
@@ -31,6 +30,3 @@ class DigitsSource:
     def read(self, index: int) -> Image.Image:
         """RGB, 8 x 8."""
         return Image.fromarray(self._pixels[index]).convert("RGB")
-
-    def describe(self) -> dict[str, Any]:
-        return description("digits", self)

@@ -6,11 +6,10 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item, Source, check_items, decoding, description
+from taftcache.backbone.sources.base import Item, Source, check_items, decoding
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
@@ -57,9 +56,6 @@ class FolderSource:
         id = self.items[index].id
         with decoding(id):
             return open_rgb(self._root / id.removeprefix(self._prefix))
-
-    def describe(self) -> dict[str, Any]:
-        return description("folder", self)
 
 
 def empty_folders(source: Source) -> list[Path]:

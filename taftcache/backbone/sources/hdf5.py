@@ -36,7 +36,7 @@ def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "") -> A
         one_by_one = {image_key, "blob"}
         needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key not in one_by_one)
         check_expansion(file, needed, file.stat().st_size)
-        return ArraySource("hdf5", file, arrays, image_key, label_key, prefix)
+        return ArraySource(file, arrays, image_key, label_key, prefix)
     except BaseException as error:
         handle.close()
         if isinstance(error, _FAULTS):

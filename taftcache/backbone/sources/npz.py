@@ -55,7 +55,7 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> Ar
             got=str(error),
             do="numpy.savez of arrays of numbers and texts, not of objects",
         ) from error
-    return ArraySource("npz", file, arrays, image_key, label_key, prefix)
+    return ArraySource(file, arrays, image_key, label_key, prefix)
 
 
 def read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, Any]:

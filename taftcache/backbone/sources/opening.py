@@ -15,7 +15,7 @@ from taftcache.backbone.sources.subset import Subset
 from taftcache.backbone.sources.table import TableSource
 from taftcache.backbone.sources.timm_dataset import TimmSource
 from taftcache.backbone.spec import DataSpec
-from taftcache.errors import DataError, RecipeError
+from taftcache.errors import DataError
 from taftcache.names import counted, first_few
 
 
@@ -27,8 +27,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     """
     if spec.source == "digits":
         return _limited(DigitsSource(), spec.limit), None
-    if spec.train is None:
-        raise RecipeError(f"data.train is missing: the source {spec.source!r} needs it", do="set data.train")
+    assert spec.train is not None  # which every other source has
     if spec.source == "published":
         assert spec.root is not None
         published, apart = open_published(spec.train, expand_path(spec.root))

@@ -13,7 +13,7 @@ import blake3
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item, check_items, decoding, description
+from taftcache.backbone.sources.base import Item, check_items, decoding
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
@@ -36,10 +36,10 @@ class Published(NamedTuple):
 class ListedSource:
     """Images by a list of paths below ``root``."""
 
-    def __init__(self, kind: str, root: Path, classes: list[str], listed: Labelled) -> None:
-        self._kind, self._root, self.classes = kind, root, classes
+    def __init__(self, name: str, root: Path, classes: list[str], listed: Labelled) -> None:
+        self._root, self.classes = root, classes
         self.items = [Item(path, label) for path, label in sorted(listed)]
-        check_items(f"{kind} at {root}", classes, self.items)
+        check_items(f"{name} at {root}", classes, self.items)
         missing = next((item.id for item in self.items if not (root / item.id).is_file()), None)
         if missing is not None:
             raise DataError(
@@ -53,10 +53,6 @@ class ListedSource:
         id = self.items[index].id
         with decoding(id):
             return open_rgb(self._root / id)
-
-    def describe(self) -> dict[str, Any]:
-        """Kind, number, classes and digest."""
-        return description(self._kind, self)
 
 
 def open_published(name: str, root: Path) -> tuple[ListedSource, ListedSource]:

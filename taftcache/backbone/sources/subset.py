@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import blake3
 from PIL import Image
 
-from taftcache.backbone.sources.base import Source, description
+from taftcache.backbone.sources.base import Source
 
 
 class Subset:
@@ -20,12 +18,8 @@ class Subset:
     def __init__(self, source: Source, limit: int) -> None:
         ranked = sorted(range(len(source.items)), key=lambda k: blake3.blake3(source.items[k].id.encode()).digest())
         self.whole, self._kept = source, sorted(ranked[:limit])
-        self._kind = str(source.describe()["kind"])
         self.classes = source.classes
         self.items = [source.items[k] for k in self._kept]
 
     def read(self, index: int) -> Image.Image:
         return self.whole.read(self._kept[index])
-
-    def describe(self) -> dict[str, Any]:
-        return description(self._kind, self)

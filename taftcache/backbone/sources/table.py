@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.arrays import label_indexes
-from taftcache.backbone.sources.base import Item, Source, check_items, decoding, description
+from taftcache.backbone.sources.base import Item, Source, check_items, decoding
 from taftcache.backbone.sources.columns import Table, read_table
 from taftcache.backbone.sources.rgb import open_rgb, to_rgb
 from taftcache.backbone.sources.subset import Subset
@@ -57,9 +57,6 @@ class TableSource:
                 return open_rgb(self._root / _path(value))
             with Image.open(io.BytesIO(content)) as image:
                 return to_rgb(image)
-
-    def describe(self) -> dict[str, Any]:
-        return description("table", self)
 
     def missing(self) -> list[str]:
         """Ids of the rows that name a file which is not there."""

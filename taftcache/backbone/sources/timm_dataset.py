@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 from timm.data.dataset_factory import create_dataset
 
-from taftcache.backbone.sources.base import Item, check_items, decoding, description
+from taftcache.backbone.sources.base import Item, check_items, decoding
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
@@ -43,9 +43,6 @@ class TimmSource:
     def read(self, index: int) -> Image.Image:
         with decoding(self.items[index].id):
             return to_rgb(self._dataset[index][0])
-
-    def describe(self) -> dict[str, Any]:
-        return description("timm", self)
 
     def _ids(self, n: int, root: Path | None, prefix: str) -> list[str]:
         paths = [p for p, _ in getattr(self._dataset, "samples", None) or [] if isinstance(p, str)]

@@ -163,9 +163,10 @@ class Folder:
             finally:
                 os.close(fd)
 
-    def swap(self, name: str, data: bytes) -> None:
-        """Replace the file ``name`` at once and durably: a reader finds the old bytes or the new ones."""
-        self.write(f"{name}.partial", data)
+    def swap(self, name: str, data: bytes, *, mode: int | None = None) -> None:
+        """Replace the file ``name`` at once and durably: a reader finds the old bytes or the new ones. ``mode`` as for
+        `write`."""
+        self.write(f"{name}.partial", data, mode=mode)
         self.move(f"{name}.partial", name)
 
     def put(self, name: str, data: Any, *, mode: int | None = None) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -198,14 +199,8 @@ class TombstoneFile:
             raise StoreWriteError(
                 f"the file of tombstones would have {len(raw)} bytes, and only {MAX_BYTES} are read", got=str(self.file)
             )
-        with writing(self.file.parent):
-            folder = Folder(self.file.parent)
-        try:
-            partial = f"{self.file.name}.partial"
-            folder.write(partial, raw, mode=self._mode)
-            folder.move(partial, self.file.name)
-        finally:
-            folder.close()
+        with writing(self.file.parent), closing(Folder(self.file.parent)) as folder:
+            folder.swap(self.file.name, raw, mode=self._mode)
         self._saved = dict(self._by_key), dict(self._charges)
         self._remove_earlier()
 
@@ -213,12 +208,8 @@ class TombstoneFile:
         """What a link named says nothing more than this file, and would go on saying it of a key that is destroyed."""
         if self._earlier is None:
             return
-        with writing(self._earlier.parent):
-            folder = Folder(self._earlier.parent)
-        try:
+        with writing(self._earlier.parent), closing(Folder(self._earlier.parent)) as folder:
             folder.remove(self._earlier.name)
-        finally:
-            folder.close()
         self._earlier = None
 
 

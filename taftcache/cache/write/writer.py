@@ -37,7 +37,7 @@ class ShardWriter:
     """
 
     def __init__(self, committer: Committer, header: Header, candidates: Sequence[str] | None) -> None:
-        self.name, self.role = header.name, header.role
+        self.name = header.name
         self._committer, self._header = committer, header
         self._candidates = None if candidates is None else list(candidates)
         self._at = f"staging/shard-{header.name}"

@@ -55,8 +55,8 @@ class SampledInverse:
         problem: with λ > 0.
         gradients: n, by default from the number of rows.
 
-    ``sample`` is the problem of the rows that were taken, ``probes`` the vectors √D ξ, each [m,K] for its m rows,
-    ``sigma`` is σ, and ``passes`` what an ``apply`` costs in passes over the whole problem.
+    ``sample`` is the problem of the rows that were taken, ``probes`` the vectors √D ξ, each [m,K] for its m rows, and
+    ``sigma`` is σ.
     """
 
     def __init__(self, problem: Problem, gradients: int | None = None) -> None:
@@ -64,7 +64,6 @@ class SampledInverse:
         n = gradients or _count(problem)
         rows = min(n // PROBES, operator.rows, LARGEST_STATES // (6 * prod(operator.base.config.shape)))
         self.sample = _picked(problem, np.arange(rows) * operator.rows // rows)
-        self.passes = rows / operator.rows
         generator = torch.Generator().manual_seed(0)
         parts: list[tuple[list[RankOne], list[Direct]]] = []
         self.probes: list[Tensor] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
-from taftcache.solve.proof import certified, looked_at
+from taftcache.solve.proof import looked_at
 from taftcache.solve.solution import Solution
 from taftcache.tangent.operator import TangentOperator
 
@@ -118,11 +118,6 @@ class HeadPath:
     def delta(self, ridge: float) -> Tensor:
         """W(λ) as Δw [P]."""
         return _flat(self._problem, self.weights(ridge))
-
-    def solution(self, ridge: float, tolerance: float = 1e-6) -> Solution:
-        """The head at λ with its certificate."""
-        problem = replace(self._problem, ridge=ridge)
-        return certified(problem, self.delta(ridge), tolerance, _closed(problem))
 
     def inverse(self, direction: Tensor, ridge: float) -> Tensor:
         """(Σ + λI)⁻¹ applied to each class's part of a direction [P] of the head: H(λ)⁻¹ j."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taftcache.backbone.extract import RowCounts
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
@@ -18,7 +19,7 @@ from taftcache.names import HELD_OUT, counted
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import ImageRows
-from taftcache.stages.extract.filling import OldRows, RowCounts, RowOrigin, fill
+from taftcache.stages.extract.filling import OldRows, RowOrigin, fill
 from taftcache.stages.extract.forgotten import StayOut, check_filled, closed_notes, forgotten_items
 from taftcache.stages.extract.frozen import load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, elsewhere

@@ -11,6 +11,7 @@ from typing import Any
 
 from safetensors.torch import save
 
+from taftcache.backbone.extract import RowCounts, Sink
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
@@ -24,7 +25,7 @@ from taftcache.names import CLASS, counted, is_model
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
-from taftcache.stages.extract.filling import RowCounts, RowSink, fill_missing
+from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import check_filled, closed_notes, forgotten_items
 from taftcache.stages.extract.frozen import load_frozen, made_from, run_frozen
 from taftcache.stages.extract.identity import check_request, check_tail
@@ -172,14 +173,13 @@ class ImageRows:
         """The classes of the source that has the shard's images."""
         return source_of(shard, self.source, self.test).classes
 
-    def run(self, shard: PlannedShard, sink: RowSink, on_rows: Callable[[int], None]) -> RowCounts:
+    def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
         """The shard's images through the frozen layers."""
         source, unreadable = source_of(shard, self.source, self.test), self.recipe.data.unreadable
         index = {item.id: k for k, item in enumerate(source.items)}
         order = [index[i] for i in shard.ids]
         engine = None if self.engines is None else self.engines.engine(source, shard.from_test, unreadable == "stop")
-        stats = run_frozen(self.model, self.recipe, source, order, sink, on_rows, unreadable, engine)
-        return RowCounts(stats.images, stats.skipped)
+        return run_frozen(self.model, self.recipe, source, order, sink, on_rows, unreadable, engine)
 
 
 def source_of(shard: PlannedShard, source: Source, test: Source | None) -> Source:

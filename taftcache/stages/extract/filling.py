@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.backbone.extract import RowCounts, Sink
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.format.plan import in_order
 from taftcache.cache.read.shard import Shard
@@ -20,26 +21,6 @@ from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.progress import Progress
 
 _ROWS_AT_ONCE = 256
-
-
-class RowCounts(NamedTuple):
-    """How many samples became rows, and how many were left out because they could not be read."""
-
-    rows: int
-    skipped: int
-
-
-class RowSink(Protocol):
-    """Takes the rows of a shard. ``consumed`` counts its samples that are written or left out already."""
-
-    @property
-    def consumed(self) -> int: ...
-
-    def append(
-        self, tokens: NDArray[Any], ids: Sequence[str], labels: Sequence[int], skipped: Sequence[Any] = ()
-    ) -> None:
-        """Rows [n, t, d] in order, and the samples left out among them."""
-        ...
 
 
 class RowOrigin(Protocol):
@@ -55,7 +36,7 @@ class RowOrigin(Protocol):
         """The names of the classes that the labels of the shard's samples are indexes to."""
         ...
 
-    def run(self, shard: PlannedShard, sink: RowSink, on_rows: Callable[[int], None]) -> RowCounts:
+    def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
         """Put the rows of ``shard.ids`` into ``sink``, from ``sink.consumed`` on; ``on_rows`` hears how many more."""
         ...
 

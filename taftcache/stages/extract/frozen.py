@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.engine import Engine
-from taftcache.backbone.extract import ExtractStats, default_batch
+from taftcache.backbone.extract import RowCounts, Sink, default_batch
 from taftcache.backbone.extract import extract as run_forward
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
@@ -19,7 +19,6 @@ from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.cache.store import FeatureStore
 from taftcache.recipe import Recipe
-from taftcache.stages.extract.filling import RowSink
 
 # Libraries whose versions change the numbers: kernels, the model's code, decoding and resizing.
 LIBRARIES = ("torch", "torchvision", "timm", "pillow")
@@ -38,11 +37,11 @@ def run_frozen(
     recipe: Recipe,
     source: Source,
     order: Sequence[int],
-    sink: RowSink,
+    sink: Sink,
     on_batch: Callable[[int], None] | None = None,
     unreadable: Literal["stop", "skip"] = "stop",
     engine: Engine | None = None,
-) -> ExtractStats:
+) -> RowCounts:
     """The rows of some of a source's items into ``sink``, as ``backbone.extract`` makes them."""
     frozen, transform = model
     return run_forward(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from PIL import Image
 
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
-from taftcache.backbone.sources.base import Item, description, unreadable
+from taftcache.backbone.sources.base import Item, unreadable
 from taftcache.backbone.sources.pictures import LEAVE_OUT, decoded, listed
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec
@@ -57,10 +57,6 @@ class ImageList:
     def read(self, index: int) -> Image.Image:
         """The picture in RGB; UnreadableImage where it does not decode."""
         return decoded(self._pictures, index)
-
-    def describe(self) -> dict[str, Any]:
-        """See ``Source``."""
-        return description("list", self)
 
     def _id(self, index: int) -> str:
         picture = self._pictures[index]

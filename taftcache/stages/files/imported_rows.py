@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.backbone.extract import RowCounts, Sink
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import to_stored
 from taftcache.errors import DataError, StoreError
 from taftcache.names import counted
-from taftcache.stages.extract.filling import RowCounts, RowSink
 from taftcache.stages.extract.plan import PlannedShard
+from taftcache.stages.files.vectors import Vectors
 from taftcache.stages.progress import Progress
 from taftcache.stages.scaling import Scaling, scaled
 
@@ -24,38 +24,13 @@ TINY = 1e-3  # root mean square distance from the mean, below which the least λ
 _ROWS_AT_ONCE = 64
 
 
-class Features(Protocol):
-    """Labelled rows that can be asked for singly; ``labels`` are indexes to ``classes``."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def ids(self) -> list[str]: ...
-
-    @property
-    def labels(self) -> NDArray[np.int64]: ...
-
-    @property
-    def classes(self) -> list[str]: ...
-
-    @property
-    def tokens_shape(self) -> tuple[int, int]: ...
-
-    def take(self, index: Sequence[int]) -> NDArray[Any]:
-        """Rows ``index`` [b, t, d], in that order."""
-        ...
-
-
 class ImportedRows:
     """Rows to train on and those held out, as they are stored; an origin for ``fill``.
 
     test: None where both are of ``features``. scaling: of vectors; None for rows that are no vectors.
     """
 
-    def __init__(
-        self, features: Features, test: Features | None, scaling: Scaling | None, verb: str = "import"
-    ) -> None:
+    def __init__(self, features: Vectors, test: Vectors | None, scaling: Scaling | None, verb: str = "import") -> None:
         self.verb = verb
         self._parts = {False: features, True: features if test is None else test}
         self._place = {own: {i: k for k, i in enumerate(part.ids)} for own, part in self._parts.items()}
@@ -66,7 +41,7 @@ class ImportedRows:
         """See ``RowOrigin``."""
         return self._parts[shard.from_test].classes
 
-    def run(self, shard: PlannedShard, sink: RowSink, on_rows: Callable[[int], None]) -> RowCounts:
+    def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
         """The shard's rows in steps of a few, for a file may be larger than memory."""
         part, place, begin = self._parts[shard.from_test], self._place[shard.from_test], sink.consumed
         for at in range(begin, len(shard.ids), _ROWS_AT_ONCE):
@@ -131,7 +106,7 @@ class ImportedRows:
         for ref in store.manifest.shards:
             self._compare(store, store.shard(ref.name), self._parts[False], self._place[False])
 
-    def _compare(self, store: FeatureStore, there: Shard, part: Features, place: Mapping[str, int]) -> None:
+    def _compare(self, store: FeatureStore, there: Shard, part: Vectors, place: Mapping[str, int]) -> None:
         """Rows of a shard with those that are given of the same ids; the others are passed over."""
         if place.keys().isdisjoint(there.sample_ids):
             return
@@ -149,7 +124,7 @@ class ImportedRows:
             if (other := (block.tokens[at] != rows).any((1, 2))).any():
                 _differs(store, f"{ids[int(other.argmax())]!r} has other numbers there")
 
-    def _taken(self, part: Features, some: Sequence[int], ids: Sequence[str]) -> NDArray[Any]:
+    def _taken(self, part: Vectors, some: Sequence[int], ids: Sequence[str]) -> NDArray[Any]:
         taken = part.take(some)
         return taken if self._scaling is None else scaled(taken, self._scaling, ids)
 

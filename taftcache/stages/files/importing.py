@@ -26,7 +26,7 @@ from taftcache.stages.extract.extraction import create_store, plan_record, put_t
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.frozen import load_frozen
 from taftcache.stages.extract.plan import plan_shards
-from taftcache.stages.files.imported_rows import Features, ImportedRows
+from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5
 from taftcache.stages.files.vectors import Vectors
 from taftcache.stages.progress import Progress, Silent
@@ -194,8 +194,8 @@ def _report(
 class _Request:
     """What is to be imported, and how."""
 
-    features: Features
-    test: Features | None
+    features: Vectors
+    test: Vectors | None
     recipe: Recipe
     backbone: bool
     scaling: Scaling
@@ -315,7 +315,7 @@ def _vector_identity(asked: _Request, file: Path | None) -> dict[str, Any]:
     }
 
 
-def _identity(features: Features, recipe: Recipe, frozen: Reduction | None) -> dict[str, Any]:
+def _identity(features: Vectors, recipe: Recipe, frozen: Reduction | None) -> dict[str, Any]:
     """What the store says its rows were made from: the file, and the layers ``frozen`` where they are known.
 
     Raises:

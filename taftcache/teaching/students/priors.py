@@ -188,14 +188,13 @@ class BayesianTuning(Prior):
 
     TEMPERATURE = 0.1
 
-    def __init__(self, weight: Tensor, offset: Tensor, shares: Mapping[str, float], of: int) -> None:
+    def __init__(self, weight: Tensor, offset: Tensor, of: int) -> None:
         super().__init__()
         self.register_buffer("weight", weight.float())
         self.register_buffer("offset", offset.float())
         # From zero: a random read-out of K classes is far off at first, and shrinks the features to nothing.
         self.map = nn.Parameter(torch.zeros(weight.shape[1], of, dtype=torch.float32))
         self.bias = nn.Parameter(torch.zeros(weight.shape[1], dtype=torch.float32))
-        self.shares = dict(shares)
 
     def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         predicted = psi @ self.get_buffer("weight") + self.get_buffer("offset")
@@ -256,4 +255,4 @@ def _bayesian(psi: Tensor, labels: Tensor, classes: int, slices: Mapping[str, sl
     for share, (name, f) in zip(shares, found.items(), strict=True):
         weight[slices[name]] = share * f.readout.weight
         offset += share * (f.readout.offset - f.readout.mean @ f.readout.weight)
-    return BayesianTuning(weight, offset, dict(zip(found, shares.tolist(), strict=True)), student)
+    return BayesianTuning(weight, offset, student)
