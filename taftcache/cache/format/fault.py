@@ -41,9 +41,11 @@ class Fault:
 _DAMAGED = "the store is damaged: "
 
 
-def problem_of(error: StoreError) -> str:
-    """What an error that was met in a store says of it, in one line."""
-    return error.fault.removeprefix(_DAMAGED) + (f" ({error.got})" if error.got is not None else "")
+def problem_of(error: StoreError, *, file: str = "", shard: str | None = None) -> str:
+    """What an error that was met in a store says of it, in one line; without the place that is named beside it."""
+    place = str(Fault(shard=shard, file=file, problem=""))
+    said = error.fault.removeprefix(_DAMAGED).removeprefix(place)
+    return said + (f" ({error.got})" if error.got is not None else "")
 
 
 def unreadable(root: Home, file: str, error: OSError) -> str:

@@ -38,7 +38,8 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
             raise
         except StoreError as error:
             # without the shard manifest nothing else of the shard can be judged
-            faults.append(Fault(shard=shard.name, file=shard.manifest_file, problem=problem_of(error)))
+            problem = problem_of(error, shard=shard.name, file=shard.manifest_file)
+            faults.append(Fault(shard=shard.name, file=shard.manifest_file, problem=problem))
     parts = [part for path, part in named.parts().items() if path in named.files()]
     total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values()) + sum(p.ref.size for p in parts)
     done = 0
