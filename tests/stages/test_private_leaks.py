@@ -14,6 +14,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError
+from taftcache.model.card import private_card
 from taftcache.model.component import PUBLIC, Component, put_component, read_base, read_component
 from taftcache.model.folder import Description, open_model
 from taftcache.names import PRIVATE, epsilon_text
@@ -227,6 +228,15 @@ def test_the_card_says_the_promise(private, tmp_path):
             assert "root digest" not in text
             assert "minimiser" not in text
             assert "anything about privacy" not in text
+
+
+@pytest.mark.parametrize(
+    ("relation", "one"),
+    [("add-remove", "one row more or less"), ("replace-one", "another row under the id of one")],
+)
+def test_the_card_says_of_which_data_sets_it_promises(relation, one):
+    said = {"private": True, "relation": relation, "epsilon": 2.0, "delta": 1e-5, "not_covered": []}
+    assert f"with {one} in the data" in private_card("components/000", said)
 
 
 def test_a_private_network_of_timms_has_its_promise_beside_it(private, tmp_path):

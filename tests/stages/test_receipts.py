@@ -163,6 +163,16 @@ def test_what_cannot_be_told(
     assert says in capsys.readouterr().out
 
 
+def test_a_receipt_from_before_the_key_was_destroyed_is_not_suspected(asked, tmp_path, monkeypatch):
+    path = shutil.copytree(asked.path, tmp_path / "store")
+    monkeypatch.setattr(receipts, "MAX_IDS", 0)
+    destroyed(path)
+    with open_store(path) as store:
+        two = store.shard("001").sample_ids[:2]
+        taftcache.forget(store, two, mode="subtract")
+        assert [a.perhaps for a in taftcache.receipts(store, two[:1]).samples] == [[len(store.ledger())]]
+
+
 def test_a_damaged_ledger_is_an_error(asked, tmp_path):
     path = shutil.copytree(asked.path, tmp_path / "store")
     entry = next((path / "ledger").glob("000001-*"))
