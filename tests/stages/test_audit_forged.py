@@ -232,6 +232,7 @@ META_FORGED: dict[str, tuple[str, Callable[[dict], dict], dict[str, bool], str]]
     "whole certificate": ("components/000", certificate(**TINY, residual=1e-20), {}, "certificate"),
     "tightened bound": ("components/000", certificate(tightened=1e-20, distance_bound=1e-17), {}, "certificate"),
     "scale": ("components/000", certificate(gradient_at_zero=1e30), {}, "certificate"),
+    "norm": ("components/000", lambda meta: {**meta, "norm": 0.5 * meta["norm"]}, {}, "certificate"),
     "ridge": ("components/000", certificate(ridge=1e3), {}, "certificate"),
     "manifest alone": ("models/head", certificate(distance_bound=1e-30), {"file": False}, "description"),
     "file alone": ("models/mean", lambda meta: {**meta, "norm": 0.0}, {"manifest": False}, "description"),

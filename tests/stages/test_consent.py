@@ -16,7 +16,7 @@ import taftcache
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.consent import Consent
+from taftcache.consent import Consent, followed
 from taftcache.errors import RecipeError, UntrustedStore
 from taftcache.model.predictor import TangentModel
 from taftcache.view.atlas import Atlas
@@ -191,6 +191,24 @@ def test_commands_that_read_images_again_need_them_named(foreign, images, capsys
     assert (code, "has not allowed" in out + err) == (5, True)
     code, out, err = run(capsys, command[0], foreign, *command[1:], "--set", f"data.train={images}")
     assert code == 0, (out, err)
+
+
+@pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")
+@pytest.mark.parametrize(
+    ("source", "keys"),
+    [
+        ("folder", ["train", "test"]),
+        ("table", ["train", "test", "root"]),
+        ("timm", ["train", "test", "root"]),
+        ("published", ["root"]),
+    ],
+)
+def test_leave_is_of_every_place_that_a_source_reads(foreign, source, keys):
+    places = {key: f"/home/reader/{key}" for key in keys}
+    forge(foreign, data={"source": source, "train": "cifar10", **places})
+    with FeatureStore(foreign) as store, pytest.raises(UntrustedStore) as refused:
+        followed(store, "images")
+    assert refused.value.got == ", ".join(f"data.{key} = {place!r}" for key, place in places.items())
 
 
 @pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")
