@@ -292,6 +292,11 @@ def test_a_private_flag_is_that_of_the_ledger(trained, tmp_path, private):
     assert "privacy statement" in kinds(path)
 
 
+def test_the_shards_of_a_private_component_are_those_of_the_ledger(private):
+    forge_meta(private, "components/000", lambda meta: {**meta, "shards": ["001"]})
+    assert "privacy statement" in kinds(private)
+
+
 def test_what_is_said_of_tuning_is_that_of_the_ledger(trained, tmp_path):
     path = shutil.copytree(trained, tmp_path / "store")
     forge_ledger(path, lambda entries: [{**entry, "tuning": "NOT charged"} for entry in entries])
