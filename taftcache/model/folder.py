@@ -277,7 +277,7 @@ def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: 
     there = {**state, **own}
     if missing := [name for name in names if name not in there]:
         raise _unfit(f"without {', '.join(missing[:3])}")
-    shapes = {name: tensor.shape for name, tensor in state.items() if name not in config.head_names}
+    shapes = {name: tensor.shape for name, tensor in state.items()}
     weight, bias = config.head_names
     shapes |= {weight: torch.Size([config.classes, config.width]), bias: torch.Size([config.classes])}
     if wrong := [name for name in names if name in shapes and there[name].shape != shapes[name]]:

@@ -25,7 +25,9 @@ def test_batches_and_repeats_keep_the_components(private):
         said = store.objects()["components/001"].meta[PRIVATE]
         epsilon, delta = said["epsilon"], said["delta"]
         assert notes.keys() == {"components/000", "components/001"}
-        assert f"at most epsilon {2 * epsilon:.4g} at delta {delta * (1 + exp(epsilon)):.3g} " in notes["components/001"]
+        assert (
+            f"at most epsilon {2 * epsilon:.4g} at delta {delta * (1 + exp(epsilon)):.3g} " in notes["components/001"]
+        )
         assert "had others in their place" in notes["components/001"]
         assert taftcache.forget(store, gone).forgotten == []
         taftcache.forget(store, [store.shard("000").sample_ids[0]])
