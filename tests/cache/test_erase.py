@@ -163,6 +163,44 @@ def test_a_skipped_sample_is_forgotten_too(tmp_path) -> None:
         assert found(store.path, {IDS[3].encode()}) == []
 
 
+def test_a_shard_that_is_dropped_goes_with_what_was_erased_and_skipped_of_it(tmp_path) -> None:
+    with create(tmp_path / "s") as store:
+        fill(store, "000", IDS[:16], bad=[IDS[3]])
+        fill(store, "001", IDS[16:30], bad=[IDS[17]])
+        with store.transaction() as change:
+            change.erase([IDS[16]])
+            change.drop_shard("001")
+        assert [ref.name for ref in store.manifest.shards] == ["000"]
+        assert [s.id for s in store.manifest.skipped] == [IDS[3]]
+        assert found(store.path, fragments(IDS[16:30])) == []
+
+
+@pytest.mark.parametrize("end", ["commit", "discard"])
+def test_a_transaction_that_has_ended_takes_no_more(tmp_path, end) -> None:
+    build(tmp_path / "s", IDS)
+    with FeatureStore(tmp_path / "s", mode="a") as store:
+        change = store.transaction()
+        change.put("components/000", b"first")
+        getattr(change, end)()
+        before = store.root_digest
+        for late in (
+            lambda: change.erase([IDS[0]]),
+            lambda: change.drop_shard("000"),
+            lambda: change.add_tombstones([IDS[0]]),
+            lambda: change.relabel(store.classes),
+            lambda: change.put("components/000", b"second"),
+            lambda: change.drop("components/000"),
+            lambda: change.record({"action": "late"}),
+            lambda: change.update(recipe={}),
+            change.adopt_tombstones,
+            change.destroy_key,
+            change.commit,
+        ):
+            with pytest.raises(StoreError, match="has ended"):
+                late()
+        assert store.root_digest == before
+
+
 def test_unfinished_work_with_a_forgotten_sample_goes(tmp_path) -> None:
     """A shard half extracted anew holds copies of the rows: an erasure reaches them too."""
     build(tmp_path / "s", IDS)

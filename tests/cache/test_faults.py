@@ -169,12 +169,13 @@ def test_reading_errors_are_faults(path, monkeypatch) -> None:
 @pytest.mark.law("Everything is on the disk before a manifest names it")
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch, dtype) -> None:
-    """Each file and each folder's entries are fsynced after their last change and before the manifest's rename."""
+    """Each file and each folder's entries are fsynced after their last change and before the manifest's rename; after
+    it what was replaced is gone durably, too."""
     dirty: set[str] = set()
     late: list[tuple[str, list[str]]] = []
     entered: list[int] = []
     unnamed: set[tuple[str, str]] = set()  # folders, and chunks whose entry there is not durable yet
-    real = {name: getattr(os, name) for name in ("write", "replace", "open", "mkdir")}
+    real = {name: getattr(os, name) for name in ("write", "replace", "open", "mkdir", "unlink", "rmdir")}
     lock = threading.RLock()  # chunks are written by several threads
 
     def alone(function):
@@ -229,9 +230,21 @@ def test_everything_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch
         real["replace"](old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         dirty.update((where(src_dir_fd), where(dst_dir_fd)))
 
+    @alone
+    def unlink(name, *, dir_fd):
+        real["unlink"](name, dir_fd=dir_fd)
+        dirty.add(where(dir_fd))
+
+    @alone
+    def rmdir(name, *, dir_fd):
+        gone = where(dir_fd, name)
+        real["rmdir"](name, dir_fd=dir_fd)
+        dirty.difference_update([d for d in dirty if d == gone or d.startswith(f"{gone}/")])
+        dirty.add(where(dir_fd))
+
     with create(tmp_path / "s") as store:
-        for name, function in [("write", write), ("fsync", fsync), ("replace", replace), ("mkdir", mkdir)]:
-            monkeypatch.setattr(os, name, function)
+        for function in (write, fsync, replace, mkdir, unlink, rmdir):
+            monkeypatch.setattr(os, function.__name__, function)
         monkeypatch.setattr(os, "open", opened)
         fill(store, "000", OLD, dtype=dtype)
         change_much(store)

@@ -279,8 +279,13 @@ def test_writers_are_refused(store) -> None:
     with store.writer("002", "train", tokens_shape=SHAPE):
         with pytest.raises(StoreError, match="another writer already"):
             store.writer("002", "train", tokens_shape=SHAPE)
-        with pytest.raises(StoreError, match="while a shard is written"), store.transaction() as change:
-            change.erase([store.sample_ids()[0]])
+        for change_rows in (
+            lambda change: change.erase([store.sample_ids()[0]]),
+            lambda change: change.drop_shard("000"),
+            lambda change: change.relabel(store.classes),
+        ):
+            with pytest.raises(StoreError, match="while a shard is written"), store.transaction() as change:
+                change_rows(change)
     with FeatureStore(store.path) as reading, pytest.raises(StoreError, match='mode="a"'):
         reading.transaction()
 

@@ -150,6 +150,7 @@ def test_of_a_store_that_was_there_before_the_most_of_any_shard_is_charged():
 def test_disjoint_shards_compose_to_the_weakest_promise():
     first, second = sound(), sound(epsilon=5.0, shards=["001"])
     assert parallel([first, second])["epsilon"] == 5.0
+    assert parallel([first, sound(delta=1e-3, shards=["001"])])["delta"] == 1e-3
     assert parallel([first, second])["private"]
     assert not parallel([first, sound(private=False, shards=["001"])])["private"]
     for other in (sound(), sound(shards=["001"], relation="replace-one")):

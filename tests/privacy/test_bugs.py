@@ -248,6 +248,14 @@ def test_a_statement_that_was_edited_is_seen():
         ({"epsilon": 2.9}, "its noise gives"),
         ({"delta": 1e-6}, "its noise gives"),
         ({"relation": "replace-one"}, "does not go with"),
+        (
+            {
+                "relation": "replace-one",
+                "sensitivity": 2.0,
+                "releases": [{"multiplier": 9.84, "steps": 50, "rate": 0.5}],
+            },
+            "adding and removing rows only",
+        ),
         ({"not_covered": []}, "leaves out"),
         ({"releases": []}, "lists what was released"),
         ({"clip": "one"}, "as taftcache writes it"),

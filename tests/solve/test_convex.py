@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.labels import proven_labels
+from taftcache.solve.proof import constrained_gap
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.operator import TangentOperator
 from tests.solve.problems import case, dense, jacobian, labels, make_problem, minimised, rows
@@ -134,6 +137,20 @@ def test_the_smallest_ball_that_is_accepted_is_solved(loss, train):
     solution = solve(loss, ridge=0.0, radius=1e-30, train=train)
     assert solution.converged
     assert solution.value.norm().item() == pytest.approx(1e-30, rel=1e-9)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+def test_a_gap_allows_for_what_its_gradient_may_be_wrong_by(ridge):
+    """Of F = c·w + ridge/2 ‖w‖² the optimum in any ball is known, and an error may hide all of the gradient."""
+    generator = torch.Generator().manual_seed(0)
+    for radius, inside, kept in [(1.0, 1.0, 0.9), (1.0, 0.0, 0.0), (5.0, 0.7, 0.5), (0.1, 1.0, 1.1)]:
+        c, value = torch.randn(2, 7, dtype=torch.float64, generator=generator)
+        value *= inside * radius / value.norm()
+        best = -c * min(radius / c.norm().item(), 1 / ridge if ridge else inf)
+        gap = (c @ value + ridge / 2 * value @ value - c @ best - ridge / 2 * best @ best).item()
+        gradient = c + ridge * value
+        error = abs(1 - kept) * gradient.norm().item()
+        assert constrained_gap(ridge, kept * gradient, value, radius, error)[0] >= gap * (1 - 1e-12)
 
 
 def test_acceleration_takes_fewer_passes():

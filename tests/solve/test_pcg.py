@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -203,6 +203,25 @@ def test_convergence_by_less_than_rounding_is_taken_back():
     assert found.converged
     assert prove(found, problem, tolerance).status is Status.stalled
     assert prove(found, problem, 1e-9).converged
+
+
+def test_what_two_ways_of_computing_a_gradient_differ_by_is_allowed_for():
+    problem, value = make_problem(), dense(loss=LOSS, ridge=1e-2).solution
+    found = looked_at(problem, value, 1.0, {})
+    at_zero, gradient = found.gradients
+    wrong = gradient + 1e-9 * at_zero.norm() * torch.ones_like(gradient)
+    proven = prove(replace(found, gradients=(at_zero, wrong)), problem, 1.0)
+    assert proven.certificate.rounding >= (wrong - gradient).norm()
+
+
+def test_gradients_that_are_rounding_alone_are_those_of_an_optimum():
+    """No gradient is below a part of nothing: without this, a base point that is the optimum would never be."""
+    problem = make_problem(loss=LOSS)
+    found = looked_at(problem, torch.zeros(problem.operator.layout.size, dtype=torch.float64), 1e-9, {})
+    nothing = 1e-20 * found.gradients[0]
+    figures = replace(found.certificate, gradient=nothing.norm().item(), gradient_at_zero=nothing.norm().item())
+    assert not prove(found, problem, 1e-9).converged
+    assert prove(replace(found, certificate=figures, gradients=(nothing, nothing)), problem, 1e-9).converged
 
 
 def test_start_at_the_optimum_takes_two_passes():

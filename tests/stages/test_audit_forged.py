@@ -102,6 +102,10 @@ def test_what_is_gone_from_one_place_is_known_in_another(copy, how):
 def test_receipts_of_earlier_releases_are_no_finding(copy):
     forge_ledger(copy, as_before)
     assert kinds(copy) == []
+    with open_store(copy) as store:
+        taftcache.destroy_key(store)
+    forge_ledger(copy, as_before)
+    assert kinds(copy) == []
 
 
 def test_replay_takes_the_tombstones_beside_the_store_over(copy):
@@ -228,6 +232,7 @@ META_FORGED: dict[str, tuple[str, Callable[[dict], dict], dict[str, bool], str]]
     "whole certificate": ("components/000", certificate(**TINY, residual=1e-20), {}, "certificate"),
     "tightened bound": ("components/000", certificate(tightened=1e-20, distance_bound=1e-17), {}, "certificate"),
     "scale": ("components/000", certificate(gradient_at_zero=1e30), {}, "certificate"),
+    "norm": ("components/000", lambda meta: {**meta, "norm": 0.5 * meta["norm"]}, {}, "certificate"),
     "ridge": ("components/000", certificate(ridge=1e3), {}, "certificate"),
     "manifest alone": ("models/head", certificate(distance_bound=1e-30), {"file": False}, "description"),
     "file alone": ("models/mean", lambda meta: {**meta, "norm": 0.0}, {"manifest": False}, "description"),
@@ -285,6 +290,11 @@ def test_a_private_flag_is_that_of_the_ledger(trained, tmp_path, private):
     else:
         forge_meta(path, "components/000", lambda meta: {**meta, PRIVATE: {**meta[PRIVATE], "private": False}})
     assert "privacy statement" in kinds(path)
+
+
+def test_the_shards_of_a_private_component_are_those_of_the_ledger(private):
+    forge_meta(private, "components/000", lambda meta: {**meta, "shards": ["001"]})
+    assert "privacy statement" in kinds(private)
 
 
 def test_what_is_said_of_tuning_is_that_of_the_ledger(trained, tmp_path):

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import timm
 
@@ -16,7 +17,7 @@ import taftcache
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.consent import Consent
+from taftcache.consent import Consent, followed, recorded_recipe, refusal
 from taftcache.errors import RecipeError, UntrustedStore
 from taftcache.model.predictor import TangentModel
 from taftcache.view.atlas import Atlas
@@ -144,6 +145,7 @@ def test_one_place_is_not_read_as_the_letters_of_its_name(kind):
     [
         {"weights": "pretrained", "model": "hf-hub:attacker/evil"},
         {"weights": "pretrained", "model": "vit_tiny_patch16_224.augreg_in21k"},
+        {"weights": "pretrained", "model": "local-dir:/home/reader"},
         {"weights": "local-dir:${SECRET}"},
         {"weights": "~/weights.safetensors", "model": "hf-hub:attacker/evil"},
     ],
@@ -163,10 +165,10 @@ def test_a_strangers_weights_are_neither_opened_nor_downloaded(foreign, monkeypa
         TangentModel.load(foreign, device="cpu")
     assert "of-the-reader" not in str(refused.value)
     assert asked == []
-    if named["weights"] == "pretrained":
-        with pytest.raises(taftcache.BackboneError):
-            TangentModel.load(foreign, device="cpu", consent=Consent(hub=True))
-        assert asked == [named["model"]]
+    hub = named["weights"] == "pretrained" and "local-dir:" not in named["model"]
+    with pytest.raises(taftcache.BackboneError if hub else UntrustedStore):
+        TangentModel.load(foreign, device="cpu", consent=Consent(hub=True))
+    assert asked == ([named["model"]] if hub else [])
 
 
 def test_weights_of_ones_own_take_the_place_of_a_strangers(foreign, images, capsys, tmp_path):
@@ -191,6 +193,33 @@ def test_commands_that_read_images_again_need_them_named(foreign, images, capsys
     assert (code, "has not allowed" in out + err) == (5, True)
     code, out, err = run(capsys, command[0], foreign, *command[1:], "--set", f"data.train={images}")
     assert code == 0, (out, err)
+
+
+@pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")
+@pytest.mark.parametrize(
+    ("source", "keys"),
+    [
+        ("folder", ["train", "test"]),
+        ("table", ["train", "test", "root"]),
+        ("timm", ["train", "test", "root"]),
+        ("published", ["root"]),
+    ],
+)
+def test_leave_is_of_every_place_that_a_source_reads(foreign, source, keys):
+    places = {key: f"/home/reader/{key}" for key in keys}
+    forge(foreign, data={"source": source, "train": "cifar10", **places})
+    with FeatureStore(foreign) as store, pytest.raises(UntrustedStore) as refused:
+        followed(store, "images")
+    assert refused.value.got == ", ".join(f"data.{key} = {place!r}" for key, place in places.items())
+
+
+def test_names_other_than_the_stores_are_its_readers_own(foreign, images):
+    forge(foreign, data={"train": "/home/reader/Pictures"})
+    with FeatureStore(foreign) as store:
+        named = recorded_recipe(store)
+        own = msgspec.structs.replace(named, data=msgspec.structs.replace(named.data, train=str(images)))
+        assert refusal(store, "images", named) is not None
+        assert refusal(store, "images", own) is None
 
 
 @pytest.mark.law("No file is opened and no network asked because a store names it, unless its reader allowed that")

@@ -8,7 +8,7 @@ import pytest
 
 import taftcache
 from taftcache.baselines.tangent_training import PRESETS
-from taftcache.errors import RecipeError
+from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import read_base, read_component
 from taftcache.names import EXACT, MEAN
 from taftcache.recipe import parse_recipe
@@ -206,6 +206,8 @@ def test_an_interrupted_solve_is_kept_marked_and_solved_again(store, monkeypatch
         assert "interrupted" in kept["status"]
         assert not kept["converged"]
         assert kept["norm"] > 0
+        with pytest.raises(CompositionError, match="solved to its end"):
+            taftcache.compose(opened)
         report = taftcache.train(opened, settings)
         assert "components/000" in report.trained
         assert opened.objects()["components/000"].meta["converged"]

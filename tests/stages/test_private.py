@@ -117,6 +117,7 @@ def test_tuning_is_charged_or_said_not_to_be(store, charged):
         said = report.statements["components/000"]
         assert len(said["releases"]) == (2 if charged else 1)
         assert said["epsilon"] <= 8.0
+        assert report.spent["000"] == pytest.approx(said["epsilon"])
         assert ("NOT charged" in said["tuning"]) == (not charged)
         assert taftcache.evaluate(opened).notes[-1].startswith("these rows chose the learning rate of components/000,")
         assert audit_statement(opened.objects()["components/000"].meta) == []

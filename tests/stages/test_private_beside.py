@@ -211,6 +211,14 @@ def test_other_shards_keep_what_never_saw_the_private_rows(half):
 
 
 @pytest.mark.law("Beside a private component nothing is kept, made or exported that saw its rows without noise")
+def test_a_mean_goes_though_its_component_without_noise_went_before(heads, tmp_path):
+    with open_store(shutil.copytree(heads, tmp_path / "store")) as store:
+        with store.transaction() as change:
+            change.drop("components/000")
+        assert taftcache.train_private(store, shards=["000"]).dropped == ["models/head", "models/mean"]
+
+
+@pytest.mark.law("Beside a private component nothing is kept, made or exported that saw its rows without noise")
 def test_training_other_shards_makes_no_head_of_the_private_rows(half):
     with open_store(half) as store:
         with store.transaction() as change:

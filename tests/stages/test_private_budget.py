@@ -82,6 +82,8 @@ def test_all_shards_are_charged_before_the_first_is_trained(private):
 @pytest.mark.parametrize("mechanism", ["descent", "least-squares"])
 def test_more_rows_than_a_sum_holds_are_refused_before_the_first_is_trained(store, monkeypatch, mechanism):
     with open_store(store) as opened:
+        with opened.transaction() as change:  # the first shard is to have no more than it may
+            change.erase(opened.shard("000").sample_ids[opened.shard("001").rows - 1 :])
         monkeypatch.setattr(trainer, "MAX_ROWS", max(shard.rows for shard in opened.shards) - 1)
         before = opened.root_digest
         with pytest.raises(SolveError, match="too many rows"):
@@ -236,7 +238,7 @@ def test_settings_that_private_training_does_not_read_spend_nothing(store):
         assert taftcache.train_private(opened, settings(opened)).trained
         for section, changed in {
             "objective": {"ridge": 0.5, "class_weights": "balanced"},
-            "privacy": {"rate": 0.3},
+            "privacy": {"rate": 0.3, "budget": values["privacy"]["epsilon"]},
         }.items():
             other = parse_recipe(values | {section: {**values[section], **changed}})
             assert not taftcache.train_private(opened, other).trained, changed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from math import exp
 
 import pytest
 
@@ -21,9 +22,12 @@ def test_batches_and_repeats_keep_the_components(private):
         gone = [store.shard("000").sample_ids[0], *store.shard("001").sample_ids[:2], store.held_out.sample_ids[0]]
         taftcache.forget(store, gone)
         notes = dict(text.split(": ", 1) for text in store.ledger()[-1]["notes"])
-        epsilon = store.objects()["components/001"].meta[PRIVATE]["epsilon"]
+        said = store.objects()["components/001"].meta[PRIVATE]
+        epsilon, delta = said["epsilon"], said["delta"]
         assert notes.keys() == {"components/000", "components/001"}
-        assert f"at most epsilon {2 * epsilon:.4g} " in notes["components/001"]
+        assert (
+            f"at most epsilon {2 * epsilon:.4g} at delta {delta * (1 + exp(epsilon)):.3g} " in notes["components/001"]
+        )
         assert "had others in their place" in notes["components/001"]
         assert taftcache.forget(store, gone).forgotten == []
         taftcache.forget(store, [store.shard("000").sample_ids[0]])

@@ -14,6 +14,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError
+from taftcache.model.card import private_card
 from taftcache.model.component import PUBLIC, Component, put_component, read_base, read_component
 from taftcache.model.folder import Description, open_model
 from taftcache.names import PRIVATE, epsilon_text
@@ -229,12 +230,34 @@ def test_the_card_says_the_promise(private, tmp_path):
             assert "anything about privacy" not in text
 
 
+@pytest.mark.parametrize(
+    ("relation", "one"),
+    [("add-remove", "one row more or less"), ("replace-one", "another row under the id of one")],
+)
+def test_the_card_says_of_which_data_sets_it_promises_and_of_what_tuning(relation, one):
+    said = {"private": True, "relation": relation, "epsilon": 2.0, "delta": 1e-5, "not_covered": [], "tuning": "by eye"}
+    card = private_card("components/000", said)
+    assert f"with {one} in the data" in card
+    assert "How the settings were chosen: by eye." in card
+    card = private_card("components/000", {**said, "private": False})
+    assert "None: its noise came from a seed" in card
+    assert "(ε, δ)" not in card
+
+
 def test_a_private_network_of_timms_has_its_promise_beside_it(private, tmp_path):
     with FeatureStore(private) as store:
         taftcache.export_model(store, tmp_path / "merged", "models/mean", merged=True)
     text = (tmp_path / "merged" / "README.md").read_text()
     assert "(ε, δ) = (8, 1e-05)" in text
     assert all(f"- {line}" in text for line in NOT_COVERED)
+
+
+def test_components_of_unlike_neighbours_compose_to_a_model_without_a_promise(private):
+    with open_store(private) as store:
+        said = store.objects()["components/001"].meta[PRIVATE]
+        rewritten(store, "components/001", privacy={**said, "relation": "add-remove"})
+        taftcache.compose(store)
+        assert PRIVATE not in store.objects()["models/mean"].meta
 
 
 def test_a_mean_of_private_and_other_components_says_what_it_is(private, tmp_path):

@@ -139,6 +139,12 @@ def beside(path: Path) -> None:
     TombstoneFile(path).add(key, [tombstone("gone", key)])
 
 
+def nobody(path: Path) -> None:
+    """And then all keys are destroyed, not the store's own alone."""
+    beside(path)
+    destroyed(path)
+
+
 @pytest.mark.law("A store says of an id whether it is held, forgotten and by which receipt, or not known")
 @pytest.mark.parametrize(
     ("change", "state", "unreadable", "says"),
@@ -146,6 +152,7 @@ def beside(path: Path) -> None:
         (destroyed, "unknown", [1, 2], "whether one of the entries 1, 2 forgot it cannot be told, for the key is"),
         (adopted, "unknown", [1], "whether entry 1 forgot it cannot be told, for the key is destroyed"),
         (emptied, "forgotten", [], "forgotten by entry 1, which does not list its ids"),
+        (nobody, "unknown", [1], "whether entry 1 forgot it cannot be told, for the key is destroyed"),
         (beside, "forgotten", [], "says the file beside the store; the receipt is not in this store"),
     ],
 )
@@ -156,11 +163,21 @@ def test_what_cannot_be_told(
     shutil.copy(f"{asked.path}.forgotten", f"{path}.forgotten")
     change(path)
     with FeatureStore(path) as store:
-        report = taftcache.receipts(store, ["gone" if change is beside else asked.first])
+        report = taftcache.receipts(store, ["gone" if change in (beside, nobody) else asked.first])
     assert (report.samples[0].state, report.samples[0].receipts) == (state, [])
     assert report.unreadable == unreadable
     show_receipts(report)
     assert says in capsys.readouterr().out
+
+
+def test_a_receipt_from_before_the_key_was_destroyed_is_not_suspected(asked, tmp_path, monkeypatch):
+    path = shutil.copytree(asked.path, tmp_path / "store")
+    monkeypatch.setattr(receipts, "MAX_IDS", 0)
+    destroyed(path)
+    with open_store(path) as store:
+        two = store.shard("001").sample_ids[:2]
+        taftcache.forget(store, two, mode="subtract")
+        assert [a.perhaps for a in taftcache.receipts(store, two[:1]).samples] == [[len(store.ledger())]]
 
 
 def test_a_damaged_ledger_is_an_error(asked, tmp_path):

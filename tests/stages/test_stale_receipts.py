@@ -141,3 +141,15 @@ def test_rows_of_no_weight_alone_are_solved_and_forgotten(trained):
         report = taftcache.forget(store, ids)
         assert report.certificates["components/001"]["distance_bound"] == 0
         assert report.certificates["components/001"]["decisive"]
+
+
+def test_the_optima_moved_at_least_what_both_bounds_leave(trained):
+    """An old model that may itself be as far from its optimum says nothing of what the removal moved."""
+    with open_store(trained) as store:
+        new = read_component(store, "models/exact", read_base(store, under(trained, ridge=1e-1).tangent))
+    proven, moved = new.meta["certificate"], new.delta.norm().item()
+    for loose, decisive in ((0.0, True), (0.5 * moved, True), (moved, False)):
+        said = {**new.meta, "certificate": {**proven, "distance_bound": loose}}
+        figures = certificate_of(new, replace(new, delta=2 * new.delta, meta=said))
+        assert figures["moved_at_least"] == pytest.approx(max(0.0, moved - loose - proven["distance_bound"]))
+        assert figures["decisive"] is decisive

@@ -147,8 +147,7 @@ class Committer:
                 self.tombstone_file.destroy_key(old.tombstone_key)
             if new.tombstone_key:
                 key = ledger.read_key(self.root, new)
-                one = old.tombstone_key == new.tombstone_key and old is not new
-                now = new.tombstones.beyond(old.tombstones) if one else new.tombstones
+                now = new.tombstones if old is new else new.tombstones.beyond(old.tombstones)
                 self.tombstone_file.add(key, now, old.tombstones.beyond(new.tombstones))
         except StoreError:
             pass
