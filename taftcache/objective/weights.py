@@ -27,7 +27,7 @@ class RowWeights:
             if values is None:
                 continue
             if not isinstance(values, Tensor):
-                raise SolveError("weights are a tensor", got=type(values).__name__, do="torch.as_tensor(…)")
+                raise SolveError("weights must be a tensor", got=type(values).__name__, do="torch.as_tensor(…)")
             if not (torch.isfinite(values).all() and (values >= 0).all()):
                 raise SolveError("weights must be finite and not negative", got=values.tolist()[:8])
 

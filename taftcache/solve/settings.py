@@ -84,7 +84,7 @@ class Arithmetic:
         if self.precision not in ("float32", "float64"):
             raise SolveError("there is no such precision", got=repr(self.precision), do="float32 or float64")
         if not (isinstance(self.memory, Integral) and self.memory >= 0):
-            raise SolveError("memory is a number of bytes, of at least 0", got=repr(self.memory), do="2 << 30")
+            raise SolveError("memory must be a number of bytes of at least 0", got=repr(self.memory), do="2 << 30")
         try:
             torch.device(self.device)
         except (RuntimeError, TypeError):

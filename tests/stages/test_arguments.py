@@ -205,7 +205,7 @@ def test_a_spec_is_looked_at_where_it_is_made():
     for wrong in ("2GiB", -1):
         with pytest.raises(SolveError, match="number of bytes"):
             Arithmetic(memory=wrong)
-    with pytest.raises(SolveError, match="weights are a tensor"):
+    with pytest.raises(SolveError, match="weights must be a tensor"):
         RowWeights(by_class=[1.0, 2.0])
     with pytest.raises(ValueError, match="max_passes must be a whole number of at least 1"):
         taftcache.TangentClassifier(max_passes=-5).fit(np.eye(4), [0, 1, 0, 1])
