@@ -41,6 +41,7 @@ from taftcache.model.card import Origin, Score, card, private_card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
+from taftcache.names import PRIVATE
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import ROWS
@@ -99,7 +100,7 @@ def save_model(
         model: base, Δw, classes and preprocessing.
         folder: where to.
         name: what the store called it ("models/mean").
-        root_digest: of that store; none of a private model's, for it is a digest of the rows.
+        root_digest: of that store; left out of a private model, for it is a digest of the rows.
         dataset: for the model card, a public dataset's name, never a path.
         score: for the model card, how well the model does on rows that it was not trained on.
         private_parts: of a sum without a promise, how many of its components were trained privately.
@@ -126,6 +127,7 @@ def save_model(
     views = model.component.layout.views(model.component.delta.to(torch.float32))
     tensors |= {f"delta/{n}": t.contiguous() for n, t in views.items()}
     save_file(tensors, folder / WEIGHTS)
+    root_digest = "" if PRIVATE in model.component.meta else root_digest
     origin = Origin(name=name, root_digest=root_digest, dataset=dataset, score=score, private_parts=private_parts)
     described = _described(model, folder, origin, weights_digest(frozen))
     (folder / CARD).write_text(card(origin, model, extras, native=network is not None), "utf-8")

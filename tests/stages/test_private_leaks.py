@@ -145,6 +145,9 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         assert set(file["meta"]["privacy"]) == set(described["component"]["privacy"]) == statement
         assert set(file["meta"].get("stats", {"rows_said", "learning_rate"})) == {"rows_said", "learning_rate"}
         assert described["root_digest"] == ""
+        model = open_model(folder, "cpu")
+        taftcache.save_model(model, tmp_path / f"again-{leaf}", name=leaf, root_digest="1" * 64)
+        assert json.loads((tmp_path / f"again-{leaf}" / "taftcache.json").read_text())["root_digest"] == ""
     assert set(Description.__struct_fields__) == set(described) == {
         "format", "model", "classes", "backbone", "weights_digest", "preprocess", "tangent", "tail", "base_digest",
         "digest", "component", "root_digest", "versions", "files",
