@@ -120,7 +120,7 @@ def test_an_image_of_hdf5_is_bounded_before_it_is_read(tmp_path):
         file["offset"], file["label"] = [0, 2**31, 2**32], [0, 1]
     for name, says in (("pixels", "pixels of an image"), ("files", f"more than {2**30} bytes")):
         with h5py.File(tmp_path / f"{name}.hdf5") as file, pytest.raises(DataError, match=says):
-            ArraySource("hdf5", tmp_path / name, dict(file), "images", "labels")
+            ArraySource(tmp_path / name, dict(file), "images", "labels")
 
 
 BAD = {

@@ -212,7 +212,8 @@ def _problem(drawn: Drawn) -> Problem:
 
 
 def _path(drawn: Drawn, tolerance: float, passes: int) -> Solution:
-    return HeadPath(_problem(drawn)).solution(drawn.ridge, tolerance)
+    problem = _problem(drawn)
+    return certified(problem, HeadPath(problem).delta(drawn.ridge), tolerance, {})
 
 
 def _any(drawn: Drawn, tolerance: float, passes: int) -> Solution:

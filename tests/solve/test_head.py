@@ -57,9 +57,10 @@ def test_a_head_of_few_rows_is_the_dense_solution(rows, alpha, weighted):
     exact = dense(posed)
     path = HeadPath(posed)
     assert path._values.shape[-1] == rows
-    for found in (solve_head(posed), path.solution(posed.ridge)):
-        assert found.converged
-        assert (found.value - exact).norm() <= 1e-8 * exact.norm()
+    solved = solve_head(posed)
+    assert solved.converged
+    for value in (solved.value, path.delta(posed.ridge)):
+        assert (value - exact).norm() <= 1e-8 * exact.norm()
 
 
 @pytest.mark.parametrize(of_cases, CASES[:-1])  # a row alone has nothing that it leaves

@@ -42,9 +42,8 @@ def test_teach_makes_its_teacher_trains_and_reports(tmp_path, monkeypatch, capsy
     assert set(report) == REPORT
     students = report["trained"] + report["kept"]  # a student of the hold-out may be asked for more than once
     assert report["trained"] >= 2
-    assert call("transfer", recipe, "--device", "cpu") == 0  # the old name
-    shown, complaint = capsys.readouterr()
-    assert "now called taftcache teach" in complaint
+    assert call("teach", recipe, "--device", "cpu") == 0
+    shown = capsys.readouterr().out
     assert f"0 students trained, {students} found trained" in shown
     assert "linear probe" in shown
     assert str(tmp_path / "out" / "report.md") in shown
