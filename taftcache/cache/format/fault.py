@@ -22,6 +22,12 @@ class Fault:
     file: str
     problem: str
 
+    @classmethod
+    def met(cls, error: StoreError, *, file: str, shard: str | None = None) -> Fault:
+        """The fault of the object that a read ended in ``error`` of, which may have named its place already."""
+        place = str(cls(shard=shard, file=file, problem=""))
+        return cls(shard=shard, file=file, problem=problem_of(error).removeprefix(place))
+
     def __str__(self) -> str:
         where = [f"shard {self.shard}"] if self.shard is not None else []
         where += [f"array {self.array}"] if self.array is not None else []
@@ -41,11 +47,9 @@ class Fault:
 _DAMAGED = "the store is damaged: "
 
 
-def problem_of(error: StoreError, *, file: str = "", shard: str | None = None) -> str:
-    """What an error that was met in a store says of it, in one line; without the place that is named beside it."""
-    place = str(Fault(shard=shard, file=file, problem=""))
-    said = error.fault.removeprefix(_DAMAGED).removeprefix(place)
-    return said + (f" ({error.got})" if error.got is not None else "")
+def problem_of(error: StoreError) -> str:
+    """What an error that was met in a store says of it, in one line."""
+    return error.fault.removeprefix(_DAMAGED) + (f" ({error.got})" if error.got is not None else "")
 
 
 def unreadable(root: Home, file: str, error: OSError) -> str:

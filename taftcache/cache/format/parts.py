@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from taftcache.cache.format.digest import MAX_DEPTH, SHORT, canonical, digest, too_deep
-from taftcache.cache.format.fault import Fault, problem_of, unreadable
+from taftcache.cache.format.fault import Fault, unreadable
 from taftcache.cache.format.strict import AVOID, Hex
 from taftcache.cache.place.home import Home
 from taftcache.errors import FormatError, StoreError, StoreUnreachable, StoreWriteError
@@ -105,7 +105,6 @@ class Part:
 
     def fault(self, home: Home) -> Fault | None:
         """What is wrong with its file in the store at ``home``, which is read again."""
-        problem = ""
         try:
             raw, problem = self._read(home)
             if not problem:
@@ -113,7 +112,7 @@ class Part:
         except StoreUnreachable:
             raise
         except StoreError as error:
-            problem = problem_of(error)
+            return Fault.met(error, file=self.ref.path)
         return Fault(file=self.ref.path, problem=problem) if problem else None
 
     def _read(self, home: Home) -> tuple[bytes, str]:

@@ -7,7 +7,7 @@ from functools import partial
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
-from taftcache.cache.format.fault import Fault, changed, problem_of, unreadable
+from taftcache.cache.format.fault import Fault, changed, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest, ObjectRef
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.shard import Shard
@@ -38,8 +38,7 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
             raise
         except StoreError as error:
             # without the shard manifest nothing else of the shard can be judged
-            problem = problem_of(error, shard=shard.name, file=shard.manifest_file)
-            faults.append(Fault(shard=shard.name, file=shard.manifest_file, problem=problem))
+            faults.append(Fault.met(error, shard=shard.name, file=shard.manifest_file))
     parts = [part for path, part in named.parts().items() if path in named.files()]
     total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values()) + sum(p.ref.size for p in parts)
     done = 0
@@ -71,7 +70,7 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
     except StoreUnreachable:
         raise
     except StoreError as error:
-        faults.append(Fault(file="ledger", problem=problem_of(error)))
+        faults.append(Fault.met(error, file="ledger"))
     return faults
 
 
@@ -86,7 +85,7 @@ def _root_faults(root: Home, named: Manifest) -> list[Fault]:
     except StoreUnreachable:
         raise
     except StoreError as error:
-        return [Fault(file=FILE, problem=problem_of(error))]
+        return [Fault.met(error, file=FILE)]
     return []
 
 
@@ -111,7 +110,7 @@ def _read(root: Home, ref: ObjectRef) -> tuple[Fault | None, bytes]:
     except StoreUnreachable:
         raise
     except StoreError as error:
-        return Fault(file=ref.path, problem=problem_of(error)), b""
+        return Fault.met(error, file=ref.path), b""
     if len(raw) != ref.size or digest(raw) != ref.digest:
         return Fault(file=ref.path, problem="its bytes do not have the digest that the root manifest names"), b""
     return None, raw
