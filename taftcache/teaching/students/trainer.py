@@ -80,6 +80,7 @@ class StudentOutcome:
     energy: what the prior gives each feature (ρ², say) times the feature's mean square, its teacher's weight included.
     tested_loss: mean cross entropy on the tested rows.
     right: which of them it gets right, in their order: one bit a row, packed, base64.
+    notes: empty; kept students of before may have some.
     """
 
     accuracy: float
@@ -141,7 +142,6 @@ def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch
         steps=run.steps,
         seconds=time.perf_counter() - begin,
         energy=None if energy is None else (energy.double().cpu().numpy() * training.features.power).tolist(),
-        notes=dict(getattr(prior, "shares", {})),
         tested_loss=float(losses.mean()) if len(losses) else float("nan"),
         right=b64encode(np.packbits(right).tobytes()).decode(),
     )
