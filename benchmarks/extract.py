@@ -157,7 +157,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"--images must be a multiple of --batch that the data has: {len(source.items)} came")
     batches = [transform.normalise(part.to(device)) for part in pixels.split(args.batch)]
     arrays = {"images": pixels.numpy(), "labels": np.array([source.classes[i.label] for i in source.items])}
-    memory = ArraySource("npz", Path("memory.npz"), arrays, "images", "labels")
+    memory = ArraySource(Path("memory.npz"), arrays, "images", "labels")
     # At crop_pct 1 images of the model's size pass through resizing and cropping as they are.
     as_is = Preprocess(wrap_model(backbone.model, backbone.name, PreprocessSpec(crop_pct=1.0), device))
 

@@ -98,7 +98,7 @@ def of_one_model(cut: Cut, source: FolderSource, device: str, quick: bool, scrat
     repeats = max(1, min(n // batch, 8))
     bare = repeats * batch / seconds(lambda: forward_all(cut.frozen_rows, [few] * repeats), 3, device)
     arrays = {"images": pixels.numpy(), "labels": np.arange(n) % 2}
-    ready = ArraySource("npz", Path("memory.npz"), arrays, "images", "labels")
+    ready = ArraySource(Path("memory.npz"), arrays, "images", "labels")
     # At crop_pct 1 images of the model's size pass through resizing and cropping as they are.
     as_is = Preprocess(replace(cut.backbone, data_config={**cut.backbone.data_config, "crop_pct": 1.0}))
     files = n / seconds(lambda: run_stage(cut, transform, source, args), 1, device)
