@@ -78,7 +78,7 @@ class NullSink:
 def run_stage(cut: Cut, transform: Preprocess, source: Source, args: argparse.Namespace) -> None:
     """One whole extraction into a new store, which is thrown away."""
     order = range(len(source.items))
-    options = {"batch": args.batch, "workers": args.workers}
+    options = {"batch": args.batch, "workers": args.workers, "dtype": "float16"}  # the store's, as the product has it
     if args.no_store:
         extract(cut, transform, source, order, NullSink(), **options)
         return

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from taftcache.tangent import functional
+from taftcache.tangent.class_row import block
 
 _functorch = torch._C._functorch
 PACKAGE = str(Path(__file__).resolve().parent.parent / "taftcache")
@@ -225,6 +226,8 @@ def pretended_cuda() -> Iterator[PretendedDevice]:
         stack.enter_context(patch.object(Tensor, "record_stream", lambda *_: None))
         stack.enter_context(patch.object(functional, "jvp", jvp_there))
         stack.enter_context(patch.object(functional, "vjp", vjp_there))
+        # The same products the other way round have other last bits here.
+        stack.enter_context(patch.object(block, "along", lambda rows, tokens: torch.bmm(rows, tokens.mT)))
         for name, value in faked.items():
             stack.enter_context(patch.object(torch.cuda, name, value))
         yield stack.enter_context(mode)

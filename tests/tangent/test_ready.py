@@ -106,7 +106,7 @@ def test_what_keeps_the_tokens():
     assert many.ready(layout, N) is None
     assert many.ready(layout_of(base, [HEAD]), N) is not None  # nothing reads the tokens
     for classes, instead in ((1, heads), (100, width)):
-        rows = class_row.READY_BYTES // (4 * width * (instead + 3 * heads + 17))
+        rows = class_row.READY_BYTES // (4 * width * (instead + heads + 17))
         tail = tail_of(base, classes=classes)
         assert tail.ready(layout, rows) is not None
         assert tail.ready(layout, rows + 1) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,10 +22,10 @@ from taftcache.cache.write.journal import Header, Journal, Line, Seal
 from taftcache.errors import DataError, IntegrityError, StoreError
 from taftcache.names import counted
 
-_QUEUE = 4
+_THREADS = max(2, min(8, (os.cpu_count() or 1) // 2))
+"""Hash and write chunks at the same time: files reach the disk together sooner than one after the other."""
+_QUEUE = 2 * _THREADS
 """Chunks that may wait for the disk before `ShardWriter.append` does."""
-_THREADS = 2
-"""Hash and write chunks at the same time: two files reach the disk together sooner than one after the other."""
 
 
 class ShardWriter:

@@ -368,8 +368,7 @@ class ClassKernel:
 def _inner(head: Tensor, inverse: Tensor) -> Tensor:
     """(I + HᵀSH)⁻¹ [h,h] for H = ``head`` [N,h] and S = diag(``inverse``)."""
     gram = head.T @ (inverse[:, None] * head)
-    inner: Tensor = torch.linalg.inv(_eye(gram) + gram)
-    return inner
+    return torch.cholesky_inverse(torch.linalg.cholesky(_eye(gram) + gram))
 
 
 def _eye(like: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from taftcache.tangent.class_row.block import BlockState, cotangents, covariance_adjoint, pieces
+from taftcache.tangent.class_row.block import BlockState, cotangents, covariance_adjoint, pieces, ubar_cotangent
 from taftcache.tangent.weights import TailWeights
 
 
@@ -33,7 +33,7 @@ def _logits_by_c(w: TailWeights, s: BlockState) -> Tensor:
     for k in range(K):
         unit = torch.zeros_like(s.logits)
         unit[:, k] = 1
-        torch.mul(cotangents(w, s, unit, values).xbar, w.gamma1, out=by_ubar[:, k])
+        by_ubar[:, k] = ubar_cotangent(w, cotangents(w, s, unit, values).o)
     return covariance_adjoint(s, by_ubar.view(n, K * H, d))[0].view(n, K, H * d)
 
 

@@ -57,7 +57,7 @@ class ClassRowTail(Tail):
             return partial(folded, into="")
         few = self._classes * config.heads <= FEW * self._tokens
         instead = self._classes * config.heads if few else config.width
-        held = 4 * config.width * (instead + 3 * config.heads + 17)
+        held = 4 * config.width * (instead + config.heads + 17)
         if instead > self._tokens or rows * held > READY_BYTES:
             return None
         return partial(folded, into="logits" if few else "o")
