@@ -109,12 +109,13 @@ class Work:
             done.tokens = lambda: empty
             return
         with torch.inference_mode():
-            shape = (self.batch, *self._transform.image_shape)
-            pixels = self._transfer.host(shape, torch.uint8)
-            torch.stack(done.pixels, out=pixels[:n])
+            colours, *size = self._transform.image_shape
+            pixels = self._transfer.host((self.batch, *size, colours), torch.uint8)
+            torch.stack([image.permute(1, 2, 0) for image in done.pixels], out=pixels[:n])  # as PIL has them
             done.pixels = []
             pixels[n:] = pixels[0]
-            tokens = self.cut.prefix(self._transform.normalise(self._transfer.send(pixels)))
+            there = self._transfer.send(pixels).permute(0, 3, 1, 2)
+            tokens = self.cut.prefix(self._transform.normalise(there))
             done.tokens = self._transfer.fetch(tokens[:n].to(self._dtype))
             self._transfer.used()
 

@@ -62,7 +62,9 @@ class Preprocess:
         # 255 as a tensor: CUDA replaces division by a Python number with a product, which rounds otherwise.
         scale = torch.tensor(255.0, dtype=torch.float32, device=pixels.device)
         mean, std = self._mean.to(pixels.device), self._std.to(pixels.device)
-        return pixels.to(torch.float32).div_(scale).sub_(mean).div_(std)
+        # Pixels come as PIL has them, three colours side by side: they change their order here, on the device.
+        wide = pixels.to(torch.float32, memory_format=torch.contiguous_format)
+        return wide.div_(scale).sub_(mean).div_(std)
 
     def __call__(self, image: Image.Image) -> Tensor:
         """float32 [3, h, w] of one RGB image."""

@@ -7,7 +7,6 @@ begins and ends; ``label`` [n]. In both, ``classes`` (names) and ``id`` (text) a
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.base import Item, check_items, decoding
-from taftcache.backbone.sources.rgb import to_rgb
+from taftcache.backbone.sources.rgb import decode_rgb, to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
 
@@ -61,8 +60,7 @@ class ArraySource:
         with decoding(id):
             if self._encoded:
                 encoded = self._images[int(self._offset[index]) : int(self._offset[index + 1])]
-                with Image.open(io.BytesIO(np.asarray(encoded).tobytes())) as image:
-                    return to_rgb(image)
+                return decode_rgb(np.asarray(encoded).tobytes())
             pixels = np.asarray(self._images[index])
         if pixels.ndim == 3 and pixels.shape[-1] not in (1, 3):
             pixels = np.moveaxis(pixels, 0, -1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from PIL import Image
 from taftcache.backbone.sources.arrays import label_indexes
 from taftcache.backbone.sources.base import Item, Source, check_items, decoding
 from taftcache.backbone.sources.columns import Table, read_table
-from taftcache.backbone.sources.rgb import open_rgb, to_rgb
+from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
 from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
 
@@ -55,8 +54,7 @@ class TableSource:
             content = _content(value)
             if content is None:
                 return open_rgb(self._root / _path(value))
-            with Image.open(io.BytesIO(content)) as image:
-                return to_rgb(image)
+            return decode_rgb(content)
 
     def missing(self) -> list[str]:
         """Ids of the rows that name a file which is not there."""
