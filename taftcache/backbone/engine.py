@@ -25,6 +25,7 @@ from torch import Tensor
 from taftcache.backbone.model import Backbone
 from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.replay import Replayed
 from taftcache.backbone.sources.base import Source, unreadable
 from taftcache.errors import UnreadableImage
 from taftcache.tangent.device import transfer
@@ -85,6 +86,7 @@ class Work:
         self._transform, self._source = transform, source
         self._dtype = torch.float16 if dtype == "float16" else torch.float32
         self._transfer = transfer(cut.device)
+        self._prefix = Replayed(cut.prefix) if cut.device.type == "cuda" else cut.prefix
 
     def decode(self, span: Sequence[int], stop: bool) -> ImageBatch:
         """Pixels of the images that decode; with ``stop``, of those before the first that does not."""
@@ -115,7 +117,7 @@ class Work:
             done.pixels = []
             pixels[n:] = pixels[0]
             there = self._transfer.send(pixels).permute(0, 3, 1, 2)
-            tokens = self.cut.prefix(self._transform.normalise(there))
+            tokens = self._prefix(self._transform.normalise(there))
             done.tokens = self._transfer.fetch(tokens[:n].to(self._dtype))
             self._transfer.used()
 

@@ -36,8 +36,7 @@ class Preprocess:
         self.image_shape: tuple[int, int, int] = tuple(self.config["input_size"])
         try:
             self._resize = create_transform(**self.config, is_training=False, normalize=False)
-            self._mean = torch.tensor(self.config["mean"], dtype=torch.float32).view(3, 1, 1)
-            self._std = torch.tensor(self.config["std"], dtype=torch.float32).view(3, 1, 1)
+            mean, std = (torch.tensor(self.config[k], dtype=torch.float32).view(3, 1, 1) for k in ("mean", "std"))
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             # timm and torch raise whatever they like for values that are none
             raise BackboneError(
@@ -45,6 +44,9 @@ class Preprocess:
                 got=f"{type(error).__name__}: {error}",
                 do="correct pretrained_cfg in the model's config.json, or say it in the recipe: [preprocess]",
             ) from error
+        # 255 as a tensor: CUDA replaces division by a Python number with a product, which rounds otherwise.
+        self._constants = torch.tensor(255.0, dtype=torch.float32), mean, std
+        self._there: dict[torch.device, list[Tensor]] = {}
 
     def pixels(self, image: Image.Image) -> Tensor:
         """uint8 [3, h, w] of an RGB image, resized and cropped; ValueError for an absurd aspect ratio."""
@@ -59,12 +61,17 @@ class Preprocess:
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """float32 [n, 3, h, w] on the device of ``pixels`` (uint8, same shape): (x / 255 - mean) / std."""
-        # 255 as a tensor: CUDA replaces division by a Python number with a product, which rounds otherwise.
-        scale = torch.tensor(255.0, dtype=torch.float32, device=pixels.device)
-        mean, std = self._mean.to(pixels.device), self._std.to(pixels.device)
+        scale, mean, std = self._on(pixels.device)
         # Pixels come as PIL has them, three colours side by side: they change their order here, on the device.
         wide = pixels.to(torch.float32, memory_format=torch.contiguous_format)
         return wide.div_(scale).sub_(mean).div_(std)
+
+    def _on(self, device: torch.device) -> list[Tensor]:
+        """255, mean and standard deviation: copied there once, for a copy waits for all that the device has to do."""
+        if device not in self._there:
+            with torch.inference_mode(False):
+                self._there[device] = [constant.to(device) for constant in self._constants]
+        return self._there[device]
 
     def __call__(self, image: Image.Image) -> Tensor:
         """float32 [3, h, w] of one RGB image."""

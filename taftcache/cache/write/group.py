@@ -138,7 +138,7 @@ class GroupWriter:
 def chunk_record(tokens: NDArray[Any], files: Sequence[Any], rows: int) -> ChunkRecord:
     """What a manifest says of the chunk ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0, and which
     its ``files`` hold."""
-    largest = float(encoding.magnitude(tokens).max().view(tokens.dtype))
+    largest = float(encoding.largest(tokens))
     own, *scales = (FileRef(digest(data), memoryview(data).nbytes) for data in files)
     return ChunkRecord(own.digest, own.size, largest, token_norm_sum(tokens[:rows]), *scales)
 

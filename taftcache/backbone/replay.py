@@ -1,0 +1,49 @@
+"""The frozen layers on CUDA as one launch: a graph of what a forward pass launches, where a pass always has one shape.
+
+Between two launches of a small kernel Python holds the interpreter, which decoding threads wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_BEFORE = 2  # passes: libraries settle on their kernels, and a run that ends with these need not pay for a graph
+
+
+class Replayed:
+    """``function`` [n,…] → [n,…] of tensors of one shape on a CUDA device, with its bits, from one thread.
+
+    A function that cannot be captured, for it waits for the device or allocates outside torch, or whose graph gives
+    other bits, is called as it is.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self._function, self._calls = function, 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, given: Tensor) -> Tensor:
+        self._calls += 1
+        if self._calls == _BEFORE + 1:
+            return self._captured(given)
+        if self._graph is None:
+            return self._function(given)
+        self._given.copy_(given)
+        self._graph.replay()
+        return self._found.clone()  # the next replay writes over it
+
+    def _captured(self, given: Tensor) -> Tensor:
+        found = self._function(given)
+        try:
+            # The writer's thread waits for copies meanwhile, which a capture of all threads would not allow.
+            self._given, graph = given.clone(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._found = self._function(self._given)
+            graph.replay()
+            if torch.equal(self._found, found):
+                self._graph = graph
+        except RuntimeError:
+            torch.cuda.synchronize(given.device)
+        return found

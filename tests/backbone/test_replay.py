@@ -1,0 +1,81 @@
+"""A graph gives what the function gives, batch after batch; what cannot be captured, or gives other bits, is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from taftcache.backbone.replay import Replayed
+from tests.pretended import a_gpu
+
+CALLED, REPLAYED = 4, 3  # of six batches: two first, one to compare with, one captured; and what is left
+
+
+class Recorded:
+    """A function, and what stands for CUDA's graph of it: ``replay`` writes over its output as a graph does."""
+
+    def __init__(self, off: float = 0.0, refused: bool = False) -> None:
+        self.off, self.refused, self.calls, self.replays, self.capturing = off, refused, 0, 0, False
+
+    def __call__(self, given: Tensor) -> Tensor:
+        self.calls += 1
+        found = given * 2 + 1
+        if self.capturing:
+            if self.refused:
+                raise RuntimeError("operation not permitted when stream is capturing")
+            self.given, self.found = given, found
+        return found
+
+    def replay(self) -> None:
+        self.replays += 1
+        self.found.copy_(self.given * 2 + 1 + self.off)
+
+    @contextmanager
+    def graph(self, graph: Any, capture_error_mode: str) -> Iterator[None]:
+        assert graph is self
+        assert capture_error_mode == "thread_local"
+        self.capturing = True
+        try:
+            yield
+        finally:
+            self.capturing = False
+
+
+def outputs(function: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six batches through it, each as it should be, and still so when all are done."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: function)
+    monkeypatch.setattr(torch.cuda, "graph", function.graph)
+    replayed, batches = Replayed(function), [torch.full((2, 3), float(k)) for k in range(6)]
+    with a_gpu():
+        found = [replayed(batch) for batch in batches]
+    for batch, rows in zip(batches, found, strict=True):
+        assert torch.equal(rows, batch * 2 + 1)
+
+
+def test_a_graph_takes_the_place_of_the_function(monkeypatch):
+    function = Recorded()
+    outputs(function, monkeypatch)
+    assert (function.calls, function.replays) == (CALLED, 1 + REPLAYED)
+
+
+@pytest.mark.parametrize("function", [Recorded(off=1e-3), Recorded(refused=True)], ids=["other bits", "no capture"])
+def test_what_cannot_be_replayed_is_called(function, monkeypatch):
+    outputs(function, monkeypatch)
+    assert function.replays == (1 if function.off else 0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_graph_of_a_real_model():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).cuda()
+    replayed = Replayed(model)
+    with torch.inference_mode():
+        batches = [torch.randn(16, 8, device="cuda") for _ in range(6)]
+        found = [replayed(batch) for batch in batches]
+        assert replayed._graph is not None
+        assert all(torch.equal(rows, model(batch)) for rows, batch in zip(found, batches, strict=True))
