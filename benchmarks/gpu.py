@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import resource
@@ -26,12 +27,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import timm
 import torch
 from extract import decode_all, forward_all, run_stage
@@ -54,15 +57,17 @@ from taftcache.solve.inverses.class_kernel import ClassKernel
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 
 TINY: dict[str, Any] = {"img_size": 32, "depth": 2, "num_classes": 4}
-MODELS: dict[str, dict[str, Any]] = {
-    "vit_large_patch16_224": {},
-    "deit_tiny_patch16_224": {},
-    "convnext_base": {},
+MODELS: dict[str, tuple[str, ...]] = {
+    "vit_large_patch16_224": ("float16", "bfloat16", "float32"),
+    "deit_tiny_patch16_224": ("float16", "float32"),
+    "convnext_base": ("float16", "float32"),
 }
+FILE = 8 << 20  # bytes of a chunk's file, about
 LIMITS = {"extract": 170, "product": 90, "whole": 200, "agreement": 60}  # seconds, of nine minutes
 STEP = Callable[[str], None]
 
@@ -72,22 +77,22 @@ def extract_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str
     count, side = (12, 40) if quick else (3072, 256)
     say(f"drawing {count} images")
     source = FolderSource(draw(scratch / "images", count, side, distinct=min(count, 250)))
-    found: dict[str, Any] = {"images": count, "writer_bytes_per_s": writer_rate(scratch, quick)}
-    for name, args in ({"vit_tiny_patch16_224": TINY} if quick else MODELS).items():
+    found: dict[str, Any] = {"images": count, "files_on": file_system(scratch)}
+    found["disk_bytes_per_s"], found["writer_bytes_per_s"] = disk_rate(scratch, quick), writer_rate(scratch, quick)
+    for name, precisions in ({"vit_tiny_patch16_224": ("float16", "float32")} if quick else MODELS).items():
         torch.manual_seed(0)
-        backbone = wrap_model(timm.create_model(name, **args), name, device=device)
-        for precision in ("float16", "bfloat16", "float32"):
+        backbone = wrap_model(timm.create_model(name, **(TINY if quick else {})), name, device=device)
+        for precision in precisions:
             say(f"{name} in {precision}")
             cut = Cut(in_precision(backbone, precision))
-            found[f"{name} {precision}"] = of_one_model(cut, source, device, quick, scratch)
+            of = of_one_model(cut, source, device, quick, scratch)
+            of["disk"] = found["disk_bytes_per_s"] / (2 * math.prod(cut.tokens_shape))
+            found[f"{name} {precision}"] = of | {"fraction": of["files"] / min(of["bare"], of["decoding"], of["disk"])}
     return found
 
 
 def of_one_model(cut: Cut, source: FolderSource, device: str, quick: bool, scratch: Path) -> dict[str, float]:
-    """Images a second; ``fraction`` is the product's from files over the bare pass's, or the decoders' if that is less.
-
-    The bare pass has no cast back to float32 and no copy to the host.
-    """
+    """Images a second. The bare pass has no cast back to float32 and no copy to the host."""
     transform, batch = Preprocess(cut.backbone), 4 if quick else 128
     args = SimpleNamespace(batch=batch, workers=None, no_store=False, scratch=scratch)
     n = len(source.items)
@@ -96,7 +101,8 @@ def of_one_model(cut: Cut, source: FolderSource, device: str, quick: bool, scrat
     decoding = n / (time.perf_counter() - begin)
     few = transform.normalise(pixels[:batch].to(device)).to(getattr(torch, cut.backbone.precision))
     repeats = max(1, min(n // batch, 8))
-    bare = repeats * batch / seconds(lambda: forward_all(cut.frozen_rows, [few] * repeats), 3, device)
+    eager = repeats * batch / seconds(lambda: forward_all(cut.frozen_rows, [few] * repeats), 3, device)
+    bare = max(eager, 0.0 if device == "cpu" else batch / seconds(graph_of(cut, few), 2 * repeats, device))
     arrays = {"images": pixels.numpy(), "labels": np.arange(n) % 2}
     ready = ArraySource(Path("memory.npz"), arrays, "images", "labels")
     # At crop_pct 1 images of the model's size pass through resizing and cropping as they are.
@@ -105,13 +111,23 @@ def of_one_model(cut: Cut, source: FolderSource, device: str, quick: bool, scrat
     memory = n / seconds(lambda: run_stage(cut, as_is, ready, args), 1, device)
     return {
         "bare": bare,
+        "eager": eager,
         "files": files,
         "memory": memory,
         "decoding": decoding,
-        "fraction": files / min(bare, decoding),
         "fraction_of_bare": files / bare,
         "memory_fraction_of_bare": memory / bare,
     }
+
+
+def graph_of(cut: Cut, images: torch.Tensor) -> Callable[[], None]:
+    """Replays a graph of the bare pass."""
+    with torch.inference_mode(), full_float32(images.device):
+        cut.frozen_rows(images)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            graph.of = cut.frozen_rows(images)  # held as long as the graph is
+    return graph.replay
 
 
 def draw(folder: Path, count: int, side: int, distinct: int, classes: int = 10) -> Path:
@@ -130,6 +146,29 @@ def draw(folder: Path, count: int, side: int, distinct: int, classes: int = 10) 
         else:
             os.link(files[k % distinct // classes * classes + label], path)
     return folder
+
+
+def file_system(folder: Path) -> str:
+    """Of the folder: "ext4", or "tmpfs", which is memory."""
+    folder = folder.resolve()
+    over = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
+    return max(over, key=lambda part: len(part.mountpoint)).fstype if over else "unknown"
+
+
+def disk_rate(scratch: Path, quick: bool) -> float:
+    """Bytes a second of plain files of a chunk's size, each fsynced, from four threads."""
+    data, count = os.urandom(FILE), 8 if quick else 128
+
+    def write(k: int) -> None:
+        with open(scratch / f"plain-{k % 16}", "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(count)))
+    return count * FILE / (time.perf_counter() - begin)
 
 
 def writer_rate(scratch: Path, quick: bool) -> float:

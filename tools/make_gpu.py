@@ -58,16 +58,23 @@ def machine(found: dict[str, Any]) -> str:
 def extraction(found: dict[str, Any]) -> list[str]:
     """Images a second, a row for each model and precision."""
     rows = [
-        "| model, precision | bare forward, images/s | from files | from memory | decoding alone"
-        " | from files over the slower of bare and decoding | from memory over bare |",
-        "|---|---|---|---|---|---|---|",
+        "| model, precision | bare forward, images/s | decoding alone | writing alone | from files, to a store"
+        " | over the slowest of the three | from memory, to a store | over the bare forward |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, of in found.items():
         if isinstance(of, dict) and "bare" in of:
-            rates = " | ".join(f"{of[key]:,.0f}" for key in ("bare", "files", "memory", "decoding"))
-            rows.append(f"| {name} | {rates} | {of['fraction']:.2f} | {of['memory_fraction_of_bare']:.2f} |")
-    rate = found["writer_bytes_per_s"] / 1e9
-    return [*rows, "", f"{found['images']:,} JPEG files; the store's writer alone takes {rate:.2f} GB/s."]
+            before, after = ("bare", "decoding", "disk", "files"), of["memory"]
+            rates = " | ".join(f"{of[key]:,.0f}" for key in before)
+            fractions = f"{of['fraction']:.2f} | {after:,.0f} | {of['memory_fraction_of_bare']:.2f}"
+            rows.append(f"| {name} | {rates} | {fractions} |")
+    disk, writer = (found[f"{key}_bytes_per_s"] / 1e9 for key in ("disk", "writer"))
+    return [
+        *rows,
+        "",
+        f"{found['images']:,} JPEG files on {found['files_on']}, which takes {disk:.2f} GB/s of plain files; the"
+        f" store's writer alone, with its digests and statistics, writes {writer:.2f} GB/s.",
+    ]
 
 
 def products(found: dict[str, Any]) -> list[str]:
