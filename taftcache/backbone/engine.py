@@ -6,7 +6,8 @@ for the slowest at each of some hundred barriers a batch; a decoding thread or a
 holds all of them up (on two cores shared with another job it was measured 2 to 15 times slower).
 Whole batches have no barriers, and decoding fills what time the cores have. The bytes are the same.
 
-On other devices threads decode to bytes, and the caller's thread sends whole batches to the device.
+On other devices threads, or where images are many processes, decode to bytes, and the caller's thread sends whole
+batches to the device.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -25,12 +26,18 @@ from torch import Tensor
 from taftcache.backbone.model import Backbone
 from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.replay import Replayed
+from taftcache.backbone.processes import Processes, can_fork
+from taftcache.backbone.replay import replayed
 from taftcache.backbone.sources.base import Source, unreadable
 from taftcache.errors import UnreadableImage
 from taftcache.tangent.device import transfer
 
 _GROUP = 8
+PROCESSES_FROM = 2048  # images of a run: to fork a process that holds a model takes some hundredths of a second
+
+
+def _none() -> np.ndarray:  # named, and so may travel between processes
+    return np.empty(0)
 
 
 @dataclass
@@ -45,7 +52,7 @@ class ImageBatch:
     pixels: list[Tensor] = field(default_factory=list)
     unreadable: list[tuple[int, UnreadableImage]] = field(default_factory=list)
     stopped: UnreadableImage | None = None
-    tokens: Callable[[], np.ndarray] = lambda: np.empty(0)
+    tokens: Callable[[], np.ndarray] = _none
 
     def extend(self, other: ImageBatch) -> None:
         """Add the decoded part that follows; nothing counts after a stop."""
@@ -86,7 +93,9 @@ class Work:
         self._transform, self._source = transform, source
         self._dtype = torch.float16 if dtype == "float16" else torch.float32
         self._transfer = transfer(cut.device)
-        self._prefix = Replayed(cut.prefix) if cut.device.type == "cuda" else cut.prefix
+        colours, height, width = transform.image_shape
+        self.pixels_shape = height, width, colours  # of an image as PIL has it
+        self._prefix = replayed(cut) if cut.device.type == "cuda" else cut.prefix
 
     def decode(self, span: Sequence[int], stop: bool) -> ImageBatch:
         """Pixels of the images that decode; with ``stop``, of those before the first that does not."""
@@ -111,8 +120,7 @@ class Work:
             done.tokens = lambda: empty
             return
         with torch.inference_mode():
-            colours, *size = self._transform.image_shape
-            pixels = self._transfer.host((self.batch, *size, colours), torch.uint8)
+            pixels = self._transfer.host((self.batch, *self.pixels_shape), torch.uint8)
             torch.stack([image.permute(1, 2, 0) for image in done.pixels], out=pixels[:n])  # as PIL has them
             done.pixels = []
             pixels[n:] = pixels[0]
@@ -165,35 +173,50 @@ class CpuEngine:
 
 
 class DeviceEngine:
-    """``workers`` decoding threads (all cores by default); the forward passes are launched by the caller."""
+    """``workers`` decoding threads, or processes of many images (all cores by default); the forward passes are launched
+    by the caller."""
 
     def __init__(self, work: Work, workers: int | None, stop: bool) -> None:
         self._work, self._stop = work, stop
         self._workers = workers or os.cpu_count() or 1
-        self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="taftcache-decode")
-        # Several images a task where images are small: a task costs about 50 microseconds by itself.
-        self._group = max(1, min(_GROUP, work.batch // self._workers))
+        self._decoders: ThreadPoolExecutor | Processes | None = None
 
     def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]:
-        groups = (part for span in _spans(order, self._work.batch) for part in _spans(span, self._group))
-        depth = max(self._workers, -(-2 * self._work.batch // self._group))
-        decoded = _ahead(lambda part: self._pool.submit(self._work.decode, part, self._stop), groups, depth)
-        for span in _spans(order, self._work.batch):
+        batch, workers = self._work.batch, self._workers
+        # Several images a task where images are small: a task costs about 50 microseconds by itself.
+        group = max(1, min(_GROUP, batch // workers))
+        depth, each = max(workers, -(-2 * batch // group)), -(-batch // group)
+        submit: Callable[[Sequence[int]], Coming]
+        if workers > 1 and len(order) >= PROCESSES_FROM and can_fork():
+            forks = Processes(self._work.decode, self._work.pixels_shape, workers, group, slots=depth + each)
+            self._decoders, submit = forks, lambda part: forks.submit(part, self._stop)
+        else:
+            pool = ThreadPoolExecutor(workers, thread_name_prefix="taftcache-decode")
+            self._decoders, submit = pool, lambda part: pool.submit(self._work.decode, part, self._stop)
+        decoded = _ahead(submit, (part for span in _spans(order, batch) for part in _spans(span, group)), depth)
+        for span in _spans(order, batch):
             done = ImageBatch()
-            for _ in range(-(-len(span) // self._group)):
+            for _ in range(-(-len(span) // group)):
                 done.extend(next(decoded))
             self._work.forward(done)
             yield done
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._decoders is not None:
+            self._decoders.shutdown(wait=True, cancel_futures=True)
+
+
+class Coming(Protocol):
+    """A ``Future`` of a part of a batch, or what is used like one."""
+
+    def result(self) -> ImageBatch: ...
 
 
 def _ahead(
-    submit: Callable[[Sequence[int]], Future[ImageBatch]], tasks: Iterator[Sequence[int]], depth: int
+    submit: Callable[[Sequence[int]], Coming], tasks: Iterator[Sequence[int]], depth: int
 ) -> Iterator[ImageBatch]:
     """The results of ``tasks`` in order, with up to ``depth`` of them under way."""
-    pending: deque[Future[ImageBatch]] = deque()
+    pending: deque[Coming] = deque()
     for task in tasks:
         pending.append(submit(task))
         if len(pending) >= depth:

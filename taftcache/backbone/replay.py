@@ -6,6 +6,9 @@ Between two launches of a small kernel Python holds the interpreter, which decod
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
+from typing import Protocol
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -13,26 +16,50 @@ from torch import Tensor
 _BEFORE = 2  # passes: libraries settle on their kernels, and a run that ends with these need not pay for a graph
 
 
+class Model(Protocol):
+    """What has frozen layers."""
+
+    def prefix(self, images: Tensor) -> Tensor:
+        """Rows of preprocessed images [n,3,h,w]."""
+        ...
+
+
+def replayed(model: Model) -> Replayed:
+    """Its ``prefix``, and the one graph of it: shard after shard has batches of the same shape."""
+    with _making:
+        if model not in _made:
+            weak = ref(model)  # what belongs to the model must not keep it
+
+            def prefix(images: Tensor) -> Tensor:
+                there = weak()
+                assert there is not None
+                return there.prefix(images)
+
+            _made[model] = Replayed(prefix)
+        return _made[model]
+
+
 class Replayed:
-    """``function`` [n,…] → [n,…] of tensors of one shape on a CUDA device, with its bits, from one thread.
+    """``function`` [n,…] → [n,…] of tensors on a CUDA device, with its bits: a graph for those of the first's shape.
 
     A function that cannot be captured, for it waits for the device or allocates outside torch, or whose graph gives
     other bits, is called as it is.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        self._function, self._calls = function, 0
+        self._function, self._calls, self._lock = function, 0, Lock()
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, given: Tensor) -> Tensor:
-        self._calls += 1
-        if self._calls == _BEFORE + 1:
-            return self._captured(given)
-        if self._graph is None:
-            return self._function(given)
-        self._given.copy_(given)
-        self._graph.replay()
-        return self._found.clone()  # the next replay writes over it
+        with self._lock:
+            self._calls += 1
+            if self._calls == _BEFORE + 1:
+                return self._captured(given)
+            if self._graph is None or given.shape != self._given.shape:
+                return self._function(given)
+            self._given.copy_(given)
+            self._graph.replay()
+            return self._found.clone()  # the next replay writes over it
 
     def _captured(self, given: Tensor) -> Tensor:
         found = self._function(given)
@@ -47,3 +74,7 @@ class Replayed:
         except RuntimeError:
             torch.cuda.synchronize(given.device)
         return found
+
+
+_made: WeakKeyDictionary[Model, Replayed] = WeakKeyDictionary()
+_making = Lock()

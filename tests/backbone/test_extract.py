@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import _thread
+import os
+import signal
 import threading
 import time
 
@@ -35,12 +36,15 @@ def run(order=range(N), sink=None, source=SOURCE, **options):
 
 
 WHOLE, _ = run()
+ENGINES = ["cpu", "threads", "processes"]
 
 
-@pytest.fixture(autouse=True, params=[CpuEngine, DeviceEngine])
+@pytest.fixture(autouse=True, params=[(CpuEngine, 0), (DeviceEngine, 1 << 20), (DeviceEngine, 1)], ids=ENGINES)
 def each_engine(request, monkeypatch):
-    """Every test here runs with both engines; the one for other devices works on a CPU as well."""
-    monkeypatch.setattr("taftcache.backbone.extract.CpuEngine", request.param)
+    """Every test here runs with both engines, decoding in processes too; the one for other devices works on a CPU."""
+    engine, processes_from = request.param
+    monkeypatch.setattr("taftcache.backbone.extract.CpuEngine", engine)
+    monkeypatch.setattr("taftcache.backbone.engine.PROCESSES_FROM", processes_from)
     before = set(threading.enumerate())
     yield
     assert [t.name for t in set(threading.enumerate()) - before if t.name.startswith("taftcache")] == []
@@ -197,17 +201,19 @@ def test_errors_of_the_model_and_of_progress_surface(monkeypatch):
 
 @pytest.mark.parametrize("where", ["decode", "append"])
 def test_an_interrupt_ends_the_run_and_leaves_a_resumable_sink(where):
+    here = os.getpid()  # decoding may be in another process
+
     class Slow(NoiseSource):
         def read(self, index):
             if index == 24 and where == "decode":
-                _thread.interrupt_main()
+                os.kill(here, signal.SIGINT)
                 time.sleep(0.05)
             return super().read(index)
 
     class SlowSink(MemorySink):
         def append(self, *arguments):
             if len(self.calls) == 2 and where == "append":
-                _thread.interrupt_main()
+                os.kill(here, signal.SIGINT)
                 time.sleep(0.05)
             super().append(*arguments)
 

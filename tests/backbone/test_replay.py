@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
 from torch import Tensor
 
-from taftcache.backbone.replay import Replayed
+from taftcache.backbone.replay import Replayed, replayed
 from tests.pretended import a_gpu
 
 CALLED, REPLAYED = 4, 3  # of six batches: two first, one to compare with, one captured; and what is left
@@ -67,6 +69,30 @@ def test_a_graph_takes_the_place_of_the_function(monkeypatch):
 def test_what_cannot_be_replayed_is_called(function, monkeypatch):
     outputs(function, monkeypatch)
     assert function.replays == (1 if function.off else 0)
+
+
+def test_another_shape_is_no_matter_of_the_graph():
+    function = Recorded()
+    replayed = Replayed(function)
+    replayed._calls, replayed._graph, replayed._given = 3, function, torch.zeros(2, 3)
+    assert torch.equal(replayed(torch.ones(1, 3)), torch.full((1, 3), 3.0))
+    assert function.replays == 0
+
+
+def test_a_model_has_one_and_is_not_kept_by_it():
+    class Model:
+        def prefix(self, images: Tensor) -> Tensor:
+            return images + 1
+
+    model = Model()
+    one = replayed(model)
+    assert replayed(model) is one
+    assert replayed(Model()) is not one
+    assert torch.equal(one(torch.zeros(1)), torch.ones(1))
+    gone = ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -20,7 +20,7 @@ DTYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "float32": np.dt
 _SCALE = np.dtype("<f4")
 _MOST = 127
 _FINE = np.uint32(0xFF)  # bits of a scale that are 0: the other 16, times the 7 of |q|, fit the 24 of a float32
-_PIECE = 1 << 17
+_PIECE = 1 << 18
 _LEAST, _LARGEST = np.float32(2.0**-126), np.float32(2.0**120)
 
 
@@ -43,11 +43,11 @@ def row_bytes(tokens_shape: tuple[int, int], dtype: str) -> tuple[int, ...]:
 
 def largest(rows: NDArray[Any]) -> Any:
     """The largest |x| of ``rows``, of their dtype; NaN or Inf where there is one."""
-    kind, rest = (np.uint16, 0x7FFF) if rows.dtype.itemsize == 2 else (np.uint32, 0x7FFFFFFF)
+    kind: Any = np.uint16 if rows.dtype.itemsize == 2 else np.uint32
     # Bits of |x| order as the values do, at the speed of integers; a piece at a time stays in a core's cache.
-    bits, most = np.ascontiguousarray(rows).reshape(-1).view(kind), kind(0)
+    bits, unsigned, most = np.ascontiguousarray(rows).reshape(-1).view(kind), kind(np.iinfo(kind).max >> 1), kind(0)
     for at in range(0, len(bits), _PIECE):
-        most = max(most, (bits[at : at + _PIECE] & kind(rest)).max())
+        most = max(most, (bits[at : at + _PIECE] & unsigned).max())
     return most.view(rows.dtype)
 
 

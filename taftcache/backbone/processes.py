@@ -1,0 +1,141 @@
+"""Decoding in processes of their own, which write into memory that is shared with this one.
+
+Threads share one interpreter. Sixteen of them spent their time waiting for it: on 16 cores they decoded as many images
+a second as four did, a fifth of what as many processes do, and held up the threads that write the store.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from math import prod
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from taftcache.errors import BackboneError, UnreadableImage
+
+_WATCH = 1.0  # seconds between two looks at whether this process's parent is there
+
+
+class Decoded(Protocol):
+    """What became of a span: ``indexes`` of the ``pixels`` uint8 [c,h,w], the unreadable, and where it stopped."""
+
+    indexes: list[int]
+    pixels: list[Tensor]
+    unreadable: list[tuple[int, UnreadableImage]]
+    stopped: UnreadableImage | None
+
+
+class _Coming(NamedTuple):
+    """A span under way, and where its images [n,h,w,c] will be."""
+
+    found: Future[tuple[Decoded, int]]
+    images: NDArray[np.uint8]
+
+    def result(self) -> Any:
+        """The span, with views of the shared memory for pixels."""
+        try:
+            done, count = self.found.result()
+        except BrokenProcessPool as error:
+            raise BackboneError(
+                "a process that decoded images has died",
+                got=str(error),
+                do="look whether the machine is short of memory; extract.workers is how many there are",
+            ) from error
+        done.pixels = [torch.from_numpy(image).permute(2, 0, 1) for image in self.images[:count]]
+        return done
+
+
+class Processes:
+    """``workers`` forks of this process that run ``decode`` on spans of up to ``group`` images [h,w,c].
+
+    A result's pixels are good until ``slots`` further spans have been asked for. The forks have the source as it is
+    now, and end with this process, however it does.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int], bool], Decoded],
+        shape: tuple[int, ...],
+        workers: int,
+        group: int,
+        slots: int,
+    ) -> None:
+        # Not in /dev/shm, of which a container has little.
+        memory = mmap.mmap(-1, slots * group * prod(shape))
+        self._images = np.frombuffer(memory, np.uint8).reshape(slots, group, *shape)
+        context, self._asked = multiprocessing.get_context("fork"), 0
+        self._pool = ProcessPoolExecutor(
+            workers, mp_context=context, initializer=_begin, initargs=(decode, self._images, os.getpid())
+        )
+        with warnings.catch_warnings():  # of threads: those that there are hold nothing that decoding needs
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._pool.submit(int).result()  # forks all of them
+
+    def submit(self, span: Sequence[int], stop: bool) -> _Coming:
+        """See ``Work.decode``."""
+        slot = self._asked % len(self._images)
+        self._asked += 1
+        return _Coming(self._pool.submit(_decode, [int(k) for k in span], stop, slot), self._images[slot])
+
+    def shutdown(self, wait: bool, cancel_futures: bool) -> None:
+        """As of an executor."""
+        self._pool.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+
+def can_fork() -> bool:
+    """Whether this process may have such processes: macOS's libraries do not stand a fork, daemons have no children."""
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
+
+
+class _Here(NamedTuple):
+    decode: Callable[[Sequence[int], bool], Decoded]
+    images: NDArray[np.uint8]
+
+
+_here: _Here
+
+
+def _begin(decode: Callable[[Sequence[int], bool], Decoded], images: NDArray[np.uint8], parent: int) -> None:
+    """In a fork, before its first span."""
+    global _here
+    _here = _Here(decode, images)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children when it is interrupted
+    sys.stdout, sys.stderr = _stream(1), _stream(2)  # a thread of the parent's may have held the others' locks
+    torch.set_num_threads(1)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _stream(descriptor: int) -> Any:
+    try:
+        return open(descriptor, "w", buffering=1, closefd=False)
+    except OSError:  # closed
+        return None
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_WATCH)
+    os._exit(1)
+
+
+def _decode(span: Sequence[int], stop: bool, slot: int) -> tuple[Decoded, int]:
+    """In a fork: the span, its pixels put into the slot, and how many there are."""
+    done = _here.decode(span, stop)
+    for place, image in zip(_here.images[slot], done.pixels, strict=False):
+        np.copyto(place, image.permute(1, 2, 0).numpy())
+    count, done.pixels = len(done.pixels), []
+    return done, count
