@@ -2,8 +2,8 @@
 
 python tools/make_gpu.py [REPORT.json …]
 
-The reports are those that the benchmark printed with ``--json``; of a part that is in two the later one counts, unless
-it failed there. Without a report the page says that nothing was measured.
+The reports are those that the benchmark printed with ``--json``; docs/results/gpu.json keeps what they say, beside what
+it has of other parts. Of a part that is in two the later one counts, unless it failed there.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NOTHING = "Not measured yet."
 PARTS = ("extract", "product", "whole", "agreement")
 
 
-def merged(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merged(kept: dict[str, Any], reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Each part's figures with the machine that they belong to; what failed gives way to what did not."""
-    parts: dict[str, Any] = {}
+    parts = dict(kept)
     for report in reports:
         if report["quick"]:
             raise SystemExit("a report of --quick says nothing of speed")
@@ -129,8 +129,13 @@ WRITERS = {"extract": extraction, "product": products, "whole": whole, "agreemen
 
 
 def main(files: Sequence[str]) -> None:
-    """Replace what stands between the page's marks."""
-    marked.put("docs/gpu.md", "gpu", page(merged([json.loads(Path(f).read_text(encoding="utf-8")) for f in files])))
+    """Keep the reports, and replace what stands between the page's marks."""
+    path = marked.ROOT / "docs" / "results" / "gpu.json"
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    parts = merged(kept, [json.loads(Path(f).read_text(encoding="utf-8")) for f in files])
+    if files:
+        path.write_text(json.dumps(parts, indent=2) + "\n", encoding="utf-8")
+    marked.put("docs/gpu.md", "gpu", page(parts))
 
 
 if __name__ == "__main__":

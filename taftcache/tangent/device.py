@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from threading import Lock
 from typing import Any, Protocol
 
@@ -13,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_LARGE, _COPIERS = 64 << 20, 4  # bytes; one thread copies 11 GB/s where an H100 takes 54
 AHEAD = 2  # of what was sent, how much may be in use on the device before the host waits: its memory is bounded
 
 
@@ -98,7 +101,7 @@ class Beside:
     def put(self, array: NDArray[Any]) -> Tensor:
         """See ``Transfer``."""
         host = self.host(array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype)
-        np.copyto(host.numpy(), array)
+        _copy(host.numpy(), array)
         return self.send(host)
 
     def used(self) -> None:
@@ -122,6 +125,16 @@ class Beside:
             return host.numpy()
 
         return wait
+
+
+def _copy(into: NDArray[Any], array: NDArray[Any]) -> None:
+    """``array`` into memory of the host; a large one from several threads, for a device takes more than one copies."""
+    if array.nbytes < _LARGE:
+        np.copyto(into, array)
+        return
+    cuts = np.linspace(0, len(array), _COPIERS + 1).astype(int)
+    with ThreadPoolExecutor(_COPIERS) as pool:
+        list(pool.map(lambda at: np.copyto(into[at[0] : at[1]], array[at[0] : at[1]]), pairwise(cuts.tolist())))
 
 
 def transfer(device: torch.device | str) -> Transfer:

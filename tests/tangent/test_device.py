@@ -61,8 +61,10 @@ class Recorded:
 ARRAYS = [np.arange(6, dtype=kind).reshape(2, 3) for kind in ("uint8", "int64", "float16", "float32", "float64")]
 
 
+@pytest.mark.parametrize("large", [64 << 20, 1], ids=["one thread", "several"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_bytes_there_and_back(device):
+def test_bytes_there_and_back(device, large, monkeypatch):
+    monkeypatch.setattr("taftcache.tangent.device._LARGE", large)
     with a_gpu():
         way = transfer(device)
         assert type(way) is (Beside if device == "cuda" else InStep)
