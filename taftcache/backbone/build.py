@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -11,6 +12,7 @@ import timm
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook as on_parameter
+from torch.overrides import TorchFunctionMode
 
 from taftcache.errors import BackboneError
 
@@ -18,6 +20,8 @@ LARGEST = 1 << 20  # whole number among a model's arguments: timm makes a list o
 TENSORS = 10_000  # parameters of a model; timm's have 2,000 and fewer
 NUMBERS = 1 << 34  # in them; timm's have half as many and fewer
 BEYOND = 1 << 28  # numbers that a model has and its file has not: a head of many classes, a finer grid of positions
+
+_FILLING = {"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"}  # what draws from a truncated normal, too
 
 
 def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pretrained: bool = False) -> Any:
@@ -27,7 +31,8 @@ def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pr
 
     Args:
         name, options, pretrained: timm's.
-        file: of the weights that the model will take, none of whose numbers has less than a byte.
+        file: of the weights that the model will take, none of whose numbers has less than a byte. Its parameters are
+            not drawn at random first, which takes ten times as long as to read them.
 
     Raises:
         BackboneError: more parameters than any model has, or numbers than the file. Whatever timm raises.
@@ -50,10 +55,22 @@ def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pr
 
     hook = on_parameter(count)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), nullcontext() if file is None else _Unfilled():
             return timm.create_model(name, pretrained=pretrained, **options)
     finally:
         hook.remove()
+
+
+class _Unfilled(TorchFunctionMode):
+    """Inside, parameters keep whatever their memory held."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        filling = getattr(func, "__module__", "") == "torch.nn.init" or getattr(func, "__name__", "") in _FILLING
+        kwargs = kwargs or {}
+        tensor = args[0] if args else kwargs.get("tensor")
+        if filling and isinstance(tensor, nn.Parameter):
+            return tensor
+        return func(*args, **kwargs)
 
 
 def check_sizes(name: str, options: Any) -> None:

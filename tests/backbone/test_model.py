@@ -14,6 +14,7 @@ import timm
 import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from taftcache.backbone.cut.architecture import tail_module
 from taftcache.backbone.cut.cut import Cut
@@ -54,6 +55,31 @@ def test_a_float16_file_becomes_float32_exactly(saved):
     assert backbone.config["loading"] == {}
     assert not backbone.model.training
     assert not any(p.requires_grad for p in backbone.model.parameters())
+
+
+class Drawn(TorchDispatchMode):
+    """Counts random numbers that are drawn inside."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.__name__.partition(".")[0] in ("uniform_", "normal_"):
+            self.numbers += args[0].numel()
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("model", ["vit_tiny_patch16_224", "convnext_atto", "resnet10t"])
+def test_what_a_file_replaces_is_not_drawn_first(model, tmp_path):
+    made = timm.create_model(model, num_classes=3)
+    save_file({name: tensor.contiguous() for name, tensor in made.state_dict().items()}, tmp_path / "w.safetensors")
+    with Drawn() as drawn:
+        timm.create_model(model, num_classes=3)
+    assert drawn.numbers > 1_000_000
+    spec = BackboneSpec(model=model, weights=str(tmp_path / "w.safetensors"), model_args={"num_classes": 3})
+    with Drawn() as drawn:
+        loaded = load_backbone(spec).model.state_dict()
+    assert drawn.numbers == 0
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in made.state_dict().items())
 
 
 def test_loading_twice_gives_one_digest_and_json_config(saved):
