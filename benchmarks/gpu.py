@@ -8,9 +8,9 @@ ViT-L/16 with 4,096 rows, beside the least time that the device needs and beside
 pixels: extract, ten shards, the exact model, forget one sample) and agreement (the device against the CPU, and against
 itself a second time). Weights are random, and no file is read that the command did not draw.
 
-Without ``--part`` each runs in a process of its own with a limit of its own: one that fails or takes too long is
-reported by its error, and the others go on. Progress goes to stderr. ``--quick`` is everything at a size of nothing,
-for the command itself. ``tools/make_gpu.py`` writes docs/gpu.md's tables from the JSON.
+Each part has a limit, after which it ends with what it has found. Without ``--part`` each runs in a process of its own:
+one that fails is reported by its error, and the others go on. Progress goes to stderr. ``--quick`` is everything at a
+size of nothing, for the command itself. ``tools/make_gpu.py`` writes docs/gpu.md's tables from the JSON.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import math
 import os
 import platform
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,33 +63,31 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 
 TINY: dict[str, Any] = {"img_size": 32, "depth": 2, "num_classes": 4}
-MODELS: dict[str, tuple[str, ...]] = {
-    "vit_large_patch16_224": ("float16", "bfloat16", "float32"),
-    "deit_tiny_patch16_224": ("float16", "float32"),
-    "convnext_base": ("float16", "float32"),
-}
+MODELS = ("vit_large_patch16_224", "deit_tiny_patch16_224", "convnext_base")
+PRECISIONS = {"float16": MODELS, "bfloat16": MODELS[:1], "float32": MODELS}  # in this order, should time be short
 FILE = 8 << 20  # bytes of a chunk's file, about
 LIMITS = {"extract": 170, "product": 90, "whole": 200, "agreement": 60}  # seconds, of nine minutes
+SLOW = 20  # more, until a process that does not end by itself is ended
 STEP = Callable[[str], None]
+FOUND = dict[str, Any]  # what a part has found so far
 
 
-def extract_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str, Any]:
+def extract_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STEP) -> None:
     """Images a second of each model and precision: bare, from files, from memory, and decoding alone."""
     count, side = (12, 40) if quick else (3072, 256)
     say(f"drawing {count} images")
     source = FolderSource(draw(scratch / "images", count, side, distinct=min(count, 250)))
-    found: dict[str, Any] = {"images": count, "files_on": file_system(scratch)}
+    found |= {"images": count, "files_on": file_system(scratch)}
     found["disk_bytes_per_s"], found["writer_bytes_per_s"] = disk_rate(scratch, quick), writer_rate(scratch, quick)
-    for name, precisions in ({"vit_tiny_patch16_224": ("float16", "float32")} if quick else MODELS).items():
-        torch.manual_seed(0)
-        backbone = wrap_model(timm.create_model(name, **(TINY if quick else {})), name, device=device)
-        for precision in precisions:
+    for precision, names in ({"float16": ["vit_tiny_patch16_224"]} if quick else PRECISIONS).items():
+        for name in names:
             say(f"{name} in {precision}")
+            torch.manual_seed(0)
+            backbone = wrap_model(timm.create_model(name, **(TINY if quick else {})), name, device=device)
             cut = Cut(in_precision(backbone, precision))
             of = of_one_model(cut, source, device, quick, scratch)
             of["disk"] = found["disk_bytes_per_s"] / (2 * math.prod(cut.tokens_shape))
             found[f"{name} {precision}"] = of | {"fraction": of["files"] / min(of["bare"], of["decoding"], of["disk"])}
-    return found
 
 
 def of_one_model(cut: Cut, source: FolderSource, device: str, quick: bool, scratch: Path) -> dict[str, float]:
@@ -187,13 +186,13 @@ def writer_rate(scratch: Path, quick: bool) -> float:
     return rows * data[0].nbytes / (time.perf_counter() - begin)
 
 
-def product_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str, Any]:
+def product_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STEP) -> None:
     """Seconds at ViT-L/16 with 4,096 rows, and how much of them the device cannot do without."""
     name, n, classes = ("bundled", 32, 4) if quick else ("vit-large", 4096, 101)
     shape = SHAPES[name] | {"samples": n}
     say("roofs")
     copy, gemm = machine_rates(device, 256 if quick else 8192)
-    found: dict[str, Any] = {"rows": n, "classes": classes, "copy_bytes_per_s": copy, "gemm_flop_per_s": gemm}
+    found |= {"rows": n, "classes": classes, "copy_bytes_per_s": copy, "gemm_flop_per_s": gemm}
     say("beside torch.func")  # in a block of rows: it takes forty times as much memory as the rows
     few = SimpleNamespace(
         samples=8 if quick else 128, classes=classes, device=device, repeats=5, peer_repeats=2, tokens=False
@@ -215,7 +214,6 @@ def product_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str
     found["torch_func"]["ratio_at_all_rows"] = (
         found["torch_func"]["torch_func_s"] / few.samples * n / found["resident"]["seconds"]
     )
-    return found
 
 
 def built(problem: Problem, gemm: float, device: str, say: STEP) -> dict[str, Any]:
@@ -242,7 +240,7 @@ def built(problem: Problem, gemm: float, device: str, say: STEP) -> dict[str, An
     return found
 
 
-def whole_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str, Any]:
+def whole_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STEP) -> None:
     """Minutes and memory of extract, ten shards, the exact model and forgetting one sample."""
     count, shards = (40, 2) if quick else (6000, 10)
     name, args = ("vit_tiny_patch16_224", TINY) if quick else ("vit_large_patch16_224", {"num_classes": 10})
@@ -266,36 +264,34 @@ def whole_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str, 
             "solver": {"memory": "1GiB" if quick else "24GiB", "tolerance": 1e-4, "max_passes": 300},
         }
     )
-    found: dict[str, Any] = {"images": count, "shards": shards, "model": name}
+    found |= {"images": count, "shards": shards, "model": name}
 
     def step(what: str, run: Callable[[], Any]) -> None:
         say(what)
         begin = time.perf_counter()
         run()
         found[f"{what}_seconds"] = time.perf_counter() - begin
+        found["peak_host_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if device == "cuda":
+            found["peak_device_bytes"] = torch.cuda.max_memory_allocated()
 
     step("extract", lambda: taftcache.extract(recipe))
     with FeatureStore(scratch / "store", mode="a") as store:
+        found["store_bytes"] = store.nbytes
         step("train", lambda: taftcache.train(store))
         step("compose", lambda: taftcache.compose(store))
         step("forget", lambda: taftcache.forget(store, [store.shards[0].sample_ids[0]]))
-        found["store_bytes"] = store.nbytes
-    found["peak_host_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    if device == "cuda":
-        found["peak_device_bytes"] = torch.cuda.max_memory_allocated()
-    return found
 
 
-def agreement_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[str, Any]:
+def agreement_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STEP) -> None:
     """How far products, solutions and rows are from the CPU's, beside what is allowed, and whether bytes repeat."""
     shape, n, classes = SHAPES["bundled"], 24 if quick else 256, 4
     base = made(shape, classes, "cpu")[1]
     tokens = np.random.default_rng(1).standard_normal((n, *base.config.shape), np.float32)
     rows, v = [ArrayRows(tokens, np.arange(n) % classes)], torch.randn(base.layout.size, dtype=torch.float64)
-    checks: dict[str, Any] = {}
 
     def check(name: str, off: float, allowed: float) -> None:
-        checks[name] = {"off": off, "allowed": allowed, "holds": bool(off <= allowed)}
+        found[name] = {"off": off, "allowed": allowed, "holds": bool(off <= allowed)}
 
     def product(where: str, dtype: torch.dtype) -> torch.Tensor:
         problem = Problem(TangentOperator(base, rows, dtype=dtype, device=where), RSL(), 1e-6)
@@ -317,13 +313,12 @@ def agreement_part(device: str, quick: bool, scratch: Path, say: STEP) -> dict[s
     apart = (there.value.cpu() - here.value).norm().item()
     check("solution, within both certificates", apart, here.certificate.distance + there.certificate.distance)
     check("solution twice", float((there.value != again.value).sum()), 0)
-    checks["certificate"] = {"gradient_dtype": str(there.value.dtype), "relative": there.certificate.relative_gradient}
+    found["certificate"] = {"gradient_dtype": str(there.value.dtype), "relative": there.certificate.relative_gradient}
     say("stores")
     stores = [store_of(scratch / name, where, quick) for name, where in (("a", device), ("b", device), ("c", "cpu"))]
     check("rows twice", float((stores[0] != stores[1]).sum()), 0)
     off = np.linalg.norm(stores[0].astype(np.float64) - stores[2]) / np.linalg.norm(stores[2].astype(np.float64))
     check("rows against the CPU's", float(off), 1e-5)
-    return checks
 
 
 def store_of(path: Path, device: str, quick: bool) -> np.ndarray:
@@ -347,14 +342,24 @@ def run_part(name: str, args: argparse.Namespace) -> dict[str, Any]:
     def say(what: str) -> None:
         print(f"{time.perf_counter() - begin:6.1f} s  {name}: {what}", file=sys.stderr, flush=True)
 
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    found: FOUND = {}
+    signal.signal(signal.SIGALRM, stop)
     with tempfile.TemporaryDirectory(dir=args.scratch, prefix="taftcache-gpu-") as scratch:
+        signal.setitimer(signal.ITIMER_REAL, LIMITS[name])
         try:
-            found = PARTS[name](args.device, args.quick, Path(scratch), say)
+            PARTS[name](found, args.device, args.quick, Path(scratch), say)
+        except TimeoutError:
+            found["stopped"] = LIMITS[name]
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             say(traceback.format_exc())
             where = f"{Path(last.filename).name}:{last.lineno}"
-            found = {"error": f"{type(error).__name__} at {where}: {str(error).partition(chr(10))[0]}"}
+            found["error"] = f"{type(error).__name__} at {where}: {str(error).partition(chr(10))[0]}"
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     return found | {"part_seconds": time.perf_counter() - begin}
 
 
@@ -363,10 +368,10 @@ def apart(name: str, args: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, __file__, "--part", name, "--device", args.device, "--json"]
     command += ["--quick"] * args.quick + (["--scratch", str(args.scratch)] if args.scratch else [])
     try:
-        out = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMITS[name], check=False)
+        out = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMITS[name] + SLOW, check=False)
         found: dict[str, Any] = json.loads(out.stdout)["parts"][name]
     except subprocess.TimeoutExpired:
-        return {"error": f"not done after {LIMITS[name]} seconds"}
+        return {"error": f"not done after {LIMITS[name] + SLOW} seconds"}
     except (ValueError, KeyError):
         return {"error": f"ended with exit code {out.returncode} and no figures"}
     return found

@@ -45,7 +45,14 @@ def page(parts: dict[str, Any]) -> str:
         elif "error" in found:
             text += [f"Not measured: {found['error']}.", ""]
         else:
-            text += [*WRITERS[name](found), "", machine(found["machine"]), ""]
+            try:
+                text += [*WRITERS[name](found), ""]
+            except KeyError:
+                if "stopped" not in found:
+                    raise
+            if "stopped" in found:
+                text += [f"Stopped after {found['stopped']} seconds, before its end.", ""]
+            text += [machine(found["machine"]), ""]
     return "\n".join(text).strip()
 
 
@@ -101,7 +108,9 @@ def whole(found: dict[str, Any]) -> list[str]:
     rows = ["| | seconds |", "|---|---|"]
     titles = {"extract": "extract", "train": f"train {found['shards']} shards", "compose": "compose, the exact model"}
     titles |= {"forget": "forget one sample"}
-    rows += [f"| {title} | {found[f'{key}_seconds']:,.1f} |" for key, title in titles.items()]
+    rows += [
+        f"| {title} | {found[f'{key}_seconds']:,.1f} |" for key, title in titles.items() if f"{key}_seconds" in found
+    ]
     memory = f"{found['peak_host_bytes'] / 1e9:.1f} GB of the host"
     if "peak_device_bytes" in found:
         memory += f" and {found['peak_device_bytes'] / 1e9:.1f} GB of the device"

@@ -33,7 +33,7 @@ from taftcache.errors import UnreadableImage
 from taftcache.tangent.device import transfer
 
 _GROUP = 8
-PROCESSES_FROM = 2048  # images of a run: to fork a process that holds a model takes some hundredths of a second
+PROCESSES_FROM = 512  # images of a run: to fork a process that holds a model takes some hundredths of a second
 
 
 def _none() -> np.ndarray:  # named, and so may travel between processes

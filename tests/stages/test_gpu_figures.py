@@ -61,7 +61,7 @@ def test_a_part_that_fails_is_reported_and_the_next_goes_on(scripts, tmp_path, m
     def broken(*_):
         raise RuntimeError("out of memory\nand more")
 
-    monkeypatch.setattr(benchmark, "PARTS", {"extract": broken, "product": lambda *_: {}})
+    monkeypatch.setattr(benchmark, "PARTS", {"extract": broken, "product": lambda *_: None})
     monkeypatch.setattr(benchmark, "apart", benchmark.run_part)
     report = benchmark.main(["--device", "cpu", "--json", "--scratch", str(tmp_path)])
     assert report["parts"]["extract"]["error"].startswith("RuntimeError at test_gpu_figures.py:")
@@ -72,10 +72,29 @@ def test_a_part_that_fails_is_reported_and_the_next_goes_on(scripts, tmp_path, m
     )
 
 
+def test_a_part_that_takes_too_long_ends_with_what_it_has(scripts, tmp_path, monkeypatch):
+    benchmark, tool = scripts
+
+    def endless(found, *_):
+        found |= {"images": 9, "shards": 2, "model": "a ViT", "extract_seconds": 1.5}
+        found |= {"peak_host_bytes": 1e9, "store_bytes": 1e9}
+        while True:
+            pass
+
+    monkeypatch.setitem(benchmark.PARTS, "whole", endless)
+    monkeypatch.setitem(benchmark.LIMITS, "whole", 0.05)
+    report = benchmark.main(["--device", "cpu", "--part", "whole", "--json", "--scratch", str(tmp_path)])
+    text = written(tool, tmp_path, monkeypatch, report)
+    assert "| extract | 1.5 |" in text
+    assert "| forget" not in text
+    assert "Stopped after 0.05 seconds, before its end." in text
+
+
 def test_a_process_that_dies_or_hangs_is_a_part_that_failed(scripts, monkeypatch, tmp_path):
     benchmark, _ = scripts
     args = type("Args", (), {"device": "cpu", "quick": True, "scratch": tmp_path})
     monkeypatch.setitem(benchmark.LIMITS, "product", 0.01)
+    monkeypatch.setattr(benchmark, "SLOW", 0)
     assert benchmark.apart("product", args)["error"] == "not done after 0.01 seconds"
     monkeypatch.setattr(sys, "executable", "false")
     monkeypatch.setitem(benchmark.LIMITS, "product", 60)
