@@ -4,9 +4,10 @@
 
 Parts: extract (stage 1 of ViT-L/16, DeiT-tiny and ConvNeXt-B from synthetic JPEG files to a committed store, beside the
 bare forward pass on images that are on the device), product (JᵀDJ·v, the kernel of the rows and Kronecker factors at
-ViT-L/16 with 4,096 rows, beside the least time that the device needs and beside torch.func), whole (6,000 images of 224
-pixels: extract, ten shards, the exact model, forget one sample) and agreement (the device against the CPU, and against
-itself a second time). Weights are random, and no file is read that the command did not draw.
+ViT-L/16 with 4,096 rows, beside the least time that the device needs and beside torch.func), deep (JᵀDJ·v of ViT-L/16's
+last block and last seven on all tokens, in forward passes of them), whole (6,000 images of 224 pixels: extract, ten
+shards, the exact model, forget one sample) and agreement (the device against the CPU, and against itself a second
+time). Weights are random, and no file is read that the command did not draw.
 
 Each part has a limit, after which it ends with what it has found. Without ``--part`` each runs in a process of its own:
 one that fails is reported by its error, and the others go on. Progress goes to stderr. ``--quick`` is everything at a
@@ -34,6 +35,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import layers
 import numpy as np
 import psutil
 import timm
@@ -66,7 +68,7 @@ TINY: dict[str, Any] = {"img_size": 32, "depth": 2, "num_classes": 4}
 MODELS = ("vit_large_patch16_224", "deit_tiny_patch16_224", "convnext_base")
 PRECISIONS = {"float16": MODELS, "bfloat16": MODELS[:1], "float32": MODELS}  # in this order, should time be short
 FILE = 8 << 20  # bytes of a chunk's file, about
-LIMITS = {"extract": 170, "product": 90, "whole": 200, "agreement": 60}  # seconds, of nine minutes
+LIMITS = {"extract": 160, "product": 70, "deep": 60, "whole": 180, "agreement": 40}  # seconds, of nine minutes
 SLOW = 20  # more, until a process that does not end by itself is ended
 STEP = Callable[[str], None]
 FOUND = dict[str, Any]  # what a part has found so far
@@ -240,6 +242,15 @@ def built(problem: Problem, gemm: float, device: str, say: STEP) -> dict[str, An
     return found
 
 
+def deep_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STEP) -> None:
+    """Seconds of one product of a tail of one block and of seven, beside a forward pass of it and ``torch.func``."""
+    shape = layers.SHAPES["bundled"] | {"samples": 2} if quick else layers.SHAPES["vit-large"] | {"samples": 32}
+    with full_float32(device):
+        for blocks in (1, 2) if quick else (1, 7):
+            say(f"{blocks} blocks")
+            found[str(blocks)] = layers.measure(shape, blocks, "token", 3, layers.wall(device), device)
+
+
 def whole_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STEP) -> None:
     """Minutes and memory of extract, ten shards, the exact model and forgetting one sample."""
     count, shards = (40, 2) if quick else (6000, 10)
@@ -332,7 +343,13 @@ def store_of(path: Path, device: str, quick: bool) -> np.ndarray:
         return np.concatenate([block.tokens for shard in store.shards for block in shard.blocks(64)])
 
 
-PARTS = {"extract": extract_part, "product": product_part, "whole": whole_part, "agreement": agreement_part}
+PARTS = {
+    "product": product_part,
+    "agreement": agreement_part,
+    "extract": extract_part,
+    "deep": deep_part,
+    "whole": whole_part,
+}
 
 
 def run_part(name: str, args: argparse.Namespace) -> dict[str, Any]:

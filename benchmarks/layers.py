@@ -28,6 +28,7 @@ from taftcache.backbone.cut.describe import DescribedTail, describe
 from taftcache.tangent.base import make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.layers.tail import LayersTail
+from taftcache.tangent.operator import ON_GPU
 from taftcache.tangent.spec import TangentSpec
 
 SHAPES = {
@@ -60,7 +61,20 @@ def medians(runs: dict[str, Callable[[], object]], rounds: int, clock: Callable[
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def measure(shape: dict[str, int], blocks: int, pool: str, rounds: int, clock: Callable[[], float]) -> dict[str, float]:
+def wall(device: str) -> Callable[[], float]:
+    """The wall's seconds once all that the device was asked for is done."""
+
+    def now() -> float:
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return now
+
+
+def measure(
+    shape: dict[str, int], blocks: int, pool: str, rounds: int, clock: Callable[[], float], device: str = "cpu"
+) -> dict[str, float]:
     """All ways at one shape and depth."""
     d, heads, n, K = shape["width"], shape["heads"], shape["samples"], 101
     torch.manual_seed(0)
@@ -70,8 +84,12 @@ def measure(shape: dict[str, int], blocks: int, pool: str, rounds: int, clock: C
     found = describe(model, blocks)
     assert isinstance(found, DescribedTail)
     names = tuple(f"blocks.{k}" for k in range(blocks))
-    state = {name: t for name, t in model.state_dict().items() if name.startswith(("blocks.", "norm.", "fc_norm."))}
-    rows = torch.randn(n, 1 + shape["side"] ** 2, d)
+    state = {
+        name: t.to(device)
+        for name, t in model.state_dict().items()
+        if name.startswith(("blocks.", "norm.", "fc_norm."))
+    }
+    rows = torch.randn(n, 1 + shape["side"] ** 2, d).to(device)
     config = TailConfig(
         path="layers",
         start=names[0],
@@ -83,15 +101,17 @@ def measure(shape: dict[str, int], blocks: int, pool: str, rounds: int, clock: C
         layers=found.layers,
         end=found.end,
     )
-    base = make_base(state, config, K, TangentSpec(blocks=blocks))
+    base = make_base(state, config, K, TangentSpec(blocks=blocks)).to(torch.float32, device)
     tail = LayersTail(config)
     w = tail.bind(base.state)
-    vector = 0.01 * torch.randn(base.layout.size)
+    vector = 0.01 * torch.randn(base.layout.size).to(device)
     delta, total = tail.bind(base.layout.views(vector)), torch.zeros_like(vector)
     out = tail.bind(base.layout.views(total))
-    parts = rows.split(tail.block_rows)
+    at_once = tail.block_rows * (ON_GPU if device == "cuda" else 1)
+    parts = rows.split(at_once)
     kept = [tail.value(w, part) for part in parts]
     model.load_state_dict(base.state, strict=False)
+    model.to(device)
     end = Tail(model)
     parameters = {f"model.{name}": tensor for name, tensor in base.state.items()}
     change = {f"model.{name}": tensor for name, tensor in base.layout.views(vector).items()}
@@ -149,7 +169,7 @@ def measure(shape: dict[str, int], blocks: int, pool: str, rounds: int, clock: C
     return {
         "blocks": blocks,
         "samples": n,
-        "rows_at_once": tail.block_rows,
+        "rows_at_once": at_once,
         "state_bytes_per_sample": held_bytes / n,
         **{f"{name}_s": seconds for name, seconds in took.items()},
         **{f"{name}_in_forwards": seconds / took["forward"] for name, seconds in took.items() if name != "forward"},
@@ -163,11 +183,13 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, action="append", help="repeatable; 1, 2 and 7 by default")
     parser.add_argument("--pool", choices=["token", "avg"], default="token")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    clock = time.process_time if args.clock == "cpu" else time.perf_counter
-    results = [measure(SHAPES[args.shape], k, args.pool, args.rounds, clock) for k in args.blocks or [1, 2, 7]]
+    clock = time.process_time if args.clock == "cpu" else wall(args.device)
+    shape, depths = SHAPES[args.shape], args.blocks or [1, 2, 7]
+    results = [measure(shape, k, args.pool, args.rounds, clock, args.device) for k in depths]
     if args.json:
         print(json.dumps({"threads": torch.get_num_threads(), "shape": args.shape, "results": results}, indent=2))
         return

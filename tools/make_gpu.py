@@ -17,7 +17,7 @@ from typing import Any
 import marked
 
 NOTHING = "Not measured yet."
-PARTS = ("extract", "product", "whole", "agreement")
+PARTS = ("extract", "product", "deep", "whole", "agreement")
 
 
 def merged(kept: dict[str, Any], reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -103,6 +103,19 @@ def products(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def deep(found: dict[str, Any]) -> list[str]:
+    """Products of deep tails in forward passes."""
+    rows = [
+        "| blocks | forward, ms a row | product, in forward passes | state computed anew | `torch.func` |",
+        "|---|---|---|---|---|",
+    ]
+    for blocks, of in found.items():
+        if isinstance(of, dict) and "forward_s" in of:
+            each = " | ".join(f"{of[f'{key}_in_forwards']:.1f}" for key in ("product", "streamed", "torch_func"))
+            rows.append(f"| {blocks} | {1e3 * of['forward_s'] / of['samples']:.2f} | {each} |")
+    return rows
+
+
 def whole(found: dict[str, Any]) -> list[str]:
     """Seconds of each command, and memory."""
     rows = ["| | seconds |", "|---|---|"]
@@ -131,10 +144,11 @@ def agreement(found: dict[str, Any]) -> list[str]:
 TITLES = {
     "extract": "Extraction",
     "product": "Products",
+    "deep": "Products of several blocks",
     "whole": "From images to a forgotten sample",
     "agreement": "Agreement with the CPU",
 }
-WRITERS = {"extract": extraction, "product": products, "whole": whole, "agreement": agreement}
+WRITERS = {"extract": extraction, "product": products, "deep": deep, "whole": whole, "agreement": agreement}
 
 
 def main(files: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("gpu", "make_gpu", "extract", "tangent")
+NAMES = ("gpu", "make_gpu", "extract", "tangent", "layers")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def written(tool, tmp_path, monkeypatch, report) -> str:
 
 
 @pytest.mark.parametrize(
-    "part", ["product", "extract", *(pytest.param(p, marks=pytest.mark.full) for p in ("agreement", "whole"))]
+    "part", ["product", "extract", "deep", *(pytest.param(p, marks=pytest.mark.full) for p in ("agreement", "whole"))]
 )
 def test_each_part_runs_and_is_written(scripts, part, tmp_path, monkeypatch, capsys):
     benchmark, tool = scripts
