@@ -16,6 +16,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -186,11 +187,12 @@ class DeviceEngine:
         # Several images a task where images are small: a task costs about 50 microseconds by itself.
         group = max(1, min(_GROUP, batch // workers))
         depth, each = max(workers, -(-2 * batch // group)), -(-batch // group)
-        submit: Callable[[Sequence[int]], Coming]
+        submit: Callable[[Sequence[int]], Coming] | None = None
         if workers > 1 and len(order) >= PROCESSES_FROM and can_fork():
-            forks = Processes(self._work.decode, self._work.pixels_shape, workers, group, slots=depth + each)
-            self._decoders, submit = forks, lambda part: forks.submit(part, self._stop)
-        else:
+            with suppress(OSError):  # the system gives no more processes; threads do the same, more slowly
+                forks = Processes(self._work.decode, self._work.pixels_shape, workers, group, slots=depth + each)
+                self._decoders, submit = forks, lambda part: forks.submit(part, self._stop)
+        if submit is None:
             pool = ThreadPoolExecutor(workers, thread_name_prefix="taftcache-decode")
             self._decoders, submit = pool, lambda part: pool.submit(self._work.decode, part, self._stop)
         decoded = _ahead(submit, (part for span in _spans(order, batch) for part in _spans(span, group)), depth)

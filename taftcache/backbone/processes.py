@@ -6,6 +6,7 @@ a second as four did, a fifth of what as many processes do, and held up the thre
 
 from __future__ import annotations
 
+import copy
 import mmap
 import multiprocessing
 import os
@@ -14,9 +15,10 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from taftcache.errors import BackboneError, UnreadableImage
+from taftcache.errors import BackboneError, DataError, UnreadableImage
 
 _WATCH = 1.0  # seconds between two looks at whether this process's parent is there
 
@@ -47,16 +49,22 @@ class _Coming(NamedTuple):
 
     def result(self) -> Any:
         """The span, with views of the shared memory for pixels."""
-        try:
+        with _deaths_said():
             done, count = self.found.result()
-        except BrokenProcessPool as error:
-            raise BackboneError(
-                "a process that decoded images has died",
-                got=str(error),
-                do="look whether the machine is short of memory; extract.workers is how many there are",
-            ) from error
         done.pixels = [torch.from_numpy(image).permute(2, 0, 1) for image in self.images[:count]]
         return done
+
+
+@contextmanager
+def _deaths_said() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise BackboneError(
+            "a process that decoded images has ended unexpectedly",
+            got=str(error),
+            do="look whether the machine is short of memory; extract.workers is how many there are",
+        ) from error
 
 
 class Processes:
@@ -64,6 +72,9 @@ class Processes:
 
     A result's pixels are good until ``slots`` further spans have been asked for. The forks have the source as it is
     now, and end with this process, however it does.
+
+    Raises:
+        OSError: the system gives no more processes, or no memory for the images. BackboneError: a fork has died.
     """
 
     def __init__(
@@ -81,15 +92,23 @@ class Processes:
         self._pool = ProcessPoolExecutor(
             workers, mp_context=context, initializer=_begin, initargs=(decode, self._images, os.getpid())
         )
-        with warnings.catch_warnings():  # of threads: those that there are hold nothing that decoding needs
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._pool.submit(int).result()  # forks all of them
+        try:
+            with _deaths_said(), warnings.catch_warnings():
+                # of threads: those that there are hold nothing that decoding needs
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._pool.submit(int).result()  # forks all of them
+        except BaseException:  # nobody else ends those that were forked before one could not be
+            for fork in list(self._pool._processes.values()):
+                fork.kill()
+                fork.join()
+            raise
 
     def submit(self, span: Sequence[int], stop: bool) -> _Coming:
         """See ``Work.decode``."""
         slot = self._asked % len(self._images)
         self._asked += 1
-        return _Coming(self._pool.submit(_decode, [int(k) for k in span], stop, slot), self._images[slot])
+        with _deaths_said():
+            return _Coming(self._pool.submit(_decode, [int(k) for k in span], stop, slot), self._images[slot])
 
     def shutdown(self, wait: bool, cancel_futures: bool) -> None:
         """As of an executor."""
@@ -114,6 +133,7 @@ def _begin(decode: Callable[[Sequence[int], bool], Decoded], images: NDArray[np.
     global _here
     _here = _Here(decode, images)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children when it is interrupted
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's own way to end would interrupt one span, and go on
     sys.stdout, sys.stderr = _stream(1), _stream(2)  # a thread of the parent's may have held the others' locks
     torch.set_num_threads(1)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
@@ -134,7 +154,18 @@ def _watch(parent: int) -> None:
 
 def _decode(span: Sequence[int], stop: bool, slot: int) -> tuple[Decoded, int]:
     """In a fork: the span, its pixels put into the slot, and how many there are."""
-    done = _here.decode(span, stop)
+    try:
+        done = _here.decode(span, stop)
+    except Exception as error:
+        try:
+            copy.copy(error)
+        except Exception:  # nor could the parent make it again, who would take this process for dead
+            raise DataError(
+                "decoding images failed",
+                got=f"{type(error).__name__}: {error}",
+                do="look at what the source of the images reads from",
+            ) from error
+        raise
     for place, image in zip(_here.images[slot], done.pixels, strict=False):
         np.copyto(place, image.permute(1, 2, 0).numpy())
     count, done.pixels = len(done.pixels), []

@@ -64,10 +64,16 @@ class Replayed:
     def _captured(self, given: Tensor) -> Tensor:
         found = self._function(given)
         try:
-            # The writer's thread waits for copies meanwhile, which a capture of all threads would not allow.
             self._given, graph = given.clone(), torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            # Torch's own stream for captures may be another device's, whose graph would be empty; and a capture that
+            # fails leaves it the current one. The writer's thread waits for copies meanwhile, which a capture of all
+            # threads would not allow.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream(given.device)),
+                torch.cuda.graph(graph, stream=torch.cuda.Stream(given.device), capture_error_mode="thread_local"),
+            ):
                 self._found = self._function(self._given)
+            self._found.zero_()  # what is there after the replay is the graph's
             graph.replay()
             if torch.equal(self._found, found):
                 self._graph = graph

@@ -15,7 +15,7 @@ import pytest
 from taftcache.backbone import processes
 from taftcache.backbone.engine import DeviceEngine, Work
 from taftcache.backbone.extract import extract
-from taftcache.errors import BackboneError
+from taftcache.errors import BackboneError, DataError
 from tests.backbone.registry import MemorySink, NoiseSource, pieces
 
 CUT, TRANSFORM = pieces()
@@ -67,9 +67,67 @@ def test_a_process_that_dies_is_said():
             return super().read(index)
 
     source, sink = Deadly(20), MemorySink()
-    with pytest.raises(BackboneError, match="a process that decoded images has died"):
+    with pytest.raises(BackboneError, match="a process that decoded images has ended unexpectedly"):
         extract(CUT, TRANSFORM, source, range(20), sink, batch=4, engine=engine(source))
     assert psutil.Process().children() == [] or all(child.status() == "zombie" for child in psutil.Process().children())
+
+
+def test_a_process_that_dies_is_said_where_the_next_span_is_asked_for():
+    forks = processes.Processes(lambda span, stop: os.kill(os.getpid(), signal.SIGKILL), (1, 1, 3), 2, 1, 4)
+    for _ in range(2):  # the first time of what was asked for, the second before anything is
+        with pytest.raises(BackboneError, match="a process that decoded images has ended unexpectedly"):
+            forks.submit([0], True).result()
+    forks.shutdown(wait=True, cancel_futures=True)
+
+
+def test_where_no_more_processes_are_to_be_had_there_are_threads(monkeypatch):
+    made = []
+
+    def fork(real=os.fork):
+        if len(made) == 2:
+            raise BlockingIOError("Resource temporarily unavailable")
+        made.append(real())
+        return made[-1]
+
+    monkeypatch.setattr(os, "fork", fork)
+    source, sink = Noted(20), MemorySink()
+    extract(CUT, TRANSFORM, source, range(20), sink, batch=8, engine=engine(source, workers=3))
+    assert sorted(source.read_here) == list(range(20))
+    assert [pid for pid in made if psutil.pid_exists(pid)] == []  # such forks kept the program from ending
+
+
+class Odd(Exception):
+    """An error that is pickled, and cannot be made again."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} at {where}")
+
+
+def test_a_sources_own_error_is_said_where_it_cannot_travel():
+    class Failing(NoiseSource):
+        def read(self, index):
+            raise Odd("no answer", "the store")
+
+    source = Failing(20)
+    with pytest.raises(DataError, match="Odd: no answer at the store"):
+        extract(CUT, TRANSFORM, source, range(20), MemorySink(), batch=8, engine=engine(source))
+
+
+def test_forks_end_when_they_are_told_to_however_their_parent_does():
+    """The command line's handler raises KeyboardInterrupt: forks said so each, and went on after the span in hand."""
+
+    def told(span, stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        forks = processes.Processes(told, (1, 1, 3), 1, 1, 4)
+        with pytest.raises(BackboneError, match="a process that decoded images has ended unexpectedly"):
+            forks.submit([0], True).result()
+        forks.shutdown(wait=True, cancel_futures=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 KILLED = """

@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 
 from taftcache.backbone.replay import Replayed, replayed
-from tests.pretended import a_gpu
+from tests.pretended import DEVICE, pretended_cuda
 
+current: list[Any] = ["default"]
 CALLED, REPLAYED = 4, 3  # of six batches: two first, one to compare with, one captured; and what is left
 
 
 class Recorded:
     """A function, and what stands for CUDA's graph of it: ``replay`` writes over its output as a graph does."""
 
-    def __init__(self, off: float = 0.0, refused: bool = False) -> None:
-        self.off, self.refused, self.calls, self.replays, self.capturing = off, refused, 0, 0, False
+    def __init__(self, off: float = 0.0, refused: bool = False, empty: bool = False) -> None:
+        self.off, self.refused, self.empty = off, refused, empty
+        self.calls, self.replays, self.capturing = 0, 0, False
 
     def __call__(self, given: Tensor) -> Tensor:
         self.calls += 1
@@ -35,26 +37,49 @@ class Recorded:
 
     def replay(self) -> None:
         self.replays += 1
+        if self.empty:
+            return
         self.found.copy_(self.given * 2 + 1 + self.off)
 
     @contextmanager
-    def graph(self, graph: Any, capture_error_mode: str) -> Iterator[None]:
+    def graph(self, graph: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
         assert graph is self
+        assert stream == f"a stream of {DEVICE}"
         assert capture_error_mode == "thread_local"
         self.capturing = True
+        current.append(stream)
         try:
             yield
+            current.pop()  # as torch does: not where the capture fails
         finally:
             self.capturing = False
 
 
+@contextmanager
+def on_stream(stream: Any) -> Iterator[None]:
+    """As ``torch.cuda.stream``: the streams before are current again, whatever has become of them inside."""
+    before = list(current)
+    current.append(stream)
+    try:
+        yield
+    finally:
+        current[:] = before
+
+
 def outputs(function: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six batches through it, each as it should be, and still so when all are done."""
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: function)
-    monkeypatch.setattr(torch.cuda, "graph", function.graph)
-    replayed, batches = Replayed(function), [torch.full((2, 3), float(k)) for k in range(6)]
-    with a_gpu():
+    """Six batches through it, each as it should be, and still so when all are done; the stream is the one before."""
+    replayed = Replayed(function)
+    with pretended_cuda():
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: function)
+        monkeypatch.setattr(torch.cuda, "graph", function.graph)
+        monkeypatch.setattr(torch.cuda, "Stream", "a stream of {}".format)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
+        monkeypatch.setattr(torch.cuda, "stream", on_stream)
+        batches = [torch.full((2, 3), float(k), device="cuda") for k in range(6)]
         found = [replayed(batch) for batch in batches]
+        monkeypatch.undo()
+    assert current == ["default"]
+    found, batches = [rows.cpu() for rows in found], [batch.cpu() for batch in batches]
     for batch, rows in zip(batches, found, strict=True):
         assert torch.equal(rows, batch * 2 + 1)
 
@@ -65,10 +90,14 @@ def test_a_graph_takes_the_place_of_the_function(monkeypatch):
     assert (function.calls, function.replays) == (CALLED, 1 + REPLAYED)
 
 
-@pytest.mark.parametrize("function", [Recorded(off=1e-3), Recorded(refused=True)], ids=["other bits", "no capture"])
+@pytest.mark.parametrize(
+    "function",
+    [Recorded(off=1e-3), Recorded(refused=True), Recorded(empty=True)],
+    ids=["other bits", "no capture", "empty"],
+)
 def test_what_cannot_be_replayed_is_called(function, monkeypatch):
     outputs(function, monkeypatch)
-    assert function.replays == (1 if function.off else 0)
+    assert function.replays == (0 if function.refused else 1)
 
 
 def test_another_shape_is_no_matter_of_the_graph():
