@@ -49,8 +49,8 @@ import torch
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import resolve_device
-from taftcache.backbone.engine import CpuEngine, ImageBatch
-from taftcache.backbone.extract import default_batch, extract
+from taftcache.backbone.forward.engine import CpuEngine, ImageBatch
+from taftcache.backbone.forward.extract import default_batch, extract
 from taftcache.backbone.model import load_backbone, wrap_model
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.arrays import ArraySource

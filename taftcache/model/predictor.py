@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.extract import default_batch
+from taftcache.backbone.forward.extract import default_batch
+from taftcache.backbone.forward.pool import one_core_pool
 from taftcache.backbone.model import load_backbone
-from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.pictures import called, decoded, listed
 from taftcache.backbone.sources.rgb import Picture

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.backbone.engine import ImageBatch, Work
-from taftcache.backbone.extract import default_batch, make_engine
+from taftcache.backbone.forward.engine import ImageBatch, Work
+from taftcache.backbone.forward.extract import default_batch, make_engine
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source

@@ -19,7 +19,7 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
 
 if TYPE_CHECKING:  # timm, which who solves does not need
-    from taftcache.backbone.engine import Engine
+    from taftcache.backbone.forward.engine import Engine
     from taftcache.backbone.sources.base import Source
 
 

@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import taftcache.backbone.extract as extraction
+import taftcache.backbone.forward.extract as extraction
 from taftcache.backbone import preprocess
-from taftcache.backbone.engine import CpuEngine, DeviceEngine
-from taftcache.backbone.extract import default_batch, extract
+from taftcache.backbone.forward.engine import CpuEngine, DeviceEngine
+from taftcache.backbone.forward.extract import default_batch, extract
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.opening import open_source
@@ -43,8 +43,8 @@ ENGINES = ["cpu", "threads", "processes"]
 def each_engine(request, monkeypatch):
     """Every test here runs with both engines, decoding in processes too; the one for other devices works on a CPU."""
     engine, processes_from = request.param
-    monkeypatch.setattr("taftcache.backbone.extract.CpuEngine", engine)
-    monkeypatch.setattr("taftcache.backbone.engine.PROCESSES_FROM", processes_from)
+    monkeypatch.setattr("taftcache.backbone.forward.extract.CpuEngine", engine)
+    monkeypatch.setattr("taftcache.backbone.forward.engine.PROCESSES_FROM", processes_from)
     before = set(threading.enumerate())
     yield
     assert [t.name for t in set(threading.enumerate()) - before if t.name.startswith("taftcache")] == []

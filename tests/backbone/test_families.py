@@ -16,7 +16,7 @@ from taftcache.backbone.cut import trace
 from taftcache.backbone.cut.architecture import tail_module
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.cut.remainder import PREFIX, forget_cached
-from taftcache.backbone.extract import extract
+from taftcache.backbone.forward.extract import extract
 from taftcache.backbone.model import wrap_model
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.spec import PreprocessSpec

@@ -12,9 +12,9 @@ import time
 import psutil
 import pytest
 
-from taftcache.backbone import processes
-from taftcache.backbone.engine import DeviceEngine, Work
-from taftcache.backbone.extract import extract
+from taftcache.backbone.forward import processes
+from taftcache.backbone.forward.engine import DeviceEngine, Work
+from taftcache.backbone.forward.extract import extract
 from taftcache.errors import BackboneError, DataError
 from tests.backbone.registry import MemorySink, NoiseSource, pieces
 
@@ -30,7 +30,7 @@ def engine(source, workers=2) -> DeviceEngine:
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     """Processes for a few images already."""
-    monkeypatch.setattr("taftcache.backbone.engine.PROCESSES_FROM", 1)
+    monkeypatch.setattr("taftcache.backbone.forward.engine.PROCESSES_FROM", 1)
 
 
 class Noted(NoiseSource):
@@ -132,8 +132,8 @@ def test_forks_end_when_they_are_told_to_however_their_parent_does():
 
 KILLED = """
 import time
-from taftcache.backbone import engine
-from taftcache.backbone.engine import DeviceEngine, Work
+from taftcache.backbone.forward import engine
+from taftcache.backbone.forward.engine import DeviceEngine, Work
 from tests.backbone.registry import NoiseSource, pieces
 engine.PROCESSES_FROM = 1
 cut, transform = pieces()

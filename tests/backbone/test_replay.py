@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from taftcache.backbone.replay import Replayed, replayed
+from taftcache.backbone.forward.replay import Replayed, replayed
 from tests.pretended import DEVICE, pretended_cuda
 
 current: list[Any] = ["default"]

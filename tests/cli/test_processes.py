@@ -159,7 +159,7 @@ def test_an_interruption_before_a_command_begins(cli, monkeypatch):
 
 KILLED = """
 import os, signal
-import taftcache.backbone.engine  # loaded once, for both that are forked
+import taftcache.backbone.forward.engine  # loaded once, for both that are forked
 from taftcache.cache.write.writer import ShardWriter
 calls, append, commit, after = 0, ShardWriter.append, ShardWriter.commit, 0
 

@@ -130,7 +130,7 @@ class Interrupting(Silent):
 
 @pytest.mark.parametrize("calls", [1, 2, 3])
 def test_interrupted_and_done_again(few, images, fresh, calls, monkeypatch):
-    monkeypatch.setattr("taftcache.backbone.extract.default_batch", lambda cut: 4)
+    monkeypatch.setattr("taftcache.backbone.forward.extract.default_batch", lambda cut: 4)
     with pytest.raises(KeyboardInterrupt):
         taftcache.append(asked(few, images), Interrupting(calls))
     assert taftcache.verify(few).faults == []

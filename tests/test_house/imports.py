@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbone": {"errors", "backbone.cut", "backbone.sources"} | _TANGENT,
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
     "backbone.sources": {"errors", "names", "backbone"},
+    "backbone.forward": {"errors", "backbone", "backbone.sources"} | _TANGENT,
     "recipe_files": {"errors"},
     "recipe_sections": {"errors", "recipe_files", "backbone.files", "tangent.spec"},
     "recipe": {"errors", "recipe_files", "recipe_sections", "expected", "backbone.files", "backbone.spec"}
@@ -48,7 +49,7 @@ _SOLVING = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources
 MAY_IMPORT["model"] = (
     {"errors", "names", "consent", "recipe", "backbone", "backbone.cut", "backbone.sources"} | _STORE | _TANGENT
 )
-MAY_IMPORT["model"] |= {"cache.write"}
+MAY_IMPORT["model"] |= {"cache.write", "backbone.forward"}
 MAY_IMPORT["teaching"] = (
     {"errors", "names", "objective", "recipe", "recipe_sections", "recipe_files", "backbone", "model"}
     | _STORE
@@ -61,7 +62,7 @@ _STAGE = _BELOW | {"cache.write", "cache.place", "stages", "teaching.students"}
 MAY_IMPORT["stages.extract"] = (
     _STORE | {"errors", "names", "consent", "recipe", "cache.write", "cache.place", "stages"} | _TANGENT
 )
-MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.sources"}
+MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.forward", "backbone.sources"}
 MAY_IMPORT["estimator_files"] = _SOLVING | {"model", "stages"}
 MAY_IMPORT["estimator_base"] = _SOLVING | {"stages.extract", "estimator_files"}
 MAY_IMPORT["estimator"] = MAY_IMPORT["estimator_base"] | {"estimator_base"}
@@ -71,6 +72,7 @@ MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "consent", "recipe", "cache.write", "backbone", "model"}
 MAY_IMPORT["stages.files"] |= {
     "recipe_sections",
+    "backbone.forward",
     "backbone.sources",
     "tangent",
     "stages",
@@ -79,8 +81,8 @@ MAY_IMPORT["stages.files"] |= {
     "stages.look",
 }
 MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "cache.place", "model"} | _STORE | _TANGENT
-MAY_IMPORT["stages"] |= {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
-MAY_IMPORT["remote"] = _STAGE | {"rounding", "stages.extract", "stages.train"}
+MAY_IMPORT["stages"] |= {"backbone.forward"} | {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
+MAY_IMPORT["remote"] = _STAGE | {"rounding", "backbone.forward", "stages.extract", "stages.train"}
 MAY_IMPORT["paper"] = _STAGE | {"stages.extract", "stages.train"}
 MAY_IMPORT["view.asked"] = _STORE | {"errors", "names", "stages", "stages.forget", "stages.look", "view"}
 MAY_IMPORT["view"] = _STORE | {

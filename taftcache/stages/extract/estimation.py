@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.backbone.extract import default_batch
+from taftcache.backbone.forward.extract import default_batch
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source

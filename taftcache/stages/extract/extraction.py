@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors.torch import save
 
-from taftcache.backbone.extract import RowCounts, Sink
+from taftcache.backbone.forward.extract import RowCounts, Sink
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.backbone.extract import RowCounts, Sink
+from taftcache.backbone.forward.extract import RowCounts, Sink
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.format.plan import in_order
 from taftcache.cache.read.shard import Shard

@@ -10,9 +10,9 @@ import msgspec
 from numpy.typing import NDArray
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.engine import Engine
-from taftcache.backbone.extract import RowCounts, Sink, default_batch
-from taftcache.backbone.extract import extract as run_forward
+from taftcache.backbone.forward.engine import Engine
+from taftcache.backbone.forward.extract import RowCounts, Sink, default_batch
+from taftcache.backbone.forward.extract import extract as run_forward
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
@@ -42,7 +42,7 @@ def run_frozen(
     unreadable: Literal["stop", "skip"] = "stop",
     engine: Engine | None = None,
 ) -> RowCounts:
-    """The rows of some of a source's items into ``sink``, as ``backbone.extract`` makes them."""
+    """The rows of some of a source's items into ``sink``, as ``backbone.forward.extract`` makes them."""
     frozen, transform = model
     return run_forward(
         frozen,

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.backbone.extract import RowCounts, Sink
+from taftcache.backbone.forward.extract import RowCounts, Sink
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import to_stored

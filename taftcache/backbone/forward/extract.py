@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from taftcache.backbone.engine import CpuEngine, DeviceEngine, Engine, ImageBatch, Prefix, Work
+from taftcache.backbone.forward.engine import CpuEngine, DeviceEngine, Engine, ImageBatch, Prefix, Work
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source
 from taftcache.errors import BackboneError, DataError, RecipeError

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.backbone.forward.pool import one_core_pool
+from taftcache.backbone.forward.processes import Processes, can_fork
+from taftcache.backbone.forward.replay import replayed
 from taftcache.backbone.model import Backbone
-from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.processes import Processes, can_fork
-from taftcache.backbone.replay import replayed
 from taftcache.backbone.sources.base import Source, unreadable
 from taftcache.errors import UnreadableImage
 from taftcache.tangent.device import transfer
