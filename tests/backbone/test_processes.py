@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copyreg
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import psutil
 import pytest
+import tblib.pickling_support
 
 from taftcache.backbone.forward import processes
 from taftcache.backbone.forward.engine import DeviceEngine, Work
 from taftcache.backbone.forward.extract import extract
-from taftcache.errors import BackboneError, DataError
+from taftcache.errors import BackboneError, DataError, UnreadableImage
 from tests.backbone.registry import MemorySink, NoiseSource, pieces
 
 CUT, TRANSFORM = pieces()
@@ -103,14 +106,53 @@ class Odd(Exception):
         super().__init__(f"{what} at {where}")
 
 
+@pytest.fixture
+def causes_travel():
+    """As in a process that has imported Dask: errors are pickled with their causes."""
+    table = dict(copyreg.dispatch_table)
+    tblib.pickling_support.install()
+    yield
+    copyreg.dispatch_table.clear()
+    copyreg.dispatch_table.update(table)
+
+
 def test_a_sources_own_error_is_said_where_it_cannot_travel():
+    copyreg.dispatch_table.pop(Odd, None)  # of a Dask that an earlier test has imported
+    said_by(DataError, "Odd: no answer at the store")
+
+
+def test_a_sources_own_error_is_said_where_it_can(causes_travel):
+    said_by(Odd, "no answer at the store")
+
+
+def said_by(error, text):
+    """A run whose source raises ``Odd``."""
+
     class Failing(NoiseSource):
         def read(self, index):
             raise Odd("no answer", "the store")
 
     source = Failing(20)
-    with pytest.raises(DataError, match="Odd: no answer at the store"):
+    with pytest.raises(error, match=text):
         extract(CUT, TRANSFORM, source, range(20), MemorySink(), batch=8, engine=engine(source))
+
+
+@pytest.mark.parametrize("unreadable", ["stop", "skip"])
+def test_the_cause_of_an_unreadable_image_stays_behind(unreadable, causes_travel):
+    class Failing(NoiseSource):
+        def read(self, index):
+            if index == 7:
+                try:
+                    raise Odd("no answer", "the store")
+                except Odd as error:
+                    raise UnreadableImage("the image 7 does not decode", got=str(error)) from error
+            return super().read(index)
+
+    source, sink = Failing(20), MemorySink()
+    made = DeviceEngine(Work(CUT, TRANSFORM, source, 8, "float16"), 2, unreadable == "stop")
+    with pytest.raises(UnreadableImage, match="no answer") if unreadable == "stop" else nullcontext():
+        extract(CUT, TRANSFORM, source, range(20), sink, batch=8, engine=made, unreadable=unreadable)
+    assert len(sink.rows) == (7 if unreadable == "stop" else 19)
 
 
 def test_forks_end_when_they_are_told_to_however_their_parent_does():

@@ -6,10 +6,10 @@ a second as four did, a fifth of what as many processes do, and held up the thre
 
 from __future__ import annotations
 
-import copy
 import mmap
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -154,19 +154,37 @@ def _watch(parent: int) -> None:
 
 def _decode(span: Sequence[int], stop: bool, slot: int) -> tuple[Decoded, int]:
     """In a fork: the span, its pixels put into the slot, and how many there are."""
+    failure: Exception | None = None
     try:
         done = _here.decode(span, stop)
     except Exception as error:
-        try:
-            copy.copy(error)
-        except Exception:  # nor could the parent make it again, who would take this process for dead
-            raise DataError(
-                "decoding images failed",
-                got=f"{type(error).__name__}: {error}",
-                do="look at what the source of the images reads from",
-            ) from error
-        raise
+        failure = error
+    if failure is not None:  # raised anew outside, for it would take what was being handled along
+        raise _portable(failure)
+    for _, left_out in done.unreadable:
+        _alone(left_out)
+    if done.stopped is not None:
+        _alone(done.stopped)
     for place, image in zip(_here.images[slot], done.pixels, strict=False):
         np.copyto(place, image.permute(1, 2, 0).numpy())
     count, done.pixels = len(done.pixels), []
     return done, count
+
+
+def _portable(error: Exception) -> Exception:
+    """``error``; or where the parent could not make it again, and would take this process for dead, what it says."""
+    try:
+        pickle.loads(pickle.dumps(_alone(error)))
+    except Exception:
+        return DataError(
+            "decoding images failed",
+            got=f"{type(error).__name__}: {error}",
+            do="look at what the source of the images reads from",
+        )
+    return error
+
+
+def _alone(error: Exception) -> Exception:
+    """Without what it came of, which some libraries have Python pickle along with it."""
+    error.__cause__ = error.__context__ = None
+    return error
