@@ -61,6 +61,9 @@ def test_one_command_makes_reports_and_page(maker, tmp_path, monkeypatch):
     text = other.read_text()
     for said in ("## store", "### Table 2", "| The exact model of all rows above the mean of 2", "store/table2.csv"):
         assert said in text
+    with pytest.raises(SystemExit, match=r"results\.md is not what the kept reports make"):
+        maker.main(["--check"])
+    page.unlink()  # of whose reports none is kept any more
     maker.main(["--check"])
     other.write_text(text.replace("holds", "does not").replace("noise", "none"))
     with pytest.raises(SystemExit, match=r"elsewhere\.md is not what the kept reports make"):
