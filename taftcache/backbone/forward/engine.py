@@ -16,7 +16,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -187,14 +186,8 @@ class DeviceEngine:
         # Several images a task where images are small: a task costs about 50 microseconds by itself.
         group = max(1, min(_GROUP, batch // workers))
         depth, each = max(workers, -(-2 * batch // group)), -(-batch // group)
-        submit: Callable[[Sequence[int]], Coming] | None = None
-        if workers > 1 and len(order) >= PROCESSES_FROM and can_fork():
-            with suppress(OSError):  # the system gives no more processes; threads do the same, more slowly
-                forks = Processes(self._work.decode, self._work.pixels_shape, workers, group, slots=depth + each)
-                self._decoders, submit = forks, lambda part: forks.submit(part, self._stop)
-        if submit is None:
-            pool = ThreadPoolExecutor(workers, thread_name_prefix="taftcache-decode")
-            self._decoders, submit = pool, lambda part: pool.submit(self._work.decode, part, self._stop)
+        many = workers > 1 and len(order) >= PROCESSES_FROM and can_fork()
+        submit = (self._forks(group, slots=depth + each) if many else None) or self._threads()
         decoded = _ahead(submit, (part for span in _spans(order, batch) for part in _spans(span, group)), depth)
         for span in _spans(order, batch):
             done = ImageBatch()
@@ -202,6 +195,19 @@ class DeviceEngine:
                 done.extend(next(decoded))
             self._work.forward(done)
             yield done
+
+    def _forks(self, group: int, slots: int) -> Submit | None:
+        """Asks forks for a span; None where the system gives no more of them, and threads do the same, more slowly."""
+        try:
+            forks = Processes(self._work.decode, self._work.pixels_shape, self._workers, group, slots)
+        except OSError:
+            return None
+        self._decoders = forks
+        return lambda part: forks.submit(part, self._stop)
+
+    def _threads(self) -> Submit:
+        self._decoders = pool = ThreadPoolExecutor(self._workers, thread_name_prefix="taftcache-decode")
+        return lambda part: pool.submit(self._work.decode, part, self._stop)
 
     def close(self) -> None:
         if self._decoders is not None:
@@ -214,9 +220,10 @@ class Coming(Protocol):
     def result(self) -> ImageBatch: ...
 
 
-def _ahead(
-    submit: Callable[[Sequence[int]], Coming], tasks: Iterator[Sequence[int]], depth: int
-) -> Iterator[ImageBatch]:
+Submit = Callable[[Sequence[int]], Coming]
+
+
+def _ahead(submit: Submit, tasks: Iterator[Sequence[int]], depth: int) -> Iterator[ImageBatch]:
     """The results of ``tasks`` in order, with up to ``depth`` of them under way."""
     pending: deque[Coming] = deque()
     for task in tasks:

@@ -142,7 +142,7 @@ def tangent(w: TailWeights, s: BlockState, delta: TailWeights, dtokens: Tensor |
     dkeys = None if delta.Wk is None else delta.Wk * gain(w, w.gamma1)
     if delta.gamma1 is not None:
         dkeys = plus(dkeys, w.Wk * gain(w, delta.gamma1))
-    c = None if dq is None else torch.bmm(dq, w.Wk * gain(w, w.gamma1))
+    c = None if dq is None else torch.bmm(dq, _key_map(w))
     if dkeys is not None:
         c = torch.bmm(s.q, dkeys) if c is None else c.baddbmm_(s.q, dkeys)
     c = None if c is None else c.transpose(0, 1)
@@ -233,7 +233,7 @@ def cotangents(w: TailWeights, s: BlockState, r: Tensor, trained: TailWeights, t
     else:
         gubar = ubar_cotangent(w, o)
         c, gell = covariance_adjoint(s, gubar)
-    q = torch.bmm(c.transpose(0, 1), (w.Wk * gain(w, w.gamma1)).mT)
+    q = torch.bmm(c.transpose(0, 1), _key_map(w).mT)
     xhat = _rows(q) @ w.Wq.reshape(H * e, -1)
     upper = upper._replace(c=c, q=q, xhat=xhat)
     if trained.token is None and not tokens:
@@ -359,9 +359,14 @@ def gain(w: TailWeights, gamma1: Tensor) -> Tensor:
     return gamma1 / sqrt(w.Wq.shape[1])
 
 
+def _key_map(w: TailWeights) -> Tensor:
+    """[H,e,d], from queries to γ₁⊙a_h/√e."""
+    return torch.mul(w.Wk, gain(w, w.gamma1))
+
+
 def _keys(w: TailWeights, q: Tensor) -> Tensor:
     """γ₁⊙a_h/√e [n,H,d] of queries q [H,n,e]."""
-    return torch.bmm(q, w.Wk * gain(w, w.gamma1)).transpose(0, 1)
+    return torch.bmm(q, _key_map(w)).transpose(0, 1)
 
 
 def _values_tangent(w: TailWeights, ubar: Tensor, dubar: Tensor | None, delta: TailWeights) -> Tensor | None:
