@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -10,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.backbone.forward.engine import ImageBatch, Work
-from taftcache.backbone.forward.extract import default_batch, make_engine
+from taftcache.backbone.forward.engine import Engines, ImageBatch
+from taftcache.backbone.forward.extract import default_batch
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
@@ -105,15 +106,14 @@ def compute(job: RowJob, alike: str, held_out: bool, span: list[int], ids: list[
             do="put the same files at the recipe's path on every host",
         )
     (frozen, transform), recipe = loaded.model, loaded.recipe
-    work = Work(frozen, transform, source, loaded.batch, frozen.computed)
-    on_cpu = frozen.device.type == "cpu"
-    engine = make_engine(work, job.threads if on_cpu else recipe.extract.workers or None, stop)
-    try:
-        with full_float32(frozen.device):
-            # the engine's own tokens() waits for a device of this process, and cannot travel
-            return [replace(done, tokens=partial(np.asarray, done.tokens())) for done in engine.batches(span)]
-    finally:
-        engine.close()
+    workers = job.threads if frozen.device.type == "cpu" else recipe.extract.workers or None
+    with (
+        closing(Engines(frozen, transform, loaded.batch, workers, frozen.computed)) as engines,
+        closing(engines.engine(source, held_out, stop)) as engine,
+        full_float32(frozen.device),
+    ):
+        # the engine's own tokens() waits for a device of this process, and cannot travel
+        return [replace(done, tokens=partial(np.asarray, done.tokens())) for done in engine.batches(span)]
 
 
 def _loaded(job: RowJob) -> _Loaded:

@@ -12,6 +12,8 @@ import torch
 from PIL import Image
 
 from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.forward.decoders import Decoders
+from taftcache.backbone.forward.engine import DeviceEngine, Work
 from taftcache.backbone.model import Backbone, wrap_model
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Item, unreadable
@@ -102,3 +104,13 @@ class MemorySink:
             self.rows[id] = row.astype(np.float16).tobytes()
         self.labels += labels
         self.skipped += skipped
+
+
+class DeviceEngineAlone(DeviceEngine):
+    """The engine for other devices, which works on a CPU too, with decoders that nobody else has."""
+
+    def __init__(self, work: Work, workers: int | None, stop: bool) -> None:
+        super().__init__(work, Decoders(work.decode, work.pixels_shape, work.batch, workers), stop)
+
+    def close(self) -> None:
+        self._decoders.close()

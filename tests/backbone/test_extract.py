@@ -13,16 +13,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import taftcache.backbone.forward.extract as extraction
 from taftcache.backbone import preprocess
-from taftcache.backbone.forward.engine import CpuEngine, DeviceEngine
+from taftcache.backbone.forward import engine
+from taftcache.backbone.forward.engine import CpuEngine
 from taftcache.backbone.forward.extract import default_batch, extract
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec
 from taftcache.errors import BackboneError, DataError, RecipeError, UnreadableImage
-from tests.backbone.registry import MemorySink, NoiseSource, pieces
+from tests.backbone.registry import DeviceEngineAlone, MemorySink, NoiseSource, pieces
 
 CUT, TRANSFORM = pieces()
 N = 37
@@ -39,12 +39,12 @@ WHOLE, _ = run()
 ENGINES = ["cpu", "threads", "processes"]
 
 
-@pytest.fixture(autouse=True, params=[(CpuEngine, 0), (DeviceEngine, 1 << 20), (DeviceEngine, 1)], ids=ENGINES)
+@pytest.fixture(autouse=True, params=[None, 1 << 20, 1], ids=ENGINES)
 def each_engine(request, monkeypatch):
     """Every test here runs with both engines, decoding in processes too; the one for other devices works on a CPU."""
-    engine, processes_from = request.param
-    monkeypatch.setattr("taftcache.backbone.forward.extract.CpuEngine", engine)
-    monkeypatch.setattr("taftcache.backbone.forward.engine.PROCESSES_FROM", processes_from)
+    if request.param:
+        monkeypatch.setattr("taftcache.backbone.forward.engine.CpuEngine", DeviceEngineAlone)
+        monkeypatch.setattr("taftcache.backbone.forward.decoders.PROCESSES_FROM", request.param)
     before = set(threading.enumerate())
     yield
     assert [t.name for t in set(threading.enumerate()) - before if t.name.startswith("taftcache")] == []
@@ -96,7 +96,7 @@ def test_bytes_do_not_depend_on_torchs_threads_which_stay_as_they_were(threads, 
         thread.start()
         thread.join()
         assert (torch.get_num_threads(), elsewhere) == (threads, [threads])
-        assert inside == {1 if extraction.CpuEngine is CpuEngine else threads}
+        assert inside == {1 if engine.CpuEngine is CpuEngine else threads}
     finally:
         torch.set_num_threads(1)
 

@@ -16,24 +16,25 @@ import pytest
 import tblib.pickling_support
 
 from taftcache.backbone.forward import processes
+from taftcache.backbone.forward.decoders import Decoders
 from taftcache.backbone.forward.engine import DeviceEngine, Work
 from taftcache.backbone.forward.extract import extract
 from taftcache.errors import BackboneError, DataError, UnreadableImage
-from tests.backbone.registry import MemorySink, NoiseSource, pieces
+from tests.backbone.registry import DeviceEngineAlone, MemorySink, NoiseSource, pieces
 
 CUT, TRANSFORM = pieces()
 
 pytestmark = pytest.mark.skipif(not processes.can_fork(), reason="needs fork")
 
 
-def engine(source, workers=2) -> DeviceEngine:
-    return DeviceEngine(Work(CUT, TRANSFORM, source, 8, "float16"), workers, True)
+def engine(source, workers=2, stop=True) -> DeviceEngineAlone:
+    return DeviceEngineAlone(Work(CUT, TRANSFORM, source, 8, "float16"), workers, stop)
 
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     """Processes for a few images already."""
-    monkeypatch.setattr("taftcache.backbone.forward.engine.PROCESSES_FROM", 1)
+    monkeypatch.setattr("taftcache.backbone.forward.decoders.PROCESSES_FROM", 1)
 
 
 class Noted(NoiseSource):
@@ -53,6 +54,23 @@ def test_images_are_decoded_elsewhere():
     extract(CUT, TRANSFORM, source, range(20), sink, batch=8, engine=engine(source))
     assert len(sink.rows) == 20
     assert source.read_here == []
+
+
+def test_the_same_forks_serve_shard_after_shard_once_there_were_many_images(monkeypatch):
+    monkeypatch.setattr("taftcache.backbone.forward.decoders.PROCESSES_FROM", 10)
+    source = Noted(20)
+    work = Work(CUT, TRANSFORM, source, 8, "float16")
+    decoders = Decoders(work.decode, work.pixels_shape, 8, 2)
+    where = []
+    for shard in (range(6), range(6, 12), range(12, 20)):
+        before, sink = len(source.read_here), MemorySink()
+        extract(CUT, TRANSFORM, source, shard, sink, batch=8, engine=DeviceEngine(work, decoders, True))
+        assert len(sink.rows) == len(shard)
+        where.append((len(source.read_here) - before, decoders._pool))
+    decoders.close()
+    assert [here for here, _ in where] == [6, 0, 0]
+    assert isinstance(where[1][1], processes.Processes)
+    assert where[1][1] is where[2][1]
 
 
 def test_a_daemon_decodes_in_threads(monkeypatch):
@@ -82,7 +100,7 @@ def test_a_process_that_dies_is_said_where_the_next_span_is_asked_for():
     for _ in range(2):  # the first time of what was asked for, the second before anything is
         with pytest.raises(BackboneError, match="a process that decoded images has ended unexpectedly"):
             forks.submit([0], True).result()
-    forks.shutdown(wait=True, cancel_futures=True)
+    forks.shutdown()
 
 
 def test_where_no_more_processes_are_to_be_had_there_are_threads(monkeypatch):
@@ -151,7 +169,7 @@ def test_the_cause_of_an_unreadable_image_stays_behind(unreadable, causes_travel
             return super().read(index)
 
     source, sink = Failing(20), MemorySink()
-    made = DeviceEngine(Work(CUT, TRANSFORM, source, 8, "float16"), 2, unreadable == "stop")
+    made = engine(source, stop=unreadable == "stop")
     with pytest.raises(UnreadableImage, match="no answer") if unreadable == "stop" else nullcontext():
         extract(CUT, TRANSFORM, source, range(20), sink, batch=8, engine=made, unreadable=unreadable)
     assert len(sink.rows) == (7 if unreadable == "stop" else 19)
@@ -169,19 +187,18 @@ def test_forks_end_when_they_are_told_to_however_their_parent_does():
         forks = processes.Processes(told, (1, 1, 3), 1, 1, 4)
         with pytest.raises(BackboneError, match="a process that decoded images has ended unexpectedly"):
             forks.submit([0], True).result()
-        forks.shutdown(wait=True, cancel_futures=True)
+        forks.shutdown()
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 KILLED = """
 import time
-from taftcache.backbone.forward import engine
-from taftcache.backbone.forward.engine import DeviceEngine, Work
-from tests.backbone.registry import NoiseSource, pieces
-engine.PROCESSES_FROM = 1
-cut, transform = pieces()
-made = DeviceEngine(Work(cut, transform, NoiseSource(20), 4, "float16"), 2, True)
+from taftcache.backbone.forward import decoders
+from tests.backbone.registry import NoiseSource
+from tests.backbone.test_processes import engine
+decoders.PROCESSES_FROM = 1
+made = engine(NoiseSource(20))
 next(made.batches(range(20)))
 print("ready", flush=True)
 time.sleep(60)

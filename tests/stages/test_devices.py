@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import taftcache
+from taftcache.backbone.forward import decoders
+from taftcache.backbone.forward.processes import can_fork
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base, read_component
 from taftcache.model.predictor import TangentModel
@@ -65,3 +67,14 @@ def test_the_same_store_and_models(sections, tmp_path):
         there = through(tmp_path / "there", "cuda", **sections)
     for name, expected in here.items():
         assert np.linalg.norm(there[name] - expected) <= 100 * TOLERANCE * np.linalg.norm(expected), name
+
+
+@pytest.mark.skipif(not can_fork(), reason="needs fork")
+def test_those_that_decode_are_forked_once_for_all_shards(tmp_path, monkeypatch):
+    forked, real = [], decoders.Processes
+    monkeypatch.setattr(decoders, "PROCESSES_FROM", 1)
+    monkeypatch.setattr(decoders, "Processes", lambda *a: forked.append(real(*a)) or forked[-1])
+    asked = made(tmp_path / "store", "cuda", extract={"workers": 2})
+    with a_gpu():
+        assert len(taftcache.extract(asked).shards) == 3  # one of them held out, from the same source
+    assert len(forked) == 1

@@ -6,16 +6,13 @@ for the slowest at each of some hundred barriers a batch; a decoding thread or a
 holds all of them up (on two cores shared with another job it was measured 2 to 15 times slower).
 Whole batches have no barriers, and decoding fills what time the cores have. The bytes are the same.
 
-On other devices threads, or where images are many processes, decode to bytes, and the caller's thread sends whole
-batches to the device.
+On other devices threads or processes decode to bytes, and the caller's thread sends whole batches to the device.
 """
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -23,17 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.backbone.forward.decoders import Coming, Decoders
 from taftcache.backbone.forward.pool import one_core_pool
-from taftcache.backbone.forward.processes import Processes, can_fork
 from taftcache.backbone.forward.replay import replayed
 from taftcache.backbone.model import Backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source, unreadable
 from taftcache.errors import UnreadableImage
 from taftcache.tangent.device import transfer
-
-_GROUP = 8
-PROCESSES_FROM = 512  # images of a run: to fork a process that holds a model takes some hundredths of a second
 
 
 def _none() -> np.ndarray:  # named, and so may travel between processes
@@ -173,22 +167,16 @@ class CpuEngine:
 
 
 class DeviceEngine:
-    """``workers`` decoding threads, or processes of many images (all cores by default); the forward passes are launched
-    by the caller."""
+    """Its ``decoders`` decode, and stay; the forward passes are launched by the caller."""
 
-    def __init__(self, work: Work, workers: int | None, stop: bool) -> None:
-        self._work, self._stop = work, stop
-        self._workers = workers or os.cpu_count() or 1
-        self._decoders: ThreadPoolExecutor | Processes | None = None
+    def __init__(self, work: Work, decoders: Decoders, stop: bool) -> None:
+        self._work, self._decoders, self._stop = work, decoders, stop
 
     def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]:
-        batch, workers = self._work.batch, self._workers
-        # Several images a task where images are small: a task costs about 50 microseconds by itself.
-        group = max(1, min(_GROUP, batch // workers))
-        depth, each = max(workers, -(-2 * batch // group)), -(-batch // group)
-        many = workers > 1 and len(order) >= PROCESSES_FROM and can_fork()
-        submit = (self._forks(group, slots=depth + each) if many else None) or self._threads()
-        decoded = _ahead(submit, (part for span in _spans(order, batch) for part in _spans(span, group)), depth)
+        batch, group = self._work.batch, self._decoders.group
+        ask = self._decoders.ready(len(order))
+        parts = (part for span in _spans(order, batch) for part in _spans(span, group))
+        decoded = _ahead(lambda part: ask(part, self._stop), parts, self._decoders.depth)
         for span in _spans(order, batch):
             done = ImageBatch()
             for _ in range(-(-len(span) // group)):
@@ -196,34 +184,45 @@ class DeviceEngine:
             self._work.forward(done)
             yield done
 
-    def _forks(self, group: int, slots: int) -> Submit | None:
-        """Asks forks for a span; None where the system gives no more of them, and threads do the same, more slowly."""
-        try:
-            forks = Processes(self._work.decode, self._work.pixels_shape, self._workers, group, slots)
-        except OSError:
-            return None
-        self._decoders = forks
-        return lambda part: forks.submit(part, self._stop)
+    def close(self) -> None:
+        """Nothing of its own to end."""
 
-    def _threads(self) -> Submit:
-        self._decoders = pool = ThreadPoolExecutor(self._workers, thread_name_prefix="taftcache-decode")
-        return lambda part: pool.submit(self._work.decode, part, self._stop)
+
+class Engines:
+    """The engines of the device that the model is on, for one order after another.
+
+    batch: rows of every forward pass. workers: threads; on a CPU each decodes and runs whole batches on one core
+    (default torch's number of threads), else they decode (default all cores). dtype: of the rows.
+    """
+
+    def __init__(
+        self,
+        cut: Prefix,
+        transform: Preprocess,
+        batch: int,
+        workers: int | None,
+        dtype: Literal["float32", "float16"] = "float32",
+    ) -> None:
+        self._cut, self._transform, self._batch, self._workers, self._dtype = cut, transform, batch, workers, dtype
+        self._decoders: dict[bool, Decoders] = {}
+
+    def engine(self, source: Source, held_out: bool, stop: bool) -> Engine:
+        """Batches of ``source``, the second of two where ``held_out``; with ``stop``, one ends where an image does not
+        decode."""
+        work = Work(self._cut, self._transform, source, self._batch, self._dtype)
+        if self._cut.device.type == "cpu":
+            return CpuEngine(work, self._workers, stop)
+        if held_out not in self._decoders:
+            self._decoders[held_out] = Decoders(work.decode, work.pixels_shape, self._batch, self._workers)
+        return DeviceEngine(work, self._decoders[held_out], stop)
 
     def close(self) -> None:
-        if self._decoders is not None:
-            self._decoders.shutdown(wait=True, cancel_futures=True)
+        """End those that decode."""
+        for decoders in self._decoders.values():
+            decoders.close()
 
 
-class Coming(Protocol):
-    """A ``Future`` of a part of a batch, or what is used like one."""
-
-    def result(self) -> ImageBatch: ...
-
-
-Submit = Callable[[Sequence[int]], Coming]
-
-
-def _ahead(submit: Submit, tasks: Iterator[Sequence[int]], depth: int) -> Iterator[ImageBatch]:
+def _ahead(submit: Callable[[Sequence[int]], Coming], tasks: Iterator[Sequence[int]], depth: int) -> Iterator[ImageBatch]:
     """The results of ``tasks`` in order, with up to ``depth`` of them under way."""
     pending: deque[Coming] = deque()
     for task in tasks:

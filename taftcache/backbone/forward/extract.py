@@ -12,11 +12,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from taftcache.backbone.forward.engine import CpuEngine, DeviceEngine, Engine, ImageBatch, Prefix, Work
+from taftcache.backbone.forward.engine import Engine, Engines, ImageBatch, Prefix
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source
 from taftcache.errors import BackboneError, DataError, RecipeError
@@ -66,11 +67,6 @@ def default_batch(cut: Prefix) -> int:
     return 1 << max(2, min(6, round(math.log2(2048 / tokens))))
 
 
-def make_engine(work: Work, workers: int | None, stop: bool) -> Engine:
-    """The engine of the device that the model is on; with ``stop``, a batch ends at an image that does not decode."""
-    return (CpuEngine if work.cut.device.type == "cpu" else DeviceEngine)(work, workers, stop)
-
-
 def extract(
     cut: Prefix,
     transform: Preprocess,
@@ -94,7 +90,7 @@ def extract(
         the order, once all before it are written; "skip" hands a LeftOut to the sink. on_batch: called in this
         thread with the number of entries of the order that were written since the last call.
     dtype: of the tokens handed over; float16 is rounded to nearest on the device.
-    engine: who decodes and runs the model, closed at the end; threads of this process by default.
+    engine: who decodes and runs the model, closed at the end; by default this process, with what is its own.
 
     Anything raised by a reader, the model or the sink, and KeyboardInterrupt, ends the run: batches and
     appends that have begun are awaited, all others dropped, and no thread outlives the call.
@@ -102,7 +98,21 @@ def extract(
     batch = default_batch(cut) if batch is None else batch
     _check(cut, transform, source, order, sink, batch, workers)
     if engine is None:
-        engine = make_engine(Work(cut, transform, source, batch, dtype), workers, unreadable == "stop")
+        with closing(Engines(cut, transform, batch, workers, dtype)) as engines:
+            own = engines.engine(source, False, unreadable == "stop")
+            return _run(cut, source, order, sink, own, on_batch)
+    return _run(cut, source, order, sink, engine, on_batch)
+
+
+def _run(
+    cut: Prefix,
+    source: Source,
+    order: Sequence[int],
+    sink: Sink,
+    engine: Engine,
+    on_batch: Callable[[int], None] | None,
+) -> RowCounts:
+    """See `extract`."""
     writer = _Writer(sink, source)
     rows = skipped = 0
     done: ImageBatch | None = None

@@ -110,9 +110,9 @@ class Processes:
         with _deaths_said():
             return _Coming(self._pool.submit(_decode, [int(k) for k in span], stop, slot), self._images[slot])
 
-    def shutdown(self, wait: bool, cancel_futures: bool) -> None:
-        """As of an executor."""
-        self._pool.shutdown(wait=wait, cancel_futures=cancel_futures)
+    def shutdown(self) -> None:
+        """Wait for the spans in hand, drop the rest, and end the forks."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def can_fork() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import ImageRows
 from taftcache.stages.extract.filling import OldRows, RowOrigin, fill
 from taftcache.stages.extract.forgotten import StayOut, check_filled, closed_notes, forgotten_items
-from taftcache.stages.extract.frozen import load_frozen, made_from, same_rows
+from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, elsewhere
 from taftcache.stages.extract.plan import PlannedShard, split
 from taftcache.stages.progress import Progress, Silent
@@ -79,7 +79,7 @@ def append(
     """
     progress, recipe = progress or Silent(), checked_recipe(recipe)
     begin = time.perf_counter()
-    with FeatureStore(recipe.store_path, mode="r" if dry_run else "a") as store:
+    with FeatureStore(recipe.store_path, mode="r" if dry_run else "a") as store, ExitStack() as stack:
         if imported := store.identity.get("imported"):
             raise StoreError(
                 f"cannot append images to {store.path}: its rows were imported",
@@ -94,7 +94,8 @@ def append(
         def origin() -> ImageRows:
             model = load_frozen(same_rows(store, recipe), store.classes)
             store.check_identity(made_from(recipe, *model))
-            return ImageRows(recipe=recipe, model=model, source=source, test=test, verb="append")
+            engines = stack.enter_context(closing(engines_of(model, recipe)))
+            return ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines, verb="append")
 
         new = NewSamples(store, recipe, given, out, new_shard, _mended(store, source, test))
         return new.report(begin, None) if dry_run else new.report(begin, new.grow(origin, progress))

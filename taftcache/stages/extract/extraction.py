@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import check_filled, closed_notes, forgotten_items
-from taftcache.stages.extract.frozen import load_frozen, made_from, run_frozen
+from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, run_frozen
 from taftcache.stages.extract.identity import check_request, check_tail
 from taftcache.stages.extract.moving import follow, is_moved, may_move
 from taftcache.stages.extract.plan import PlannedShard, plan_images
@@ -105,7 +105,11 @@ def extract(
             _record_skipping(store, recipe)
         put_tail(store, model[0])
         progress.say(f"caching the {model[0].describe()}")
-        engines = None if cluster is None else cluster.rows(recipe, classes, identity)
+        engines: RowEngines
+        if cluster is None:
+            engines = stack.enter_context(closing(engines_of(model, recipe)))
+        else:
+            engines = cluster.rows(recipe, classes, identity)
         origin = ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines)
         images = fill_missing(store, recipe, shards.values(), origin, progress)
         return _report(store, images, time.perf_counter() - begin, notes)
@@ -154,7 +158,8 @@ def put_tail(store: FeatureStore, frozen: Reduction) -> None:
 class ImageRows:
     """Rows of images: what the frozen layers make of them.
 
-    test: the data's second source, if it has one. engines: workers that run the layers instead of this process.
+    test: the data's second source, if it has one. engines: who runs the layers; by default this process, anew for each
+    shard.
     """
 
     recipe: Recipe

@@ -10,7 +10,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.forward.engine import Engine
+from taftcache.backbone.forward.engine import Engine, Engines
 from taftcache.backbone.forward.extract import RowCounts, Sink, default_batch
 from taftcache.backbone.forward.extract import extract as run_forward
 from taftcache.backbone.model import load_backbone
@@ -30,6 +30,12 @@ def load_frozen(recipe: Recipe, classes: Sequence[str]) -> tuple[Reduction, Prep
     cut = Cut(backbone, recipe.tangent.blocks)
     kept = Reduction(cut, len(classes), recipe.tangent, recipe.store.cache, recipe.store.dtype)
     return kept, Preprocess(backbone)
+
+
+def engines_of(model: tuple[Reduction, Preprocess], recipe: Recipe) -> Engines:
+    """This process's, for `run_frozen` of one shard after another; to be closed."""
+    frozen, transform = model
+    return Engines(frozen, transform, default_batch(frozen.cut), recipe.extract.workers or None, frozen.computed)
 
 
 def run_frozen(
