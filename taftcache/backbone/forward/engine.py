@@ -222,7 +222,9 @@ class Engines:
             decoders.close()
 
 
-def _ahead(submit: Callable[[Sequence[int]], Coming], tasks: Iterator[Sequence[int]], depth: int) -> Iterator[ImageBatch]:
+def _ahead(
+    submit: Callable[[Sequence[int]], Coming], tasks: Iterator[Sequence[int]], depth: int
+) -> Iterator[ImageBatch]:
     """The results of ``tasks`` in order, with up to ``depth`` of them under way."""
     pending: deque[Coming] = deque()
     for task in tasks:
