@@ -10,10 +10,11 @@ each: store, kind and the very names, so that another store put in its place is 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -151,11 +152,12 @@ def remember(path: Path | str, recipe: Recipe, kinds: Iterable[Kind] = KINDS, *,
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        place = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(place, "".join(f"{line}\n" for line in lines).encode())
-        finally:
-            os.close(place)
+        with _alone(file):
+            place = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(place, "".join(f"{line}\n" for line in lines).encode())
+            finally:
+                os.close(place)
     except OSError as error:
         # Who has no home to write to must still be able to extract; what is not allowed then says how to name it.
         if must:
@@ -172,13 +174,12 @@ def take_back(path: Path | str) -> dict[str, Any]:
     Raises:
         StoreWriteError: the list cannot be written.
     """
-    file, known = _file(), _lines()
-    store = _place(path)
-    own = [line for line in known if _fields(line).store == store]
-    if file is None or not own:
+    file, store = _file(), _place(path)
+    if file is None or not _own(store):
         return {}
-    rest = [line for line in known if line not in own]
-    with writing(file.parent), closing(Folder(file.parent)) as folder:
+    with writing(file.parent), _alone(file), closing(Folder(file.parent)) as folder:
+        own = _own(store)
+        rest = [line for line in _lines() if line not in own]
         folder.swap(file.name, "".join(f"{line}\n" for line in rest).encode(), mode=PRIVATE)
     taken: dict[str, Any] = {}
     for fields in map(_fields, own):
@@ -236,6 +237,22 @@ def _fields(line: str) -> _Line:
         return msgspec.json.decode(line, type=_Line)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return _Line()
+
+
+def _own(store: str) -> list[str]:
+    """The lines that allow something to one store."""
+    return [line for line in _lines() if _fields(line).store == store]
+
+
+@contextmanager
+def _alone(file: Path) -> Iterator[None]:
+    """No other process changes the list meanwhile: it would write what it had read before."""
+    lock = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _allowed() -> frozenset[str]:

@@ -8,18 +8,22 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 import pytest
 import timm
 
 import taftcache
+from taftcache import consent
 from taftcache.cache.format.manifest import FILE, Manifest
+from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.consent import Consent, followed, recorded_recipe, refusal
 from taftcache.errors import RecipeError, UntrustedStore
 from taftcache.model.predictor import TangentModel
+from taftcache.recipe import load_recipe
 from taftcache.view.atlas import Atlas
 from taftcache.view.pictures import Pictures
 from tests.stages.making import toml
@@ -108,6 +112,29 @@ def test_trust_is_taken_back_of_one_place(foreign, images, capsys):
     shutil.move(foreign.parent / "gone", foreign)
     assert not pictures(foreign)[0]
     assert "no leave" in run(capsys, "trust", foreign, "--remove")[1]
+
+
+@pytest.mark.parametrize("change", [consent.take_back, consent.remember])
+def test_two_that_change_the_list_at_once_lose_nothing(change, tmp_path, monkeypatch):
+    """What one took back between the other's look and its writing was allowed again."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    asked = load_recipe("quickstart", ['data.source="folder"', 'data.train="/images"'])
+    consent.remember("/a", asked)
+    consent.remember("/b", asked)
+    swap, others = Folder.swap, []
+
+    def slow(*arguments, **options):
+        if not others:
+            others.append(Thread(target=change, args=["/b"] if change is consent.take_back else ["/c", asked]))
+            others[0].start()
+            others[0].join(0.5)
+        return swap(*arguments, **options)
+
+    monkeypatch.setattr(Folder, "swap", slow)
+    consent.take_back("/a")
+    others[0].join()
+    stores = {json.loads(line)["store"] for line in (tmp_path / "taftcache" / "trusted").read_text().splitlines()}
+    assert stores == (set() if change is consent.take_back else {"/b", "/c"})
 
 
 def test_a_copy_may_what_its_source_may(photographed, foreign, tmp_path):
