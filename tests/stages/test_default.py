@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 
 import numpy as np
 import pytest
@@ -129,6 +130,33 @@ def test_a_probe_at_an_end_of_its_list_tries_further(default, monkeypatch):
         found, _ = probing.linear_probe(store, settings_of(store), store.held_out)
     assert tried == [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 100.0]
     assert found.C == 100.0
+
+
+def test_a_probe_holds_nothing_but_features_of_the_rows_that_it_takes(default, monkeypatch):
+    """It held a tail's whole state of all rows, of which it then left most out."""
+    found, held, taken = [], [], probing.head_features
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
+
+    class Watched(TangentOperator):
+        def blocks(self):
+            seen = []
+            for state, labels in super().blocks():
+                seen.append(weakref.ref(state.feature))
+                held.append(sum(one() is not None for one in seen))
+                yield state, labels
+
+    with FeatureStore(default[0]) as store:
+        base, shards = probing.untouched_base(store, settings_of(store)), store.shards
+        whole, labels = probing.head_features(base, shards)
+        monkeypatch.setattr(probing, "MOST_VALUES", whole.size // 3)
+        monkeypatch.setattr(probing, "TangentOperator", Watched)
+        monkeypatch.setattr(probing, "head_features", lambda *given: found.append(taken(*given)) or found[-1])
+        probe, _ = probing.linear_probe(store, settings_of(store), store.held_out)
+    features, theirs = found[0]
+    assert (features.tobytes(), theirs.tobytes()) == (whole[::3].tobytes(), labels[::3].tobytes())
+    assert probe.rows == len(features)
+    assert len(held) > 3
+    assert max(held) <= 2  # the one in hand, and the one that comes
 
 
 def test_intervals_cover_and_verdicts_follow_them():

@@ -91,9 +91,8 @@ def linear_probe(
     base, fits = untouched_base(store, settings), len(INVERSE_RIDGES) + MOST_FURTHER + 1
     with (progress or Silent()).task("linear probe", fits) as task, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few rows a class, and of MOST_STEPS steps: it is the probe all the same
-        features, labels = head_features(base, store.shards)
-        step = -(-features.size // MOST_VALUES)
-        features, labels = features[::step], labels[::step]
+        step = -(-sum(shard.rows for shard in store.shards) * base.config.width // MOST_VALUES)
+        features, labels = head_features(base, store.shards, step)
         choosing = _choosing(len(labels))
 
         def fitted(C: float, rows: NDArray[np.bool_]) -> Pipeline:
@@ -116,7 +115,14 @@ def _choosing(rows: int) -> NDArray[np.bool_]:
     return np.equal(np.arange(rows) % EVERY, 0)
 
 
-def head_features(base: Base, shards: Sequence[Shard]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """What the head of ``base`` sees of the rows of shards [n,d], and their labels [n]."""
-    blocks = list(TangentOperator(base, shards).blocks())
-    return torch.cat([b.feature for b, _ in blocks]).numpy(), torch.cat([y for _, y in blocks]).numpy()
+def head_features(
+    base: Base, shards: Sequence[Shard], every: int = 1
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """What the head of ``base`` sees of the rows of shards [n,d], or of one row in ``every``, and their labels [n]."""
+    features, labels, row = [], [], 0
+    for state, classes in TangentOperator(base, shards, trained=base.head_layout).blocks():
+        taken = slice(-row % every, None, every)
+        features.append(state.feature[taken].clone())  # and not a view, which would keep the others
+        labels.append(classes[taken].clone())
+        row += len(classes)
+    return torch.cat(features).numpy(), torch.cat(labels).numpy()
