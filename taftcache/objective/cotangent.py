@@ -115,6 +115,18 @@ class LossHessian(_AtPoint):
 
 
 @dataclass(kw_only=True)
+class ScatteredHessian(LossHessian):
+    """The same under random signs."""
+
+    seed: int
+
+    def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
+        """As those of ``Scattered``, they depend on the seed and on where the block begins."""
+        product = super().answer(logits, change, labels)
+        return product.mul_(random_signs(product, (self.seed << 40) + self.start))
+
+
+@dataclass(kw_only=True)
 class Scattered(_AtPoint):
     """The terms of the gradient under random signs, and of the Hessian's product that moves it.
 

@@ -9,7 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taftcache.objective.cotangent import Given, LossGradient, LossHessian, Scattered, moved, random_signs
+from taftcache.objective.cotangent import (
+    Given,
+    LossGradient,
+    LossHessian,
+    Scattered,
+    ScatteredHessian,
+    moved,
+    random_signs,
+)
 from taftcache.objective.loss import Loss
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights
@@ -95,6 +103,13 @@ class Problem:
     def hessian_and_scattered(self, delta: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """``hessian`` of Δw and ``scattered`` there, in one pass."""
         product, scattered = self.operator.sums(self._product(delta), self._scattered(delta, seed))
+        return product, scattered
+
+    def hessian_scattered(self, vector: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """``hessian``, and the same with the terms of its sum over the rows under random signs, in one pass."""
+        vector = vector.to(self.operator.device, self.operator.dtype)
+        signs = ScatteredHessian(seed=seed, point=self.point, **self._terms)
+        product, scattered = self.operator.sums(self._product(vector), RowSum(vector, signs))
         return product, scattered
 
     def _product(self, vector: Tensor, out: Tensor | None = None) -> RowSum:

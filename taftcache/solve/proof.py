@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from math import isfinite, sqrt
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,19 +25,6 @@ from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.solution import Certificate, Solution, Status
 
 EPSILON = 2.3e-16
-
-
-class Quadratic(Protocol):
-    """A problem with a constant Hessian H ⪰ λI."""
-
-    @property
-    def ridge(self) -> float:
-        """λ."""
-        ...
-
-    def hessian(self, vector: Tensor) -> Tensor:
-        """H v [P]."""
-        ...
 
 
 def prove(
@@ -207,23 +194,34 @@ def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor)
     Of a quadratic F one is the other way of computing it, ∇F(0) + H Δw, which rounds on its own; the other the size of
     the terms that cancel in it (``Problem.scattered``). Eight times the difference of the first, and 32 units in the
     last place of the second, are allowed for. Any other F has no second way: the first pass is for the logits at which
-    its terms are taken, and 64 units are allowed for.
+    its terms are taken, and more is allowed for (`_added_up`).
     """
     if not problem.loss.quadratic:
-        terms = gradient.norm() + problem.at(value)[2].scattered(value, seed=2).norm()
-        return float((64 * EPSILON * terms).item())
+        scattered = problem.at(value)[2].scattered(value, seed=2)
+        return 64 * EPSILON * gradient.norm().item() + _added_up(problem, scattered)
     product, scattered = problem.hessian_and_scattered(value, seed=2)
     terms = at_zero.norm() + product.norm() + scattered.norm()
     return float((8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item())
 
 
+def _added_up(problem: Problem, scattered: Tensor) -> float:
+    """What rounding may have put wrong in a sum over N rows, from what is left of it under random signs [P].
+
+    Of N terms that are added one after the other each may be rounded by half a unit in the last place of a sum of N,
+    and of equal rows all the same way: 2N units of the terms' root mean square, which is √N times what random signs
+    leave, and 64 for each term itself.
+    """
+    rows = problem.operator.rows
+    return EPSILON * (64 + 2 * rows) * sqrt(rows) * scattered.norm().item()
+
+
 def bracket(
-    problem: Quadratic, gradient: Tensor, inverse: Inverse | None, passes: int, error: float
+    problem: Problem, gradient: Tensor, inverse: Inverse | None, passes: int, error: float
 ) -> tuple[float, float]:
     """A lower and an upper bound on ‖Δw − Δw*‖_H from ∇F(Δw), closer with every pass.
 
     Args:
-        problem: in float64, λ > 0.
+        problem: in float64, of a quadratic F with λ > 0.
         gradient: ∇F(Δw) [P], recomputed in float64.
         inverse: about H⁻¹; without it plain conjugate gradients.
         passes: at most so many products with H; the last one goes to the proof.
@@ -238,10 +236,11 @@ def bracket(
         p += at.step * at.vector
         r -= at.step * at.product
     trivial = gradient.norm().item() / sqrt(ridge)
-    q = -gradient - problem.hessian(p)
+    product, scattered = problem.hessian_scattered(p, seed=3)
+    q = -gradient - product
     terms = torch.stack([-(gradient @ p), p @ q, (q @ q) / ridge])
     # q has the rounding of a product with p: it enters through p·q and, divided by λ, through ‖q‖².
-    loss = EPSILON * 8 * (gradient.norm() + q.norm()).item()
+    loss = EPSILON * 8 * (gradient.norm() + q.norm()).item() + _added_up(problem, scattered)
     slack = p.norm().item() * loss + (2 * q.norm().item() * loss + loss**2) / ridge
     allowance = slack + 8 * EPSILON * terms.abs().sum().item()
     bound = sqrt(max(0.0, terms.sum().item()) + allowance)

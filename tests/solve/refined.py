@@ -38,20 +38,26 @@ NODES, SHARES = np.polynomial.legendre.leggauss(5)
 
 @dataclass(frozen=True)
 class Drawn:
-    """A small problem: rows of features, a head to start from, a loss, λ and R."""
+    """A small problem: ``distinct`` rows of features, of each so many ``copies``, a head, a loss, λ and R."""
 
     base: Base
-    rows: ArrayRows
+    distinct: ArrayRows
+    copies: np.ndarray
     loss: Loss
     ridge: float
     radius: float | None
+
+    @property
+    def rows(self) -> ArrayRows:
+        """All of them, equal ones one after the other: what rounding does to a term it does to the next as well."""
+        return ArrayRows(np.repeat(self.distinct.tokens, self.copies, 0), np.repeat(self.distinct.labels, self.copies))
 
     @property
     def objective(self) -> Objective:
         return Objective(loss=self.loss, ridge=self.ridge, radius=self.radius, train="head")
 
 
-def draw(seed: int, kind: str, ball: bool) -> Drawn:
+def draw(seed: int, kind: str, ball: bool, most_copies: int = 1) -> Drawn:
     """Rank-deficient, badly scaled rows of every format, for a loss of this kind.
 
     Cross-entropy's are scaled less and have a larger λ: where its rows are told apart without doubt, 80 bits do not
@@ -74,14 +80,15 @@ def draw(seed: int, kind: str, ball: bool) -> Drawn:
         "head.bias": torch.from_numpy(g.normal(size=classes)).float(),
     }
     base = Base(config, head, TangentSpec(blocks=0, train="head"))
-    rows = ArrayRows(features[:, None].astype(FORMATS[seed % 3]), labels)
+    distinct = ArrayRows(features[:, None].astype(FORMATS[seed % 3]), labels)
+    copies = np.random.default_rng(seed).integers(1, most_copies, n, endpoint=True)
     if not ball:
-        return Drawn(base, rows, loss, float(10 ** g.uniform(-3 if smooth else -6, 2)), None)
+        return Drawn(base, distinct, copies, loss, float(10 ** g.uniform(-3 if smooth else -6, 2)), None)
     ridge = float(10 ** g.uniform(-2 if smooth else -4, 1))
-    free = Refined(Drawn(base, rows, loss, ridge, None)).free()
+    free = Refined(Drawn(base, distinct, copies, loss, ridge, None)).free()
     part = 10 ** g.uniform(-2, 0.3)  # of the norm without a ball: beyond one the ball does not bind
     radius = max(1 / MOST, part * float(np.sqrt(free @ free)))
-    return Drawn(base, rows, loss, 0.0 if part < 0.3 and seed % 2 == 0 else ridge, radius)
+    return Drawn(base, distinct, copies, loss, 0.0 if part < 0.3 and seed % 2 == 0 else ridge, radius)
 
 
 class Refined:
@@ -89,11 +96,12 @@ class Refined:
 
     def __init__(self, drawn: Drawn) -> None:
         self.drawn = drawn
-        x = np.asarray(drawn.rows.tokens, np.longdouble)[:, 0]
+        x = np.asarray(drawn.distinct.tokens, np.longdouble)[:, 0]
+        self.share = drawn.copies.astype(np.longdouble) / int(drawn.copies.sum())
         self.x = np.concatenate([x, np.ones_like(x[:, :1])], 1)
         start = [drawn.base.state[name].numpy() for name in ("head.weight", "head.bias")]
         self.start = np.concatenate([start[0], start[1][:, None]], 1).astype(np.longdouble)
-        self.y = np.eye(len(self.start))[np.asarray(drawn.rows.labels)].astype(np.longdouble)
+        self.y = np.eye(len(self.start))[np.asarray(drawn.distinct.labels)].astype(np.longdouble)
 
     def matrix(self, flat: Long) -> Long:
         """[K,d+1] of Δw [P] as the solvers order it."""
@@ -107,7 +115,7 @@ class Refined:
     def gradient(self, flat: Long, extra: float | np.longdouble = 0.0) -> Long:
         """∇F [P], with a ridge of ``extra`` more."""
         z = self.x @ (self.start + self.matrix(flat)).T
-        slope = self.flat(self._slope(z).T @ self.x / len(self.x))
+        slope = self.flat((self.share[:, None] * self._slope(z)).T @ self.x)
         return slope + (np.longdouble(self.drawn.ridge) + extra) * flat
 
     def _slope(self, z: Long) -> Long:
@@ -138,7 +146,7 @@ class Refined:
             D = np.einsum("nk,kl->nkl", p, np.eye(K)) - p[:, :, None] * p[:, None, :]
         else:
             D = np.einsum("nk,kl->nkl", self._curvature().astype(float), np.eye(K))
-        H = np.einsum("nkl,ni,nj->kilj", D, x, x) / len(x)
+        H = np.einsum("n,nkl,ni,nj->kilj", self.share.astype(float), D, x, x)
         size = x.shape[1]
         order = np.r_[
             [k * size + i for k in range(K) for i in range(size - 1)], [k * size + size - 1 for k in range(K)]
@@ -238,11 +246,11 @@ SOLVERS: dict[str, tuple[str, bool, Callable[[Drawn, float, int], Solution]]] = 
 """Name → the loss, whether there is a ball, and how a problem is solved to a tolerance within so many passes."""
 
 
-def breaches(solver: str, seed: int) -> list[str] | None:
+def breaches(solver: str, seed: int, tolerance: float | None = None, most_copies: int = 1) -> list[str] | None:
     """What a solver's certificate says of one problem that is not so; None where 80 bits do not find the optimum."""
     loss, ball, solve = SOLVERS[solver]
-    drawn = draw(seed, loss, ball)
-    tolerance = TOLERANCES[seed % len(TOLERANCES)]
+    drawn = draw(seed, loss, ball, most_copies)
+    tolerance = TOLERANCES[seed % len(TOLERANCES)] if tolerance is None else tolerance
     solution = solve(drawn, tolerance, (30, 400)[seed % 2])
     oracle, c = Refined(drawn), solution.certificate
     x = solution.value.numpy().astype(np.longdouble)

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 
-from taftcache.objective.cotangent import Cotangent, Given, LossGradient, LossHessian, Scattered
+from taftcache.objective.cotangent import Cotangent, Given, LossGradient, LossHessian, Scattered, ScatteredHessian
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
@@ -73,6 +73,7 @@ RESPONSES = {
     "bend": lambda terms, z: LossHessian(point=None, **terms),
     "bend at a point": lambda terms, z: LossHessian(point=z, **terms),
     "scattered": lambda terms, z: Scattered(seed=3, point=None, **terms),
+    "bend, scattered": lambda terms, z: ScatteredHessian(seed=3, point=None, **terms),
     "given": lambda terms, z: Given(values=z),
 }
 

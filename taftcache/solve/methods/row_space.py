@@ -297,8 +297,9 @@ class RowSpace:
             self._round(self._correction, near(goal, before))
 
         def rounds() -> Status:
-            # Two passes for the preconditioner, one product at least, and one to recompute F.
-            return refine(self, far, wanted, propose, max_passes=self.max_passes, least=4)
+            # One product at least, a look at where it leads, and one pass to recompute F; two for the preconditioner.
+            least = 4 if self.kernel is not None else 6
+            return refine(self, far, wanted, propose, max_passes=self.max_passes, least=least)
 
         status, kernel = rounds(), self.kernel
         if status is Status.stalled and kernel is not None:
