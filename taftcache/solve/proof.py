@@ -198,7 +198,7 @@ def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor)
     """
     if not problem.loss.quadratic:
         scattered = problem.at(value)[2].scattered(value, seed=2)
-        return 64 * EPSILON * gradient.norm().item() + _added_up(problem, scattered)
+        return float(64 * EPSILON * gradient.norm().item()) + _added_up(problem, scattered)
     product, scattered = problem.hessian_and_scattered(value, seed=2)
     terms = at_zero.norm() + product.norm() + scattered.norm()
     return float((8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item())
@@ -212,7 +212,7 @@ def _added_up(problem: Problem, scattered: Tensor) -> float:
     leave, and 64 for each term itself.
     """
     rows = problem.operator.rows
-    return EPSILON * (64 + 2 * rows) * sqrt(rows) * scattered.norm().item()
+    return float(EPSILON * (64 + 2 * rows) * sqrt(rows) * scattered.norm().item())
 
 
 def bracket(
