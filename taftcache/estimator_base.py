@@ -229,6 +229,9 @@ class TangentEstimator(Files, BaseEstimator):
             folds = EVERY if self.backbone is None and given.source.rows <= FEW else 1
             choice = choose_ridge(self.base_, sources, objective, arithmetic=how, hashes=given.hashes, folds=folds)
             self.ridge_, self.ridge_choice_ = choice.ridge, choice
+            if choice.end and self.scaling == "none" and self.backbone is None:
+                told = f"the best ridge is the {choice.end} that was tried, {choice.ridge:.0e}, and another may be better"
+                warn(f'{told}: it depends on the columns\' units; scaling="column" does without them', stacklevel=4)
         goal = Goal(tolerance=self.tolerance, max_passes=self.max_passes)
         objective = replace(objective, ridge=float(self.ridge_))
         self.solution_ = minimise(self.base_, sources, objective, goal=goal, arithmetic=how)

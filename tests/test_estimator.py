@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn import config_context
@@ -43,6 +45,7 @@ def test_a_weight_is_as_many_rows(kind):
     getattr(estimator_checks, WEIGHTS)(kind.__name__, kind(ridge=1e-2, tolerance=1e-12))
 
 
+@pytest.mark.filterwarnings("ignore:the best ridge is the largest")
 def test_the_default_ridge_is_chosen_from_the_rows():
     """In [0, 1] as in [0, 1000]: rows of another scale ask for another λ."""
     X, y = digits()
@@ -114,6 +117,17 @@ def test_a_solve_that_stopped_short_warns():
     X, y = load_iris(return_X_y=True)
     with pytest.warns(ConvergenceWarning, match=r"\(max_passes\): raise max_passes"):
         TangentClassifier(ridge=1e-6, max_passes=3).fit(X, y)
+
+
+def test_a_ridge_at_an_end_of_those_tried_warns_where_units_decide_it():
+    """Features of a millionth had the accuracy of a guess, and nothing was said."""
+    x, y = load_iris(return_X_y=True)
+    with pytest.warns(UserWarning, match="the best ridge is the largest that was tried"):
+        TangentClassifier(scaling="none").fit(1e-6 * x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TangentClassifier(scaling="none").fit(x, y)
+        TangentClassifier().fit(1e-6 * x, y)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
