@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -23,10 +21,8 @@ from taftcache.estimator_base import GivenRows, TangentEstimator, refused_is_unc
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
-from taftcache.stages.extract.listing import ImageList, cached_images
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
-from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import TangentSpec
 
 
@@ -115,15 +111,6 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
             self._solve(given, K, loss, weights)
         return self
 
-    def _check_arguments(self) -> None:
-        super()._check_arguments()
-        if self.store is not None and self._spec is None:
-            raise ArgumentError(
-                "a store keeps images, and X is none without a backbone",
-                got=f"store {str(self.store)!r}",
-                do="leave it out, or name a backbone",
-            )
-
     def _class_weights(self, y: np.ndarray, labels: np.ndarray, by_sample: Tensor | None) -> Tensor | None:
         """Weights [K] that leave the rows' mean weight at one."""
         given = self.class_weight
@@ -143,23 +130,8 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         scaled[: len(weights)] = torch.from_numpy(weights / (mean if mean > 0 else 1))
         return scaled
 
-    @contextmanager
-    def _given(self, X: Any, targets: np.ndarray) -> Iterator[GivenRows]:
-        """Rows in memory, or of images in a store."""
-        spec = self._spec
-        if spec is None:
-            with super()._given(X, targets) as given:
-                yield given
-            return
-        listed = ImageList(X, targets.tolist(), [str(name) for name in self.classes_])
-        with ExitStack() as stack:
-            path = Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store"))
-            cached = cached_images(path, listed, spec, self._expansion, self.device, lasting=bool(self.store))
-            frozen = cached.frozen
-            self._cut_of = self._cut_from, frozen.cut
-            order = np.argsort(cached.places)
-            rows = RowSubset([cached.shard], cached.places[order], targets[order])
-            yield GivenRows(rows, frozen.tail_state(), frozen.config, frozen.cut.module(), order)
+    def _labelled(self, targets: np.ndarray) -> tuple[list[int], list[str]]:
+        return targets.tolist(), [str(name) for name in self.classes_]
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Logits [n,K], or the difference of the two [n] where there are two classes."""
@@ -196,6 +168,7 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
         max_passes: int = 1000,
         memory: int = 2 << 30,
         device: str = "cpu",
+        store: str | Path | None = None,
     ) -> None:
         self.backbone = backbone
         self.tangent = tangent
@@ -206,6 +179,7 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
         self.max_passes = max_passes
         self.memory = memory
         self.device = device
+        self.store = store
 
     @refused_is_unchanged
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentRegressor:
@@ -219,9 +193,12 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
         self._mean = np.average(values, axis=0, weights=None if by_sample is None else by_sample.numpy())
         with self._given(X, values) as given:
             outputs = 1 if self._flat else values.shape[1]
-            weights = None if by_sample is None else RowWeights(by_sample=by_sample)
+            weights = None if by_sample is None else RowWeights(by_sample=by_sample[given.order])
             self._solve(given, outputs, SquaredError(), weights)
         return self
+
+    def _labelled(self, targets: np.ndarray) -> tuple[list[int], list[str]]:
+        return [0] * len(targets), ["an image", "none"]  # a store has classes, and values are not kept in it
 
     def _base(self, given: GivenRows, outputs: int) -> Base:
         """With the values' mean in the head's bias: what they are measured from is nothing that a ridge resists."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from warnings import warn
 
@@ -34,12 +35,12 @@ from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import EVERY, choose_ridge, row_hashes
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
-from taftcache.stages.extract.listing import pictures_of
+from taftcache.stages.extract.listing import ImageList, cached_images, pictures_of
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.rows import ArrayRows, RowSource
+from taftcache.tangent.rows import ArrayRows, RowSource, RowSubset
 from taftcache.tangent.selection import row_shape
 from taftcache.tangent.spec import TangentSpec
 
@@ -91,6 +92,7 @@ class TangentEstimator(Files, BaseEstimator):
     max_passes: int
     memory: int
     device: str
+    store: str | Path | None
 
     @property
     def _spec(self) -> BackboneSpec | None:
@@ -114,13 +116,10 @@ class TangentEstimator(Files, BaseEstimator):
         return X, y
 
     def _rows(self, X: Any) -> np.ndarray:
-        """Rows [n,t,d] as a tail takes them: validated features, cached rows, or images through the backbone."""
+        """Rows [n,t,d] as a tail takes them: validated features, or cached rows."""
         if self.backbone is None:
             features: np.ndarray = X if self.scaler_ is None else self.scaler_.transform(X)
             return features[:, None, :]
-        if self._spec is not None:
-            images = pictures_of(X)
-            return self._extracted(images, range(len(images)))
         rows: np.ndarray = check_array(X, allow_nd=True, ensure_2d=False, dtype=[np.float16, np.float32, np.float64])
         if rows.ndim != 3:
             raise DataError(f"cached rows must be [n,t,d], not of {rows.ndim} dimensions", got=list(rows.shape))
@@ -164,18 +163,30 @@ class TangentEstimator(Files, BaseEstimator):
 
     @contextmanager
     def _given(self, X: Any, targets: np.ndarray) -> Iterator[GivenRows]:
-        """The rows of X in memory, and the tail that they enter; of features, none."""
+        """The rows of X, of images in a store, and the tail that they enter; of features, none."""
+        if (spec := self._spec) is not None:
+            with ExitStack() as stack:
+                path = Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store"))
+                listed = ImageList(X, *self._labelled(targets))
+                cached = cached_images(path, listed, spec, self._expansion, self.device, lasting=bool(self.store))
+                frozen = cached.frozen
+                self._cut_of = self._cut_from, frozen.cut
+                order = np.argsort(cached.places)
+                subset = RowSubset([cached.shard], cached.places[order], targets[order])
+                yield GivenRows(subset, frozen.tail_state(), frozen.config, frozen.cut.module(), order)
+            return
         rows = ArrayRows(self._rows(X), targets)
         if self.backbone is None:
             # A scaled column's last bits follow from the order of all rows, and would draw others to validate λ.
             hashes = row_hashes(np.column_stack([X, targets])) if self.ridge == "auto" else None
             yield GivenRows(rows, {}, TailConfig.of_vectors(rows.tokens.shape[2], 1), hashes=hashes)
-        elif self._spec is not None:
-            cut = self._cut()
-            yield GivenRows(rows, cut.tail_state(), cut.tail_config(), cut.module())
         else:
             assert isinstance(self.backbone, tuple)
             yield GivenRows(rows, *self.backbone)
+
+    def _labelled(self, targets: np.ndarray) -> tuple[list[int], list[str]]:
+        """What a store keeps of the targets: a class of each row, and the classes' names."""
+        raise NotImplementedError
 
     def _measure(self, X: np.ndarray, weights: Tensor | None) -> None:
         """Of features, each column's mean and deviation over the rows of ``fit``, which nothing outlives."""
@@ -219,6 +230,13 @@ class TangentEstimator(Files, BaseEstimator):
                 do="leave it out, or name a backbone",
             )
 
+        if self.store is not None and self._spec is None:
+            raise ArgumentError(
+                "a store keeps images, and X is none without a backbone",
+                got=f"store {str(self.store)!r}",
+                do="leave it out, or name a backbone",
+            )
+
     def _solve(self, given: GivenRows, outputs: int, loss: Loss, weights: RowWeights | None) -> None:
         self.base_ = self._base(given, outputs)
         train, sources = self.base_.spec.train, [given.source]
@@ -230,8 +248,8 @@ class TangentEstimator(Files, BaseEstimator):
             choice = choose_ridge(self.base_, sources, objective, arithmetic=how, hashes=given.hashes, folds=folds)
             self.ridge_, self.ridge_choice_ = choice.ridge, choice
             if choice.end and self.scaling == "none" and self.backbone is None:
-                told = f"the best ridge is the {choice.end} that was tried, {choice.ridge:.0e}, and another may be better"
-                warn(f'{told}: it depends on the columns\' units; scaling="column" does without them', stacklevel=4)
+                tried = f"the best ridge is the {choice.end} that was tried, {choice.ridge:.0e}"
+                warn(f'{tried}; it hangs on the columns\' units: scaling="column" does without', stacklevel=4)
         goal = Goal(tolerance=self.tolerance, max_passes=self.max_passes)
         objective = replace(objective, ridge=float(self.ridge_))
         self.solution_ = minimise(self.base_, sources, objective, goal=goal, arithmetic=how)

@@ -101,6 +101,20 @@ def test_files_through_a_named_backbone_and_a_store_of_their_own(tmp_path, monke
         clone(mine).set_params(store=None).fit(files, targets)
 
 
+def test_values_of_images_come_from_a_store_as_classes_do(tmp_path, monkeypatch):
+    """A regressor held the rows of all images in memory, and ran the layers over them again in every fit."""
+    images, values = pictures(30)[0], np.linspace(-1, 1, 60).reshape(30, 2)
+    weights = np.arange(1.0, 31.0)
+    mine = TangentRegressor("bundled", tangent=TangentSpec(train="bitfit"), ridge=1e-3, store=tmp_path / "store")
+    first = mine.fit(images, values, weights).coef_
+    assert np.array_equal(clone(mine).set_params(store=None).fit(images, values, weights).coef_, first)
+    rows, cut = mine._extracted(images, range(30)).astype(np.float16), mine._cut()
+    given = clone(mine).set_params(store=None, backbone=(cut.tail_state(), cut.tail_config()))
+    assert np.allclose(given.fit(rows, values, weights).predict(rows), mine.predict(images), atol=1e-2)
+    monkeypatch.setattr(Cut, "prefix", lambda *_: pytest.fail("an image ran again"))
+    assert clone(mine).fit(images[:20], values[:20, 0]).solution_.converged
+
+
 def test_a_store_of_some_images_takes_the_others_in(tmp_path, monkeypatch):
     """As in a cross-validation: each fold is fitted to its own images alone, and none runs twice."""
     arrays, targets = pictures(60)
