@@ -127,6 +127,7 @@ def show_estimate(report: EstimateReport) -> None:
         ),
         soft_wrap=True,
     )
+    print_notes(report.notes)
 
 
 def show_extract(report: ExtractReport) -> None:

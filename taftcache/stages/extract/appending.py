@@ -11,7 +11,6 @@ from pathlib import Path
 
 from taftcache.backbone.forward.extract import RowCounts
 from taftcache.backbone.sources.base import Source
-from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError, UnreadableImage
@@ -20,7 +19,7 @@ from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import ImageRows
 from taftcache.stages.extract.filling import OldRows, RowOrigin, fill
-from taftcache.stages.extract.forgotten import StayOut, check_filled, closed_notes, forgotten_items
+from taftcache.stages.extract.forgotten import StayOut, closed_notes, forgotten_items, open_images
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, elsewhere
 from taftcache.stages.extract.plan import PlannedShard, split
@@ -86,8 +85,7 @@ def append(
                 do=f"taftcache append {store.path} FILE" if "scaling" in imported else "import all into a new store",
             )
         check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
-        source, test = open_source(recipe.data)
-        check_filled(store.path, source, test)
+        source, test, notes = open_images(recipe.data, store.path)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
         out = forgotten_items(store.is_forgotten, source, test)
 
@@ -98,7 +96,7 @@ def append(
             return ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines, verb="append")
 
         new = NewSamples(store, recipe, given, out, new_shard, _mended(store, source, test))
-        return new.report(begin, None) if dry_run else new.report(begin, new.grow(origin, progress))
+        return new.report(begin, None if dry_run else new.grow(origin, progress), notes)
 
 
 def _mended(store: FeatureStore, *sources: Source | None) -> frozenset[str]:
@@ -166,7 +164,7 @@ class NewSamples:
         rows = origin()
         return [self._grow(shard, rows, progress) for shard in self.shards]
 
-    def report(self, begin: float, counts: Sequence[RowCounts] | None) -> AppendReport:
+    def report(self, begin: float, counts: Sequence[RowCounts] | None, notes: Sequence[str] = ()) -> AppendReport:
         """What was done since ``begin``, a time of the performance counter; None of ``counts`` where nothing was."""
         if counts is None:
             added = {shard.name: len(shard.ids) for shard in self.shards}
@@ -186,7 +184,7 @@ class NewSamples:
             seconds=time.perf_counter() - begin,
             dry_run=counts is None,
             closed=dict(sorted(Counter(self._closed).items())),
-            notes=[*closed_notes(self._closed), *([] if counts is None else self._unmade())],
+            notes=[*notes, *closed_notes(self._closed), *([] if counts is None else self._unmade())],
         )
 
     def _unmade(self) -> list[str]:

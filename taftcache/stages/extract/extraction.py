@@ -26,7 +26,7 @@ from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import fill_missing
-from taftcache.stages.extract.forgotten import check_filled, closed_notes, forgotten_items
+from taftcache.stages.extract.forgotten import closed_notes, forgotten_items, open_images
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, run_frozen
 from taftcache.stages.extract.identity import check_request, check_tail
 from taftcache.stages.extract.moving import follow, is_moved, may_move
@@ -84,13 +84,13 @@ def extract(
             with FeatureStore(path, mode="a") as store:
                 moved = follow(store, recipe, progress)
                 return _report(store, seconds=time.perf_counter() - begin, notes=[moved, *_news(store, recipe)])
-    source, test = open_source(recipe.data)
-    check_filled(path, source, test)
+    source, test, aside = open_images(recipe.data, path)
     shards = plan_images(recipe, source, test)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
         forgotten = TombstoneFile(path).holds if there is None else there.is_forgotten
         shards, classes, notes = _without_forgotten(forgotten, shards, source, test)
+        notes = [*aside, *notes]
         if check is not None:
             check(recipe, classes, shards, there)
         model = load_frozen(recipe, classes)
