@@ -193,6 +193,9 @@ def append(
         typer.Option("--new-shard", help="into one further shard; the others and their components stay as they are"),
     ] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="say what would be added, and add nothing")] = False,
+    relabel: Annotated[
+        bool, typer.Option("--relabel", help="give rows that are there the labels that the data has for them now")
+    ] = False,
     vectors: VectorsName = None,
     labels: LabelsName = None,
     ids: IdsName = None,
@@ -219,14 +222,16 @@ def append(
 
         columns = Columns(tokens=vectors, labels=labels, ids=ids)
         with bars(as_json) as progress:
-            report = append_file(file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry)
+            report = append_file(
+                file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel
+            )
         print_report(report, as_json, show_append)
         return
     if vectors or labels or ids:
         raise RecipeError("no file of vectors is given", got="--vectors, --labels or --ids", do="append STORE FILE")
     recipe, _ = read_either(target, set_, device, opens=("images", "weights"))
     with bars(as_json) as progress:
-        report = taftcache.append(recipe, progress, new_shard=new_shard, dry_run=dry)
+        report = taftcache.append(recipe, progress, new_shard=new_shard, dry_run=dry, relabel=relabel)
     print_report(report, as_json, show_append)
 
 

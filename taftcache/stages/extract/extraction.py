@@ -28,7 +28,7 @@ from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import closed_notes, forgotten_items, open_images
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, run_frozen
-from taftcache.stages.extract.identity import check_request, check_tail
+from taftcache.stages.extract.identity import check_request, check_tail, classes_of, other_classes, other_classes_note
 from taftcache.stages.extract.moving import follow, is_moved, may_move
 from taftcache.stages.extract.plan import PlannedShard, plan_images
 from taftcache.stages.extract.room import bytes_of, check_room
@@ -223,6 +223,7 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
             f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); taftcache append takes "
             "them in"
         )
+    notes += other_classes_note(other_classes(store, classes_of(source, test)))
     if gone := sorted(rows - there):
         notes.append(
             f"not in the source now: {counted(len(gone), 'row')} of the store (first: {gone[0]}); forget them by id to "
