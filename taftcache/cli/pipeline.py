@@ -157,6 +157,10 @@ def extract(
         bool,
         typer.Option("--dry-run", help="try a few images and say how long all of them would take, and how much disk"),
     ] = False,
+    forgotten_of: Annotated[
+        Path | None,
+        typer.Option("--forgotten-of", metavar="STORE", help="leave out of a new store what this one has forgotten"),
+    ] = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
     as_json: Json = False,
@@ -177,7 +181,7 @@ def extract(
         print_report(costs, as_json, show_estimate)
         return
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
-        report = taftcache.extract(made, progress, cluster)
+        report = taftcache.extract(made, progress, cluster, forgotten_of=forgotten_of)
     print_report(report, as_json, show_extract)
 
 

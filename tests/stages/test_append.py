@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import taftcache
+from taftcache.cache.format.ledger import ADOPT
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, UnreadableImage
 from taftcache.names import counted
@@ -338,6 +339,40 @@ def test_no_two_classes_are_left_of_empty_folders(tmp_path, images):
     with pytest.raises(DataError, match="that are read") as caught:
         taftcache.extract(asked(tmp_path / "new", folder))
     assert "0/a.heic" in caught.value.got
+
+
+def test_a_store_of_more_classes_leaves_out_what_the_old_one_forgot(tmp_path, images):
+    folder = shutil.copytree(images, tmp_path / "images")
+    old, new = asked(tmp_path / "old", folder), asked(tmp_path / "new", folder)
+    taftcache.extract(old)
+    with FeatureStore(tmp_path / "old", mode="a") as store:
+        gone = store.sample_ids()[::9]
+        taftcache.forget(store, gone, classes=["2"])
+    shutil.copytree(folder / "1", folder / "9")
+    assert taftcache.extract(old).notes == ["not among the store's classes, which only a new store takes: 9"]
+    with pytest.raises(DataError) as caught:
+        taftcache.append(old)
+    assert f"--forgotten-of {tmp_path / 'old'}: otherwise it takes in again" in caught.value.do
+    for _ in range(2):  # as when the first one was killed
+        report = taftcache.extract(new, forgotten_of=tmp_path / "old")
+    assert not report.images
+    for name in gone:
+        (folder / name).unlink()
+    shutil.rmtree(folder / "2")
+    taftcache.extract(asked(tmp_path / "fresh", folder))
+    assert tree(tmp_path / "new", but=MEMORY) == tree(tmp_path / "fresh", but=MEMORY)
+    with FeatureStore(tmp_path / "new") as store:
+        assert store.classes == ["0", "1", "9"]
+        assert [entry["event"] for entry in store.ledger()] == [ADOPT]
+        assert all(map(store.is_forgotten, gone))
+    assert taftcache.audit(tmp_path / "new").findings == []
+    with pytest.raises(StoreError, match="a store is there already"):
+        taftcache.extract(asked(tmp_path / "fresh", folder), forgotten_of=tmp_path / "old")
+    with FeatureStore(tmp_path / "fresh", mode="a") as store:
+        taftcache.forget(store, [store.sample_ids()[0]])
+    shutil.rmtree(tmp_path / "fresh")
+    with pytest.raises(StoreError, match="other requests are remembered there"):
+        taftcache.extract(asked(tmp_path / "fresh", folder), forgotten_of=tmp_path / "old")
 
 
 def columns(shard):
