@@ -380,9 +380,12 @@ def evaluate(
 @commands.command()
 def predict(
     store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or an exported model's")],
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files, and folders of them")],
     model: Model = None,
     top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="classes to show for each image")] = 3,
+    skip: Annotated[
+        bool, typer.Option("--skip-unreadable", help="classify the others where an image cannot be read")
+    ] = False,
     device: Device = None,
     weights: Weights = None,
     allow_hub: AllowHub = False,
@@ -395,7 +398,8 @@ def predict(
     Example: taftcache predict stores/quickstart digit.png
     """
     allowed = consent_to(weights=weights, hub=allow_hub)
-    report = taftcache.predict(store, images, model, top, device or "auto", allowed)
+    unreadable: Literal["stop", "skip"] = "skip" if skip else "stop"
+    report = taftcache.predict(store, images, model, top, device or "auto", allowed, unreadable=unreadable)
     print_report(report, as_json, show_predict)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, counted, first_few, is_component
-from taftcache.terminal.console import OUT, print_notes, print_table, stacked
+from taftcache.terminal.console import OUT, note, print_notes, print_table, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, decides, readable_size, readable_time
 
@@ -238,6 +238,8 @@ def show_predict(report: PredictReport) -> None:
         alike = p.alike and f"; right in {p.alike.right} of {p.alike.rows} held-out rows of such a margin"
         OUT.print(f"{p.image}: {p.labels[0]}{by}{over}{alike or ''}", soft_wrap=True)
     print_notes(report.notes)
+    for reason in report.unreadable.values():
+        note(f"left out: {reason}")
 
 
 def _accuracies(report: EvaluateReport) -> list[str]:

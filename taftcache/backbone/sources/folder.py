@@ -88,6 +88,14 @@ def left_aside(source: Source) -> list[str]:
     return source.aside if isinstance(source, FolderSource) else []
 
 
+def images_below(folder: Path) -> tuple[list[Path], int]:
+    """The images below a folder, at any depth and in the order of their paths, and how many more are of a type that is
+    not read."""
+    paths = sorted(_images(folder, "", []))
+    found = [folder / path.removeprefix("/") for path in paths if suffix(path) in SUFFIXES]
+    return found, len(paths) - len(found)
+
+
 def suffix(name: str) -> str:
     """``.jpg`` of ``a/b.JPG``."""
     return os.path.splitext(name)[1].lower()
