@@ -55,10 +55,11 @@ def recipe_file(name: str | Path) -> Path:
             got=str(name),
             do=f"name a .toml file; taftcache init {shlex.quote(str(path))} makes one of a folder of images",
         )
+    near = did_you_mean(path)
     raise RecipeError(
         f"no recipe at {path}, and no bundled one has this name",
         got=str(name),
-        do=f"{did_you_mean(path)}give a path, or one of {', '.join(known)}",
+        do=f"{near}otherwise give a path" if near else f"give a path, or one of {', '.join(known)}",
     )
 
 

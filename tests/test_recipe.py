@@ -271,7 +271,8 @@ def test_a_recipe_that_comes_along_is_found_by_name(tmp_path, monkeypatch):
     [
         ("quikstart", "no recipe at quikstart", "did you mean quickstart?"),
         ("digits-bundeld.toml", "no recipe at digits-bundeld.toml", "did you mean teachers/digits-bundled?"),
-        ("elsewhere/quickstart.toml", "no recipe at elsewhere/quickstart.toml", "table1"),
+        ("elsewhere/quickstart.toml", "no recipe at elsewhere/quickstart.toml", "did you mean quickstart?"),
+        ("zzzzzz", "no recipe at zzzzzz", "table1"),
         ("pictues.toml", "no recipe at pictues.toml", "did you mean pictures.toml?"),
         (".", "is a folder", "taftcache init ."),
     ],
@@ -282,6 +283,7 @@ def test_a_name_that_nothing_has(tmp_path, monkeypatch, name, fault, near):
     with pytest.raises(RecipeError, match=fault) as caught:
         load_recipe(name)
     assert near in caught.value.do
+    assert ("table1" in caught.value.do) == (near == "table1")
 
 
 @pytest.mark.parametrize(

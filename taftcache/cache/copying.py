@@ -135,6 +135,35 @@ def _remember(root: Home, there: TombstoneFile, source: FeatureStore, before: Ma
         there.destroy_key(before.tombstone_key)
 
 
+def carry_tombstones(source: FeatureStore, target: str | os.PathLike[str]) -> None:
+    """Let the place ``target``, where a store is to be made, remember what ``source`` has forgotten and released.
+
+    Raises:
+        StoreError: a store is there that does not know all of it; the place remembers another store's requests, under
+            another key; or it is in a bucket, beside which nothing is remembered.
+    """
+    named, there, beside = source.manifest, TombstoneFile(target), source.tombstone_file
+    key = ledger.read_key(source.root, named) if named.tombstone_key else beside.key
+    fault = f"what {source.path} has forgotten cannot be carried to {target}"
+    if there.file is None:
+        raise StoreError(
+            f"{fault}: beside a bucket nothing is remembered", do="make the store in a folder, and copy it"
+        )
+    if key and there.key not in (b"", key):
+        raise StoreError(
+            f"{fault}: other requests are remembered there", got=str(there.file), do="name another place for the store"
+        )
+    if FeatureStore.exists(target):
+        if not there.covers(key, [*named.tombstones, *beside.under(key)]):
+            raise StoreError(f"{fault}: a store is there already", do="name another place, or forget the samples there")
+        return
+    there.merge(beside)
+    if key:
+        there.add(key, named.tombstones)
+    there.add_charges(ledger.charges(source.root, named.ledger))
+    there.save()
+
+
 def _goes_on(source: FeatureStore, before: Manifest) -> bool:
     """Whether the ledger of ``source`` has all entries that the manifest ``before`` names, and more: then what it no
     longer knows was destroyed on purpose."""

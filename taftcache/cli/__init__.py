@@ -118,6 +118,9 @@ class _Commands(TyperGroup):
         asked = re.fullmatch("no such command '(.*)'", fault)
         if asked and (near := difflib.get_close_matches(asked[1], self.list_commands(error.ctx), n=1)):
             do = f"did you mean {near[0]}? {do}"
+        option = getattr(error, "option_name", None)
+        if error.ctx and error.ctx.parent and any(option in own.opts for own in self.params):
+            do = f"it stands before the command: taftcache {option} … {error.ctx.info_name}"
         complain(f"taftcache: {fault}", f"  try: {do}")
         if error.ctx:
             complain(*error.ctx.get_usage().splitlines())

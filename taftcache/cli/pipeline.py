@@ -157,6 +157,10 @@ def extract(
         bool,
         typer.Option("--dry-run", help="try a few images and say how long all of them would take, and how much disk"),
     ] = False,
+    forgotten_of: Annotated[
+        Path | None,
+        typer.Option("--forgotten-of", metavar="STORE", help="leave out of a new store what this one has forgotten"),
+    ] = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
     as_json: Json = False,
@@ -177,7 +181,7 @@ def extract(
         print_report(costs, as_json, show_estimate)
         return
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
-        report = taftcache.extract(made, progress, cluster)
+        report = taftcache.extract(made, progress, cluster, forgotten_of=forgotten_of)
     print_report(report, as_json, show_extract)
 
 
@@ -193,6 +197,9 @@ def append(
         typer.Option("--new-shard", help="into one further shard; the others and their components stay as they are"),
     ] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="say what would be added, and add nothing")] = False,
+    relabel: Annotated[
+        bool, typer.Option("--relabel", help="give rows that are there the labels that the data has for them now")
+    ] = False,
     vectors: VectorsName = None,
     labels: LabelsName = None,
     ids: IdsName = None,
@@ -219,14 +226,16 @@ def append(
 
         columns = Columns(tokens=vectors, labels=labels, ids=ids)
         with bars(as_json) as progress:
-            report = append_file(file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry)
+            report = append_file(
+                file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel
+            )
         print_report(report, as_json, show_append)
         return
     if vectors or labels or ids:
         raise RecipeError("no file of vectors is given", got="--vectors, --labels or --ids", do="append STORE FILE")
     recipe, _ = read_either(target, set_, device, opens=("images", "weights"))
     with bars(as_json) as progress:
-        report = taftcache.append(recipe, progress, new_shard=new_shard, dry_run=dry)
+        report = taftcache.append(recipe, progress, new_shard=new_shard, dry_run=dry, relabel=relabel)
     print_report(report, as_json, show_append)
 
 
@@ -371,9 +380,12 @@ def evaluate(
 @commands.command()
 def predict(
     store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or an exported model's")],
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files, and folders of them")],
     model: Model = None,
     top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="classes to show for each image")] = 3,
+    skip: Annotated[
+        bool, typer.Option("--skip-unreadable", help="classify the others where an image cannot be read")
+    ] = False,
     device: Device = None,
     weights: Weights = None,
     allow_hub: AllowHub = False,
@@ -386,7 +398,8 @@ def predict(
     Example: taftcache predict stores/quickstart digit.png
     """
     allowed = consent_to(weights=weights, hub=allow_hub)
-    report = taftcache.predict(store, images, model, top, device or "auto", allowed)
+    unreadable: Literal["stop", "skip"] = "skip" if skip else "stop"
+    report = taftcache.predict(store, images, model, top, device or "auto", allowed, unreadable=unreadable)
     print_report(report, as_json, show_predict)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         f"- Backbone: `{model.cut.backbone.name}`; the tail begins at `{config.start}`, last block {reset}.",
         f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
         f"- Classes ({len(model.classes)}): {classes}",
+        *_preprocessed(model.transform.description()),
         f"- {_made(said, origin.private_parts)}",
         *_scored(origin.score),
         *([f"- From a store with root digest `{origin.root_digest[:16]}`."] if origin.root_digest else []),
@@ -169,6 +171,49 @@ def _scored(score: Score | None) -> Sequence[str]:
     return [
         f"- Top-1 accuracy on {counted(score.rows, 'held-out row')}: {score.accuracy:.1%}"
         f" ({low:.1%} to {high:.1%}, Wilson's interval at {score.level:.0%})."
+    ]
+
+
+def _preprocessed(said: Mapping[str, Any]) -> list[str]:
+    """What becomes of an image before the model sees it."""
+    (_, height, width), mode = said["input_size"], said["crop_mode"]
+    scaled = [math.floor(side / said["crop_pct"]) for side in (height, width)]
+    how = {
+        "squash": f"resized to {scaled[0]} x {scaled[1]} pixels, whatever its shape; of that the middle",
+        "border": f"resized to fit into {scaled[0]} x {scaled[1]} pixels, padded with the mean; of that the middle",
+    }.get(
+        mode, f"resized to {' x '.join(map(str, dict.fromkeys(scaled)))} pixels on its short side; of that the middle"
+    )
+    return [
+        f"- Preprocessing of an RGB image: {how} {height} x {width} ({said['interpolation']}); divided by 255;",
+        f"  less the mean {said['mean']}, divided by the deviation {said['std']} of its channels.",
+    ]
+
+
+def onnx_snippet(file: str, said: Mapping[str, Any]) -> list[str]:
+    """How to run the ONNX file with onnxruntime alone; nothing for the rarer ways to cut an image."""
+    (_, height, width), mode = said["input_size"], said["crop_mode"]
+    if mode != "center" or height != width:
+        return []
+    return [
+        "```python",
+        "import json",
+        "",
+        "import numpy as np",
+        "import onnxruntime",
+        "from PIL import Image",
+        "",
+        f'session = onnxruntime.InferenceSession("{file}")',
+        'image = Image.open("image.jpg").convert("RGB")',
+        f"sides = [{math.floor(width / said['crop_pct'])} * side // min(image.size) for side in image.size]",
+        f"left, top = (round((side - {width}) / 2) for side in sides)",
+        f"image = image.resize(sides, Image.Resampling.{said['interpolation'].upper()})",
+        f"pixels = np.array(image.crop((left, top, left + {width}, top + {height})), np.float32) / 255",
+        f"pixels = (pixels - np.float32({said['mean']})) / np.float32({said['std']})",
+        'logits = session.run(None, {"images": pixels.transpose(2, 0, 1)[None]})[0]',
+        'classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])',
+        "print(classes[logits.argmax()])",
+        "```",
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,15 @@ from taftcache.backbone.sources.pictures import called, decoded, listed
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
-from taftcache.errors import BackboneError, CompositionError, IdentityError, RecipeError, check_counts, first_line
+from taftcache.errors import (
+    BackboneError,
+    CompositionError,
+    IdentityError,
+    RecipeError,
+    UnreadableImage,
+    check_counts,
+    first_line,
+)
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.names import counted, model_of, scaling_of
 from taftcache.tangent.base import Base
@@ -146,10 +154,19 @@ class TangentModel(nn.Module):
         """What the tail takes in, float32 [n,t,d], of images; see ``predict``."""
         pictures = listed(images)
         with full_float32(device := self.cut.device):
-            return self.cut.prefix(self._stacked(pictures, range(len(pictures))).to(device)).float().cpu().numpy()
+            inputs = torch.stack([self.transform(decoded(pictures, index)) for index in range(len(pictures))])
+            return self.cut.prefix(inputs.to(device)).float().cpu().numpy()
 
-    def predict(self, images: Iterable[Picture], top: int = 3, batch: int = 32) -> list[Prediction]:
+    def predict(
+        self,
+        images: Iterable[Picture],
+        top: int = 3,
+        batch: int = 32,
+        on_unreadable: Callable[[str, UnreadableImage], None] | None = None,
+    ) -> list[Prediction]:
         """The ``top`` classes of each image: image files, PIL images, or arrays of uint8 [h,w,3].
+
+        ``on_unreadable`` is told of each that cannot be read, by its name, and there is no prediction of it.
 
         Raises:
             UnreadableImage: a file that is missing, or what does not decode. DataError: one name in place of a list.
@@ -158,15 +175,19 @@ class TangentModel(nn.Module):
         check_counts(top=top, batch=batch)
         pictures, out = listed(images), []
         for k in range(0, len(pictures), batch):
-            within = range(len(pictures))[k : k + batch]
-            logits = self(self._stacked(pictures, within)).cpu().numpy()
-            names = (called(pictures[index], index) for index in within)
+            names, inputs = list[str](), list[Tensor]()
+            for index in range(len(pictures))[k : k + batch]:
+                name = called(pictures[index], index)
+                try:
+                    inputs.append(self.transform(decoded(pictures, index)))
+                    names.append(name)
+                except UnreadableImage as error:
+                    if on_unreadable is None:
+                        raise
+                    on_unreadable(name, error)
+            logits = self(torch.stack(inputs)).cpu().numpy() if inputs else ()
             out += [Prediction.of(i, row, self.classes, top) for i, row in zip(names, logits, strict=True)]
         return out
-
-    def _stacked(self, pictures: Sequence[Picture], within: range) -> Tensor:
-        """The model's input for the pictures at these indexes."""
-        return torch.stack([self.transform(decoded(pictures, index)) for index in within])
 
     def merged(self) -> nn.Module:
         """The same function as an ordinary timm model, where that exists: when the head alone has moved.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from taftcache.errors import BackboneError, RecipeError, first_line
+from taftcache.model.card import onnx_snippet
 from taftcache.model.predictor import TangentModel
 
 PROGRAM = "program.pt2"
@@ -49,12 +51,16 @@ def write_program(
                 got=f"{type(error).__name__}: {first_line(error)}",
                 do="save the model without ONNX",
             ) from error
+        image = model.transform.description()
+        known = {"classes": json.dumps(model.classes), "preprocessing": json.dumps(image)}
+        written.model.metadata_props.update(known)
         written.save(str(folder / ONNX), external_data=False)
         apart, by = _checked(model, folder / ONNX)
         said[ONNX] = (
             f"is the whole model in ONNX: `images` are {takes}, `logits` come\nout. Run by {by} on random images its"
-            f" logits were within {apart:.0e} of the largest."
+            f" logits were within {apart:.0e} of the largest. Its metadata have `classes` and `preprocessing` as JSON."
         )
+        said[ONNX] = "\n".join([said[ONNX], "", *onnx_snippet(ONNX, image)]).rstrip()
     return said
 
 

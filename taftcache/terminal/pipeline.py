@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, counted, first_few, is_component
-from taftcache.terminal.console import OUT, print_notes, print_table, stacked
+from taftcache.terminal.console import OUT, note, print_notes, print_table, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, decides, readable_size, readable_time
 
@@ -127,6 +127,7 @@ def show_estimate(report: EstimateReport) -> None:
         ),
         soft_wrap=True,
     )
+    print_notes(report.notes)
 
 
 def show_extract(report: ExtractReport) -> None:
@@ -147,7 +148,7 @@ def show_extract(report: ExtractReport) -> None:
 
 def show_append(report: AppendReport) -> None:
     """Which shards got rows."""
-    if not report.added:
+    if not report.added and (report.skipped or not report.relabelled):
         if report.skipped:
             named = "" if report.root_digest == report.root_before else ", which taftcache inspect names"
             OUT.print(f"no row more: {counted(report.skipped, 'new sample')} skipped{named}")
@@ -160,17 +161,20 @@ def show_append(report: AppendReport) -> None:
     print_notes(report.notes)
     for name, rows in report.added.items():
         OUT.print(f"shard {name}: {counted(rows, 'sample')} more")
-    if report.added and report.dry_run:
-        OUT.print(f"{report.known - report.unread} known; nothing was added, for this was a dry run")
+    for name, rows in report.relabelled.items():
+        OUT.print(f"shard {name}: {counted(rows, 'label')} corrected")
+    if (report.added or report.relabelled) and report.dry_run:
+        OUT.print(f"{report.known - report.unread} known; nothing was changed, for this was a dry run")
         return
     if report.added:
         made = f"{counted(report.images, 'row')} made in {report.seconds:.1f} s"
         OUT.print(f"{made}, {report.skipped} skipped, {report.known - report.unread} known")
+    if report.added or report.relabelled:
         OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}")
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
-    if report.added:
+    if report.added or report.relabelled:
         place = shlex.quote(str(report.store))
-        OUT.print(f"next   taftcache train {place}   (models are of the rows from before)", soft_wrap=True)
+        OUT.print(f"next   taftcache train {place}   (models are of the rows and labels from before)", soft_wrap=True)
 
 
 def show_train(report: TrainReport) -> None:
@@ -234,6 +238,8 @@ def show_predict(report: PredictReport) -> None:
         alike = p.alike and f"; right in {p.alike.right} of {p.alike.rows} held-out rows of such a margin"
         OUT.print(f"{p.image}: {p.labels[0]}{by}{over}{alike or ''}", soft_wrap=True)
     print_notes(report.notes)
+    for reason in report.unreadable.values():
+        note(f"left out: {reason}")
 
 
 def _accuracies(report: EvaluateReport) -> list[str]:

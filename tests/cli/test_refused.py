@@ -338,6 +338,12 @@ def test_a_misspelt_command_is_json_too(cli, arguments, says):
     assert cli(*(a for a in arguments if a != "--json")).out == ""
 
 
+def test_an_option_that_stands_before_the_command_is_sent_there(cli):
+    outcome = cli("append", "STORE", "--wait", "60", "--json")
+    assert (outcome.code, outcome.json["fault"]) == (2, "no such option: --wait")
+    assert outcome.json["try"] == "it stands before the command: taftcache --wait … append"
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import taftcache
+from taftcache.cache.format.ledger import ADOPT
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, UnreadableImage
 from taftcache.names import counted
@@ -294,16 +295,84 @@ def test_an_emptied_folder_of_a_class_that_the_store_knows_stops_nothing(tmp_pat
 
 
 @pytest.mark.parametrize("stage", [taftcache.extract, taftcache.append, taftcache.estimate, taftcache.init_recipe])
-def test_an_empty_folder_of_another_class_is_refused(tmp_path, few, images, stage):
+def test_what_is_left_out_of_a_folder_is_said_and_stops_nothing(tmp_path, few, images, fresh, stage):
+    """Types that are not read, images beside the folders, and a folder without an image: it is no class."""
+    folder = shutil.copytree(images, tmp_path / "digits")
+    for name in ("0/a.HEIC", "0/b.heic", "1/c/d.avif", "1/.DS_Store", "1/Thumbs.db", "1/a.json", ".e.heic"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"none that is read")
+    shutil.copy(next(images.glob("1/*.png")), folder / "loose.PNG")
+    (folder / "11").mkdir()
+    new = few if stage is taftcache.append else tmp_path / "new"
+    given = [folder, tmp_path / "made.toml"] if stage is taftcache.init_recipe else [asked(new, folder)]
+    report = stage(*given)
+    files, loose, empty = report.notes[:3]
+    assert files.startswith("3 files left out, of types that are not read: .heic 2, .avif 1; ")
+    assert loose == "1 image left out, beside the class folders: loose.PNG"
+    assert empty == "1 folder left out, without an image and so no class: 11"
+    if stage in (taftcache.extract, taftcache.append):
+        assert tree(new, but=("manifest.json",)) == {k: v for k, v in fresh.items() if k != "manifest.json"}
+    elif stage is taftcache.init_recipe:
+        assert report.classes == ["0", "1", "2"]
+    else:
+        assert report.classes == 3
+
+
+def test_an_empty_folder_of_one_split_needs_none_in_the_other(tmp_path):
+    places = {name: str(write_images(tmp_path / name)) for name in ("train", "test")}
+    taftcache.extract(recipe(tmp_path / "fresh", data={"source": "folder"} | places))
+    (tmp_path / "train" / "11").mkdir()
+    report = taftcache.extract(recipe(tmp_path / "store", data={"source": "folder"} | places))
+    assert "no class: 11" in report.notes[0]
+    assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
+
+
+def test_no_two_classes_are_left_of_empty_folders(tmp_path, images):
     folder = shutil.copytree(images, tmp_path / "images")
-    (folder / "9").mkdir()
-    before = tree(few)
-    given = [asked(few if stage is taftcache.append else tmp_path / "new", folder)]
-    if stage is taftcache.init_recipe:
-        given = [folder, tmp_path / "made.toml"]
-    with pytest.raises(DataError, match="9 has no images"):
-        stage(*given)
-    assert (tree(few), (tmp_path / "new").exists(), (tmp_path / "made.toml").exists()) == (before, False, False)
+    for file in [*folder.glob("[12]/*.png")]:
+        file.unlink()
+    with pytest.raises(DataError, match="fewer than two classes"):
+        taftcache.extract(asked(tmp_path / "new", folder))
+    (folder / "0" / "a.heic").write_bytes(b"none")
+    for file in [*folder.glob("0/*.png")]:
+        file.unlink()
+    with pytest.raises(DataError, match="that are read") as caught:
+        taftcache.extract(asked(tmp_path / "new", folder))
+    assert "0/a.heic" in caught.value.got
+
+
+def test_a_store_of_more_classes_leaves_out_what_the_old_one_forgot(tmp_path, images):
+    folder = shutil.copytree(images, tmp_path / "images")
+    old, new = asked(tmp_path / "old", folder), asked(tmp_path / "new", folder)
+    taftcache.extract(old)
+    with FeatureStore(tmp_path / "old", mode="a") as store:
+        gone = store.sample_ids()[::9]
+        taftcache.forget(store, gone, classes=["2"])
+    shutil.copytree(folder / "1", folder / "9")
+    assert taftcache.extract(old).notes == ["not among the store's classes, which only a new store takes: 9"]
+    with pytest.raises(DataError) as caught:
+        taftcache.append(old)
+    assert f"--forgotten-of {tmp_path / 'old'}: otherwise it takes in again" in caught.value.do
+    for _ in range(2):  # as when the first one was killed
+        report = taftcache.extract(new, forgotten_of=tmp_path / "old")
+    assert not report.images
+    for name in gone:
+        (folder / name).unlink()
+    shutil.rmtree(folder / "2")
+    taftcache.extract(asked(tmp_path / "fresh", folder))
+    assert tree(tmp_path / "new", but=MEMORY) == tree(tmp_path / "fresh", but=MEMORY)
+    with FeatureStore(tmp_path / "new") as store:
+        assert store.classes == ["0", "1", "9"]
+        assert [entry["event"] for entry in store.ledger()] == [ADOPT]
+        assert all(map(store.is_forgotten, gone))
+    assert taftcache.audit(tmp_path / "new").findings == []
+    with pytest.raises(StoreError, match="a store is there already"):
+        taftcache.extract(asked(tmp_path / "fresh", folder), forgotten_of=tmp_path / "old")
+    with FeatureStore(tmp_path / "fresh", mode="a") as store:
+        taftcache.forget(store, [store.sample_ids()[0]])
+    shutil.rmtree(tmp_path / "fresh")
+    with pytest.raises(StoreError, match="other requests are remembered there"):
+        taftcache.extract(asked(tmp_path / "fresh", folder), forgotten_of=tmp_path / "old")
 
 
 def columns(shard):

@@ -196,7 +196,7 @@ def test_files_are_appended_by_command(early, tmp_path):
     (tmp_path / "more.csv").write_text("\n".join(lines) + "\n")
     given = ["append", str(path), str(tmp_path / "more.npy"), "--labels", str(tmp_path / "more.csv")]
     for more, says in (
-        (["--dry-run"], "nothing was added"),
+        (["--dry-run"], "nothing was changed"),
         ([], f"{LATER.sum()} rows made"),
         ([], f"{LATER.sum()} samples, each in the store"),
     ):

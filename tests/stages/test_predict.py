@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import UnreadableImage
+from taftcache.errors import DataError, UnreadableImage
 from taftcache.model.component import read_base, read_component
 from taftcache.model.predictor import Alike, TangentModel
 from taftcache.stages.look import prediction
@@ -169,6 +170,39 @@ def test_file_that_does_not_decode(photographed, tmp_path, kind):
         file.write_text("not an image")
     with FeatureStore(photographed) as store, pytest.raises(UnreadableImage, match=r"digit\.png"):
         taftcache.predict(store, [file], device="cpu")
+
+
+@pytest.mark.parametrize("where", ["store", "model"])
+def test_folders_and_images_that_cannot_be_read(photographed, images, tmp_path, capsys, where):
+    folder = shutil.copytree(images, tmp_path / "new")
+    (folder / "0" / "broken.png").write_text("not an image")
+    (folder / "0" / "a.heic").write_text("not read")
+    (folder / "0" / "notes.txt").write_text("none")
+    place = photographed
+    if where == "model":
+        place = tmp_path / "model"
+        taftcache.export_model(photographed, place)
+    good = sorted(images.glob("*/*.png"))
+    with pytest.raises(UnreadableImage, match=r"broken\.png"):
+        taftcache.predict(place, [folder], device="cpu")
+    given = [folder, good[0], good[0], tmp_path / "gone.png"]
+    report = taftcache.predict(place, given, device="cpu", unreadable="skip")
+    listed = [*(folder / file.relative_to(images) for file in good), good[0], good[0]]
+    assert [p.image for p in report.predictions] == [str(file) for file in listed]
+    plain = taftcache.predict(place, good, device="cpu").predictions
+    assert [p.labels for p in report.predictions[: len(good)]] == [p.labels for p in plain]
+    assert list(report.unreadable) == [str(folder / "0" / "broken.png"), str(tmp_path / "gone.png")]
+    assert "1 file left out, of types that are not read" in report.notes
+    show_predict(report)
+    said = capsys.readouterr()
+    assert said.err.count("left out: the image") == 2
+    assert "broken.png does not decode" in said.err
+    assert "broken.png" not in said.out
+    with pytest.raises(UnreadableImage):
+        taftcache.predict(place, [folder / "0" / "broken.png"], device="cpu", unreadable="skip")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="has no images"):
+        taftcache.predict(place, [tmp_path / "empty"], device="cpu")
 
 
 def test_images_are_classified_in_batches(photographed, images):

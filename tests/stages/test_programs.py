@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from typing import Any
 
@@ -70,6 +71,34 @@ def test_a_copy_of_a_model_predicts_the_same_and_is_one_of_its_own(tail, how):
             tensor.zero_()
     assert torch.equal(copied(x), expected)
     assert copied.backbone is copied.cut.backbone.model
+
+
+def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monkeypatch, capsys):
+    """The card's snippet, which needs onnxruntime alone, says what the model does."""
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = made("feature")
+    model.transform.config["crop_pct"] = 0.8
+    model.transform = type(model.transform)(model.cut.backbone)
+    save_model(model, tmp_path / "model", name="models/mean", onnx=True)
+    meta = onnxruntime.InferenceSession(str(tmp_path / "model" / "model.onnx")).get_modelmeta().custom_metadata_map
+    assert json.loads(meta["classes"]) == model.classes
+    assert json.loads(meta["preprocessing"]) == model.transform.description()
+    text = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "resized to 40 pixels on its short side; of that the middle 32 x 32 (bi" in text
+    assert str(model.transform.description()["mean"]) in text
+    blocks = [block.split("```")[0] for block in text.split("```python")[1:]]
+    (snippet,) = [block for block in blocks if "onnxruntime" in block]
+    monkeypatch.chdir(tmp_path / "model")
+    for seed, size in enumerate([(50, 70, 3), (90, 41, 3), (32, 32, 3)]):
+        Image.fromarray(np.random.default_rng(seed).integers(0, 256, size, np.uint8)).save("image.jpg", quality=95)
+        found: dict[str, Any] = {}
+        exec(snippet, found)
+        (expected,) = model.predict(["image.jpg"], top=len(model.classes))
+        ordered = np.argsort(-found["logits"][0], kind="stable")
+        assert [model.classes[k] for k in ordered] == expected.labels
+        assert np.allclose(found["logits"][0][ordered], expected.logits, rtol=1e-4, atol=1e-4)
+        assert capsys.readouterr().out == f"{expected.labels[0]}\n"
 
 
 def test_predict_takes_what_an_estimator_does(tmp_path):

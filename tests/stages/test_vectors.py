@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 import taftcache
 from taftcache.cache.columns import Columns
@@ -238,8 +239,14 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         ):
             with pytest.raises(DataError, match=says):
                 taftcache.predict(store, [tmp_path / wrong])
-        with pytest.raises(BackboneError, match="made of vectors"):
+        with pytest.raises(BackboneError, match=f"export-component {made} models/exact FILE writes the head alone"):
             taftcache.export_model(store, tmp_path / "model")
+        taftcache.export_component(store, "models/exact", tmp_path / "head.safetensors")
+        head, rows = load_file(tmp_path / "head.safetensors"), vectors() / np.sqrt((vectors() ** 2).mean(1))[:, None]
+        best = (rows @ head["head.weight"].T + head["head.bias"]).argmax(1)
+        assert [store.classes[k] for k in best] == [
+            p.labels[0] for p in taftcache.predict(store, vectors()).predictions
+        ]
         recipe = parse_recipe(store.manifest.recipe | {"store": store.manifest.recipe["store"] | {"path": str(made)}})
     with pytest.raises(StoreError, match=r"rows were imported\n  try: taftcache append .* FILE"):
         taftcache.append(recipe)

@@ -13,8 +13,12 @@ from taftcache.backbone.sources.base import Item, Source, check_items, decoding
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
+from taftcache.names import counted
 
+# Fixed, whatever else the installed Pillow reads: which rows there are must not depend on the machine.
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_RAW = {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
+UNREAD = frozenset({".avif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", ".tga"} | _RAW)  # images, too
 _DEEPEST = 100  # folders within each other
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
 
@@ -24,7 +28,8 @@ class FolderSource:
     image are ``empty``, too.
 
     prefix: put before every id, to tell two roots apart. Names that begin with a dot and files
-    without an image's suffix are left out. Links are followed, but not in circles.
+    without an image's suffix are left out; ``aside`` has those that are images all the same: of types that are not
+    read, or beside the folders. Links are followed, but not in circles.
     """
 
     def __init__(self, root: Path, prefix: str = "") -> None:
@@ -33,7 +38,8 @@ class FolderSource:
                 f"no folder of images at {root}", do="name where they lie, by --set data.train=… or in the recipe"
             )
         self._root, self._prefix = root, prefix
-        folders = sorted(e.name for e in list(os.scandir(root)) if not e.name.startswith(".") and e.is_dir())
+        entries = [e for e in list(os.scandir(root)) if not e.name.startswith(".")]
+        folders = sorted(e.name for e in entries if e.is_dir())
         if not folders:
             raise DataError(
                 f"{root} has no folders, one for each class",
@@ -46,10 +52,20 @@ class FolderSource:
                 do=f"set train and test to those folders, for example {root / folders[0]}",
             )
         self.classes, self.items, self.empty = folders, list[Item](), list[Path]()
+        loose = sorted(e.name for e in entries if suffix(e.name) in SUFFIXES | UNREAD and not e.is_dir())
+        self.aside = [prefix + name for name in loose]
         for label, name in enumerate(folders):
-            found = sorted(_images(root / name, name, [_identity(root)]))
+            paths = sorted(_images(root / name, name, [_identity(root)]))
+            found = [path for path in paths if suffix(path) in SUFFIXES]
             self.items += [Item(prefix + path, label) for path in found]
             self.empty += [] if found else [root / name]
+            self.aside += [prefix + path for path in paths if suffix(path) in UNREAD]
+        if not self.items and self.aside:
+            raise DataError(
+                f"no images in the folders of {root} that are read",
+                got=f"{counted(len(self.aside), 'file')} left out, the first: {self.aside[0]}",
+                do=f"put files of these types there: {', '.join(sorted(SUFFIXES))}",
+            )
         check_items(str(root), self.classes, self.items)
 
     def read(self, index: int) -> Image.Image:
@@ -65,8 +81,28 @@ def empty_folders(source: Source) -> list[Path]:
     return source.empty if isinstance(source, FolderSource) else []
 
 
+def left_aside(source: Source) -> list[str]:
+    """Images that a folder's source does not take, by what their ids would be; other sources know none."""
+    if isinstance(source, Subset):
+        return left_aside(source.whole)
+    return source.aside if isinstance(source, FolderSource) else []
+
+
+def images_below(folder: Path) -> tuple[list[Path], int]:
+    """The images below a folder, at any depth and in the order of their paths, and how many more are of a type that is
+    not read."""
+    paths = sorted(_images(folder, "", []))
+    found = [folder / path.removeprefix("/") for path in paths if suffix(path) in SUFFIXES]
+    return found, len(paths) - len(found)
+
+
+def suffix(name: str) -> str:
+    """``.jpg`` of ``a/b.JPG``."""
+    return os.path.splitext(name)[1].lower()
+
+
 def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterator[str]:
-    """Paths of the images below ``folder``; ``above`` identifies the folders that lead to it."""
+    """Paths of all images below ``folder``; ``above`` identifies the folders that lead to it."""
     if len(above) > _DEEPEST:
         raise DataError(
             f"the folders below {folder} are nested too deeply", got=f"{_DEEPEST} deep", do="move the images up"
@@ -83,7 +119,7 @@ def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterat
         path = f"{relative}/{entry.name}"
         if entry.is_dir():
             yield from _images(folder / entry.name, path, [*above, identity])
-        elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:
+        elif suffix(entry.name) in SUFFIXES | UNREAD:
             if not entry.is_file() and os.path.exists(entry):  # to open a pipe would wait for a writer forever
                 raise DataError(
                     f"{folder / entry.name} is a pipe, socket or device, not an image",

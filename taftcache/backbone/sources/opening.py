@@ -7,7 +7,7 @@ from pathlib import Path
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.digits import DigitsSource
-from taftcache.backbone.sources.folder import FolderSource
+from taftcache.backbone.sources.folder import FolderSource, empty_folders
 from taftcache.backbone.sources.hdf5 import open_hdf5
 from taftcache.backbone.sources.npz import open_npz
 from taftcache.backbone.sources.published import open_published
@@ -36,9 +36,11 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     if not spec.test:
         return _limited(train, spec.limit), None
     test = _open(spec, spec.test, spec.test_split, "test/")
-    if train.classes != test.classes:
-        only_train = sorted(set(train.classes) - set(test.classes))
-        only_test = sorted(set(test.classes) - set(train.classes))
+    empty = {folder.name for part in (train, test) for folder in empty_folders(part)}
+    empty &= set(train.classes) ^ set(test.classes)  # of no class, where the other does not know it
+    if [c for c in train.classes if c not in empty] != [c for c in test.classes if c not in empty]:
+        only_train = sorted(set(train.classes) - set(test.classes) - empty)
+        only_test = sorted(set(test.classes) - set(train.classes) - empty)
         raise DataError(
             "training and test images have different classes",
             got=f"only in training: {first_few(only_train) or 'none'}; only in test: {first_few(only_test) or 'none'}"

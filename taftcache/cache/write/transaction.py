@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -77,7 +77,7 @@ class Transaction:
                     got=f"it takes all it has, {counted(len(old), 'row')}",
                     do=f"drop the shard: Transaction.drop_shard({name!r})",
                 )
-            new[name] = self._rewrite(old, keep)
+            new[name] = self._rewrite(old, keep, old.labels[keep])
         self._shards |= new
         self._erased |= wanted
         return new
@@ -121,9 +121,30 @@ class Transaction:
             old = self._shards.get(ref.name) or self._committer.contents.shard(ref.name)
             if (place[old.labels] < 0).any():
                 raise DataError(f"cannot drop a class: shard {ref.name} has rows of it left")
-            new[ref.name] = self._rewrite(old, np.ones(len(old), np.bool_), place)
+            new[ref.name] = self._rewrite(old, np.ones(len(old), np.bool_), place[old.labels])
         self._shards |= new
         self.update(classes=kept)
+        return new
+
+    def correct(self, name: str, labels: Mapping[str, int]) -> Shard:
+        """Write the shard ``name`` anew with these labels of some of its samples, as if they had been extracted so.
+
+        What an interrupted writer left of the shard is thrown away, for it has rows under the labels from before.
+        Returns the new shard. DataError for a sample that is not in it, or a label outside the classes.
+        """
+        self._usable()
+        self._committer.check_no_writer("correct labels")
+        old = self._shards.get(name) or self._committer.contents.shard(name)
+        classes = len(self._committer.manifest.classes)
+        if strange := [i for i, k in labels.items() if not 0 <= k < classes] or sorted({*labels} - {*old.sample_ids}):
+            raise DataError(
+                f"cannot correct labels of shard {name}: a sample is not in it, or its label is none of the classes",
+                got=f"{strange[0]!r}: {labels[strange[0]]}",
+            )
+        corrected = [labels.get(i, k) for i, k in zip(old.sample_ids, old.labels.tolist(), strict=True)]
+        self._staging.remove(f"staging/shard-{name}")
+        new = self._rewrite(old, np.ones(len(old), np.bool_), np.array(corrected, np.int32))
+        self._shards[name] = new
         return new
 
     def tombstones(self, names: Iterable[str]) -> list[str]:
@@ -262,7 +283,9 @@ class Transaction:
                 self._secret = beside or os.urandom(ledger.KEY_BYTES)
         return self._secret
 
-    def _rewrite(self, old: Shard, keep: NDArray[np.bool_], place: NDArray[np.int32] | None = None) -> Shard:
+    def _rewrite(self, old: Shard, keep: NDArray[np.bool_], labels: NDArray[np.int32]) -> Shard:
+        """The shard's rows where ``keep``, under these ``labels``."""
+
         def rows() -> Iterator[NDArray[Any]]:
             for block in old.blocks(old.chunk_rows):
                 yield block.tokens[keep[block.start : block.start + len(block.tokens)]]
@@ -279,7 +302,6 @@ class Transaction:
         )
         group = GroupWriter(self._staging, at, form)
         ids = [i for i, kept in zip(old.sample_ids, keep, strict=True) if kept]
-        labels = old.labels[keep] if place is None else place[old.labels[keep]]
         return Shard(self._staging, group.put_all(rows(), ids, labels), at)
 
     def _stage(self, data: bytes, place: str, mode: int | None = None) -> None:

@@ -11,18 +11,17 @@ from pathlib import Path
 
 from taftcache.backbone.forward.extract import RowCounts
 from taftcache.backbone.sources.base import Source
-from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, StoreError, UnreadableImage
-from taftcache.names import HELD_OUT, counted
+from taftcache.errors import DataError, RecipeError, StoreError, UnreadableImage
+from taftcache.names import HELD_OUT, PRIVATE, component_of, counted, first_few
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import ImageRows
-from taftcache.stages.extract.filling import OldRows, RowOrigin, fill
-from taftcache.stages.extract.forgotten import StayOut, check_filled, closed_notes, forgotten_items
+from taftcache.stages.extract.filling import OldRows, RowOrigin, class_indexes, fill
+from taftcache.stages.extract.forgotten import StayOut, closed_notes, forgotten_items, open_images
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
-from taftcache.stages.extract.identity import check_words, elsewhere
+from taftcache.stages.extract.identity import check_words, classes_of, elsewhere, other_classes, other_classes_note
 from taftcache.stages.extract.plan import PlannedShard, split
 from taftcache.stages.progress import Progress, Silent
 
@@ -33,7 +32,8 @@ PLACES = ("source", "train", "root", "image_key", "label_key", "train_split", "t
 
 @dataclass(frozen=True, kw_only=True)
 class AppendReport:
-    """``added``: shard -> rows more in it; ``untouched`` shards kept their files; ``known`` samples were there before.
+    """``added``: shard -> rows more in it; ``relabelled``: shard -> rows under a corrected label; ``untouched`` shards
+    kept their files; ``known`` samples were there before.
 
     ``images`` (or vectors) were made rows of, ``skipped`` of them did not decode; ``unread`` are those known samples
     that were skipped before. ``closed``: of forgotten classes, how many further samples each has, which were left out.
@@ -44,6 +44,7 @@ class AppendReport:
     root_before: str
     root_digest: str
     added: dict[str, int] = field(default_factory=dict)
+    relabelled: dict[str, int] = field(default_factory=dict)
     untouched: list[str] = field(default_factory=list)
     known: int = 0
     unread: int = 0
@@ -56,7 +57,12 @@ class AppendReport:
 
 
 def append(
-    recipe: Recipe, progress: Progress | None = None, *, new_shard: bool = False, dry_run: bool = False
+    recipe: Recipe,
+    progress: Progress | None = None,
+    *,
+    new_shard: bool = False,
+    dry_run: bool = False,
+    relabel: bool = False,
 ) -> AppendReport:
     """Extract the images of the recipe's data that its store does not hold yet.
 
@@ -72,6 +78,9 @@ def append(
         new_shard: put all new training samples into one further shard, so that the others keep their files and their
             components. The only form for a balanced plan, in which one more sample would move others.
         dry_run: say what would be added, and add nothing.
+        relabel: give rows that are there the classes that the data has for them now. Each shard with such rows is
+            written anew, in a commit of its own, with the bytes of one that was extracted with these labels, and what
+            was trained on it is outdated. Without it a note counts them.
 
     Raises:
         IdentityError: other weights, preprocessing, dtype, split or library versions than the store's.
@@ -86,8 +95,7 @@ def append(
                 do=f"taftcache append {store.path} FILE" if "scaling" in imported else "import all into a new store",
             )
         check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
-        source, test = open_source(recipe.data)
-        check_filled(store.path, source, test)
+        source, test, notes = open_images(recipe.data, store.path)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
         out = forgotten_items(store.is_forgotten, source, test)
 
@@ -97,8 +105,25 @@ def append(
             engines = stack.enter_context(closing(engines_of(model, recipe)))
             return ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines, verb="append")
 
-        new = NewSamples(store, recipe, given, out, new_shard, _mended(store, source, test))
-        return new.report(begin, None) if dry_run else new.report(begin, new.grow(origin, progress))
+        others = other_classes(store, classes_of(source, test))
+        notes += [] if relabel else other_classes_note(others)
+        new = NewSamples(store, recipe, given, out, new_shard, _mended(store, source, test), others if relabel else {})
+        return new.report(begin, None if dry_run else new.grow(origin, progress), notes)
+
+
+def _by_shard(store: FeatureStore, relabelled: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, int]]:
+    """Shard -> the labels that some of its rows get; DataError for those of a class that is none of the store's."""
+    names = sorted({given for _, given in relabelled.values()})
+    index = dict(zip(names, class_indexes(store, names), strict=True))
+    if gone := sorted(i for i, (_, given) in relabelled.items() if index[given] < 0):
+        raise DataError(
+            f"{store.path} has forgotten the class that the data has now for {counted(len(gone), 'row')}",
+            got=f"the first: {gone[0]!r}, now {relabelled[gone[0]][1]!r}",
+            do="forget these rows too, or leave their labels as they were",
+        )
+    shards = [store.shard(ref.name) for ref in store.manifest.shards] if relabelled else []
+    labels = {s.name: {i: index[relabelled[i][1]] for i in s.sample_ids if i in relabelled} for s in shards}
+    return {name: some for name, some in labels.items() if some}
 
 
 def _mended(store: FeatureStore, *sources: Source | None) -> frozenset[str]:
@@ -124,9 +149,11 @@ class NewSamples:
         out: samples that stay out, for they or their classes were forgotten.
         new_shard: as for ``append``.
         mended: ids of samples that were skipped, and are none any more: each goes where it was left out.
+        relabelled: what `other_classes` says of rows that are there, which get the class given for them.
 
     Raises:
         StoreError: a store that is not finished. RecipeError: a balanced plan has no place for further samples.
+        DataError: rows that are there are to get a class that the store does not have.
     """
 
     def __init__(
@@ -137,6 +164,7 @@ class NewSamples:
         out: StayOut,
         new_shard: bool,
         mended: Collection[str] = (),
+        relabelled: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
         if not is_complete(store):
             raise StoreError(
@@ -156,17 +184,21 @@ class NewSamples:
         training, test = ([i for i in ids if i not in known] if ids is not None else None for ids in given)
         new = len(training or ()) + len(test or ()) + len(mended) + len(self._closed)
         self._known = sum(len(ids or ()) for ids in given) - new
+        self._labels = _by_shard(store, relabelled or {})
         placed = self._placed(training or [], test, new_shard)
         self.shards = self._with(placed, {i: skipped[i] for i in mended}, from_test=test is not None)
 
     def grow(self, origin: Callable[[], RowOrigin], progress: Progress) -> list[RowCounts]:
-        """Write the rows that ``origin`` makes, which is called where there are any."""
+        """Correct labels, and write the rows that ``origin`` makes, which is called where there are any."""
+        for name, labels in self._labels.items():
+            with self._store.transaction() as change:
+                change.correct(name, labels)
         if not self.shards:
             return []
         rows = origin()
         return [self._grow(shard, rows, progress) for shard in self.shards]
 
-    def report(self, begin: float, counts: Sequence[RowCounts] | None) -> AppendReport:
+    def report(self, begin: float, counts: Sequence[RowCounts] | None, notes: Sequence[str] = ()) -> AppendReport:
         """What was done since ``begin``, a time of the performance counter; None of ``counts`` where nothing was."""
         if counts is None:
             added = {shard.name: len(shard.ids) for shard in self.shards}
@@ -178,7 +210,8 @@ class NewSamples:
             root_before=self._before,
             root_digest=self._store.root_digest,
             added={name: rows for name, rows in added.items() if rows},
-            untouched=[name for name in self._rows if not added.get(name)],
+            relabelled={name: len(labels) for name, labels in self._labels.items()},
+            untouched=[name for name in self._rows if not added.get(name) and name not in self._labels],
             known=self._known,
             unread=self._unread,
             images=sum(count.rows for count in counts or ()),
@@ -186,7 +219,12 @@ class NewSamples:
             seconds=time.perf_counter() - begin,
             dry_run=counts is None,
             closed=dict(sorted(Counter(self._closed).items())),
-            notes=[*closed_notes(self._closed), *([] if counts is None else self._unmade())],
+            notes=[
+                *notes,
+                *self._of_labels(),
+                *closed_notes(self._closed),
+                *([] if counts is None else self._unmade()),
+            ],
         )
 
     def _unmade(self) -> list[str]:
@@ -196,6 +234,21 @@ class NewSamples:
             for shard in self.shards
             if not self._store.has_shard(shard.name)
         ]
+
+    def _of_labels(self) -> list[str]:
+        """Notes on what corrected labels leave behind: private components, and classes without a row."""
+        if not self._labels:
+            return []
+        objects, own = self._store.objects(), [component_of(name) for name in self._labels]
+        private = [name for name in own if name in objects and PRIVATE in objects[name].meta]
+        notes = [f"of the labels from before, until train --private: {', '.join(private)}"] if private else []
+        has = set[int]()
+        for shard in map(self._store.shard, self._rows):
+            corrected = self._labels.get(shard.name, {})
+            has |= {corrected.get(i, k) for i, k in zip(shard.sample_ids, shard.labels.tolist(), strict=True)}
+        if bare := [name for k, name in enumerate(self._store.classes) if k not in has]:
+            notes.append(f"without a row, though the store keeps the class: {first_few(bare)}")
+        return notes
 
     def _placed(self, ids: list[str], test: list[str] | None, new_shard: bool) -> list[PlannedShard]:
         spec = self._recipe.store

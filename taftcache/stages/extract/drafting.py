@@ -10,11 +10,11 @@ from typing import Any
 
 from taftcache.backbone.model import named_by
 from taftcache.backbone.sources.base import Source
-from taftcache.backbone.sources.opening import open_source
 from taftcache.errors import BackboneError
 from taftcache.names import HELD_OUT, counted, first_few
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
 from taftcache.stages.extract.estimation import EstimateReport, estimate
+from taftcache.stages.extract.forgotten import open_images
 from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, look_at
 from taftcache.stages.extract.plan import split
 from taftcache.stages.progress import Progress, Silent
@@ -83,15 +83,16 @@ def init_recipe(
     file = file_for(place, file, force)
     given = apply_overrides({}, overrides)
     values: dict[str, Any] = {"data": data_section(place, given.get("data", {}))}
-    source, test = open_source(parse_recipe({"data": apply_overrides(values, overrides)["data"]}, str(place)).data)
+    data = parse_recipe({"data": apply_overrides(values, overrides)["data"]}, str(place)).data
+    source, test, aside = open_images(data, None)
     sources = [part for part in (source, test) if part is not None]
     if given.get("data", {}).get("unreadable") != "skip":
         check_there(place, sources)
     progress.say("looking whether the images decode")
     pixels, count = look_at(sources), sum(len(part.items) for part in sources)
     values = _chosen(values["data"], file.stem, pixels, len(source.items), len(source.classes), given)
-    values, costs, notes = _tried(values, overrides, progress)
-    recipe = _recipe(values, overrides)
+    values, costs, changed = _tried(values, overrides, progress)
+    recipe, notes = _recipe(values, overrides), [*aside, *changed]
     skip = recipe.data.unreadable == "skip"
     if pixels.unreadable:
         fault = f"of {pixels.tried:,} looked at, {counted(len(pixels.unreadable), 'image')} cannot be decoded"

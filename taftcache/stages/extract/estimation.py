@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ from taftcache.backbone.forward.extract import default_batch
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
-from taftcache.backbone.sources.opening import open_source
 from taftcache.recipe import Recipe, checked_recipe
-from taftcache.stages.extract.forgotten import check_filled
+from taftcache.stages.extract.forgotten import open_images
 from taftcache.stages.extract.frozen import load_frozen, run_frozen
 from taftcache.stages.extract.plan import plan_images
 from taftcache.stages.extract.room import bytes_of, free_bytes
@@ -25,7 +24,8 @@ from taftcache.stages.extract.room import bytes_of, free_bytes
 class EstimateReport:
     """Images by shard, bytes of all rows, and seconds, measured on a few of the images; nothing was written.
 
-    bytes: of the activations, in whole chunks. free_bytes: where the store would lie, None for a bucket.
+    bytes: of the activations, in whole chunks. free_bytes: where the store would lie, None for a bucket. notes: on what
+    lies there and is left out.
     """
 
     store: Path
@@ -37,6 +37,7 @@ class EstimateReport:
     tried: int
     images_per_second: float
     seconds: float
+    notes: list[str] = field(default_factory=list)
 
 
 class _Counted:
@@ -59,8 +60,7 @@ def estimate(recipe: Recipe, batches: int = 2) -> EstimateReport:
         DataError, BackboneError, RecipeError: as the extraction itself would.
     """
     recipe = checked_recipe(recipe)
-    source, test = open_source(recipe.data)
-    check_filled(recipe.store_path, source, test)
+    source, test, notes = open_images(recipe.data, recipe.store_path)
     shards = plan_images(recipe, source, test)
     model = load_frozen(recipe, source.classes)
     batch = default_batch(model[0].cut)
@@ -79,6 +79,7 @@ def estimate(recipe: Recipe, batches: int = 2) -> EstimateReport:
         tried=tried,
         images_per_second=speed,
         seconds=sum(rows.values()) / speed,
+        notes=notes,
     )
 
 

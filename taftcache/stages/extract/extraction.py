@@ -16,19 +16,21 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
+from taftcache.cache.copying import carry_tombstones
 from taftcache.cache.format.layout import resolve_chunk_rows
+from taftcache.cache.opening import Place
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import recorded_recipe, remember
-from taftcache.names import CLASS, counted, is_model
+from taftcache.names import CLASS, counted, first_few, is_model
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import fill_missing
-from taftcache.stages.extract.forgotten import check_filled, closed_notes, forgotten_items
+from taftcache.stages.extract.forgotten import closed_notes, forgotten_items, open_images
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, run_frozen
-from taftcache.stages.extract.identity import check_request, check_tail
+from taftcache.stages.extract.identity import check_request, check_tail, classes_of, other_classes, other_classes_note
 from taftcache.stages.extract.moving import follow, is_moved, may_move
 from taftcache.stages.extract.plan import PlannedShard, plan_images
 from taftcache.stages.extract.room import bytes_of, check_room
@@ -55,6 +57,8 @@ def extract(
     progress: Progress | None = None,
     cluster: Executor | None = None,
     check: Callable[[Recipe, Sequence[str], Mapping[str, PlannedShard], FeatureStore | None], None] | None = None,
+    *,
+    forgotten_of: Place | None = None,
 ) -> ExtractReport:
     """Run the frozen layers over the recipe's images and cache what the trained ones need.
 
@@ -62,7 +66,8 @@ def extract(
     now: then a few rows are made again, to see that they are the same, and the store names the new place. The layers
     run on the workers of ``cluster`` where one is given; the same bytes are stored. ``check`` may refuse the recipe
     before a store is made or filled: it is called with it, the classes, the planned shards by name, and what there is
-    of the store.
+    of the store. A new store leaves out what the store ``forgotten_of`` has forgotten, samples and classes, as one at
+    that store's place would.
 
     Raises:
         IdentityError: the folder holds a store made with other settings, weights or libraries.
@@ -73,6 +78,9 @@ def extract(
     path = recipe.store_path
     exists = FeatureStore.exists(path)
     remember(path, recipe)
+    if forgotten_of is not None:
+        with FeatureStore(forgotten_of) as other:
+            carry_tombstones(other, path)
     if exists:
         with FeatureStore(path) as store:
             whole = is_complete(store)
@@ -84,13 +92,13 @@ def extract(
             with FeatureStore(path, mode="a") as store:
                 moved = follow(store, recipe, progress)
                 return _report(store, seconds=time.perf_counter() - begin, notes=[moved, *_news(store, recipe)])
-    source, test = open_source(recipe.data)
-    check_filled(path, source, test)
+    source, test, aside = open_images(recipe.data, path)
     shards = plan_images(recipe, source, test)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
         forgotten = TombstoneFile(path).holds if there is None else there.is_forgotten
         shards, classes, notes = _without_forgotten(forgotten, shards, source, test)
+        notes = [*aside, *notes]
         if check is not None:
             check(recipe, classes, shards, there)
         model = load_frozen(recipe, classes)
@@ -213,17 +221,21 @@ def _record(recipe: Recipe) -> dict[str, Any]:
 def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     """What the source holds that the store does not, and the other way round."""
     source, test = open_source(recipe.data)
-    there = {item.id for origin in (source, test) if origin is not None for item in origin.items}
+    there, classes = classes_of(source, test), set(store.classes)
     rows = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
     skipped = {left_out.id for left_out in store.manifest.skipped}
     out = forgotten_items(store.is_forgotten, source, test)
     notes = closed_notes(name for i, name in out.closed.items() if i not in rows | skipped)
-    if new := sorted(there - rows - skipped - out.all):
+    new = sorted(there.keys() - rows - skipped - out.all)
+    if strange := sorted({there[i] for i in new} - classes):
+        notes.append(f"not among the store's classes, which only a new store takes: {first_few(strange)}")
+    if new := [i for i in new if there[i] in classes]:
         notes.append(
             f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); taftcache append takes "
             "them in"
         )
-    if gone := sorted(rows - there):
+    notes += other_classes_note(other_classes(store, there))
+    if gone := sorted(rows - there.keys()):
         notes.append(
             f"not in the source now: {counted(len(gone), 'row')} of the store (first: {gone[0]}); forget them by id to "
             "drop them"

@@ -99,7 +99,8 @@ def class_indexes(store: FeatureStore, theirs: Sequence[str]) -> list[int]:
         raise DataError(
             f"{store.path} has no class {unknown[0]!r}, and a store's classes cannot be added to",
             got=f"{counted(len(unknown), 'other class')}, the first: {unknown[0]!r}",
-            do="make a new store for the larger set of classes",
+            do=f"make a new store for the larger set of classes, with taftcache extract --forgotten-of {store.path}: "
+            "otherwise it takes in again what was forgotten here",
         )
     return [index.get(name, -1) for name in theirs]
 

@@ -1,5 +1,5 @@
-"""What a store's forgetting leaves of a source: samples that stay out, for they or their classes were forgotten, and
-folders of classes that were emptied."""
+"""What is left out of a source: samples that stay out of a store, for they or their classes were forgotten there,
+folders without images, and files that no folder's source reads."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from taftcache.backbone.sources.base import Source
-from taftcache.backbone.sources.folder import SUFFIXES, empty_folders
+from taftcache.backbone.sources.base import Item, Source, check_items
+from taftcache.backbone.sources.folder import SUFFIXES, UNREAD, empty_folders, left_aside, suffix
+from taftcache.backbone.sources.opening import open_source
+from taftcache.backbone.spec import DataSpec
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.errors import DataError
-from taftcache.names import CLASS, counted
+from taftcache.names import CLASS, counted, first_few
 
 
 class StayOut(NamedTuple):
@@ -59,22 +60,54 @@ def closed_notes(classes: Iterable[str]) -> list[str]:
     return [f"{left} of forgotten classes left out: {named}; only another store takes them"]
 
 
-def check_filled(store: Path, *sources: Source | None) -> None:
-    """DataError for an empty folder of a class that the store at this place neither has nor forgot.
+def open_images(data: DataSpec, store: Path | None) -> tuple[Source, Source | None, list[str]]:
+    """The sources of ``data``, for ``store``, and notes on what lies there and is left out.
 
-    Of one that it knows the images were taken away, as it must be after a request to forget them.
+    A folder without images is no class, unless the store at this place has the class or forgot it: then its images
+    were taken away, as they must be after a request to forget them.
     """
-    empty = [folder for source in sources if source is not None for folder in empty_folders(source)]
-    if not empty:
-        return
-    classes, forgotten = set[str](), TombstoneFile(store).holds
+    source, test = open_source(data)
+    sources = [part for part in (source, test) if part is not None]
+    notes, empty = _aside_notes(sources), {folder.name for part in sources for folder in empty_folders(part)}
+    empty -= {part.classes[item.label] for part in sources for item in part.items}
+    if not (empty and (unknown := empty - _known(store, empty))):
+        return source, test, notes
+    for part in sources:
+        _leave_out(part, unknown)
+    check_items(str(data.train), source.classes, source.items)
+    left = counted(len(unknown), "folder")
+    return source, test, [*notes, f"{left} left out, without an image and so no class: {first_few(sorted(unknown))}"]
+
+
+def _known(store: Path | None, names: set[str]) -> set[str]:
+    """Those of the classes that the store at this place has, or that were forgotten there."""
+    if store is None:
+        return set()
+    known, beside = set[str](), TombstoneFile(store).holds
     if FeatureStore.exists(store):
         with FeatureStore(store) as there:
-            classes = {*there.classes, *(f.name for f in empty if there.is_forgotten(CLASS + f.name))}
-    for folder in empty:
-        if folder.name not in classes and not forgotten(CLASS + folder.name):
-            raise DataError(
-                f"the class folder {folder} has no images",
-                got=f"no file ending in {', '.join(sorted(SUFFIXES))}",
-                do="remove the folder or add images",
-            )
+            known = {name for name in names if name in there.classes or there.is_forgotten(CLASS + name)}
+    return known | {name for name in names if beside(CLASS + name)}
+
+
+def _leave_out(source: Source, names: set[str]) -> None:
+    """Take classes without an image off a source."""
+    kept = [name for name in source.classes if name not in names]
+    place = {name: k for k, name in enumerate(kept)}
+    source.items = [Item(item.id, place[source.classes[item.label]]) for item in source.items]
+    source.classes = kept
+
+
+def _aside_notes(sources: Iterable[Source]) -> list[str]:
+    """Notes on images that folders have and that are not taken; none where there are none."""
+    aside = [path for source in sources for path in left_aside(source)]
+    loose = [path for path in aside if suffix(path) in SUFFIXES]
+    types = Counter(suffix(path) for path in aside if suffix(path) in UNREAD)
+    notes = []
+    if types:
+        named = ", ".join(f"{name} {n}" for name, n in sorted(types.items(), key=lambda item: (-item[1], item[0])))
+        left = counted(types.total(), "file")
+        notes.append(f"{left} left out, of types that are not read: {named}; convert them, to .png or .jpg")
+    if loose:
+        notes.append(f"{counted(len(loose), 'image')} left out, beside the class folders: {first_few(loose)}")
+    return notes

@@ -50,7 +50,8 @@ def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
                 raise _others(recipe, f"{i!r} is not there, or of none of the store's classes")
             if (found := labels[i]) != label:
                 was, now = store.classes[label], store.classes[found]
-                raise _others(recipe, f"{i!r} is of the class {now!r}, in the store of {was!r}")
+                corrected = "if labels were corrected, taftcache append --relabel with this recipe first"
+                raise _others(recipe, f"{i!r} is of the class {now!r}, in the store of {was!r}", corrected)
         rows = np.unique(np.linspace(0, shard.rows - 1, each).astype(int))
         ids = [shard.sample_ids[k] for k in rows]
         there = shard.tokens(rows).astype(np.float64)
@@ -64,9 +65,9 @@ def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
     return f"the images lie at {recipe.data.train} now: {counted(again, 'row')} made again from there are the store's"
 
 
-def _others(recipe: Recipe, got: str) -> IdentityError:
+def _others(recipe: Recipe, got: str, otherwise: str = "put the old place back") -> IdentityError:
     return IdentityError(
         f"the images at {recipe.data.train} are not those that the store was made from",
         got=got,
-        do="give this recipe its own folder with --set store.path=…, or put the old place back",
+        do=f"give this recipe its own folder with --set store.path=…, or {otherwise}",
     )

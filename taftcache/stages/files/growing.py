@@ -20,6 +20,7 @@ from taftcache.recipe import Recipe, stored_at
 from taftcache.stages.extract.appending import AppendReport, NewSamples
 from taftcache.stages.extract.filling import class_indexes
 from taftcache.stages.extract.forgotten import staying_out
+from taftcache.stages.extract.identity import other_classes
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.importing import open_features
 from taftcache.stages.files.vectors import Vectors
@@ -34,6 +35,7 @@ def append_vectors(
     ids: Sequence[str] | None = None,
     new_shard: bool = False,
     dry_run: bool = False,
+    relabel: bool = False,
     progress: Progress | None = None,
 ) -> AppendReport:
     """Add vectors [n, d] with classes y [n] to a store that ``import_vectors`` or ``import_`` made of vectors.
@@ -43,13 +45,14 @@ def append_vectors(
 
     Args:
         x, y, ids: as for ``import_vectors``. Rows are known by their ids, so further ones need ids of their own.
-        new_shard, dry_run: as for ``append``.
+        new_shard, dry_run, relabel: as for ``append``; without ``relabel`` another class of a row that is there is a
+            StoreError.
 
     Raises:
         DataError: what cannot be used, another width, a class that the store does not have.
         StoreError: a store of anything else, or a row with an id of the store's that is not the row there.
     """
-    return _append(Vectors.in_memory("rows", x, y, ids), store, new_shard, dry_run, progress or Silent())
+    return _append(Vectors.in_memory("rows", x, y, ids), store, new_shard, dry_run, relabel, progress or Silent())
 
 
 def append_file(
@@ -60,6 +63,7 @@ def append_file(
     columns: Columns | None = None,
     new_shard: bool = False,
     dry_run: bool = False,
+    relabel: bool = False,
 ) -> AppendReport:
     """``append_vectors`` of a file, read as ``import_`` reads it.
 
@@ -70,10 +74,12 @@ def append_file(
         given = open_features(stack, Path(file).expanduser(), columns or Columns(), Path(store))
         if isinstance(given, FeatureFile):
             raise DataError(f"{file} is the export of a store, not a file of vectors", do="import it into a new store")
-        return _append(given, store, new_shard, dry_run, progress or Silent())
+        return _append(given, store, new_shard, dry_run, relabel, progress or Silent())
 
 
-def _append(given: Vectors, path: Path | str, new_shard: bool, dry_run: bool, progress: Progress) -> AppendReport:
+def _append(
+    given: Vectors, path: Path | str, new_shard: bool, dry_run: bool, relabel: bool, progress: Progress
+) -> AppendReport:
     begin = time.perf_counter()
     given = given.narrowed()
     with FeatureStore(path, mode="r" if dry_run else "a") as store:
@@ -98,9 +104,11 @@ def _append(given: Vectors, path: Path | str, new_shard: bool, dry_run: bool, pr
         recipe = stored_at(store.path, recorded_recipe(store))
         rows = ImportedRows(given, None, imported["scaling"], verb="append")
         rows.check(recipe.store.dtype, progress)
-        rows.check_known(store)
+        rows.check_known(store, labels=not relabel)
         out = staying_out(store.is_forgotten, zip(given.ids, given.labels, strict=True), given.classes)
-        new = NewSamples(store, recipe, (given.ids, _tested(store, recipe)), out, new_shard)
+        classes = {i: given.classes[k] for i, k in zip(given.ids, given.labels, strict=True)} if relabel else {}
+        others = other_classes(store, classes)
+        new = NewSamples(store, recipe, (given.ids, _tested(store, recipe)), out, new_shard, relabelled=others)
         return new.report(begin, None if dry_run else new.grow(lambda: rows, progress))
 
 

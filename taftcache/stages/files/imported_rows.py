@@ -101,12 +101,14 @@ class ImportedRows:
             )
         self._compare(store, there, part, place)
 
-    def check_known(self, store: FeatureStore) -> None:
-        """StoreError where a row has the id of one that is there, and is another."""
+    def check_known(self, store: FeatureStore, *, labels: bool) -> None:
+        """StoreError where a row has the id of one that is there, and other numbers, or another class if ``labels``."""
         for ref in store.manifest.shards:
-            self._compare(store, store.shard(ref.name), self._parts[False], self._place[False])
+            self._compare(store, store.shard(ref.name), self._parts[False], self._place[False], labels)
 
-    def _compare(self, store: FeatureStore, there: Shard, part: Vectors, place: Mapping[str, int]) -> None:
+    def _compare(
+        self, store: FeatureStore, there: Shard, part: Vectors, place: Mapping[str, int], labels: bool = True
+    ) -> None:
         """Rows of a shard with those that are given of the same ids; the others are passed over."""
         if place.keys().isdisjoint(there.sample_ids):
             return
@@ -119,8 +121,9 @@ class ImportedRows:
             some = [place[i] for i in ids]
             rows = to_stored(self._taken(part, some, ids), there.stored_as, self.tokens_shape, ids)
             for i, label, own in zip(ids, block.labels[at], part.labels[some], strict=True):
-                if store.classes[label] != part.classes[own]:
-                    _differs(store, f"{i!r} is {store.classes[label]} there and {part.classes[own]} here")
+                if labels and store.classes[label] != part.classes[own]:
+                    corrected = "append with --relabel (relabel=True), where the label was corrected"
+                    _differs(store, f"{i!r} is {store.classes[label]} there and {part.classes[own]} here", corrected)
             if (other := (block.tokens[at] != rows).any((1, 2))).any():
                 _differs(store, f"{ids[int(other.argmax())]!r} has other numbers there")
 
@@ -161,9 +164,9 @@ def _check_kept(rows: NDArray[Any], stored: NDArray[Any], ids: Sequence[str]) ->
         )
 
 
-def _differs(store: FeatureStore, got: str) -> NoReturn:
+def _differs(store: FeatureStore, got: str, otherwise: str = "import all into a new folder") -> NoReturn:
     raise StoreError(
         f"{store.path} holds other rows than are given",
         got=got,
-        do="give new rows ids of their own (--ids, or ids=…), or import all into a new folder",
+        do=f"give new rows ids of their own (--ids, or ids=…), or {otherwise}",
     )

@@ -8,10 +8,10 @@ from pathlib import Path
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
-from taftcache.errors import RecipeError
+from taftcache.errors import BackboneError, RecipeError
 from taftcache.model.folder import save_merged, save_model
 from taftcache.model.predictor import TangentModel
-from taftcache.names import PRIVATE, model_of
+from taftcache.names import PRIVATE, model_of, scaling_of
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.writing import whole, writable
@@ -57,8 +57,9 @@ def export_model(
         consent: as for ``predict``.
 
     Raises:
-        StoreError: no such model. StoreWriteError: the folder is not empty, or cannot be written. CompositionError:
-        nothing to merge. FormatError: the model's claim of privacy does not follow from its noise.
+        StoreError: no such model. BackboneError: a store of vectors, without a network. StoreWriteError: the folder is
+        not empty, or cannot be written. CompositionError: nothing to merge. FormatError: the model's claim of privacy
+        does not follow from its noise.
     """
     folder, model = Path(folder), model or model_of(store.objects())
     if merged and (program or onnx):
@@ -66,6 +67,12 @@ def export_model(
             "a merged model has timm's files alone, without a program or ONNX",
             got="merged with " + ("program" if program else "onnx"),
             do="leave one of them out",
+        )
+    if scaling_of(store.identity) is not None:
+        raise BackboneError(
+            f"{store.path} was made of vectors, and has no network to export",
+            got=model,
+            do=f"taftcache export-component {store.path} {model} FILE writes the head alone: its weight and bias",
         )
     writable(folder, folder=True)
     loaded = TangentModel.load(store, model, device, consent)

@@ -6,21 +6,22 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.backbone.sources.arrays import to_numpy
+from taftcache.backbone.sources.folder import SUFFIXES, images_below
 from taftcache.backbone.sources.npz import FAULTS, mapped
 from taftcache.backbone.sources.pictures import listed
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import DataError, StoreError, check_counts
+from taftcache.errors import DataError, StoreError, UnreadableImage, check_counts
 from taftcache.model.folder import is_model_folder, open_model, read_description
 from taftcache.model.predictor import Alike, Prediction, TangentModel
-from taftcache.names import model_of, scaling_of
+from taftcache.names import counted, model_of, scaling_of
 from taftcache.stages.look.evaluation import held_out_margins
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import Scorer
@@ -35,13 +36,15 @@ LEAST_ALIKE = 20
 class PredictReport:
     """Predictions of one model, each with how often such a margin was right, where the store has held-out rows.
 
-    ``root_digest`` is that of the store it was read from, or was saved from. notes: that the model is outdated.
+    ``root_digest`` is that of the store it was read from, or was saved from. ``unreadable``: images that were left out,
+    and why. notes: that the model is outdated, and on files that a folder has of other types.
     """
 
     store: Path
     root_digest: str
     model: str
     predictions: list[Prediction]
+    unreadable: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -52,6 +55,8 @@ def predict(
     top: int = 3,
     device: str = "auto",
     consent: Consent | None = None,
+    *,
+    unreadable: Literal["stop", "skip"] = "stop",
 ) -> PredictReport:
     """Classify image files end to end: preprocessing, frozen layers, base and Δw.
 
@@ -59,12 +64,16 @@ def predict(
 
     Args:
         store: an open store, a store's folder, or a folder that ``export_model`` wrote (which holds one model).
-        images: image files, PIL images or arrays of uint8 [h,w,3]; of a store of vectors, numbers [n, d] (an array, a
-            tensor or a table) or .npy files of them.
+        images: image files, folders of them (at any depth), PIL images or arrays of uint8 [h,w,3]; of a store of
+            vectors, numbers [n, d] (an array, a tensor or a table) or .npy files of them.
         model: which of the store's models; the best that it has by default (``model_of``).
         top: classes for each image.
         device: where the model runs.
         consent: weights in place of those that the store names, or that the model hub may be asked for them.
+        unreadable: "stop" at an image that cannot be read, or "skip" it, and say so in the report.
+
+    Raises:
+        DataError: a folder without images. UnreadableImage: an image that cannot be read, or none that can.
     """
     check_counts(top=top)
     if isinstance(store, FeatureStore):
@@ -73,21 +82,64 @@ def predict(
         if scaling is not None:
             given = _vectors(store, images)
             found = [p for called, rows in given for p in _of_vectors(store, called, rows, model, top, scaling)]
+            left, notes = dict[str, str](), list[str]()
         else:
-            found = TangentModel.load(store, model, device, consent).predict(images, top)
-        found = _beside_held_out(store, model, found, device, consent)
-        notes = outdated_notes(store, settings_of(store), model)
+            images, notes = _files(images)
+            found, left = _classified(TangentModel.load(store, model, device, consent), images, top, unreadable)
         return PredictReport(
-            store=store.path, root_digest=store.root_digest, model=model, predictions=found, notes=notes
+            store=store.path,
+            root_digest=store.root_digest,
+            model=model,
+            predictions=_beside_held_out(store, model, found, device, consent),
+            unreadable=left,
+            notes=[*notes, *outdated_notes(store, settings_of(store), model)],
         )
     if not is_model_folder(store):
         with FeatureStore(store) as opened:
-            return predict(opened, images, model, top, device, consent)
+            return predict(opened, images, model, top, device, consent, unreadable=unreadable)
     described = read_description(store)
-    predictions = open_model(store, device).predict(images, top)
+    images, notes = _files(images)
+    found, left = _classified(open_model(store, device), images, top, unreadable)
     return PredictReport(
-        store=Path(store), root_digest=described.root_digest, model=described.model, predictions=predictions
+        store=Path(store),
+        root_digest=described.root_digest,
+        model=described.model,
+        predictions=found,
+        unreadable=left,
+        notes=notes,
     )
+
+
+def _files(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
+    """The images, in place of a folder those in it; and notes on what else it has."""
+    found, others = list[Picture](), 0
+    for picture in listed(images):
+        if not (isinstance(picture, str | Path) and Path(picture).is_dir()):
+            found.append(picture)
+            continue
+        inside, more = images_below(Path(picture))
+        if not inside:
+            raise DataError(
+                f"the folder {picture} has no images",
+                got=f"{counted(more, 'file')} of types that are not read",
+                do=f"name one with files ending in {', '.join(sorted(SUFFIXES))}",
+            )
+        found += inside
+        others += more
+    return found, [f"{counted(others, 'file')} left out, of types that are not read"] if others else []
+
+
+def _classified(
+    model: TangentModel, images: list[Picture], top: int, unreadable: Literal["stop", "skip"]
+) -> tuple[list[Prediction], dict[str, str]]:
+    """What the model says of the images, and those that it was not asked about, with the reason."""
+    if unreadable == "stop":
+        return model.predict(images, top), {}
+    errors: dict[str, UnreadableImage] = {}
+    found = model.predict(images, top, on_unreadable=errors.__setitem__)
+    if errors and not found:
+        raise next(iter(errors.values()))
+    return found, {name: f"{error.fault}: {error.got}" if error.got else error.fault for name, error in errors.items()}
 
 
 def _beside_held_out(

@@ -1,0 +1,171 @@
+"""Corrected labels: without being asked for they are named, and with it the store is one extracted with them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import DataError, IdentityError, StoreError
+from taftcache.terminal.pipeline import show_append
+from tests.backbone.test_table import write
+from tests.stages.making import open_store, recipe, settings, tree, write_images
+from tests.stages.test_append import Interrupting
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """Three classes of fourteen files."""
+    return write_images(tmp_path_factory.mktemp("labelled") / "digits")
+
+
+def labels_of(images: Path, but: int = 0) -> dict[str, str]:
+    """Each file's class, and of the last ``but`` files none."""
+    files = sorted(images.glob("*/*.png"), key=lambda file: file.name)
+    return {file.relative_to(images).as_posix(): file.parent.name for file in files[: len(files) - but]}
+
+
+def listed(place: Path, labels: dict[str, str]) -> Path:
+    """A table of the images."""
+    place.parent.mkdir(exist_ok=True)
+    return write(place, {"path": list(labels), "label": list(labels.values())})
+
+
+def asked(path: Path, table: Path, images: Path, **sections):
+    data = {"source": "table", "train": str(table), "image_key": "path", "label_key": "label", "root": str(images)}
+    return recipe(path, data=data, **sections)
+
+
+def corrected(labels: dict[str, str], every: int = 4) -> dict[str, str]:
+    """Some of another class: of training rows and of held-out ones."""
+    others = {i: "021"[int(label)] for i, label in list(labels.items())[::every]}
+    return labels | others
+
+
+@pytest.mark.law("A store whose labels were corrected has the bytes of one extracted with them")
+@pytest.mark.parametrize("more", [0, 5], ids=["alone", "with new images"])
+def test_corrected_labels_are_named_and_taken_in(tmp_path, images, more, capsys):
+    table, right = tmp_path / "labels.csv", corrected(labels_of(images))
+    made = asked(tmp_path / "store", listed(table, labels_of(images, but=more)), images)
+    taftcache.run(made)
+    before = tree(tmp_path / "store")
+    listed(table, right)
+    wrong = {i: own for i, own in labels_of(images, but=more).items() if right[i] != own}
+    note = f"{len(wrong)} rows of another class than the data says now (first: {min(wrong)}, '{wrong[min(wrong)]}' in"
+    for report in (taftcache.extract(made), taftcache.run(made).extract, taftcache.append(made, dry_run=True)):
+        assert [text for text in report.notes if text.startswith(note) and "append --relabel" in text]
+    assert tree(tmp_path / "store") == before
+    planned = taftcache.append(made, relabel=True, dry_run=True)
+    assert tree(tmp_path / "store") == before
+    report = taftcache.append(made, relabel=True)
+    assert planned.relabelled == report.relabelled
+    assert "held-out" in report.relabelled
+    assert sum(report.relabelled.values()) == len(wrong)
+    assert (sum(report.added.values()), planned.added) == (more, report.added)
+    assert not [text for text in report.notes if "another class" in text]
+    assert not set(report.relabelled) & set(report.untouched)
+    show_append(planned)
+    show_append(report)
+    said = capsys.readouterr().out
+    assert "corrected" in said
+    assert "nothing was changed" in said
+    assert "Nothing to do" not in said
+    again = taftcache.append(made, relabel=True)
+    assert (again.relabelled, again.root_digest) == ({}, report.root_digest)
+    trained = taftcache.run(made).train.trained
+    assert {f"components/{name}" for name in report.relabelled if name != "held-out"} <= {*trained}
+    taftcache.run(asked(tmp_path / "fresh", table, images))
+    assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
+
+
+def test_rows_on_their_way_do_not_bring_the_old_labels_back(tmp_path, images, monkeypatch):
+    """A killed append leaves old rows, with their labels, in its journal."""
+    monkeypatch.setattr("taftcache.backbone.forward.extract.default_batch", lambda cut: 2)
+    table = tmp_path / "labels.csv"
+    made = asked(tmp_path / "store", listed(table, labels_of(images, but=12)), images)
+    taftcache.extract(made)
+    listed(table, labels_of(images))
+    with pytest.raises(KeyboardInterrupt):
+        taftcache.append(made, Interrupting(3))
+    with FeatureStore(tmp_path / "store") as store:
+        staged = {i for rows in store.staged_rows().values() for i in rows}
+        right = corrected(labels_of(images), every=1)
+        assert staged & {i for i in store.sample_ids()}
+    listed(table, right)
+    taftcache.append(made, relabel=True)
+    taftcache.extract(asked(tmp_path / "fresh", table, images))
+    assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
+
+
+def test_labels_that_cannot_be_taken_in(tmp_path, images):
+    table, labels = tmp_path / "labels.csv", labels_of(images)
+    made = asked(tmp_path / "store", listed(table, labels), images)
+    taftcache.extract(made)
+    one = next(iter(labels))
+    listed(table, labels | {one: "bird"})
+    before = tree(tmp_path / "store")
+    for dry_run in (True, False):
+        with pytest.raises(DataError, match="no class 'bird'"):
+            taftcache.append(made, relabel=True, dry_run=dry_run)
+    assert tree(tmp_path / "store") == before
+    moved = asked(tmp_path / "store", listed(tmp_path / "moved.csv", corrected(labels)), images)
+    with pytest.raises(IdentityError) as caught:
+        taftcache.run(moved)
+    assert "append --relabel" in caught.value.do
+    taftcache.append(moved, relabel=True)
+    assert "the images lie at" in taftcache.extract(moved).notes[0]
+    with open_store(tmp_path / "store") as store:
+        taftcache.forget(store, classes=["2"])
+    listed(tmp_path / "moved.csv", {i: "2" for i in labels} | {i: "1" for i in list(labels)[::2]})
+    with pytest.raises(DataError, match="has forgotten the class"):
+        taftcache.append(moved, relabel=True)
+
+
+def test_what_corrected_labels_leave_behind_is_said(tmp_path, images):
+    """A class that lost its rows stays; a private component is of the labels from before."""
+    table, labels = tmp_path / "labels.csv", labels_of(images)
+    made = asked(tmp_path / "store", listed(table, labels), images)
+    taftcache.run(made)
+    with open_store(tmp_path / "store") as store:
+        taftcache.train_private(store, settings(store))
+    listed(table, {i: "1" if label == "2" else label for i, label in labels.items()})
+    report = taftcache.append(made, relabel=True)
+    assert report.notes == [
+        "of the labels from before, until train --private: components/000, components/001",
+        "without a row, though the store keeps the class: 2",
+    ]
+    assert taftcache.verify(tmp_path / "store").faults == []
+    assert taftcache.evaluate(tmp_path / "store").rows
+    with FeatureStore(tmp_path / "store") as store:
+        assert store.classes == ["0", "1", "2"]
+
+
+def test_corrected_labels_of_vectors(tmp_path):
+    path, fresh = tmp_path / "some" / "store", tmp_path / "fresh" / "store"
+    x, y = np.random.default_rng(0).standard_normal((40, 4)), np.arange(40) % 2
+    ids = [f"v{k}" for k in range(40)]
+    right = np.where(np.arange(40) < 5, 1 - y, y)
+    taftcache.import_vectors(x, y, path, ids=ids)
+    with pytest.raises(StoreError) as caught:
+        taftcache.append_vectors(x, right, path, ids=ids)
+    assert "--relabel" in caught.value.do
+    with pytest.raises(StoreError, match="other rows"):
+        taftcache.append_vectors(x + 1, right, path, ids=ids, relabel=True)
+    report = taftcache.append_vectors(x, right, path, ids=ids, relabel=True)
+    assert sum(report.relabelled.values()) == 5
+    taftcache.import_vectors(x, right, fresh, ids=ids)
+    assert tree(path) == tree(fresh)
+
+
+def test_a_correction_of_what_is_not_there_is_refused(tmp_path, images):
+    made = recipe(tmp_path / "store", data={"source": "folder", "train": str(shutil.copytree(images, tmp_path / "i"))})
+    taftcache.extract(made)
+    with open_store(tmp_path / "store") as store:
+        some = store.shard("000").sample_ids[0]
+        for labels in ({"none": 0}, {some: 3}, {some: -1}):
+            with store.transaction() as change, pytest.raises(DataError, match="cannot correct"):
+                change.correct("000", labels)
