@@ -47,7 +47,7 @@ class Scorer:
         # F as it is where a row's part in it is ∂ℓ alone: no class weights, no ball, f₀ not left out
         self.plain = objective.class_weights == "none" and not objective.jvp_only and not objective.radius
         self._directions = {n: self.operator.direction(c.delta, c.layout) for n, c in self.components.items()}
-        self._metas = {name: store.objects()[name].meta for name in self.models}
+        self._metas = {name: store.manifest.objects[name].meta for name in self.models}
         # a tail that runs a module by torch.func lends it the weights for the time of a call
         self._alone = Lock()
 

@@ -145,7 +145,7 @@ class _Composing:
 
     def __init__(self, store: FeatureStore, settings: Settings, names: Sequence[str]) -> None:
         self.store, self.settings, self.names = store, settings, names
-        self.digests = {name: store.objects()[name].digest for name in names}
+        self.digests = {name: store.manifest.objects[name].digest for name in names}
 
     @cached_property
     def members(self) -> dict[str, Component]:
@@ -172,7 +172,7 @@ class _Composing:
             made[MEAN] = composed(self.members, self.digests, base, rows)
         weights = None
         if given.mode == "weighted":
-            counts = {name: store.objects()[name].meta.get("rows", 0) for name in self.names}
+            counts = {name: store.manifest.objects[name].meta.get("rows", 0) for name in self.names}
             weights = weights_of_rows(given.weights, counts)
         if self.is_due(WEIGHTED, composition_key(self.digests, weights) if weights else None, dropped):
             made[WEIGHTED] = composed(self.members, self.digests, base, rows, weights)
@@ -271,7 +271,7 @@ def current_key(store: FeatureStore, settings: Settings, name: str, digests: Map
     """The key that the composition ``name`` has when it is current."""
     if name == EXACT:
         return exact_key(settings, store.shards, digests)
-    weights = store.objects()[name].meta.get("coefficients") if name == WEIGHTED else None
+    weights = store.manifest.objects[name].meta.get("coefficients") if name == WEIGHTED else None
     return composition_key(digests, weights)
 
 
