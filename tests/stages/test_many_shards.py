@@ -16,6 +16,7 @@ from taftcache.cache.write.commit import Committer
 from taftcache.errors import SolveError
 from taftcache.model.component import Component
 from taftcache.names import is_model
+from taftcache.stages import memory
 from taftcache.stages.look.evaluation import EvaluateReport
 from taftcache.stages.look.row_table import Reader
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer, held_out_logits
@@ -143,7 +144,7 @@ def scored(place) -> tuple[EvaluateReport, HeldOutLogits, list[np.ndarray]]:
 
 @pytest.mark.law("Models that memory has no room for together are scored in groups, to the same bits")
 @pytest.mark.parametrize(("room", "most"), [(1, 3), (3, 6)])
-def test_models_are_scored_in_groups_that_memory_has_room_for(place, held, room, most):
+def test_models_are_scored_in_groups_that_memory_has_room_for(place, held, monkeypatch, room, most):
     with open_store(place) as store:
         taftcache.train(store)
         taftcache.compose(store)
@@ -153,6 +154,7 @@ def test_models_are_scored_in_groups_that_memory_has_room_for(place, held, room,
     report, kept, logits = scored(place)
     assert max(held) > SOLVED
     held.clear()
+    monkeypatch.setattr(memory, "MODELS", 0)
     with_memory(place, str(room * size))
     again, kept_again, logits_again = scored(place)
     assert room <= max(held) <= most

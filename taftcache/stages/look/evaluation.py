@@ -30,7 +30,7 @@ from taftcache.stages.completeness import still_missing
 from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
-from taftcache.stages.memory import memory_of
+from taftcache.stages.memory import memory_of_models
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
@@ -268,7 +268,7 @@ def _hits(
     """Which rows [N] the untouched network and each model give their own class: in one pass for all models that the
     recipe's memory has room for."""
     operator = TangentOperator(base, [rows], device=resolve_device(recipe.device))
-    groups = list(models.groups(memory_of(recipe)))
+    groups = list(models.groups(memory_of_models(recipe)))
     right: dict[str, list[NDArray[np.bool_]]] = {}
     with progress.task("evaluate", rows.rows * len(groups)) as task:
         for names in groups:

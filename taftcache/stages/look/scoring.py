@@ -20,7 +20,7 @@ from taftcache.model.component import StoredComponents
 from taftcache.model.meta import meta_of
 from taftcache.names import PRIVATE, component_of, is_component, is_model, one_of_trained, shard_of
 from taftcache.stages.look.row_table import STEP_ROWS, Reader, RowTable
-from taftcache.stages.memory import memory_of
+from taftcache.stages.memory import memory_of_models
 from taftcache.stages.train.record import settings_of
 from taftcache.tangent.class_row.tail import ClassRowTail
 from taftcache.tangent.operator import TangentOperator
@@ -52,7 +52,7 @@ class Scorer:
         self.layouts: dict[str, Layout] = {}
         self._stored = StoredComponents(store, self.models, self.base)
         self._metas = self._stored.metas()
-        self._memory = self._room = memory_of(self.recipe)
+        self._memory = self._room = memory_of_models(self.recipe)
         self._directions: dict[str, Any] = {}  # the one asked for last is the last
         for name in self.models:  # what cannot be read is said now
             self._direction(name)
