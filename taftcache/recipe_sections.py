@@ -115,8 +115,9 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         on top.
     proof_passes: passes spent after a solve on closer bounds.
     precision: of the inner products; certificates are always float64.
-    memory: how many bytes of prepared rows stay in memory between passes ("2GiB"), or "auto", a quarter of what is free
-        when a solve begins; the rest streams, and the result has the same bytes.
+    memory: how many bytes of prepared rows stay in memory between passes, and of models that are scored together
+        ("2GiB"), or "auto", a quarter of what is free when that begins; the rest streams, and the result has the same
+        bytes.
     """
 
     method: Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"] = "auto"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -191,3 +191,47 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
             do="taftcache train, which renews every component of another base",
         )
     return Component.decode(store.read_object(name), base)
+
+
+class StoredComponents(Mapping[str, Component]):
+    """Components and models by ``names``: of a store, each read whenever it is asked for and held by who asks; or those
+    ``made`` anew, where the name is theirs. Errors are those of ``read_component``.
+    """
+
+    def __init__(
+        self, store: FeatureStore, names: Iterable[str], base: Base, made: Mapping[str, Component] | None = None
+    ) -> None:
+        self._store, self._names, self._base, self._made = store, dict.fromkeys(names), base, made or {}
+
+    def __getitem__(self, name: str) -> Component:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._made.get(name) or read_component(self._store, name, self._base)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def metas(self) -> dict[str, dict[str, Any]]:
+        """What is said of each, but for the curve of its solve; none is read for it."""
+        objects = self._store.manifest.objects
+        return {name: self._made[name].meta if name in self._made else objects[name].meta for name in self._names}
+
+    def size(self, name: str) -> int:
+        """Bytes that Δw takes in float32, or a little fewer than this."""
+        made = self._made.get(name)
+        return self._store.manifest.objects[name].size // 2 if made is None else 4 * made.layout.size
+
+    def groups(self, memory: int) -> Iterator[list[str]]:
+        """The names in order, in groups whose Δw in float32 take ``memory`` bytes together at most: one group or more,
+        a name alone where it takes more than that."""
+        group, left = list[str](), memory
+        for name in self:
+            if group and self.size(name) > left:
+                yield group
+                group, left = [], memory
+            group.append(name)
+            left -= self.size(name)
+        yield group

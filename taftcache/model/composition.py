@@ -33,21 +33,23 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, floa
             got=f"{sum(mu.values())}",
             do="divide them by their sum: each component brings the base model along",
         )
-    first = components[names[0]]
+    meta = ComponentMeta(kind="composition", coefficients={name: mu[name] for name in names}).as_dict()
+    total: Component | None = None
     for name in names:
-        if components[name].base_digest != first.base_digest:
+        part = components[name]  # asked for once, and held no longer than for its turn: it may be read from a store
+        if total is None:
+            total = Component(part.base_digest, part.layout, torch.zeros_like(part.delta), meta)
+        if part.base_digest != total.base_digest:
             raise CompositionError(
                 f"{name} has another base point than {names[0]}",
-                got=f"{names[0]}: base {first.base_digest[:16]}, {name}: base {components[name].base_digest[:16]}",
+                got=f"{names[0]}: base {total.base_digest[:16]}, {name}: base {part.base_digest[:16]}",
                 do="train both from one store with the same [tangent] section",
             )
-        if components[name].layout != first.layout:
+        if part.layout != total.layout:
             raise CompositionError(f"{name} has other parameters than {names[0]}", got=f"{names[0]}, {name}")
-    total = torch.zeros_like(first.delta)
-    for name in names:
-        total.add_(components[name].delta, alpha=mu[name])
-    meta = ComponentMeta(kind="composition", coefficients={name: mu[name] for name in names})
-    return Component(first.base_digest, first.layout, total, meta.as_dict())
+        total.delta.add_(part.delta, alpha=mu[name])
+    assert total is not None, "there are components"
+    return total
 
 
 def identity_error(logits: Sequence[Tensor], coefficients: Sequence[float], composed: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""How much memory prepared rows may take between passes."""
+"""How much memory prepared rows may take between passes, and models that are scored together."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from taftcache.recipe import Recipe, parse_bytes
 # Of what is free: the rows are kept in float32 and in float64, other processes run, and files that are mapped stay
 # in memory only where there is some left.
 PART = 4
+MODELS = 64 << 20  # bytes of models that are held in any case: a pass for each small one would cost more than it saves
 GROUP = Path("/sys/fs/cgroup")  # of a container: memory.max, memory.current, memory.stat
 
 
@@ -25,6 +26,11 @@ def memory_of(recipe: Recipe) -> int:
     if recipe.solver.memory != "auto":
         return parse_bytes(recipe.solver.memory)
     return free_memory(resolve_device(recipe.device)) // PART
+
+
+def memory_of_models(recipe: Recipe) -> int:
+    """Bytes that models may take which are scored in one pass; the errors are those of ``memory_of``."""
+    return max(MODELS, memory_of(recipe))
 
 
 def free_memory(device: torch.device) -> int:

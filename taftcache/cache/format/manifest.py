@@ -148,10 +148,6 @@ class Manifest:
         own = [] if self.tombstones.part is None else [self.tombstones.part]
         return {part.ref.path: part for part in (*curves, *self.skipped.parts.values(), *own)}
 
-    def at(self, home: Home) -> Manifest:
-        """The same, its parts in the store at ``home``, where a commit has put them."""
-        return _manifest_of(_text_of(self), home)
-
     def files(self) -> set[str]:
         """Files and groups that this manifest names itself: all but the ledger and the tombstones' key."""
         shards = {path for ref in self.shards for path in (ref.path, f"{ref.path}.json")}
@@ -167,13 +163,17 @@ class Manifest:
 
         StoreWriteError says which limit of the format they would exceed.
         """
+        return self.read_back()[0]
+
+    def read_back(self, home: Home | None = None) -> tuple[bytes, Manifest]:
+        """`encode`, and what the reader's own code made of it: the same, its parts in the store at ``home``."""
         for part in self.parts().values():
             part.check()
         raw = self.text()
         try:
             if len(raw) > MAX_BYTES:
                 raise FormatError(f"{FILE} would have {len(raw)} bytes, and {MAX_BYTES} are read")
-            Manifest.decode(raw)
+            return raw, Manifest.decode(raw, home)
         except StoreError as error:
             parts = _parts_by_size(raw)
             raise StoreWriteError(
@@ -183,7 +183,6 @@ class Manifest:
                 ),
                 do=f"{_LESS.get(parts[0][0], 'put less into it')}; nothing was changed",
             ) from error
-        return raw
 
     @classmethod
     def decode(cls, raw: bytes, home: Home | None = None) -> Manifest:
@@ -309,19 +308,20 @@ def _bounded(raw: bytes) -> None:
         raise FormatError(f"{FILE} does not have the fields of its version", got=str(error), do=AVOID) from None
     parts = [free.identity, free.plan, free.recipe, *(thing.meta for thing in free.objects.values())]
     where = f"{FILE}: identity, plan, recipe and the meta of {len(free.objects)} objects"
-    size = sum(len(part) for part in parts)
+    text = b"".join(parts)
+    size = len(text)
     if size > MAX_FREE_BYTES:
         raise FormatError(
             f"the free parts of the manifest have {size} bytes, and {MAX_FREE_BYTES} are read", got=where, do=AVOID
         )
-    values = sum(bytes(part).count(mark) for part in parts for mark in (b",", b"[", b"{"))
+    values = size - len(text.translate(None, delete=b",[{"))
     if values >= MAX_VALUES:
         raise FormatError(
             f"the free parts of the manifest hold {values} values, and fewer than {MAX_VALUES} are read",
             got=where,
             do=AVOID,
         )
-    if too_deep(b"".join(parts)):
+    if too_deep(text):
         raise FormatError(f"lists and mappings are more than {MAX_DEPTH} deep", got=where, do=AVOID)
     # The list of classes ends where the manifest's own digest begins; in it, `","` stands between two names alone.
     classes = raw.count(b'","', 0, raw.find(b'"digest":')) + 1
@@ -355,43 +355,39 @@ def _check(manifest: _First | _Second) -> None:
 
     def require(holds: bool, fault: str, got: object) -> None:
         if not holds:
-            raise FormatError(f"{FILE} is invalid: {fault}", got=got, do=AVOID)
+            raise FormatError(f"{FILE} is invalid: {fault}", got=repr(got), do=AVOID)
 
     names = [ref.name for ref in manifest.shards]
     require(len(set(names)) == len(names), "two shards have the same name", names)
     require(names == sorted(names), "its shards are not in the order of their names", names)
     for ref in manifest.shards:
-        require(bool(NAME.fullmatch(ref.name)), "a shard's name has other signs than a-z, 0-9 and '-'", repr(ref.name))
-        require(bool(_DIGEST.fullmatch(ref.digest)), _NO_DIGEST, repr(ref.digest))
-        require(
-            ref.path == ShardRef.of(ref.name, "", 0, ref.digest).path, "a shard is not in its folder", repr(ref.path)
-        )
-        require(ref.role in ROLES, f"a shard's role is not one of {', '.join(ROLES)}", repr(ref.role))
+        require(bool(NAME.fullmatch(ref.name)), "a shard's name has other signs than a-z, 0-9 and '-'", ref.name)
+        require(bool(_DIGEST.fullmatch(ref.digest)), _NO_DIGEST, ref.digest)
+        require(ref.path == ShardRef.of(ref.name, "", 0, ref.digest).path, "a shard is not in its folder", ref.path)
+        require(ref.role in ROLES, f"a shard's role is not one of {', '.join(ROLES)}", ref.role)
         require(1 <= ref.rows < 2**31, "a shard does not have 1 to 2^31 - 1 rows", ref.rows)
     require(sum(ref.role == "held-out" for ref in manifest.shards) <= 1, "more than one shard is held out", names)
     for name, thing in manifest.objects.items():
         folder, _, leaf = name.partition("/")
         suffix = thing.path[len(name) + 1 + SHORT :]
-        require(folder in OBJECT_FOLDERS and bool(NAME.fullmatch(leaf)), "an object has a wrong name", repr(name))
-        require(bool(_DIGEST.fullmatch(thing.digest)), _NO_DIGEST, repr(thing.digest))
-        require(bool(SUFFIX.fullmatch(suffix)), "an object's suffix is not like '.safetensors'", repr(suffix))
-        require(
-            thing.path == object_path(name, thing.digest, suffix), "an object is not in its place", repr(thing.path)
-        )
+        require(folder in OBJECT_FOLDERS and bool(NAME.fullmatch(leaf)), "an object has a wrong name", name)
+        require(bool(_DIGEST.fullmatch(thing.digest)), _NO_DIGEST, thing.digest)
+        require(bool(SUFFIX.fullmatch(suffix)), "an object's suffix is not like '.safetensors'", suffix)
+        require(thing.path == object_path(name, thing.digest, suffix), "an object is not in its place", thing.path)
         require(
             0 <= thing.size <= MAX_OBJECT_BYTES, f"an object does not have 0 to {MAX_OBJECT_BYTES} bytes", thing.size
         )
     if isinstance(manifest, _First):
         for tombstone in manifest.tombstones:
-            require(bool(_DIGEST.fullmatch(tombstone)), "a tombstone does not have 64 hex digits", repr(tombstone))
+            require(bool(_DIGEST.fullmatch(tombstone)), "a tombstone does not have 64 hex digits", tombstone)
     else:
         for kind, part in _parts_of(manifest):
-            require(bool(_DIGEST.fullmatch(part.digest)), _NO_DIGEST, repr(part.digest))
-            require(part.path == part_path(kind, part.digest), "a list is not in its place", repr(part.path))
-            require(0 < part.count <= part.size <= MAX_PART_BYTES, "a list has a wrong size or count", repr(part))
+            require(bool(_DIGEST.fullmatch(part.digest)), _NO_DIGEST, part.digest)
+            require(part.path == part_path(kind, part.digest), "a list is not in its place", part.path)
+            require(0 < part.count <= part.size <= MAX_PART_BYTES, "a list has a wrong size or count", part)
     key = manifest.tombstone_key
-    require(not key or bool(_DIGEST.fullmatch(key)), _NO_DIGEST, repr(key))
-    require(bool(key) or not manifest.tombstones, "it has tombstones without a key", repr(key))
+    require(not key or bool(_DIGEST.fullmatch(key)), _NO_DIGEST, key)
+    require(bool(key) or not manifest.tombstones, "it has tombstones without a key", key)
     if manifest.ledger is not None:
-        require(bool(_DIGEST.fullmatch(manifest.ledger.head)), _NO_DIGEST, repr(manifest.ledger.head))
+        require(bool(_DIGEST.fullmatch(manifest.ledger.head)), _NO_DIGEST, manifest.ledger.head)
         require(1 <= manifest.ledger.entries < 2**31, "its ledger is empty or too long", manifest.ledger.entries)

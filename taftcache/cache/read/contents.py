@@ -27,18 +27,21 @@ class Contents:
     def __init__(self, root: Home, manifest: Manifest) -> None:
         self.root, self.manifest = root, manifest
         self._shards: dict[str, Shard] = {}  # by digest
-        self._places: dict[str, tuple[str, int]] | None = None  # sample id -> (shard, row)
+        self._places: dict[str, tuple[str, int]] = {}  # sample id -> (shard, row), of the shards in `_listed`
+        self._listed: dict[str, list[str]] = {}  # digest of a shard -> its ids
         self._key = b""  # of the tombstones
 
     def adopt(self, manifest: Manifest, written: Sequence[Shard] = ()) -> None:
         """A commit made ``manifest`` the root manifest, and put the shards ``written`` in their places."""
-        self.manifest = manifest
-        self._places, self._key = None, b""
+        self.manifest, self._key = manifest, b""
         for shard in written:
             shard.moved_to(self.root, ShardRef.of(shard.name, shard.role, shard.rows, shard.digest).path)
             self._shards[shard.digest] = shard
         named = {ref.digest for ref in manifest.shards}
         self._shards = {digest: shard for digest, shard in self._shards.items() if digest in named}
+        for gone in self._listed.keys() - named:
+            for sample_id in self._listed.pop(gone):
+                self._places.pop(sample_id, None)
 
     def open(self, ref: ShardRef) -> Shard:
         """The shard that ``ref`` names."""
@@ -93,9 +96,9 @@ class Contents:
         name, row = self._rows()[sample_id]
         return self.shard(name), row
 
-    def ids_outside(self, name: str) -> set[str]:
-        """The ids of all shards but ``name``."""
-        return {i for i, (shard, _) in self._rows().items() if shard != name}
+    def shard_of(self, sample_id: str) -> str | None:
+        """The name of the shard that has a row of that id."""
+        return self._rows().get(sample_id, (None, 0))[0]
 
     def is_forgotten(self, sample_id: str) -> bool:
         """Whether a sample of that id was erased, and not learned again since."""
@@ -106,10 +109,13 @@ class Contents:
         return ledger.tombstone(sample_id, self._key) in self.manifest.tombstones
 
     def _rows(self) -> dict[str, tuple[str, int]]:
-        if self._places is None:
-            self._places = {
-                i: (ref.name, row) for ref in self.manifest.shards for row, i in enumerate(self.open(ref).sample_ids)
-            }
+        # Only what commits have added since is read: a writer of many shards asks again after each of them.
+        if len(self._listed) < len(self.manifest.shards):
+            for ref in self.manifest.shards:
+                if ref.digest not in self._listed:
+                    ids = self.open(ref).sample_ids
+                    self._places.update((i, (ref.name, row)) for row, i in enumerate(ids))
+                    self._listed[ref.digest] = ids
         return self._places
 
 

@@ -116,12 +116,12 @@ class Committer:
                 do="run the same command again once no other process writes to the store; nothing was committed",
             )
         try:
-            self._place(new, groups, files)
+            new = self._place(new, groups, files)
         except BaseException:
             self._recover(old)
             raise
         self._discard = None
-        self.contents.adopt(new.at(self.root), shards)
+        self.contents.adopt(new, shards)
         self.remember(old)
         try:
             sweep(self.root, self.staging, new, old)
@@ -159,8 +159,9 @@ class Committer:
         if self._discard is not None:
             self._discard()
 
-    def _place(self, new: Manifest, groups: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]]) -> None:
-        raw = new.encode()
+    def _place(self, new: Manifest, groups: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]]) -> Manifest:
+        """Do what `publish` says up to the swap; the manifest as it was read back."""
+        raw, read_back = new.read_back(self.root)
         there = self.manifest.files()
         for path, part in new.parts().items():
             if path not in there:
@@ -176,6 +177,7 @@ class Committer:
         previous.keep(self.root, self.manifest, new)
         self.root.swap(FILE, raw)  # the one step that counts
         self.root.opened = digest(raw)
+        return read_back
 
     def _recover(self, old: Manifest) -> None:
         """After a failed commit: take up what the disk says, and give the space back if that is the last commit.

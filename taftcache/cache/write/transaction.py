@@ -229,7 +229,7 @@ class Transaction:
         for entry in self._entries:
             raw, end = ledger.encode_entry(entry, end)
             self._stage(raw, ledger.entry_path(end.entries, end.head))
-        new = self._next().replace(tombstones=tombstones, tombstone_key=key_digest, ledger=end)
+        new = self._next(tombstones=tombstones, tombstone_key=key_digest, ledger=end)
         paths = {ref.name: ref.path for ref in new.shards}
         groups = [(shard.at, paths[name]) for name, shard in self._shards.items()]
         self._open = False
@@ -254,8 +254,8 @@ class Transaction:
                 self.discard()
                 raise
 
-    def _next(self) -> Manifest:
-        """The manifest to come, but for what it remembers of erasures."""
+    def _next(self, **remembered: Any) -> Manifest:
+        """The manifest to come; what it ``remembered`` of erasures is as it was where it is not given."""
         named = self._committer.manifest
         refs = {ref.name: ref for ref in named.shards if ref.name not in self._dropped}
         refs |= {name: ShardRef.of(name, s.role, s.rows, s.digest) for name, s in self._shards.items()}
@@ -264,6 +264,7 @@ class Transaction:
             objects=self._objects,
             skipped=named.skipped.without(self._erased, self._dropped),
             **self._fields,
+            **remembered,
         )
 
     def _tombstones(self) -> Tombstones:

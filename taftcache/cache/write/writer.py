@@ -70,7 +70,6 @@ class ShardWriter:
         self._buffer = self._group.buffer()
         self._resume(lines)
         self._seen = set(self._ids) | {s.id for _, s in self._skipped}
-        self._elsewhere: set[str] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"taftcache-{header.name}")
         self._disk = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"taftcache-{header.name}-chunk")
         committer.start_writer(header.name, self.close)
@@ -194,10 +193,8 @@ class ShardWriter:
     def _check(self, ids: list[str], labels: np.ndarray[Any, Any], skipped: list[Skipped]) -> None:
         everyone = [*ids, *(s.id for s in skipped)]
         check_ids(everyone)
-        if self._elsewhere is None:
-            self._elsewhere = self._committer.contents.ids_outside(self.name)
         for i in everyone:
-            if i in self._seen or i in self._elsewhere:
+            if i in self._seen or self._committer.contents.shard_of(i) not in (None, self.name):
                 place = f"shard {self.name}" if i in self._seen else "another shard"
                 raise DataError(f"sample {i!r} is in {place} already")
             if not self._header.relearn and self._committer.contents.is_forgotten(i):

@@ -121,7 +121,7 @@ def convert(
                 rows=sum(shard.rows for shard in shards),
                 bytes=made.nbytes,
                 left=left,
-                again={name: made_by(store.objects()[name].meta) for name in left if is_model(name)},
+                again={name: made_by(store.manifest.objects[name].meta) for name in left if is_model(name)},
                 seconds=time.perf_counter() - begin,
             )
 

@@ -11,7 +11,7 @@ from taftcache.cache.format.digest import digest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import refusal
-from taftcache.model.component import Component, read_base, read_component
+from taftcache.model.component import Component, StoredComponents, read_base, read_component
 from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, counted, shard_of
 from taftcache.stages.forget.planning import ForgetPlan
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, Warm, resolve_warm
@@ -117,17 +117,17 @@ def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) 
     """The compositions of what was made again and what stays."""
     store, base, proof = rows.store, rows.settings.base, rows.proof
     objects = store.objects()
-    parts = {name: made.get(name) or read_component(store, name, base) for name in plan.members}
+    parts = StoredComponents(store, plan.members, base, made)
     digests = {name: digest(made[name].encode()) if name in made else objects[name].digest for name in plan.members}
     sums: dict[str, Component] = {}
     if MEAN in plan.renewed:
         sums[MEAN] = composed(parts, digests, base, proof)
     if WEIGHTED in plan.renewed:
         given = plan.weights
-        counts = {name: part.meta.get("rows", 0) for name, part in parts.items()}
+        counts = {name: meta.get("rows", 0) for name, meta in parts.metas().items()}
         # What was imported since may have no coefficient yet, or not say how many rows it was made from.
         weighed = [n for n in parts if (counts[n] if given == "rows" else {n, shard_of(n)} & given.keys())]
-        some = {name: parts[name] for name in weighed}
+        some = StoredComponents(store, weighed, base, made)
         weights = weights_of_rows(given, {name: counts[name] for name in weighed})
         sums[WEIGHTED] = composed(some, {name: digests[name] for name in some}, base, proof, weights)
     return _Sums(made=sums, mean=sums.get(MEAN) or composed(parts, digests, base, proof), digests=digests)

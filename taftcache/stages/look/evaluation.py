@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, sqrt
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,16 +19,18 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import ArgumentError, StoreError, check_several
 from taftcache.model.card import Score
-from taftcache.model.component import Component, read_base, read_component
+from taftcache.model.component import StoredComponents, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import BY_HELD_OUT, PRIVATE, counted, first_few, is_component, is_model, model_of
+from taftcache.recipe import Recipe
 from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
+from taftcache.stages.memory import memory_of_models
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
@@ -89,7 +91,8 @@ def evaluate(
     probe: bool = False,
     proven: bool = False,
 ) -> EvaluateReport:
-    """Top-1 of the base point, every component and every model on the held-out group (or ``rows``), in one pass.
+    """Top-1 of the base point, every component and every model on the held-out group (or ``rows``), in one pass; in
+    several where the models take more than ``solver.memory`` together.
 
     Args:
         store: open, or its place.
@@ -109,15 +112,17 @@ def evaluate(
     progress, rows = progress or Silent(), rows or _held_out(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
-    models = {name: read_component(store, name, settings.base) for name in names}
-    tuned = _tuned(models) if rows is store.held_out else []
+    models = StoredComponents(store, names, settings.base)
+    tuned = _tuned(models.metas()) if rows is store.held_out else []
     notes = [*_unlearned(store, rows), *outdated_notes(store, settings), *tuned]
     best = model_of(names)
     if without:
         every = [name for name in names if is_component(name)]
         kept = kept_components(every, without)
-        models[f"mean of {len(kept)} of {len(every)} components"] = compose({name: models[name] for name in kept})
-    hits = _hits(settings.base, settings.recipe.device, rows, models, progress)
+        rest = f"mean of {len(kept)} of {len(every)} components"
+        mean = compose(StoredComponents(store, kept, settings.base))
+        models = StoredComponents(store, [*names, rest], settings.base, {rest: mean})
+    hits = _hits(settings.base, settings.recipe, rows, models, progress)
     against = None
     if probe and (reason := no_probe(store)):
         notes.append(f"no linear probe: {reason}")
@@ -151,9 +156,9 @@ def _unlearned(store: FeatureStore, rows: Shard) -> list[str]:
     return [f"{classes} held out without a training row, which cannot be learned: {first_few(names)}"]
 
 
-def _tuned(models: Mapping[str, Component]) -> list[str]:
+def _tuned(metas: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A note on the private models whose learning rate the held-out rows chose."""
-    names = [n for n, m in models.items() if BY_HELD_OUT in m.meta.get(PRIVATE, {}).get("tuning", "")]
+    names = [name for name, meta in metas.items() if BY_HELD_OUT in meta.get(PRIVATE, {}).get("tuning", "")]
     if not names:
         return []
     return [f"these rows chose the learning rate of {', '.join(names)}, whose accuracy on them is a little too good"]
@@ -185,7 +190,7 @@ def rows_right(store: FeatureStore, name: str, rows: Shard, consent: Consent | N
     """Which of ``rows`` [n] one model gives their own class; the errors are those of ``held_out_score``."""
     recipe = recorded_recipe(store)
     base = read_base(store, recipe.tangent, consent=consent)
-    return _hits(base, recipe.device, rows, {name: read_component(store, name, base)}, Silent())[name]
+    return _hits(base, recipe, rows, StoredComponents(store, [name], base), Silent())[name]
 
 
 def held_out_margins(
@@ -258,18 +263,23 @@ def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
 
 
 def _hits(
-    base: Base, device: str, rows: Shard, components: Mapping[str, Component], progress: Progress
+    base: Base, recipe: Recipe, rows: Shard, models: StoredComponents, progress: Progress
 ) -> dict[str, NDArray[np.bool_]]:
-    """Which rows [N] the untouched network and each model give their own class, in one pass."""
-    operator = TangentOperator(base, [rows], device=resolve_device(device))
-    directions = [operator.direction(c.delta, c.layout) for c in components.values()]
-    right: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in (UNTOUCHED, *components)}
-    with progress.task("evaluate", rows.rows) as task:
-        for state, labels in operator.blocks():
-            logits = [state.logits] + [state.logits + operator.tangent(state, d) for d in directions]
-            for found, z in zip(right.values(), logits, strict=True):
-                found.append((z.argmax(1) == labels).cpu().numpy())
-            task.advance(len(labels))
+    """Which rows [N] the untouched network and each model give their own class: in one pass for all models that the
+    recipe's memory has room for."""
+    operator = TangentOperator(base, [rows], device=resolve_device(recipe.device))
+    groups = list(models.groups(memory_of_models(recipe)))
+    right: dict[str, list[NDArray[np.bool_]]] = {}
+    with progress.task("evaluate", rows.rows * len(groups)) as task:
+        for names in groups:
+            directions = {} if right else {UNTOUCHED: None}
+            read = ((name, models[name]) for name in names)
+            directions |= {name: operator.direction(model.delta, model.layout) for name, model in read}
+            for state, labels in operator.blocks():
+                for name, direction in directions.items():
+                    z = state.logits if direction is None else state.logits + operator.tangent(state, direction)
+                    right.setdefault(name, []).append((z.argmax(1) == labels).cpu().numpy())
+                task.advance(len(labels))
     return {name: np.concatenate(found) for name, found in right.items()}
 
 

@@ -37,7 +37,7 @@ def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) 
     """
     classes = len(store.classes)
     weighed = [shard for shard in shards if scorer.is_weighed(component_of(shard.name)) and scorer.loss.quadratic]
-    kernels = [s for s in weighed if scorer.components[component_of(s.name)].layout != scorer.base.head_layout]
+    kernels = [s for s in weighed if scorer.layouts[component_of(s.name)] != scorer.base.head_layout]
     if sum((shard.rows * classes) ** 3 for shard in kernels) > KERNEL_WORK:
         raise StoreError(
             "no exact influence of every sample: the shards' kernels are too large to invert for a page",

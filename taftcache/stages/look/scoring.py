@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from threading import Lock
 from typing import Any
 
@@ -15,9 +16,11 @@ from taftcache.backbone.device import float64_device, resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
-from taftcache.model.component import read_component
+from taftcache.model.component import StoredComponents
+from taftcache.model.meta import meta_of
 from taftcache.names import PRIVATE, component_of, is_component, is_model, one_of_trained, shard_of
 from taftcache.stages.look.row_table import STEP_ROWS, Reader, RowTable
+from taftcache.stages.memory import memory_of_models
 from taftcache.stages.train.record import settings_of
 from taftcache.tangent.class_row.tail import ClassRowTail
 from taftcache.tangent.operator import TangentOperator
@@ -32,22 +35,27 @@ ROUNDING = 1e-10
 
 
 class Scorer:
-    """The store's base point and models, ready for blocks of rows. May be used by several threads in turn.
+    """The base point and models of a store, which stays open, ready for blocks of rows. May be used by several threads
+    in turn. What ``solver.memory`` has no room for is read again when it is asked for.
 
-    models: names of components and models, as the store lists them.
+    models: names of components and models, as the store lists them. layouts: the parameters that each is over.
     """
 
     def __init__(self, store: FeatureStore) -> None:
         settings = settings_of(store)
         self.recipe, self.base, self.loss = settings.recipe, settings.base, settings.loss
         self.models = [name for name in store.objects() if is_model(name)]
-        self.components = {name: read_component(store, name, self.base) for name in self.models}
         self.operator = TangentOperator(self.base, [], device=resolve_device(self.recipe.device))
         objective = self.recipe.objective
         # F as it is where a row's part in it is ∂ℓ alone: no class weights, no ball, f₀ not left out
         self.plain = objective.class_weights == "none" and not objective.jvp_only and not objective.radius
-        self._directions = {n: self.operator.direction(c.delta, c.layout) for n, c in self.components.items()}
-        self._metas = {name: store.objects()[name].meta for name in self.models}
+        self.layouts: dict[str, Layout] = {}
+        self._stored = StoredComponents(store, self.models, self.base)
+        self._metas = self._stored.metas()
+        self._memory = self._room = memory_of_models(self.recipe)
+        self._directions: dict[str, Any] = {}  # the one asked for last is the last
+        for name in self.models:  # what cannot be read is said now
+            self._direction(name)
         # a tail that runs a module by torch.func lends it the weights for the time of a call
         self._alone = Lock()
 
@@ -60,7 +68,7 @@ class Scorer:
         objective without weights, ball, jvp_only or prior. Noise is none, so a private one has no such bound, and needs
         none; and without its only row a component is none."""
         solved = {"certificate", "rows"} <= self._metas.get(name, {}).keys()
-        return self.plain and not self.recipe.prior.teachers and solved and self.components[name].record.row_count > 1
+        return self.plain and not self.recipe.prior.teachers and solved and meta_of(self._metas[name]).row_count > 1
 
     def state(self, tokens: NDArray[Any]) -> Any:
         """The base model's state on rows [b,t,d]."""
@@ -82,7 +90,7 @@ class Scorer:
         """
         if not self.is_weighed(name):
             return np.full(len(tokens), np.nan)
-        component = self.components[name]
+        component = self._stored[name]
         said = component.record
         certificate, N = said.certified, said.row_count
         ridge, norm = certificate.ridge, component.delta.norm().item()
@@ -105,7 +113,7 @@ class Scorer:
 
     def norm(self, name: str) -> float:
         """‖Δw‖ of the component or model ``name``."""
-        return float(self.components[name].delta.norm())
+        return float(self._stored[name].delta.norm())
 
     def attention(self, tokens: NDArray[Any]) -> tuple[NDArray[np.float32] | None, str]:
         """φ [H,t]: what each head of the class row takes of each token of the first row of [b,t,d]; or None and why."""
@@ -129,9 +137,29 @@ class Scorer:
         with self._alone:
             return _array(self.operator.tangent(state, self.operator.direction(delta, layout)))
 
+    def groups(self) -> Iterator[list[str]]:
+        """``models`` in order, in groups that are held together: a pass over many rows takes one after the other."""
+        return self._stored.groups(self._memory)
+
     def _tangent(self, state: Any, name: str) -> torch.Tensor:
         with self._alone:
-            return self.operator.tangent(state, self._directions[name])
+            return self.operator.tangent(state, self._direction(name))
+
+    def _direction(self, name: str) -> Any:
+        """Δw of a model in the tail's form. Those asked for last are held, as many as there is memory for."""
+        if name in self._directions:
+            direction = self._directions.pop(name)
+        else:
+            component = self._stored[name]
+            self.layouts[name] = component.layout
+            self._room -= self._stored.size(name)
+            while self._room < 0 and self._directions:
+                first = next(iter(self._directions))
+                del self._directions[first]
+                self._room += self._stored.size(first)
+            direction = self.operator.direction(component.delta, component.layout)
+        self._directions[name] = direction
+        return direction
 
 
 class _InTurn(TangentOperator):
@@ -183,7 +211,7 @@ class HeldOutLogits:
 
 
 def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: Reader) -> HeldOutLogits:
-    """One pass over the held-out rows."""
+    """One pass over the held-out rows, or one for each group of the scorer's models."""
     components = [name for name in scorer.models if is_component(name)]
     others = [name for name in scorer.models if not is_component(name)]
     a_row = 4 * len(store.classes) * (len(components) + 1)
@@ -191,15 +219,18 @@ def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: R
     rows = np.linspace(0, shard.rows - 1, count).round().astype(np.int64)
     base = np.empty((count, len(store.classes)), np.float32)
     tangents = np.empty((len(components), *base.shape), np.float32)
+    place = {name: k for k, name in enumerate(components)}
     found = {name: np.empty(count, np.int64) for name in others}
     ahead = {name: np.empty(count, np.float32) for name in others}
-    for k in range(0, count, STEP_ROWS):
+    for names, k in product(scorer.groups(), range(0, count, STEP_ROWS)):
         here = slice(k, min(k + STEP_ROWS, count))
-        z, changes = scorer.logits(reader.tokens(shard.name, rows[here]), [*components, *others])
-        base[here], tangents[:, here] = z, changes[: len(components)]
-        for name, change in zip(others, changes[len(components) :], strict=True):
-            found[name][here] = (z + change).argmax(1)
-            ahead[name][here] = margins(z + change, shard.labels[rows[here]])
+        base[here], changes = scorer.logits(reader.tokens(shard.name, rows[here]), names)
+        for name, change in zip(names, changes, strict=True):
+            if name in place:
+                tangents[place[name], here] = change
+            else:
+                found[name][here] = (base[here] + change).argmax(1)
+                ahead[name][here] = margins(base[here] + change, shard.labels[rows[here]])
     return HeldOutLogits(
         rows=rows,
         of=shard.rows,

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
-from taftcache.model.component import Component, put_component, read_component
+from taftcache.model.component import Component, StoredComponents, put_component, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of
 from taftcache.privacy.statement import Statement, parallel
@@ -145,12 +144,12 @@ class _Composing:
 
     def __init__(self, store: FeatureStore, settings: Settings, names: Sequence[str]) -> None:
         self.store, self.settings, self.names = store, settings, names
-        self.digests = {name: store.objects()[name].digest for name in names}
+        self.digests = {name: store.manifest.objects[name].digest for name in names}
 
-    @cached_property
-    def members(self) -> dict[str, Component]:
-        """Read when the first composition is made."""
-        return {name: read_component(self.store, name, self.settings.base) for name in self.names}
+    @property
+    def members(self) -> StoredComponents:
+        """Not held together: each is read when it is added."""
+        return StoredComponents(self.store, self.names, self.settings.base)
 
     def is_due(self, name: str, wanted: str | None, dropped: list[str]) -> bool:
         """Whether ``name`` has to be made; one that is not wanted and not current joins the ``dropped``."""
@@ -172,7 +171,7 @@ class _Composing:
             made[MEAN] = composed(self.members, self.digests, base, rows)
         weights = None
         if given.mode == "weighted":
-            counts = {name: store.objects()[name].meta.get("rows", 0) for name in self.names}
+            counts = {name: store.manifest.objects[name].meta.get("rows", 0) for name in self.names}
             weights = weights_of_rows(given.weights, counts)
         if self.is_due(WEIGHTED, composition_key(self.digests, weights) if weights else None, dropped):
             made[WEIGHTED] = composed(self.members, self.digests, base, rows, weights)
@@ -271,7 +270,7 @@ def current_key(store: FeatureStore, settings: Settings, name: str, digests: Map
     """The key that the composition ``name`` has when it is current."""
     if name == EXACT:
         return exact_key(settings, store.shards, digests)
-    weights = store.objects()[name].meta.get("coefficients") if name == WEIGHTED else None
+    weights = store.manifest.objects[name].meta.get("coefficients") if name == WEIGHTED else None
     return composition_key(digests, weights)
 
 
@@ -332,19 +331,19 @@ def proof_rows(rows: Shard | None, base: Base) -> RowSource:
 
 
 def composed(
-    components: Mapping[str, Component],
+    components: StoredComponents,
     members: Mapping[str, str],
     base: Base,
     rows: RowSource,
     weights: Mapping[str, float] | None = None,
 ) -> Component:
-    """Σ μ_i Δw_i with its proof in ``meta``; ``members`` are the components' digests by name.
+    """Σ μ_i Δw_i with its proof in ``meta``; ``members`` are the components' digests by name. Two are held at a time.
 
     Raises:
         CompositionError: Σ μ_i f(·; Δw_i) differs from f(·; Σ μ_i Δw_i) on ``rows`` by more than rounding.
     """
-    total = composition.compose(components, weights)
-    if any(PRIVATE in component.meta for component in components.values()):
+    total, metas = composition.compose(components, weights), list(components.metas().values())
+    if any(PRIVATE in meta for meta in metas):
         rows = proof_rows(None, base)  # what a composition says of itself must be no function of private rows
     operator = TangentOperator(base, [rows], trained=total.layout, dtype=torch.float64, memory=1 << 30)
 
@@ -368,8 +367,8 @@ def composed(
         identity_error=error,
         norm=total.delta.norm().item(),
     )
-    if all(PRIVATE in component.meta for component in components.values()):
-        said = [Statement.from_dict(component.meta[PRIVATE]) for component in components.values()]
+    if all(PRIVATE in meta for meta in metas):
+        said = [Statement.from_dict(meta[PRIVATE]) for meta in metas]
         if len({statement.relation for statement in said}) == 1:  # of unlike neighbours there is no joint promise
             total.meta[PRIVATE] = parallel(said)
     return total

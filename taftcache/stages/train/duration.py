@@ -56,7 +56,7 @@ def expected_seconds(
     A solve is expected to take as many passes as it took before. A pass says nothing of how long one of Adam's
     schedules takes, which reads a few rows at a time, or one with teachers.
     """
-    metas = {name: meta_of(store.objects()[name].meta) for name in solved}
+    metas = {name: meta_of(store.manifest.objects[name].meta) for name in solved}
     if not metas:
         return {}, []
     seconds: dict[str, float] = {}

@@ -38,7 +38,7 @@ def outdated_notes(store: FeatureStore, settings: Settings, model: str | None = 
 
 def _is_outdated(store: FeatureStore, settings: Settings, name: str) -> bool:
     """What was trained privately is not: its noise is not drawn anew for other settings."""
-    meta = store.objects()[name].meta
+    meta = store.manifest.objects[name].meta
     if PRIVATE in meta and is_component(name):
         return False
     try:

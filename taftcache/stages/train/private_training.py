@@ -324,7 +324,7 @@ def _put(
     name, statement = component_of(shard.name), Statement.from_dict(component.meta[PRIVATE])
     said = after(statement, work.spent[shard.name], shard.name in work.uncharged_before).as_dict()
     component = replace(component, meta={**component.meta, PRIVATE: said})
-    _put_settings(change, store, work, plan_with(store, shard.name))
+    _put_settings(change, store, work, plan_with(store, [shard.name]))
     put_component(change, name, component)
     put_keys(change, store, {component.meta["key"]: private_key(work.settings, shard, work.tuning)}, lost=[name])
     entry = {

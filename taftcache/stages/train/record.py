@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from taftcache.cache.read.shard import Shard
@@ -92,10 +92,10 @@ def wanted_shards(store: FeatureStore, shards: Sequence[str] | None) -> list[Sha
     return wanted
 
 
-def plan_with(store: FeatureStore, shard: str) -> dict[str, Any]:
-    """The store's plan with a shard that may have been left out of compositions in them again."""
+def plan_with(store: FeatureStore, shards: Collection[str]) -> dict[str, Any]:
+    """The store's plan with shards that may have been left out of compositions in them again."""
     out = subtracted(store)
-    kept = [name for name in out if name != shard]
+    kept = [name for name in out if name not in shards]
     return store.manifest.plan if kept == out else plan_without(store, subtracted=kept)
 
 

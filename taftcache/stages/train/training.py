@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,9 @@ from taftcache.stages.train.record import (
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component, unfinished
 from taftcache.tangent.spec import Train
+
+UNCOMMITTED = 2.0  # seconds of solving that a kill may undo; a solve that takes longer is committed by itself
+UNCOMMITTED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,17 +87,17 @@ def train(
     kept = [job.name for job in jobs if keys.get(job.name) == job.key]
     todo = [job for job in jobs if job.name not in kept]
     _check_todo(store, todo)
-    for job, component in _solved(store, settings, todo, progress, cluster):
-        _put(store, settings.recipe, job.name, component, lost)
+    for group in _together(_solved(store, settings, todo, progress, cluster)):
+        _put(store, settings.recipe, group, lost)
         lost = set()
-        if component.record.key == INTERRUPTED:
+        if _is_interrupted(group):
             raise KeyboardInterrupt
     if not todo and (lost or recorded_values(store, settings.recipe) != store.manifest.recipe):
         with store.transaction() as change:
             record_recipe(change, store, settings.recipe)
             for orphan in lost:
                 change.drop(orphan)
-    metas = {job.name: store.objects()[job.name].meta for job in jobs}
+    metas = {job.name: store.manifest.objects[job.name].meta for job in jobs}
     said = {name: meta_of(meta) for name, meta in metas.items()}
     return TrainReport(
         store=store.path,
@@ -166,14 +169,43 @@ def _solved(
             yield from cluster.components(store, settings.recipe, settings.base, jobs, task)
 
 
-def _put(store: FeatureStore, recipe: Recipe, name: str, component: Component, lost: Collection[str]) -> None:
-    """Commit a component, the settings that it was made with, and that its shard is part of compositions again."""
+def _together(solved: Iterable[tuple[Job, Component]]) -> Iterator[dict[str, Component]]:
+    """Components by name, those of a few seconds at a time, for each commit writes the manifest of all of them anew.
+
+    What was solved comes before the error that ended it, or the interruption.
+    """
+    group: dict[str, Component] = {}
+    begin = time.monotonic()
+    try:
+        for job, component in solved:
+            group[job.name] = component
+            held = sum(each.delta.nbytes for each in group.values())
+            if time.monotonic() - begin >= UNCOMMITTED or held >= UNCOMMITTED_BYTES or _is_interrupted(group):
+                yield group
+                group, begin = {}, time.monotonic()
+    except (Exception, KeyboardInterrupt):
+        if group:
+            yield group
+        raise
+    if group:
+        yield group
+
+
+def _is_interrupted(group: Mapping[str, Component]) -> bool:
+    """Whether the last of them is what Ctrl-C left of a solve."""
+    *_, last = group.values()
+    return last.record.key == INTERRUPTED
+
+
+def _put(store: FeatureStore, recipe: Recipe, group: Mapping[str, Component], lost: Collection[str]) -> None:
+    """Commit components, the settings that they were made with, and that their shards are composed again."""
     with store.transaction() as change:
         record_recipe(change, store, recipe)
         for orphan in lost:
             change.drop(orphan)
-        put_component(change, name, component)
-        change.update(plan=plan_with(store, shard_of(name)))
+        for name, component in group.items():
+            put_component(change, name, component)
+        change.update(plan=plan_with(store, [shard_of(name) for name in group]))
 
 
 def _at_the_end(metas: Mapping[str, ComponentMeta]) -> list[str]:
