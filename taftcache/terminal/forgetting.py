@@ -74,6 +74,8 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         where = f" (shard {', '.join(report.shards)})" if report.shards else ""
         lines.append(f"{now}: {first_few(report.forgotten, 8)}{where}")
         lines.append(_renewed(report.renewed))
+    if report.dry_run:  # to be looked through, so not cut short
+        lines += [f"{pattern} matches: {', '.join(ids)}" for pattern, ids in report.matched.items()]
     if report.copies:
         left, copies = "stays" if len(report.copies) == 1 else "stay", counted(len(report.copies), "row")
         stay, how = ("would stay", "--with-copies") if report.dry_run else (left, "taftcache forget STORE --sample ID")

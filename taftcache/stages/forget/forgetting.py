@@ -41,8 +41,8 @@ class ForgetReport:
     passes over the rows of what was solved. A dry run changes nothing: its certificates are empty and ``passes``
     is an estimate, what the present components took; so is ``expected_seconds``, how long each solve would take here
     (see ``duration.expected_seconds``; what is not known has none). ``bytes`` are those of the shards that were or
-    would be written anew, before. ``copies`` are ids of rows that stay and hold the very bytes of rows that leave.
-    ``proven``: see ``proven_shares``, where it was asked for.
+    would be written anew, before. ``matched`` has the ids that each pattern named. ``copies`` are ids of rows that stay
+    and hold the very bytes of rows that leave. ``proven``: see ``proven_shares``, where it was asked for.
     """
 
     store: Path
@@ -65,6 +65,7 @@ class ForgetReport:
     copies: list[str] = field(default_factory=list)
     proven: dict[str, float] = field(default_factory=dict)
     expected_seconds: dict[str, float] = field(default_factory=dict)
+    matched: dict[str, list[str]] = field(default_factory=dict)
 
 
 @at_its_place("a")
@@ -75,6 +76,7 @@ def forget(
     *,
     shards: Sequence[str] = (),
     classes: Sequence[str] = (),
+    matching: Sequence[str] = (),
     mode: Mode = "retrain",
     cold: bool = False,
     dry_run: bool = False,
@@ -91,6 +93,9 @@ def forget(
     ``cold`` asks for it. A shard without rows goes as a whole; so does a class, and then every component is solved
     again, for the head has a column less.
 
+    ``matching`` are patterns of ids in the form of `fnmatch.fnmatchcase`: * and ? match any letters, / too. They name
+    samples that the store has, with a row or without; of forgotten ones no id is kept that could match.
+
     ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``proven``: also tell how many labels
     of the held-out rows each renewed model provably has in common with the optimum, which a full retrain would reach.
     ``with_copies``: rows of other ids with the very bytes of what is named, held-out ones too, are forgotten with it.
@@ -102,13 +107,14 @@ def forget(
 
     Raises:
         RecipeError: nothing named, a mode that cannot do it, or no such key. UnknownSample, StoreError: something
-        named is neither stored nor was forgotten before, or ``proven`` and no row is held out. DataError: no training
-        row would be left.
+        named is neither stored nor was forgotten before, a pattern matches nothing, or ``proven`` and no row is held
+        out. DataError: no training row would be left.
     """
     begin = time.perf_counter()
     samples = None if samples is None else several_texts("samples", samples)
     shards, classes = several_texts("shards", shards), several_texts("classes", classes)
-    if samples is None and not (shards or classes):
+    matching = several_texts("matching", matching)
+    if samples is None and not (shards or classes or matching):
         raise RecipeError(
             "nothing to forget: no sample, shard or class is named", do="give ids as taftcache inspect lists them"
         )
@@ -122,7 +128,7 @@ def forget(
             do="leave --proven (proven=True) out: the receipt has every certificate all the same",
         )
     signer, progress = signer_of(signing_key), progress or Silent()
-    request = requested(store, samples or (), shards, classes, with_copies, progress)
+    request = requested(store, samples or (), shards, classes, matching, with_copies, progress)
     if not request.samples and not request.asked:
         report = ForgetReport(
             store=store.path, root_before=store.root_digest, root_digest=store.root_digest,
@@ -334,4 +340,5 @@ def _report(store: FeatureStore, plan: ForgetPlan, before: str) -> ForgetReport:
         dropped_shards=request.emptied,
         classes=request.classes,
         copies=request.copies,
+        matched=request.matched,
     )

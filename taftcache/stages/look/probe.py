@@ -115,9 +115,7 @@ def _choosing(rows: int) -> NDArray[np.bool_]:
     return np.equal(np.arange(rows) % EVERY, 0)
 
 
-def head_features(
-    base: Base, shards: Sequence[Shard], every: int = 1
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def head_features(base: Base, shards: Sequence[Shard], every: int = 1) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """What the head of ``base`` sees of the rows of shards [n,d], or of one row in ``every``, and their labels [n]."""
     features, labels, row = [], [], 0
     for state, classes in TangentOperator(base, shards, trained=base.head_layout).blocks():

@@ -1,0 +1,103 @@
+"""A person's images found and forgotten, wherever the store has them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
+from taftcache.errors import UnknownSample
+from tests.stages.making import open_store, recipe, write_images
+from tests.stages.test_forget_staged import stage
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """The store of ``people`` beside it, where 00* are one person's images, one of them not to be decoded."""
+    place = tmp_path_factory.mktemp("people")
+    images = write_images(place / "images")
+    (images / "2" / "0009.png").write_bytes(b"no image")
+    taftcache.run(recipe(place / "store", data={"source": "folder", "train": str(images), "unreadable": "skip"}))
+    return place
+
+
+@pytest.fixture
+def people(made, tmp_path) -> Path:
+    """A copy of the store."""
+    return shutil.copytree(made / "store", tmp_path / "store")
+
+
+def ended(capsys, *words: object) -> str:
+    with pytest.raises(SystemExit) as end:
+        main([str(word) for word in words])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def of_one(store: Path) -> dict[str, str]:
+    """The person's samples as ``inspect --ids`` has them, each with its role."""
+    with FeatureStore(store) as opened:
+        roles = {i: shard.role for shard in (*opened.shards, opened.held_out) for i in shard.sample_ids}
+        roles |= {skipped.id: "skipped" for skipped in opened.manifest.skipped}
+    return {i: role for i, role in roles.items() if "/00" in i}
+
+
+def test_ids_are_of_all_that_can_be_forgotten(people, tmp_path, capsys):
+    """A list of training rows alone, searched for a person's ids, left the held-out ones in the store."""
+    mine = of_one(people)
+    assert set(mine.values()) == {"train", "held-out", "skipped"}
+    stage(people)
+    listed = json.loads(ended(capsys, "inspect", people, "--ids", "--json"))
+    with FeatureStore(people) as opened:
+        assert len(listed) == sum(ref.rows for ref in opened.manifest.shards) + 1 + 8
+        (skipped,) = opened.manifest.skipped
+    roles = {one["sample"]: one["role"] for one in listed}
+    assert mine.items() <= roles.items()
+    assert [one for one in listed if one["sample"] in ("new/3", "2/0009.png")] == [
+        {"sample": "2/0009.png", "shard": skipped.shard, "role": "skipped", "label": "2"},
+        {"sample": "new/3", "shard": "002", "role": "staged", "label": "0"},
+    ]
+    assert ended(capsys, "inspect", people, "--ids").splitlines() == list(roles)
+    (tmp_path / "ids").write_text("\n".join(i for i in roles if "/00" in i))
+    told = json.loads(ended(capsys, "forget", people, "--file", tmp_path / "ids", "--json"))
+    assert sorted(told["forgotten"]) == sorted(mine)
+    assert of_one(people) == {}
+    assert json.loads(ended(capsys, "inspect", people, "--shard", "002", "--ids", "--json"))[0]["role"] == "staged"
+
+
+@pytest.mark.parametrize("option", [("--shard", "000"), ("--class", "2")])
+def test_ids_of_a_part_are_what_forget_takes_by_it(people, capsys, option):
+    stage(people)
+    listed = ended(capsys, "inspect", people, "--ids", *option).splitlines()
+    told = json.loads(ended(capsys, "forget", people, *option, "--dry-run", "--json"))
+    assert sorted(told["forgotten"]) == sorted(listed)
+
+
+def test_ids_are_chosen_by_a_pattern(people, capsys):
+    stage(people)
+    mine = of_one(people)
+    said = ended(capsys, "forget", people, "--match", "*/00*", "--match", "new/[3-4]", "--dry-run")
+    matches = " ".join(said.split())
+    assert f"*/00* matches: {', '.join(mine)} new/[3-4] matches: new/3, new/4" in matches, "none of them is left out"
+    with open_store(people) as store:
+        report = taftcache.forget(store, ["new/0"], classes=["1"], matching=["*/00*", "new/[3-4]"])
+    assert report.matched == {"*/00*": list(mine), "new/[3-4]": ["new/3", "new/4"]}
+    assert {*mine, "new/0", "new/3", "new/4"} < set(report.forgotten)
+    assert {i.split("/")[0] for i in set(report.forgotten) - {*mine, "new/0", "new/3", "new/4"}} == {"1"}
+    assert of_one(people) == {}
+
+
+def test_a_pattern_that_nothing_matches_ends_the_request(people):
+    with open_store(people) as store:
+        taftcache.forget(store, matching=["0/0000.png"])
+        root = store.root_digest
+        for idle in ("0/0000.p*", "2/0009.PNG"):  # forgotten before; capitals matter
+            with pytest.raises(UnknownSample, match="matches 1 pattern") as caught:
+                taftcache.forget(store, matching=["2/*", idle])
+            assert caught.value.got == repr(idle)
+        assert store.root_digest == root
