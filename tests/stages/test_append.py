@@ -318,9 +318,12 @@ def test_what_cannot_be_appended(few, images, tmp_path):
         )
     (images / "9").mkdir()
     shutil.copy(next(images.glob("1/*.png")), images / "9")
-    with pytest.raises(DataError, match="1 other class, the first: '9'"):
-        taftcache.append(asked(few, images))
-    assert tree(few, but=("staging/",)) == before
+    for dry_run in (True, False):
+        with pytest.raises(DataError, match="1 other class, the first: '9'"):
+            taftcache.append(asked(few, images), dry_run=dry_run)
+    assert tree(few) == before
+    (note,) = taftcache.extract(asked(few, images)).notes
+    assert "among them 1 of 1 class that the store does not have (first: 9): append refuses" in note
     shutil.rmtree(images / "9")
     half = tmp_path / "half"
     with pytest.raises(KeyboardInterrupt):

@@ -19,7 +19,7 @@ from taftcache.names import HELD_OUT, counted
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import ImageRows
-from taftcache.stages.extract.filling import OldRows, RowOrigin, fill
+from taftcache.stages.extract.filling import OldRows, RowOrigin, class_indexes, fill
 from taftcache.stages.extract.forgotten import StayOut, check_filled, closed_notes, forgotten_items
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, elsewhere
@@ -98,6 +98,8 @@ def append(
             return ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines, verb="append")
 
         new = NewSamples(store, recipe, given, out, new_shard, _mended(store, source, test))
+        if new.shards:
+            class_indexes(store, source.classes)  # before anything is staged, and in a dry run too
         return new.report(begin, None) if dry_run else new.report(begin, new.grow(origin, progress))
 
 

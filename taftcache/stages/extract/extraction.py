@@ -213,17 +213,19 @@ def _record(recipe: Recipe) -> dict[str, Any]:
 def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     """What the source holds that the store does not, and the other way round."""
     source, test = open_source(recipe.data)
-    there = {item.id for origin in (source, test) if origin is not None for item in origin.items}
+    origins = [origin for origin in (source, test) if origin is not None]
+    there = {item.id: origin.classes[item.label] for origin in origins for item in origin.items}
     rows = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
     skipped = {left_out.id for left_out in store.manifest.skipped}
     out = forgotten_items(store.is_forgotten, source, test)
     notes = closed_notes(name for i, name in out.closed.items() if i not in rows | skipped)
-    if new := sorted(there - rows - skipped - out.all):
-        notes.append(
-            f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); taftcache append takes "
-            "them in"
-        )
-    if gone := sorted(rows - there):
+    if new := sorted(there.keys() - rows - skipped - out.all):
+        takes, other = "taftcache append takes them in", [there[i] for i in new if there[i] not in store.classes]
+        if other:
+            lacking = f"{counted(len(set(other)), 'class')} that the store does not have"
+            takes = f"among them {len(other)} of {lacking} (first: {min(other)}): append refuses, make a new store"
+        notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); {takes}")
+    if gone := sorted(rows - there.keys()):
         notes.append(
             f"not in the source now: {counted(len(gone), 'row')} of the store (first: {gone[0]}); forget them by id to "
             "drop them"
