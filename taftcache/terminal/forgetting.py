@@ -74,12 +74,9 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         where = f" (shard {', '.join(report.shards)})" if report.shards else ""
         lines.append(f"{now}: {first_few(report.forgotten, 8)}{where}")
         lines.append(_renewed(report.renewed))
-    if report.dry_run:  # to be looked through, so not cut short
+    if report.dry_run:
         lines += [f"{pattern} matches: {', '.join(ids)}" for pattern, ids in report.matched.items()]
-    if report.copies:
-        left, copies = "stays" if len(report.copies) == 1 else "stay", counted(len(report.copies), "row")
-        stay, how = ("would stay", "--with-copies") if report.dry_run else (left, "taftcache forget STORE --sample ID")
-        lines.append(f"{copies} with the very same bytes {stay}: {first_few(report.copies, 8)} ({how})")
+    lines += _copies(report)
     lines += _gone(report.destroyed, report.dropped_shards)
     if report.classes:
         lines.append(f"out of the list of classes: {', '.join(report.classes)}")
@@ -92,6 +89,20 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     for name, share in report.proven.items():
         lines.append(f"{name}: {100 * share:.1f} % of held-out labels are provably those of a full retrain")
     return [*lines, *(f"note: {note}" for note in report.notes)]
+
+
+def _copies(report: ForgetReport) -> list[str]:
+    """Rows with the very bytes of those that were named; all of them in a dry run, to be looked through."""
+    lines, most = [], 8
+    if report.dry_run:
+        most = len(report.forgotten) + len(report.copies)
+    if taken := report.copies_taken:
+        lines.append(f"of these not named, but with the very same bytes: {len(taken)}, {first_few(taken, most)}")
+    if report.copies:
+        left, copies = "stays" if len(report.copies) == 1 else "stay", counted(len(report.copies), "row")
+        stay, how = ("would stay", "--with-copies") if report.dry_run else (left, "taftcache forget STORE --sample ID")
+        lines.append(f"{copies} with the very same bytes {stay}: {first_few(report.copies, most)} ({how})")
+    return lines
 
 
 def show_receipts(report: ReceiptsReport) -> None:
@@ -150,6 +161,8 @@ def _receipt(r: Receipt, unreadable: bool) -> list[str]:
     lines += [f"  {line}" for line in _gone(r.destroyed, r.dropped_shards)]
     if r.classes_removed:
         lines.append(f"  out of the list of classes: {counted(r.classes_removed, 'class')}")
+    if r.copies_taken:
+        lines.append(f"  {r.copies_taken} of the ids were not named: they held the very same bytes (--with-copies)")
     if r.copies:
         lines.append(f"  {counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
     for name, c in r.certificates.items():

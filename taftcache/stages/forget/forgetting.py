@@ -42,7 +42,8 @@ class ForgetReport:
     is an estimate, what the present components took; so is ``expected_seconds``, how long each solve would take here
     (see ``duration.expected_seconds``; what is not known has none). ``bytes`` are those of the shards that were or
     would be written anew, before. ``matched`` has the ids that each pattern named. ``copies`` are ids of rows that stay
-    and hold the very bytes of rows that leave. ``proven``: see ``proven_shares``, where it was asked for.
+    and hold the very bytes of rows that leave, ``copies_taken`` those of ``forgotten`` that left for
+    that alone. ``proven``: see ``proven_shares``, where it was asked for.
     """
 
     store: Path
@@ -63,6 +64,7 @@ class ForgetReport:
     dry_run: bool = False
     notes: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
+    copies_taken: list[str] = field(default_factory=list)
     proven: dict[str, float] = field(default_factory=dict)
     expected_seconds: dict[str, float] = field(default_factory=dict)
     matched: dict[str, list[str]] = field(default_factory=dict)
@@ -340,5 +342,6 @@ def _report(store: FeatureStore, plan: ForgetPlan, before: str) -> ForgetReport:
         dropped_shards=request.emptied,
         classes=request.classes,
         copies=request.copies,
+        copies_taken=request.copies_taken,
         matched=request.matched,
     )

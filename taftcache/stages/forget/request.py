@@ -29,8 +29,8 @@ class Request:
     ``classes`` those without a row left anywhere, which go from the list; ``asked`` the shards and classes that were
     named as such, as they stand among the tombstones. ``listed`` is how many skipped samples stay, of which nothing
     says whether they were of a class that was named. ``copies`` are the ids of rows that stay and hold the very bytes
-    of rows that leave; shards that are ``unsearched`` for them are damaged. ``matched`` has the ids that each pattern
-    named.
+    of rows that leave, ``copies_taken`` those that leave, too, and were not named; shards that are ``unsearched`` for
+    them are damaged. ``matched`` has the ids that each pattern named.
     """
 
     samples: list[str]
@@ -42,6 +42,7 @@ class Request:
     asked: list[str]
     listed: int = 0
     copies: list[str] = field(default_factory=list)
+    copies_taken: list[str] = field(default_factory=list)
     unsearched: list[str] = field(default_factory=list)
     matched: dict[str, list[str]] = field(default_factory=dict)
 
@@ -146,9 +147,10 @@ def requested(
     samples = [*samples, *(i for ids in matched.values() for i in ids)]
     request = resolve_request(store, samples, shards, classes)
     copies, unsearched = copies_of(store, request.samples, progress)
-    if copies and with_copies:
-        request, copies = resolve_request(store, [*samples, *copies], shards, classes), []
-    return replace(request, copies=copies, unsearched=unsearched, matched=matched)
+    taken = copies if with_copies else []
+    if taken:
+        request, copies = resolve_request(store, [*samples, *taken], shards, classes), []
+    return replace(request, copies=copies, copies_taken=taken, unsearched=unsearched, matched=matched)
 
 
 def _matched(store: FeatureStore, patterns: Sequence[str]) -> dict[str, list[str]]:
