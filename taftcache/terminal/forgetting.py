@@ -23,6 +23,10 @@ SIGNATURES = {
     "wrong": "ITS SIGNATURE IS WRONG",
     "unchecked": "signed; not checked: pip install 'taftcache[sign]'",
 }
+NOT_COVERED = (
+    "not covered: the images or vectors themselves, copies and backups, models given away earlier, settings chosen with"
+    " the rows at hand (in full: --json)"
+)
 UNKNOWN = "; nothing says whether that decides, for what a row moves was not estimated"
 LOOSE = ', which this certificate is too loose to prove: train with solver.tolerance = "decisive" or a smaller one'
 
@@ -111,9 +115,11 @@ def show_receipts(report: ReceiptsReport) -> None:
     for answer in report.samples:
         print_line(f"{answer.sample}: {_answer(answer, times, report.unreadable)}")
     asked = {seq for a in report.samples for seq in (*a.receipts, *a.perhaps)}
-    for receipt in report.receipts:
-        if receipt.seq in asked or not report.samples:
-            OUT.print(stacked(*_receipt(receipt, receipt.seq in report.unreadable)), soft_wrap=True)
+    shown = [receipt for receipt in report.receipts if receipt.seq in asked or not report.samples]
+    for receipt in shown:
+        OUT.print(stacked(*_receipt(receipt, receipt.seq in report.unreadable)), soft_wrap=True)
+    if any(receipt.not_covered for receipt in shown):
+        OUT.print(NOT_COVERED, soft_wrap=True)
     OUT.print(f"{counted(len(report.receipts), 'receipt')}; taftcache audit checks what they promise", soft_wrap=True)
 
 
@@ -154,7 +160,9 @@ def _receipt(r: Receipt, unreadable: bool) -> list[str]:
         lines = [f"receipt {r.seq}, {r.time}: the tombstones and their key were destroyed"]
     elif r.event == "forget":
         rows = ", ".join(f"{counted(n, 'row')} of {name}" for name, n in r.shards.items()) or "no row"
-        lines = [f"receipt {r.seq}, {r.time}: {counted(r.samples, 'id')} forgotten by {r.mode}; {rows} left"]
+        without = r.samples - sum(r.shards.values())  # skipped samples, and those of an unfinished extraction
+        rows += " taken out" + (f", {without} had no row in a shard" if without > 0 else "")
+        lines = [f"receipt {r.seq}, {r.time}: {counted(r.samples, 'id')} forgotten by {r.mode}; {rows}"]
         lines.append(f"  {_renewed(r.renewed)}")
     else:
         lines = [f"receipt {r.seq}, {r.time}: {r.event}"]

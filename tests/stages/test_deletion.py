@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,14 @@ def test_ids_are_of_all_that_can_be_forgotten(people, tmp_path, capsys):
     told = json.loads(ended(capsys, "forget", people, "--file", tmp_path / "ids", "--json"))
     assert sorted(told["forgotten"]) == sorted(mine)
     assert of_one(people) == {}
+    said = ended(capsys, "receipts", people)
+    rows = Counter(mine.values())
+    with FeatureStore(people) as opened:
+        by_shard = opened.ledger()[-1]["shards"]
+    assert sum(by_shard.values()) == rows["train"] + rows["held-out"] == len(mine) - 1
+    taken = ", ".join(f"{n} row{'s'[: n != 1]} of {name}" for name, n in by_shard.items())
+    assert f": {len(mine)} ids forgotten by retrain; {taken} taken out, 1 had no row in a shard\n" in said
+    assert "not covered: the images or vectors themselves, copies and backups" in said
     assert json.loads(ended(capsys, "inspect", people, "--shard", "002", "--ids", "--json"))[0]["role"] == "staged"
 
 
