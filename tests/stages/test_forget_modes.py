@@ -102,7 +102,9 @@ def test_a_class_that_leaves_is_never_seen(images, tmp_path):
     shutil.rmtree(source / "1")
     taftcache.run(recipe(never, **sections))
     assert commits(forgot) == commits(never)
-    assert all(c["moved"] is None for c in report.certificates.values())
+    assert {c[key] for c in report.certificates.values() for key in ("moved", "decisive")} == {None}
+    assert sum("nothing of what the removal moved" in note for note in report.notes) == 1
+    assert not any("removal moved" in note for note in again.notes)
 
 
 def test_a_shard_extracted_after_a_class_left_has_the_labels_of_the_others(images, tmp_path):

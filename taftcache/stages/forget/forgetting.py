@@ -32,6 +32,11 @@ from taftcache.stages.train.private_records import KEYS, put_keys
 from taftcache.stages.train.record import plan_without, settings_of
 from taftcache.tangent.spec import TAIL
 
+OTHER_COLUMNS = (
+    "with a class a column leaves every model, which cannot be compared with the one from before: its certified"
+    " distance is said, and nothing of what the removal moved"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetReport:
@@ -259,6 +264,7 @@ def _closing(plan: ForgetPlan) -> list[str]:
         *([f"{unknown}: taftcache inspect names them, forget --sample takes them off"] if listed else []),
         f"{counted(len(gone), 'class')} without a row left: append leaves further samples of such a class out, and only"
         " another store takes them",
+        *([OTHER_COLUMNS] if plan.renewed else []),
     ]
 
 
