@@ -12,6 +12,7 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
+from taftcache.consent import remember
 from taftcache.errors import UnknownSample
 from tests.stages.making import open_store, recipe, write_images
 from tests.stages.test_forget_staged import stage
@@ -85,6 +86,32 @@ def test_ids_of_a_part_are_what_forget_takes_by_it(people, capsys, option):
     listed = ended(capsys, "inspect", people, "--ids", *option).splitlines()
     told = json.loads(ended(capsys, "forget", people, *option, "--dry-run", "--json"))
     assert sorted(told["forgotten"]) == sorted(listed)
+
+
+def test_what_is_left_of_the_source_is_said(people, made, tmp_path, capsys):
+    images = shutil.copytree(made / "images", tmp_path / "images")
+    first, second, *others = of_one(people)
+    asked = recipe(people, data={"source": "folder", "train": str(images), "unreadable": "skip"})
+    with open_store(people) as store:
+        moved = {**store.manifest.recipe, "data": {**store.manifest.recipe["data"], "train": str(images)}}
+        with store.transaction() as change:
+            change.update(recipe=moved)
+        unasked = taftcache.forget(store, [first])
+        assert (unasked.in_source, unasked.notes) == ([], []), "nobody allowed this store that place"
+        remember(people, asked)
+        assert taftcache.forget(store, [second], dry_run=True).in_source == []
+        (images / second).unlink()
+        assert taftcache.forget(store, [second]).in_source == []
+    told = json.loads(ended(capsys, "forget", people, *(w for i in others[1:] for w in ("--sample", i)), "--json"))
+    assert told["in_source"] == told["forgotten"]
+    assert set(told["in_source"]) == set(others[1:]), "one that was skipped, too"
+    shutil.rmtree(images / "1")
+    assert taftcache.forget(people, [others[0]]).notes == [
+        f"1 of 1 image still in the source (data.train = {images}): deleting them is yours to do"
+    ]
+    shutil.rmtree(images)
+    assert taftcache.forget(people, classes=["2"]).in_source == []
+    assert "still in the source" not in str(FeatureStore(people).ledger())
 
 
 def test_ids_are_chosen_by_a_pattern(people, capsys):

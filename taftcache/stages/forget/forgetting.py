@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from taftcache.backbone.still_there import still_there
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
+from taftcache.consent import names, recorded_recipe, refusal
 from taftcache.errors import RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
@@ -48,7 +50,8 @@ class ForgetReport:
     (see ``duration.expected_seconds``; what is not known has none). ``bytes`` are those of the shards that were or
     would be written anew, before. ``matched`` has the ids that each pattern named. ``copies`` are ids of rows that stay
     and hold the very bytes of rows that leave, ``copies_taken`` those of ``forgotten`` that left for
-    that alone. ``proven``: see ``proven_shares``, where it was asked for.
+    that alone. ``in_source`` are those whose images are still where the store's recipe names them, as far as that may
+    be opened here and lists them (see ``still_there``). ``proven``: see ``proven_shares``, where it was asked for.
     """
 
     store: Path
@@ -70,6 +73,7 @@ class ForgetReport:
     notes: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
     copies_taken: list[str] = field(default_factory=list)
+    in_source: list[str] = field(default_factory=list)
     proven: dict[str, float] = field(default_factory=dict)
     expected_seconds: dict[str, float] = field(default_factory=dict)
     matched: dict[str, list[str]] = field(default_factory=dict)
@@ -150,7 +154,8 @@ def forget(
             shares = proven_shares(store.held_out, store, settings_of(store), report.renewed, progress)
         except TaftcacheError as error:  # the rows have left: what is known of that is not to be lost
             notes = [*notes, f"no labels were proven: {error.fault}"]
-    return replace(report, proven=shares, notes=notes, seconds=time.perf_counter() - begin)
+    left, said = ([], []) if dry_run else _in_source(store, report.forgotten)
+    return replace(report, proven=shares, in_source=left, notes=[*notes, *said], seconds=time.perf_counter() - begin)
 
 
 @at_its_place("a")
@@ -301,6 +306,24 @@ def _certificates(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> tupl
         stale += [] if same else [name]
     note = f"{OTHERWISE_MADE}: {', '.join(stale)}; what the removal moved of it is not known"
     return certificates, [note] if stale else []
+
+
+def _in_source(store: FeatureStore, forgotten: list[str]) -> tuple[list[str], list[str]]:
+    """Those ids whose images are still where the store's recipe names them, and a note on them; of a place that only
+    the store names, or that cannot be read, nothing is known."""
+    recipe = recorded_recipe(store)
+    places = names(recipe, "images")
+    if not (forgotten and places) or "imported" in store.identity or refusal(store, "images", recipe) is not None:
+        return [], []
+    try:
+        left = still_there(recipe.data, forgotten)
+    except (TaftcacheError, OSError):  # the rows have left, whatever became of their source
+        return [], []
+    where = ", ".join(f"data.{key} = {place}" for key, place in places.items())
+    said = (
+        f"{len(left)} of {counted(len(forgotten), 'image')} still in the source ({where}): deleting them is yours to do"
+    )
+    return left, [said] if left else []
 
 
 def _forget_keys(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> None:
