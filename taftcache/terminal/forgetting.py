@@ -77,10 +77,10 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         now = "would be forgotten" if report.dry_run else "forgotten now"
         where = f" (shard {', '.join(report.shards)})" if report.shards else ""
         lines.append(f"{now}: {first_few(report.forgotten, 8)}{where}")
+        if report.dry_run:
+            lines += [f"{pattern} matches: {', '.join(ids)}" for pattern, ids in report.matched.items()]
+        lines += _copies(report)
         lines.append(_renewed(report.renewed))
-    if report.dry_run:
-        lines += [f"{pattern} matches: {', '.join(ids)}" for pattern, ids in report.matched.items()]
-    lines += _copies(report)
     lines += _gone(report.destroyed, report.dropped_shards)
     if report.classes:
         lines.append(f"out of the list of classes: {', '.join(report.classes)}")
@@ -101,7 +101,7 @@ def _copies(report: ForgetReport) -> list[str]:
     if report.dry_run:
         most = len(report.forgotten) + len(report.copies)
     if taken := report.copies_taken:
-        lines.append(f"of these not named, but with the very same bytes: {len(taken)}, {first_few(taken, most)}")
+        lines.append(f"{len(taken)} of them for the very same bytes alone: {first_few(taken, most)}")
     if report.copies:
         left, copies = "stays" if len(report.copies) == 1 else "stay", counted(len(report.copies), "row")
         stay, how = ("would stay", "--with-copies") if report.dry_run else (left, "taftcache forget STORE --sample ID")
@@ -170,7 +170,7 @@ def _receipt(r: Receipt, unreadable: bool) -> list[str]:
     if r.classes_removed:
         lines.append(f"  out of the list of classes: {counted(r.classes_removed, 'class')}")
     if r.copies_taken:
-        lines.append(f"  {r.copies_taken} of the ids were not named: they held the very same bytes (--with-copies)")
+        lines.append(f"  {r.copies_taken} of the ids for the very same bytes alone (--with-copies)")
     if r.copies:
         lines.append(f"  {counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
     for name, c in r.certificates.items():
