@@ -32,6 +32,15 @@ def forget(
     label: Annotated[
         list[str] | None, typer.Option("--class", metavar="NAME", help="all rows of a class (repeatable)")
     ] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--match",
+            metavar="PATTERN",
+            help="all samples whose ids match, as 'watch/cust0*': with or without a row, but none that was forgotten"
+            " before, for their ids are not kept (repeatable)",
+        ),
+    ] = None,
     mode: Annotated[
         Literal["retrain", "subtract", "resolve"],
         typer.Option(
@@ -68,12 +77,12 @@ def forget(
 
     Example: taftcache forget stores/quickstart --sample digits/0042
 
-    Example: taftcache forget stores/quickstart --class 7 --dry-run
+    Example: taftcache forget stores/quickstart --match 'digits/004*' --dry-run
     """
     ids = _named(sample, file)
-    if destroy_key and (ids is not None or shard or label):
+    if destroy_key and (ids is not None or shard or label or match):
         raise RecipeError(
-            "--destroy-key cannot stand beside ids, shards or classes",
+            "--destroy-key cannot stand beside ids, shards, classes or patterns",
             got="both",
             do="forget first, then destroy the key",
         )
@@ -82,7 +91,7 @@ def forget(
             report = taftcache.destroy_key(store, sign)
         else:
             report = taftcache.forget(
-                store, ids, progress, shards=shard or [], classes=label or [],
+                store, ids, progress, shards=shard or [], classes=label or [], matching=match or [],
                 mode=mode, cold=cold, dry_run=dry_run, signing_key=sign, proven=proven,
                 with_copies=with_copies,
             )  # fmt: skip

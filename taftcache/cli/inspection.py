@@ -21,7 +21,6 @@ from taftcache.terminal.inspection import (
     show_curvature,
     show_duplicates,
     show_inspect,
-    show_left_out,
     show_outliers,
     show_query_influence,
     show_report,
@@ -52,7 +51,8 @@ def inspect(
         bool,
         typer.Option(
             "--ids",
-            help="list the ids of training rows (of the shard, of the class), one a line, for forget --file",
+            help="list the ids of all samples (of the shard, of the class), held-out and skipped ones too,"
+            " one a line, for forget --file",
         ),
     ] = False,
     suspects: Annotated[
@@ -79,8 +79,8 @@ def inspect(
     """Show what is in a store, a shard, a class or a sample.
 
     Shards, rows, classes, activations, components with certificates, integrity, ledger. Read from manifests and a
-    sample of rows, so it is instant at any size. With --ids the samples, for scripts; --json has shard and class of
-    each. --suspects, --duplicates and --outliers read all rows, and rank what may be wrong with the data;
+    sample of rows, so it is instant at any size. With --ids the samples, for scripts; --json has shard, role and
+    class of each. --suspects, --duplicates and --outliers read all rows, and rank what may be wrong with the data;
     --curvature reads them some 25 times.
 
     Example: taftcache inspect stores/quickstart --class 7
@@ -104,8 +104,6 @@ def _show_part(path: Path, sample: str | None, shard: str | None, label: str | N
             print_report(stage.inspect_sample(store, sample), as_json, show_sample)
         elif ids or (shard is not None and label is not None):
             print_report(stage.list_samples(store, shard, label), as_json, show_samples)
-            if shard is None and not as_json:
-                show_left_out(stage.held_out_rows(store, label))
         elif shard is not None:
             print_report(stage.inspect_shard(store, shard), as_json, show_shard)
         elif label is not None:

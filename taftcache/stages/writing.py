@@ -80,7 +80,9 @@ def writable(place: Path, *, folder: bool = False, again: bool = False) -> None:
         if there and not (place.is_dir() == folder and (again or (folder and not any(place.iterdir())))):
             raise StoreWriteError(
                 f"cannot write {place}: it exists already",
-                do="name a new or empty folder" if folder else "name a file that is not there yet",
+                do="name a new or empty folder, or delete this one first if it is an earlier export"
+                if folder
+                else "name a file that is not there yet",
             )
         above = place if folder else place.parent
         while folder and not above.exists():

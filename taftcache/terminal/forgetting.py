@@ -23,6 +23,10 @@ SIGNATURES = {
     "wrong": "ITS SIGNATURE IS WRONG",
     "unchecked": "signed; not checked: pip install 'taftcache[sign]'",
 }
+NOT_COVERED = (
+    "not covered: the images or vectors themselves, copies and backups, models given away earlier, settings chosen with"
+    " the rows at hand (in full: --json)"
+)
 UNKNOWN = "; nothing says whether that decides, for what a row moves was not estimated"
 LOOSE = ', which this certificate is too loose to prove: train with solver.tolerance = "decisive" or a smaller one'
 
@@ -73,11 +77,10 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         now = "would be forgotten" if report.dry_run else "forgotten now"
         where = f" (shard {', '.join(report.shards)})" if report.shards else ""
         lines.append(f"{now}: {first_few(report.forgotten, 8)}{where}")
+        if report.dry_run:
+            lines += [f"{pattern} matches: {', '.join(ids)}" for pattern, ids in report.matched.items()]
+        lines += _copies(report)
         lines.append(_renewed(report.renewed))
-    if report.copies:
-        left, copies = "stays" if len(report.copies) == 1 else "stay", counted(len(report.copies), "row")
-        stay, how = ("would stay", "--with-copies") if report.dry_run else (left, "taftcache forget STORE --sample ID")
-        lines.append(f"{copies} with the very same bytes {stay}: {first_few(report.copies, 8)} ({how})")
     lines += _gone(report.destroyed, report.dropped_shards)
     if report.classes:
         lines.append(f"out of the list of classes: {', '.join(report.classes)}")
@@ -92,15 +95,31 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     return [*lines, *(f"note: {note}" for note in report.notes)]
 
 
+def _copies(report: ForgetReport) -> list[str]:
+    """Rows with the very bytes of those that were named; all of them in a dry run, to be looked through."""
+    lines, most = [], 8
+    if report.dry_run:
+        most = len(report.forgotten) + len(report.copies)
+    if taken := report.copies_taken:
+        lines.append(f"{len(taken)} of them for the very same bytes alone: {first_few(taken, most)}")
+    if report.copies:
+        left, copies = "stays" if len(report.copies) == 1 else "stay", counted(len(report.copies), "row")
+        stay, how = ("would stay", "--with-copies") if report.dry_run else (left, "taftcache forget STORE --sample ID")
+        lines.append(f"{copies} with the very same bytes {stay}: {first_few(report.copies, most)} ({how})")
+    return lines
+
+
 def show_receipts(report: ReceiptsReport) -> None:
     """What the store knows of the ids that were asked about, and the receipts that name them; without ids all."""
     times = {r.seq: r.time for r in report.receipts}
     for answer in report.samples:
         print_line(f"{answer.sample}: {_answer(answer, times, report.unreadable)}")
     asked = {seq for a in report.samples for seq in (*a.receipts, *a.perhaps)}
-    for receipt in report.receipts:
-        if receipt.seq in asked or not report.samples:
-            OUT.print(stacked(*_receipt(receipt, receipt.seq in report.unreadable)), soft_wrap=True)
+    shown = [receipt for receipt in report.receipts if receipt.seq in asked or not report.samples]
+    for receipt in shown:
+        OUT.print(stacked(*_receipt(receipt, receipt.seq in report.unreadable)), soft_wrap=True)
+    if any(receipt.not_covered for receipt in shown):
+        OUT.print(NOT_COVERED, soft_wrap=True)
     OUT.print(f"{counted(len(report.receipts), 'receipt')}; taftcache audit checks what they promise", soft_wrap=True)
 
 
@@ -141,13 +160,17 @@ def _receipt(r: Receipt, unreadable: bool) -> list[str]:
         lines = [f"receipt {r.seq}, {r.time}: the tombstones and their key were destroyed"]
     elif r.event == "forget":
         rows = ", ".join(f"{counted(n, 'row')} of {name}" for name, n in r.shards.items()) or "no row"
-        lines = [f"receipt {r.seq}, {r.time}: {counted(r.samples, 'id')} forgotten by {r.mode}; {rows} left"]
+        without = r.samples - sum(r.shards.values())  # skipped samples, and those of an unfinished extraction
+        rows += " taken out" + (f", {without} had no row in a shard" if without > 0 else "")
+        lines = [f"receipt {r.seq}, {r.time}: {counted(r.samples, 'id')} forgotten by {r.mode}; {rows}"]
         lines.append(f"  {_renewed(r.renewed)}")
     else:
         lines = [f"receipt {r.seq}, {r.time}: {r.event}"]
     lines += [f"  {line}" for line in _gone(r.destroyed, r.dropped_shards)]
     if r.classes_removed:
         lines.append(f"  out of the list of classes: {counted(r.classes_removed, 'class')}")
+    if r.copies_taken:
+        lines.append(f"  {r.copies_taken} of the ids for the very same bytes alone (--with-copies)")
     if r.copies:
         lines.append(f"  {counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
     for name, c in r.certificates.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from taftcache.names import counted, first_few, ordinal, promise_text, scaling_of
-from taftcache.terminal.console import ERR, OUT, print_line, print_notes, print_table, stacked
+from taftcache.terminal.console import OUT, print_line, print_notes, print_table, stacked
 from taftcache.terminal.text import certified, plain_table, readable_size
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ShardReport,
     )
     from taftcache.stages.look.outliers import OutliersReport
+    from taftcache.stages.look.row_table import Sample
     from taftcache.stages.look.statistics import Activations
     from taftcache.stages.look.suspects import SuspectsReport
     from taftcache.view.report import PageReport
@@ -178,16 +179,10 @@ def show_sample(report: SampleReport) -> None:
     print_notes(report.notes)
 
 
-def show_samples(rows: list[dict[str, str]]) -> None:
+def show_samples(samples: list[Sample]) -> None:
     """Ids, one a line and nothing beside them, as ``forget --file`` takes them."""
-    for row in rows:
-        print_line(row["sample"])
-
-
-def show_left_out(held_out: int) -> None:
-    """On stderr, for the ids may be piped: how many held-out samples a list of ids has not."""
-    if held_out:
-        ERR.print(f"note: {counted(held_out, 'held-out sample')} left out; --shard held-out lists them", soft_wrap=True)
+    for one in samples:
+        print_line(one.sample)
 
 
 def show_suspects(report: SuspectsReport) -> None:

@@ -13,6 +13,7 @@ from taftcache.backbone.sources.folder import empty_folders
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.backbone.spec import DataSpec
+from taftcache.backbone.still_there import still_there
 from taftcache.errors import DataError, RecipeError, UnreadableImage
 from tests.backbone.making import PIXELS, only
 
@@ -256,3 +257,23 @@ def test_the_benchmark_data(data):
     cifar, _ = open_source(DataSpec(source="npz", train=str(data / "cifar10_test_jpeg.npz")))
     assert len(cifar.items) == 2000
     assert cifar.read(1999).size == (32, 32)
+
+
+def test_what_a_source_still_has_is_told_by_its_list(tmp_path):
+    for name in ("train/a", "train/b", "test/a", "test/b"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "1.png")
+    Image.new("RGB", (4, 4)).save(tmp_path / "beside.png")
+    two = DataSpec(source="folder", train=str(tmp_path / "train"), test=str(tmp_path / "test"))
+    ids = ["test/a/1.png", "train/b/1.png", "train/b/2.png", "train/../beside.png", "a/1.png"]
+    assert sorted(still_there(two, ids)) == ids[:2]
+    one = DataSpec(source="folder", train=str(tmp_path / "test" / ".." / "train"))
+    assert still_there(one, [*ids, "../beside.png", str(tmp_path / "beside.png")]) == ["a/1.png"]
+    (tmp_path / "train" / "a" / "1.png").unlink()
+    (tmp_path / "train" / "a").rmdir()
+    assert still_there(one, ["a/1.png", "b/1.png"]) == ["b/1.png"], "open_source would refuse a single class"
+    np.savez(tmp_path / "x.npz", images=np.zeros((3, 4, 4), np.uint8), labels=np.array([0, 1, 0]))
+    rows = DataSpec(source="npz", train=str(tmp_path / "x.npz"), limit=1)
+    ids = [item.id for item in open_source(DataSpec(source="npz", train=str(tmp_path / "x.npz")))[0].items]
+    assert still_there(rows, [*ids, "x/9999"]) == ids
+    assert still_there(DataSpec(source="timm", train="hfds/somebody/something"), ids) == []

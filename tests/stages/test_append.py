@@ -349,7 +349,9 @@ def test_a_store_of_more_classes_leaves_out_what_the_old_one_forgot(tmp_path, im
         gone = store.sample_ids()[::9]
         taftcache.forget(store, gone, classes=["2"])
     shutil.copytree(folder / "1", folder / "9")
-    assert taftcache.extract(old).notes == ["not among the store's classes, which only a new store takes: 9"]
+    (note,) = taftcache.extract(old).notes
+    assert "of 1 class that the store does not have (first: 9/" in note
+    assert "only a new store takes them, and append refuses" in note
     with pytest.raises(DataError) as caught:
         taftcache.append(old)
     assert f"--forgotten-of {tmp_path / 'old'}: otherwise it takes in again" in caught.value.do
@@ -387,9 +389,13 @@ def test_what_cannot_be_appended(few, images, tmp_path):
         )
     (images / "9").mkdir()
     shutil.copy(next(images.glob("1/*.png")), images / "9")
-    with pytest.raises(DataError, match="1 other class, the first: '9'"):
-        taftcache.append(asked(few, images))
-    assert tree(few, but=("staging/",)) == before
+    for dry_run in (True, False):
+        with pytest.raises(DataError, match="1 other class, the first: '9'"):
+            taftcache.append(asked(few, images), dry_run=dry_run)
+    assert tree(few) == before
+    strange, known = taftcache.extract(asked(few, images)).notes
+    assert "1 image of 1 class that the store does not have (first: 9/" in strange
+    assert "append takes them in" not in known  # nor does it, while that one is there
     shutil.rmtree(images / "9")
     half = tmp_path / "half"
     with pytest.raises(KeyboardInterrupt):

@@ -13,7 +13,7 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.terminal.forgetting import forgotten_lines
+from taftcache.terminal.forgetting import forgotten_lines, show_receipts
 from tests.stages.making import commits, open_store
 
 N, D = 40, 6
@@ -42,7 +42,9 @@ def test_copies_are_named_counted_and_forgotten_with_it(made, tmp_path, capsys):
     path, by_id = (shutil.copytree(made, tmp_path / name) for name in ("store", "by_id"))
     with pytest.raises(SystemExit):
         main(["forget", str(path), "--sample", "v/04", "--with-copies", "--dry-run", "--json"])
-    assert sorted(json.loads(capsys.readouterr().out)["forgotten"]) == [*COPIES[:1], "v/04", *COPIES[1:]]
+    told = json.loads(capsys.readouterr().out)
+    assert sorted(told["forgotten"]) == [*COPIES[:1], "v/04", *COPIES[1:]]
+    assert (sorted(told["copies_taken"]), told["copies"]) == (COPIES, [])
     with open_store(path) as store:
         planned = taftcache.forget(store, ["v/04"], dry_run=True)
         assert sorted(planned.copies) == COPIES
@@ -57,8 +59,13 @@ def test_copies_are_named_counted_and_forgotten_with_it(made, tmp_path, capsys):
         assert entry["copies"] == 3
         assert not any(name in str(entry) for name in COPIES), "their ids would remain in the ledger"
         rest = taftcache.forget(store, ["v/30"], with_copies=True)
-        assert (sorted(rest.forgotten), rest.copies) == (COPIES, [])
-        assert store.ledger()[-1]["copies"] == 0
+        others = [i for i in COPIES if i != "v/30"]
+        assert (sorted(rest.forgotten), sorted(rest.copies_taken), rest.copies) == (COPIES, others, [])
+        assert "2 of them for the very same bytes alone: " in "\n".join(forgotten_lines(rest))
+        assert (store.ledger()[-1]["copies"], store.ledger()[-1]["copies_taken"]) == (0, 2)
+        assert not any(name in str(store.ledger()[-1]) for name in COPIES), "their ids would remain in the ledger"
+    show_receipts(taftcache.receipts(path))
+    assert "2 of the ids for the very same bytes alone" in capsys.readouterr().out
     audited = taftcache.audit(path)
     assert (audited.findings, [n for n in audited.notes if "very bytes" in n]) == (
         [],
@@ -71,6 +78,17 @@ def test_copies_are_named_counted_and_forgotten_with_it(made, tmp_path, capsys):
     with open_store(by_id) as store:
         taftcache.forget(store, ["v/04", *COPIES])
     assert commits(by_id) == commits(path)
+
+
+@pytest.mark.parametrize("with_copies", [False, True])
+def test_a_dry_run_names_every_copy(tmp_path, with_copies):
+    x = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
+    x[1:20] = x[0]
+    taftcache.import_vectors(x, LABELS, tmp_path / "store", ids=IDS, overrides=OVERRIDES)
+    planned = taftcache.forget(tmp_path / "store", ["v/00"], dry_run=True, with_copies=with_copies)
+    assert sorted(planned.copies_taken if with_copies else planned.copies) == IDS[1:20]
+    (said,) = [line for line in forgotten_lines(planned) if "very same bytes" in line]
+    assert [i for i in IDS[1:20] if i not in said] == []
 
 
 def staged(made: Path, path: Path) -> Path:

@@ -109,7 +109,12 @@ def test_what_a_person_reads(asked, capsys):
         "x: not known: no row and no tombstone",
     ):
         assert f"\n{text}" in f"\n{said}"
-    for text in ("receipt 1, 20", "2 ids forgotten by retrain; 2 rows of 000 left", "(decisive)", "  signed; ledger/"):
+    for text in (
+        "receipt 1, 20",
+        "2 ids forgotten by retrain; 2 rows of 000 taken out",
+        "(decisive)",
+        "  signed; ledger/",
+    ):
         assert text in every
     assert "destroyed: components/000" in every
     assert "  not signed; ledger/000002" in every

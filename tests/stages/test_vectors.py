@@ -377,7 +377,7 @@ def test_a_class_without_a_training_row_is_named(made, tmp_path, capsys):
     """What is held out of it counts as wrong, whatever is trained."""
     with open_store(shutil.copytree(made, tmp_path / "store")) as store:
         assert taftcache.evaluate(store).notes == []
-        cats = [row["sample"] for row in list_samples(store, label="cat")]
+        cats = [s.sample for s in list_samples(store, label="cat") if s.role == "train"]
         taftcache.forget(store, cats)
         report = taftcache.evaluate(store)
     assert report.notes == ["1 class held out without a training row, which cannot be learned: cat"]

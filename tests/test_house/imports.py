@@ -188,6 +188,7 @@ LATE: dict[str, str] = {
     "backbone.sources.columns": "pyarrow is optional: CSV files do without it",
     "backbone.sources.digits": "scikit-learn takes a second to start, which other sources need not wait for",
     "backbone.sources.published": "scipy takes a second to start, and one of seven datasets needs it",
+    "backbone.still_there": "a folder is looked at without timm, which other sources load",
     "model.component": "timm takes as long to start as torch, and only a functional tail needs it",
     "model.programs": "onnx and onnxruntime are optional: other forms of a model do without them",
     "privacy.accountant": "dp-accounting is optional: private training alone needs it",

@@ -108,6 +108,8 @@ def append(
         others = other_classes(store, classes_of(source, test))
         notes += [] if relabel else other_classes_note(others)
         new = NewSamples(store, recipe, given, out, new_shard, _mended(store, source, test), others if relabel else {})
+        if new.shards:
+            class_indexes(store, source.classes)  # before anything is staged, and in a dry run too
         return new.report(begin, None if dry_run else new.grow(origin, progress), notes)
 
 

@@ -23,7 +23,7 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import recorded_recipe, remember
-from taftcache.names import CLASS, counted, first_few, is_model
+from taftcache.names import CLASS, counted, is_model
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
@@ -227,13 +227,16 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     out = forgotten_items(store.is_forgotten, source, test)
     notes = closed_notes(name for i, name in out.closed.items() if i not in rows | skipped)
     new = sorted(there.keys() - rows - skipped - out.all)
-    if strange := sorted({there[i] for i in new} - classes):
-        notes.append(f"not among the store's classes, which only a new store takes: {first_few(strange)}")
-    if new := [i for i in new if there[i] in classes]:
+    strange = [i for i in new if there[i] not in classes]
+    if strange:
+        lacking = f"{counted(len({there[i] for i in strange}), 'class')} that the store does not have"
         notes.append(
-            f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); taftcache append takes "
-            "them in"
+            f"not in the store: {counted(len(strange), 'image')} of {lacking} (first: {strange[0]}); only a new store "
+            "takes them, and append refuses while they are there"
         )
+    if new := [i for i in new if there[i] in classes]:
+        takes = "" if strange else "; taftcache append takes them in"
+        notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}){takes}")
     notes += other_classes_note(other_classes(store, there))
     if gone := sorted(rows - there.keys()):
         notes.append(

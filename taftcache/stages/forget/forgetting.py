@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from taftcache.backbone.still_there import still_there
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
+from taftcache.consent import names, recorded_recipe, refusal
 from taftcache.errors import RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
@@ -32,6 +34,11 @@ from taftcache.stages.train.private_records import KEYS, put_keys
 from taftcache.stages.train.record import plan_without, settings_of
 from taftcache.tangent.spec import TAIL
 
+OTHER_COLUMNS = (
+    "with a class a column leaves every model, which cannot be compared with the one from before: its certified"
+    " distance is said, and nothing of what the removal moved"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetReport:
@@ -41,8 +48,10 @@ class ForgetReport:
     passes over the rows of what was solved. A dry run changes nothing: its certificates are empty and ``passes``
     is an estimate, what the present components took; so is ``expected_seconds``, how long each solve would take here
     (see ``duration.expected_seconds``; what is not known has none). ``bytes`` are those of the shards that were or
-    would be written anew, before. ``copies`` are ids of rows that stay and hold the very bytes of rows that leave.
-    ``proven``: see ``proven_shares``, where it was asked for.
+    would be written anew, before. ``matched`` has the ids that each pattern named. ``copies`` are ids of rows that stay
+    and hold the very bytes of rows that leave, ``copies_taken`` those of ``forgotten`` that left for
+    that alone. ``in_source`` are those whose images are still where the store's recipe names them, as far as that may
+    be opened here and lists them (see ``still_there``). ``proven``: see ``proven_shares``, where it was asked for.
     """
 
     store: Path
@@ -63,8 +72,11 @@ class ForgetReport:
     dry_run: bool = False
     notes: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
+    copies_taken: list[str] = field(default_factory=list)
+    in_source: list[str] = field(default_factory=list)
     proven: dict[str, float] = field(default_factory=dict)
     expected_seconds: dict[str, float] = field(default_factory=dict)
+    matched: dict[str, list[str]] = field(default_factory=dict)
 
 
 @at_its_place("a")
@@ -75,6 +87,7 @@ def forget(
     *,
     shards: Sequence[str] = (),
     classes: Sequence[str] = (),
+    matching: Sequence[str] = (),
     mode: Mode = "retrain",
     cold: bool = False,
     dry_run: bool = False,
@@ -91,6 +104,9 @@ def forget(
     ``cold`` asks for it. A shard without rows goes as a whole; so does a class, and then every component is solved
     again, for the head has a column less.
 
+    ``matching`` are patterns of ids in the form of `fnmatch.fnmatchcase`: * and ? match any letters, / too. They name
+    samples that the store has, with a row or without; of forgotten ones no id is kept that could match.
+
     ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``proven``: also tell how many labels
     of the held-out rows each renewed model provably has in common with the optimum, which a full retrain would reach.
     ``with_copies``: rows of other ids with the very bytes of what is named, held-out ones too, are forgotten with it.
@@ -102,13 +118,14 @@ def forget(
 
     Raises:
         RecipeError: nothing named, a mode that cannot do it, or no such key. UnknownSample, StoreError: something
-        named is neither stored nor was forgotten before, or ``proven`` and no row is held out. DataError: no training
-        row would be left.
+        named is neither stored nor was forgotten before, a pattern matches nothing, or ``proven`` and no row is held
+        out. DataError: no training row would be left.
     """
     begin = time.perf_counter()
     samples = None if samples is None else several_texts("samples", samples)
     shards, classes = several_texts("shards", shards), several_texts("classes", classes)
-    if samples is None and not (shards or classes):
+    matching = several_texts("matching", matching)
+    if samples is None and not (shards or classes or matching):
         raise RecipeError(
             "nothing to forget: no sample, shard or class is named", do="give ids as taftcache inspect lists them"
         )
@@ -122,7 +139,7 @@ def forget(
             do="leave --proven (proven=True) out: the receipt has every certificate all the same",
         )
     signer, progress = signer_of(signing_key), progress or Silent()
-    request = requested(store, samples or (), shards, classes, with_copies, progress)
+    request = requested(store, samples or (), shards, classes, matching, with_copies, progress)
     if not request.samples and not request.asked:
         report = ForgetReport(
             store=store.path, root_before=store.root_digest, root_digest=store.root_digest,
@@ -137,7 +154,8 @@ def forget(
             shares = proven_shares(store.held_out, store, settings_of(store), report.renewed, progress)
         except TaftcacheError as error:  # the rows have left: what is known of that is not to be lost
             notes = [*notes, f"no labels were proven: {error.fault}"]
-    return replace(report, proven=shares, notes=notes, seconds=time.perf_counter() - begin)
+    left, said = ([], []) if dry_run else _in_source(store, report.forgotten)
+    return replace(report, proven=shares, in_source=left, notes=[*notes, *said], seconds=time.perf_counter() - begin)
 
 
 @at_its_place("a")
@@ -251,6 +269,7 @@ def _closing(plan: ForgetPlan) -> list[str]:
         *([f"{unknown}: taftcache inspect names them, forget --sample takes them off"] if listed else []),
         f"{counted(len(gone), 'class')} without a row left: append leaves further samples of such a class out, and only"
         " another store takes them",
+        *([OTHER_COLUMNS] if plan.renewed else []),
     ]
 
 
@@ -287,6 +306,24 @@ def _certificates(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> tupl
         stale += [] if same else [name]
     note = f"{OTHERWISE_MADE}: {', '.join(stale)}; what the removal moved of it is not known"
     return certificates, [note] if stale else []
+
+
+def _in_source(store: FeatureStore, forgotten: list[str]) -> tuple[list[str], list[str]]:
+    """Those ids whose images are still where the store's recipe names them, and a note on them; of a place that only
+    the store names, or that cannot be read, nothing is known."""
+    recipe = recorded_recipe(store)
+    places = names(recipe, "images")
+    if not (forgotten and places) or "imported" in store.identity or refusal(store, "images", recipe) is not None:
+        return [], []
+    try:
+        left = still_there(recipe.data, forgotten)
+    except (TaftcacheError, OSError):  # the rows have left, whatever became of their source
+        return [], []
+    where = ", ".join(f"data.{key} = {place}" for key, place in places.items())
+    said = (
+        f"{len(left)} of {counted(len(forgotten), 'image')} still in the source ({where}): deleting them is yours to do"
+    )
+    return left, [said] if left else []
 
 
 def _forget_keys(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> None:
@@ -334,4 +371,6 @@ def _report(store: FeatureStore, plan: ForgetPlan, before: str) -> ForgetReport:
         dropped_shards=request.emptied,
         classes=request.classes,
         copies=request.copies,
+        copies_taken=request.copies_taken,
+        matched=request.matched,
     )

@@ -59,7 +59,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     ``file`` lies in the store, ``digest`` is what the next entry names it by. ``listed``: it has a hash of every id
     that it forgot, and not a digest of them all. ``signature`` is "none", "valid", "wrong", or "unchecked" where the
     package cryptography is not installed. ``shards`` has the number of rows that left, by shard; ``copies`` is how many
-    rows of other ids held the same bytes and stayed.
+    rows of other ids held the same bytes and stayed, ``copies_taken`` how many of ``samples`` were not named, but held
+    the same bytes.
     """
 
     seq: int
@@ -79,6 +80,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     destroyed: list[str] = []
     certificates: dict[str, Proof] = {}
     copies: int = 0
+    copies_taken: int = 0
     notes: list[str] = []
     root_before: str = ""
     content_before: str = ""
@@ -157,6 +159,7 @@ def receipt_of(
         "content_after": change.content_digest(),
         "shards_before": replaced if len(replaced) <= MAX_IDS else [],
         "copies": len(request.copies),  # their ids would remain here
+        "copies_taken": len(request.copies_taken),
         "shards": dict(request.leaving),
         "dropped_shards": list(request.emptied),
         "classes_removed": len(request.classes),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, UnknownSample
 from taftcache.names import CLASS, HELD_OUT, SHARD, counted
 from taftcache.stages.look.duplicates import copies_of
-from taftcache.stages.look.row_table import no_class
+from taftcache.stages.look.row_table import every_sample, folder_of, no_class
 from taftcache.stages.progress import Progress
 
 
@@ -28,7 +29,8 @@ class Request:
     ``classes`` those without a row left anywhere, which go from the list; ``asked`` the shards and classes that were
     named as such, as they stand among the tombstones. ``listed`` is how many skipped samples stay, of which nothing
     says whether they were of a class that was named. ``copies`` are the ids of rows that stay and hold the very bytes
-    of rows that leave; shards that are ``unsearched`` for them are damaged.
+    of rows that leave, ``copies_taken`` those that leave, too, and were not named; shards that are ``unsearched`` for
+    them are damaged. ``matched`` has the ids that each pattern named.
     """
 
     samples: list[str]
@@ -40,7 +42,9 @@ class Request:
     asked: list[str]
     listed: int = 0
     copies: list[str] = field(default_factory=list)
+    copies_taken: list[str] = field(default_factory=list)
     unsearched: list[str] = field(default_factory=list)
+    matched: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def trained(self) -> list[str]:
@@ -124,7 +128,7 @@ def resolve_request(
         emptied=sorted(emptied),
         classes=_leaving(store, set(here), asked),
         asked=asked,
-        listed=sum(_folder_of(store, i) is None for i in skipped.difference(here)) if classes else 0,
+        listed=sum(folder_of(store, i) is None for i in skipped.difference(here)) if classes else 0,
     )
 
 
@@ -133,30 +137,47 @@ def requested(
     samples: Sequence[str],
     shards: Sequence[str],
     classes: Sequence[str],
+    matching: Sequence[str],
     with_copies: bool,
     progress: Progress,
 ) -> Request:
-    """What `resolve_request` finds, and the copies of it that stay; ``with_copies`` they leave, too."""
+    """What `resolve_request` finds, with the ids that match patterns, and the copies of it that stay; ``with_copies``
+    they leave, too."""
+    matched = _matched(store, matching)
+    samples = [*samples, *(i for ids in matched.values() for i in ids)]
     request = resolve_request(store, samples, shards, classes)
     copies, unsearched = copies_of(store, request.samples, progress)
-    if copies and with_copies:
-        request, copies = resolve_request(store, [*samples, *copies], shards, classes), []
-    return replace(request, copies=copies, unsearched=unsearched)
+    taken = copies if with_copies else []
+    if taken:
+        request, copies = resolve_request(store, [*samples, *taken], shards, classes), []
+    return replace(request, copies=copies, copies_taken=taken, unsearched=unsearched, matched=matched)
+
+
+def _matched(store: FeatureStore, patterns: Sequence[str]) -> dict[str, list[str]]:
+    """The ids that match each pattern; UnknownSample names those patterns that none does."""
+    ids = [s.sample for s in every_sample(store)] if patterns else []
+    matched = {pattern: [i for i in ids if fnmatchcase(i, pattern)] for pattern in patterns}
+    if idle := [pattern for pattern, found in matched.items() if not found]:
+        raise UnknownSample(
+            f"no sample's id matches {counted(len(idle), 'pattern')} of those given; nothing is changed",
+            got=", ".join(map(repr, idle)),
+            do="taftcache inspect STORE --ids lists all ids; of forgotten samples none is kept that could match",
+        )
+    return matched
 
 
 def _named(
-    store: FeatureStore, unfinished: Mapping[str, Mapping[str, int]], shards: Sequence[str], classes: Sequence[str]
+    store: FeatureStore, unfinished: Collection[str], shards: Sequence[str], classes: Sequence[str]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Samples of these shards and classes, skipped ones and those of an ``unfinished`` extraction too; the names as
-    they stand among the tombstones; what was forgotten before."""
+    """Samples of these shards, of which some may be ``unfinished`` alone, and classes; the names as they stand among
+    the tombstones; what was forgotten before."""
     wanted: list[str] = []
     asked: list[str] = []
     already: list[str] = []
+    every = list(every_sample(store)) if shards or classes else []
     for name in dict.fromkeys(shards):
         if store.has_shard(name) or name in unfinished:
-            wanted += store.shard(name).sample_ids if store.has_shard(name) else []
-            wanted += unfinished.get(name, {})
-            wanted += [s.id for s in store.manifest.skipped if s.shard == name]
+            wanted += [s.sample for s in every if s.shard == name]
             asked.append(SHARD + name)
         elif store.is_forgotten(SHARD + name):
             already.append(f"shard {name}")
@@ -164,28 +185,13 @@ def _named(
             store.shard(name)  # says which there are
     for name in dict.fromkeys(classes):
         if name in store.classes:
-            label = store.classes.index(name)
-            parts = [store.shard(ref.name) for ref in store.manifest.shards]
-            wanted += [i for s in parts for i, k in zip(s.sample_ids, s.labels, strict=True) if k == label]
-            wanted += [i for rows in unfinished.values() for i, k in rows.items() if k == label]
-            skipped = [s.id for s in store.manifest.skipped]
-            skipped += [i for rows in unfinished.values() for i, k in rows.items() if k < 0]
-            wanted += [i for i in skipped if _folder_of(store, i) == name]
+            wanted += [s.sample for s in every if s.label == name]
             asked.append(CLASS + name)
         elif store.is_forgotten(CLASS + name):
             already.append(f"class {name}")
         else:
             raise no_class(store, name)
     return wanted, asked, already
-
-
-def _folder_of(store: FeatureStore, sample: str) -> str | None:
-    """The class that a sample's id names, where images lie in a folder for each; of a skipped one nothing else does."""
-    data = store.manifest.recipe.get("data", {})
-    if data.get("source") != "folder":
-        return None
-    parts = sample.split("/")  # with a test folder of its own, ids begin with train/ or test/
-    return parts[1 if data.get("test") and len(parts) > 1 else 0]
 
 
 def _leaving(store: FeatureStore, gone: set[str], asked: Sequence[str]) -> list[str]:

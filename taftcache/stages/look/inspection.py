@@ -17,7 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.names import PRIVATE, component_of, counted, is_model
 from taftcache.stages.completeness import still_missing
-from taftcache.stages.look.row_table import no_class
+from taftcache.stages.look.row_table import Sample, every_sample, no_class
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.progress import Progress, Silent
@@ -337,25 +337,13 @@ def private_notes(store: FeatureStore) -> list[str]:
     return [f"{', '.join(parts)} private: {UNCOVERED}"] if parts else []
 
 
-def list_samples(store: FeatureStore, shard: str | None = None, label: str | None = None) -> list[dict[str, str]]:
-    """Ids with shard and class, of one shard, or of all training shards; those of one class where it is named."""
+def list_samples(store: FeatureStore, shard: str | None = None, label: str | None = None) -> list[Sample]:
+    """All samples that can be forgotten, or those of one shard, of one class; StoreError where there is none such."""
+    if shard is not None and shard not in store.staged_ids():
+        store.shard(shard)
     if label is not None:
         _class(store, label)
-    chosen = [store.shard(shard)] if shard is not None else store.shards
-    return [
-        {"sample": i, "shard": part.name, "label": store.classes[k]}
-        for part in chosen
-        for i, k in zip(part.sample_ids, part.labels.tolist(), strict=True)
-        if label is None or store.classes[k] == label
-    ]
-
-
-def held_out_rows(store: FeatureStore, label: str | None = None) -> int:
-    """How many rows are held out; those of one class where it is named."""
-    shard = store.held_out
-    if shard is None:
-        return 0
-    return shard.rows if label is None else int((shard.labels == _class(store, label)).sum())
+    return [s for s in every_sample(store, shard) if label in (None, s.label)]
 
 
 def _class(store: FeatureStore, label: str) -> int:

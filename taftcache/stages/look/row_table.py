@@ -1,4 +1,4 @@
-"""Every row of a store in one table: the order that exports, predictions and the page share."""
+"""Every row of a store in one table: the order that exports, predictions and the page share; and every sample."""
 
 from __future__ import annotations
 
@@ -46,6 +46,48 @@ def no_class(store: FeatureStore, name: str) -> StoreError:
     close = nearest(name, store.classes)
     do = f"nearest: {', '.join(close)}" if close else "taftcache inspect lists them"
     return StoreError(f"{store.path} has no class {name}", got=repr(name), do=do)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """A sample whose id a store keeps.
+
+    role: "train" or "held-out" for a row; "skipped", ``shard`` left it out; "staged", an extraction of ``shard`` that
+    was stopped has it. label: its class, None where nothing says it.
+    """
+
+    sample: str
+    shard: str
+    role: str
+    label: str | None
+
+
+def every_sample(store: FeatureStore, shard: str | None = None) -> Iterator[Sample]:
+    """All samples that can be forgotten, or those of one shard: rows as in a `RowTable`, then those without one."""
+    known = set()
+    for part in (*store.shards, *([store.held_out] if store.held_out is not None else [])):
+        if shard in (None, part.name):
+            known.update(part.sample_ids)
+            for i, k in zip(part.sample_ids, part.labels.tolist(), strict=True):
+                yield Sample(sample=i, shard=part.name, role=part.role, label=store.classes[k])
+    for left in store.manifest.skipped:
+        if shard in (None, left.shard):
+            known.add(left.id)
+            yield Sample(sample=left.id, shard=left.shard, role="skipped", label=folder_of(store, left.id))
+    for name, rows in store.staged_rows().items():
+        for i, k in rows.items():
+            if shard in (None, name) and i not in known:
+                label = folder_of(store, i) if k < 0 else store.classes[k]
+                yield Sample(sample=i, shard=name, role="staged", label=label)
+
+
+def folder_of(store: FeatureStore, sample: str) -> str | None:
+    """The class that a sample's id names, where images lie in a folder for each; of a skipped one nothing else does."""
+    data = store.manifest.recipe.get("data", {})
+    if data.get("source") != "folder":
+        return None
+    parts = sample.split("/")  # with a test folder of its own, ids begin with train/ or test/
+    return parts[1 if data.get("test") and len(parts) > 1 else 0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import CompositionError, RecipeError
+from taftcache.errors import CompositionError, RecipeError, StoreError
 from taftcache.model import composition
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
 from taftcache.model.meta import meta_of
@@ -47,6 +47,7 @@ from taftcache.tangent.selection import row_shape
 # Σ μ f(Δw_i) = f(Σ μ Δw_i) is checked in float64 on this many rows; it fails by rounding only.
 PROOF_ROWS = 32
 PROOF_TOLERANCE = 1e-9
+OUTDATED = "not made from the rows and settings that the store has now"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,8 @@ class ComposeReport:
     """The composition ``model``: members, how far the identity was off, and what else was made of them.
 
     ``models`` are all compositions that are current now. ``certificate`` and ``moved``, ‖Δw_exact − Δw_mean‖, are of
-    the exact model, ``passes`` what it took. ``left_out`` are shards that were subtracted. ``notes``: why the exact
-    model ended above its tolerance.
+    the exact model, ``passes`` what it took. ``left_out`` are shards that were subtracted. ``notes``: which
+    members are out of date, and why the exact model ended above its tolerance.
     """
 
     store: Path
@@ -95,6 +96,7 @@ def compose(
     names = members_of(store)
     _check(store, settings, names)
     work = _Composing(store, settings, names)
+    stale = stale_parts(store, settings)
     made, dropped = work.sums()
     wanted = exact_key(settings, store.shards, work.digests) if asks_exact(store, recipe) else None
     exact = work.is_due(EXACT, wanted, dropped)
@@ -114,10 +116,12 @@ def compose(
         with store.transaction() as change:
             put_component(change, EXACT, made[EXACT])
             record_recipe(change, store, recipe)
-    return _report(store, names, changed=bool(made), seconds=time.perf_counter() - begin)
+    return _report(store, names, stale, changed=bool(made), seconds=time.perf_counter() - begin)
 
 
-def _report(store: FeatureStore, members: list[str], *, changed: bool, seconds: float) -> ComposeReport:
+def _report(
+    store: FeatureStore, members: list[str], stale: list[str], *, changed: bool, seconds: float
+) -> ComposeReport:
     """What the store has now of compositions of these ``members``."""
     objects = store.objects()
     meta = objects[EXACT].meta if EXACT in objects else {}
@@ -135,7 +139,10 @@ def _report(store: FeatureStore, members: list[str], *, changed: bool, seconds: 
         moved=said.from_mean or 0.0,
         passes=said.passes,
         seconds=seconds,
-        notes=unfinished({EXACT: said}) if EXACT in objects else [],
+        notes=[
+            *([f"composed as they are, though {OUTDATED}: {', '.join(stale)}; next: taftcache train"] if stale else []),
+            *(unfinished({EXACT: said}) if EXACT in objects else []),
+        ],
     )
 
 
@@ -239,6 +246,18 @@ def members_of(store: FeatureStore) -> list[str]:
             do="taftcache train, or taftcache import-component",
         )
     return sorted(names)
+
+
+def stale_parts(store: FeatureStore, settings: Settings) -> list[str]:
+    """Components of the shards that compositions are made of that are missing, or were made from other rows or settings
+    than the store has now. Those that were trained privately are not: their noise is not drawn anew for others."""
+    objects, out = store.objects(), subtracted(store)
+    metas = {s: objects[name].meta if (name := component_of(s.name)) in objects else {} for s in store.shards}
+    kept = {shard: meta for shard, meta in metas.items() if shard.name not in out and PRIVATE not in meta}
+    try:
+        return [component_of(s.name) for s, m in kept.items() if settings.key([s], settings.train) != m.get("key")]
+    except StoreError:  # a teacher is gone or lacks a row, for ``taftcache audit`` to say
+        return []
 
 
 def weights_of_rows(given: Weights, rows: Mapping[str, int]) -> dict[str, float]:

@@ -7,7 +7,7 @@ import json
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, is_component, shard_of
-from taftcache.stages.train.composing import current_key
+from taftcache.stages.train.composing import OUTDATED, current_key, stale_parts
 from taftcache.stages.train.settings import Settings
 
 
@@ -29,11 +29,14 @@ def key_of(store: FeatureStore, settings: Settings, name: str) -> str | None:
 
 def outdated_notes(store: FeatureStore, settings: Settings, model: str | None = None) -> list[str]:
     """A note that names those of the store, or ``model`` where it is one; none where nothing is outdated."""
-    old = [name for name in store.objects() if model in (None, name) and _is_outdated(store, settings, name)]
+    parts = stale_parts(store, settings)
+    sums = {MEAN, WEIGHTED} if parts else set()  # a sum of what is outdated is, too, and so is one that lacks a shard
+    there = [name for name in store.objects() if model in (None, name)]
+    old = [name for name in there if name in sums or _is_outdated(store, settings, name)]
     if not old:
         return []
-    verb = "compose" if set(old) <= {MEAN, WEIGHTED, EXACT} else "train"
-    return [f"not made from the rows and settings that the store has now: {', '.join(old)}; next: taftcache {verb}"]
+    verb = "train" if parts or not set(old) <= {MEAN, WEIGHTED, EXACT} else "compose"
+    return [f"{OUTDATED}: {', '.join(old)}; next: taftcache {verb}"]
 
 
 def _is_outdated(store: FeatureStore, settings: Settings, name: str) -> bool:

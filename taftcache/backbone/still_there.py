@@ -1,0 +1,30 @@
+"""Which images are still where a recipe names them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from taftcache.backbone.files import expand_path
+from taftcache.backbone.spec import DataSpec
+
+
+def still_there(spec: DataSpec, ids: Sequence[str]) -> list[str]:
+    """Those of ``ids`` that what ``spec`` names has now, by their paths or by its list; opens no image.
+
+    Nothing is known of timm's datasets, which may have to be fetched. Raises as ``open_source`` does.
+    """
+    if spec.source == "timm":
+        return []
+    if spec.source == "folder":  # whatever else has become of it
+        assert spec.train is not None
+        roots = {"train/": spec.train, "test/": spec.test} if spec.test else {"": spec.train}
+        below = [i for i in ids if {"", ".."}.isdisjoint(i.split("/"))]
+        at = [(i, expand_path(r) / i.removeprefix(p)) for p, r in roots.items() for i in below if i.startswith(p)]
+        return [i for i, path in at if path.is_file()]
+    from taftcache.backbone.sources.opening import open_source
+
+    sources = open_source(msgspec.structs.replace(spec, limit=None))
+    there = {item.id for source in sources if source is not None for item in source.items}
+    return [i for i in ids if i in there]
