@@ -104,7 +104,7 @@ def labels(root: Path, seed: int) -> dict[str, Any]:
                 taftcache.compose(store)
         with FeatureStore(path) as store:
             begin = time.perf_counter()
-            report = taftcache.suspects(store, len(planted))
+            report = taftcache.suspects(store, top=len(planted))
             seconds[name] = time.perf_counter() - begin
         assert ("leave-one-out" in report.method) == ("leave-one-out" in name)
         found[name] = float(np.mean([stem(s.sample) in planted for s in report.suspects]))
@@ -184,9 +184,9 @@ def copies_and_strangers(root: Path, seed: int) -> dict[str, Any]:
         write(root / "train", f"strange-{k:04d}", odd, truth[n])
     with FeatureStore(extracted(root)) as store:
         begin = time.perf_counter()
-        twins = taftcache.duplicates(store, COPIES)
+        twins = taftcache.duplicates(store, top=COPIES)
         middle = time.perf_counter()
-        odd_ones = taftcache.outliers(store, 3 * STRANGE)
+        odd_ones = taftcache.outliers(store, top=3 * STRANGE)
         seconds = {"duplicates": middle - begin, "outliers": time.perf_counter() - middle}
         table = RowTable.of(store)
         vectors = mean_vectors(table, Silent())

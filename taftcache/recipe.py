@@ -66,7 +66,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return expand_path(self.store.path or f"stores/{self.name}")
 
 
-def load_recipe(path: str | Path, overrides: Iterable[str] = (), needs: Sequence[str] = ("data", "backbone")) -> Recipe:
+def load_recipe(
+    path: str | Path, overrides: Iterable[str] = (), *, needs: Sequence[str] = ("data", "backbone")
+) -> Recipe:
     """Read a TOML recipe and apply ``section.key=value`` overrides.
 
     Args:

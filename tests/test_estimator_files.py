@@ -93,7 +93,7 @@ def test_of_images(tmp_path, monkeypatch):
     mine.fit(images, WORDS[y]).save(tmp_path / "saved")
     monkeypatch.setattr(estimator_base, "load_backbone", None)
     same(mine, TangentClassifier.load(tmp_path / "saved", device="cpu"), images[:4])
-    model = taftcache.open_model(tmp_path / "saved", "cpu")
+    model = taftcache.open_model(tmp_path / "saved", device="cpu")
     with torch.no_grad():
         logits = model(torch.stack([model.transform(_picture(image)) for image in images[:4]])).numpy()
     assert np.allclose(logits, mine.decision_function(images[:4]), atol=1e-3)

@@ -76,7 +76,9 @@ def run(place: Path, group: str) -> None:
     recipe, names = GROUPS[group]
     made = taftcache.load_recipe(recipe, [f"compare.reports={list(names)}"])
     with bars(False) as progress:
-        taftcache.compare(made, progress, lambda so_far: write_pages(so_far, place / group), place / "models")
+        taftcache.compare(
+            made, progress=progress, done=lambda so_far: write_pages(so_far, place / group), keep=place / "models"
+        )
 
 
 def keep(folder: Path) -> None:

@@ -79,7 +79,7 @@ def compare(
             write_pages(so_far, out)
 
     with bars(as_json) as progress:
-        made = taftcache.compare(recipe, progress, write, out / "models" if out else None)
+        made = taftcache.compare(recipe, progress=progress, done=write, keep=out / "models" if out else None)
     print_report(made, as_json, show_compare)
 
 
@@ -94,5 +94,5 @@ def teach(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_
     """
     made = load_teaching(recipe, [*(set_ or []), *device_override(device)])
     with bars(as_json) as progress:
-        report = taftcache.teach(made, progress)
+        report = taftcache.teach(made, progress=progress)
     print_report(report, as_json, show_teach)

@@ -88,10 +88,10 @@ def forget(
         )
     with bars(as_json) as progress:
         if destroy_key:
-            report = taftcache.destroy_key(store, sign)
+            report = taftcache.destroy_key(store, signing_key=sign)
         else:
             report = taftcache.forget(
-                store, ids, progress, shards=shard or [], classes=label or [], matching=match or [],
+                store, ids, progress=progress, shards=shard or [], classes=label or [], matching=match or [],
                 mode=mode, cold=cold, dry_run=dry_run, signing_key=sign, proven=proven,
                 with_copies=with_copies,
             )  # fmt: skip
@@ -134,7 +134,7 @@ def audit(
     """
     with bars(as_json) as progress:
         report = taftcache.audit(
-            store, progress, public_key=public_key, head=head, also=also or [], replay=replay, signing_key=sign
+            store, progress=progress, public_key=public_key, head=head, also=also or [], replay=replay, signing_key=sign
         )
     print_report(report, as_json, show_audit)
     if report.findings:

@@ -132,9 +132,9 @@ def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_j
     """What ``inspect`` finds by reading all rows."""
     with taftcache.FeatureStore(path) as store, bars(as_json) as progress:
         if asked == "--suspects":
-            print_report(taftcache.suspects(store, limit, progress), as_json, show_suspects)
+            print_report(taftcache.suspects(store, top=limit, progress=progress), as_json, show_suspects)
         elif asked == "--outliers":
-            print_report(taftcache.outliers(store, limit, progress=progress), as_json, show_outliers)
+            print_report(taftcache.outliers(store, top=limit, progress=progress), as_json, show_outliers)
         elif asked == "--curvature":
             from taftcache.stages.look.inspection import curvature
 
@@ -143,7 +143,9 @@ def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_j
             from taftcache.stages.look.duplicates import THRESHOLD
 
             least = THRESHOLD if threshold is None else threshold
-            print_report(taftcache.duplicates(store, limit, least, progress), as_json, show_duplicates)
+            print_report(
+                taftcache.duplicates(store, top=limit, threshold=least, progress=progress), as_json, show_duplicates
+            )
 
 
 @commands.command()
@@ -210,7 +212,7 @@ def report(
     allowed = consent_to(images)
     with bars(as_json) as progress:
         written = taftcache.write_report(
-            store, output, sample or [], neighbours=neighbours, consent=allowed, progress=progress
+            store, output, samples=sample or [], neighbours=neighbours, consent=allowed, progress=progress
         )
     print_report(written, as_json, show_report)
 
@@ -245,9 +247,13 @@ def influence(
         )
     with bars(as_json) as progress:
         if sample is not None:
-            print_report(taftcache.sample_influence(store, sample, model, progress), as_json, show_sample_influence)
+            print_report(
+                taftcache.sample_influence(store, sample, model=model, progress=progress),
+                as_json,
+                show_sample_influence,
+            )
         else:
             assert query is not None
             allowed = consent_to(weights=weights, hub=allow_hub)
-            report = taftcache.query_influence(store, query, model, top, progress, consent=allowed)
+            report = taftcache.query_influence(store, query, model=model, top=top, progress=progress, consent=allowed)
             print_report(report, as_json, show_query_influence)

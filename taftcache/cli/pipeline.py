@@ -65,7 +65,7 @@ def demo(set_: Overrides = None, device: Device = None, as_json: Json = False) -
     made = read_recipe(bundled_recipes()["quickstart"], set_, device)
     with bars(as_json) as progress:
         progress.say(f"the recipe quickstart: 1,797 digits, four shards, into {made.store_path}")
-        report = taftcache.run(made, progress)
+        report = taftcache.run(made, progress=progress)
     print_report(report, as_json, show_demo)
 
 
@@ -140,11 +140,11 @@ def run(
                 do="leave it out, or leave compare.reports out of the recipe",
             )
         with bars(as_json) as progress:
-            compared = taftcache.compare(made, progress)
+            compared = taftcache.compare(made, progress=progress)
         print_report(compared, as_json, show_compare)
         return
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
-        report = taftcache.run(made, progress, cluster)
+        report = taftcache.run(made, progress=progress, cluster=cluster)
     print_report(report, as_json, show_run)
 
 
@@ -181,7 +181,7 @@ def extract(
         print_report(costs, as_json, show_estimate)
         return
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
-        report = taftcache.extract(made, progress, cluster, forgotten_of=forgotten_of)
+        report = taftcache.extract(made, progress=progress, cluster=cluster, forgotten_of=forgotten_of)
     print_report(report, as_json, show_extract)
 
 
@@ -235,7 +235,7 @@ def append(
         raise RecipeError("no file of vectors is given", got="--vectors, --labels or --ids", do="append STORE FILE")
     recipe, _ = read_either(target, set_, device, opens=("images", "weights"))
     with bars(as_json) as progress:
-        report = taftcache.append(recipe, progress, new_shard=new_shard, dry_run=dry, relabel=relabel)
+        report = taftcache.append(recipe, progress=progress, new_shard=new_shard, dry_run=dry, relabel=relabel)
     print_report(report, as_json, show_append)
 
 
@@ -287,10 +287,16 @@ def train(
     ):
         if private:
             spent = taftcache.train_private(
-                store, recipe, shard, progress, rates=rate or [1.0], charged=not uncharged, signing_key=sign
+                store,
+                recipe,
+                shards=shard,
+                progress=progress,
+                rates=rate or [1.0],
+                charged=not uncharged,
+                signing_key=sign,
             )
         else:
-            report = taftcache.train(store, recipe, shard, progress, cluster)
+            report = taftcache.train(store, recipe, shards=shard, progress=progress, cluster=cluster)
         if not shard:
             taftcache.compose(store, recipe, cluster=cluster)
         root = store.root_digest
@@ -350,7 +356,7 @@ def compose(
         if weight:
             weighted = {"mode": "weighted", "weights": dict(map(_weight, weight))}
             values["compose"] = {**values.get("compose", {}), **weighted}
-        report = taftcache.compose(opened, parse_recipe(values, str(store)), progress, cluster)
+        report = taftcache.compose(opened, parse_recipe(values, str(store)), progress=progress, cluster=cluster)
     print_report(report, as_json, show_compose)
 
 
@@ -373,7 +379,7 @@ def evaluate(
     Example: taftcache evaluate stores/quickstart --probe
     """
     with bars(as_json) as progress:
-        report = taftcache.evaluate(store, progress, without=without or [], probe=probe, proven=proven)
+        report = taftcache.evaluate(store, progress=progress, without=without or [], probe=probe, proven=proven)
     print_report(report, as_json, show_evaluate)
 
 
@@ -399,7 +405,9 @@ def predict(
     """
     allowed = consent_to(weights=weights, hub=allow_hub)
     unreadable: Literal["stop", "skip"] = "skip" if skip else "stop"
-    report = taftcache.predict(store, images, model, top, device or "auto", allowed, unreadable=unreadable)
+    report = taftcache.predict(
+        store, images, model=model, top=top, device=device or "auto", consent=allowed, unreadable=unreadable
+    )
     print_report(report, as_json, show_predict)
 
 

@@ -70,7 +70,7 @@ def verify(
     Example: taftcache verify stores/quickstart --back
     """
     with bars(as_json) as progress:
-        report = taftcache.verify(store, progress, root, repair=repair, back=back, overrides=set_ or [])
+        report = taftcache.verify(store, progress=progress, expect=root, repair=repair, back=back, overrides=set_ or [])
     print_report(report, as_json, show_verify)
     if report.faults:
         raise typer.Exit(5)
@@ -141,7 +141,7 @@ def copy(
     Example: taftcache copy stores/quickstart stores/copy
     """
     with bars(as_json) as progress:
-        report = taftcache.copy(store, target, progress, update=update)
+        report = taftcache.copy(store, target, progress=progress, update=update)
     print_report(report, as_json, show_copy)
 
 
@@ -163,7 +163,7 @@ def convert(
         raise RecipeError('--chunk-rows must be a positive number or "auto"', got=chunk_rows, do="--chunk-rows 16")
     rows: Any = int(chunk_rows) if chunk_rows and chunk_rows != "auto" else chunk_rows
     with bars(as_json) as progress:
-        report = taftcache.convert(store, target, progress, dtype=dtype, chunk_rows=rows)
+        report = taftcache.convert(store, target, progress=progress, dtype=dtype, chunk_rows=rows)
     print_report(report, as_json, show_convert)
 
 
@@ -191,7 +191,7 @@ def export(
     Example: taftcache export stores/quickstart samples.npz
     """
     with bars(as_json) as progress:
-        report = taftcache.export(store, file, format_, progress)
+        report = taftcache.export(store, file, format=format_, progress=progress)
     print_report(report, as_json, show_export)
 
 
@@ -250,7 +250,7 @@ def import_(
     with bars(as_json) as progress:
         columns = Columns(tokens=vectors, labels=labels, ids=ids, classes=classes)
         report = taftcache.import_(
-            file, asked, progress, columns=columns, backbone=recipe is not None,
+            file, asked, progress=progress, columns=columns, backbone=recipe is not None,
             test=test, test_labels=test_labels, scaling=scaling,
         )  # fmt: skip
     print_report(report, as_json, show_import)

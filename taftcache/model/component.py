@@ -137,7 +137,7 @@ def _no_number(name: str) -> None:
 
 
 def read_base(
-    store: FeatureStore, spec: TangentSpec, classes: int | None = None, consent: Consent | None = None
+    store: FeatureStore, spec: TangentSpec, classes: int | None = None, *, consent: Consent | None = None
 ) -> Base:
     """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights.
 

@@ -239,7 +239,7 @@ def save_merged(model: TangentModel, folder: Path | str, *, name: str, root_dige
     return files_in(folder)
 
 
-def open_model(folder: Path | str, device: str = "auto") -> TangentModel:
+def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
     """The model that ``save_model`` wrote; needs neither its store nor anything that trained it.
 
     Nothing in the folder is believed: digests are compared, and the tail must be the one that its backbone has.

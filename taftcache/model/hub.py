@@ -64,7 +64,7 @@ def from_pretrained(name: str, *, revision: str | None = None, device: str = "au
     """
     with _asking(name):
         folder = snapshot_download(name, revision=revision, allow_patterns=list(NEEDED))
-    return open_model(folder, device)
+    return open_model(folder, device=device)
 
 
 def push_model(folder: Path, name: str, *, private: bool = False, revision: str | None = None) -> Pushed:

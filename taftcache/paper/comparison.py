@@ -85,6 +85,7 @@ class CompareReport:
 
 def compare(
     recipe: Recipe,
+    *,
     progress: Progress | None = None,
     done: Callable[[CompareReport], object] | None = None,
     keep: Path | None = None,

@@ -86,7 +86,7 @@ class Workbench:
         depth = self.depth if depth is None else depth
         if depth not in self._stores:
             recipe = self.at(depth)
-            extract(recipe, self.progress)
+            extract(recipe, progress=self.progress)
             store = self._stack.enter_context(FeatureStore(recipe.store_path))
             if store.held_out is None:
                 raise StoreError(

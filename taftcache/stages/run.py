@@ -39,19 +39,21 @@ class RunReport:
         return not done and not (self.forget and self.forget.forgotten)
 
 
-def run(recipe: Recipe, progress: Progress | None = None, cluster: Executor | None = None) -> RunReport:
+def run(recipe: Recipe, *, progress: Progress | None = None, cluster: Executor | None = None) -> RunReport:
     """Extract, train, compose (these on the workers of a ``cluster``), evaluate, and forget what the recipe names."""
     begin, recipe = time.perf_counter(), checked_recipe(recipe)
-    extracted = extract(recipe, progress, cluster, check_planned)
+    extracted = extract(recipe, progress=progress, cluster=cluster, check=check_planned)
     wish = recipe.forget
     with FeatureStore(recipe.store_path, mode="a") as store:
         if wish.samples:
             resolve_request(store, wish.samples)  # one that is refused must not be found out after the training
         trained = train(store, recipe, progress=progress, cluster=cluster)
-        composed = compose(store, recipe, progress, cluster)
+        composed = compose(store, recipe, progress=progress, cluster=cluster)
         new = bool(trained.trained) or composed.changed  # else the probe would be all that there is to do
-        evaluated = evaluate(store, progress, probe=new) if store.held_out is not None else None
-        forgotten = forget(store, wish.samples, progress, mode=wish.mode, cold=wish.cold) if wish.samples else None
+        evaluated = evaluate(store, progress=progress, probe=new) if store.held_out is not None else None
+        forgotten = (
+            forget(store, wish.samples, progress=progress, mode=wish.mode, cold=wish.cold) if wish.samples else None
+        )
         return RunReport(
             store=store.path,
             root_digest=store.root_digest,

@@ -48,8 +48,8 @@ class PageReport:
 def write_report(
     store: FeatureStore,
     file: Path | str,
-    samples: Sequence[str] = (),
     *,
+    samples: Sequence[str] = (),
     neighbours: bool = True,
     consent: Consent | None = None,
     progress: Progress | None = None,

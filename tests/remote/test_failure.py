@@ -69,7 +69,7 @@ def outside(request):
 @pytest.mark.full
 def test_a_killed_worker_costs_its_tasks_alone(ours, extracted, finished, tmp_path):
     progress = At(100, lambda: os.kill(pids(ours)[0], signal.SIGKILL))
-    taftcache.extract(many(tmp_path / "many"), progress, ours)
+    taftcache.extract(many(tmp_path / "many"), progress=progress, cluster=ours)
     assert progress.steps <= 0
     assert tree(tmp_path / "many") == tree(extracted)
     taftcache.extract(recipe(tmp_path / "store"))
@@ -96,7 +96,7 @@ def test_killed_workers_take_their_shards_along_and_the_sum_has_the_same_bytes(
             os.kill(pid, signal.SIGKILL)
 
     with open_store(store) as opened:
-        taftcache.compose(opened, asking(opened, "iterations"), At(4, kill), ours)
+        taftcache.compose(opened, asking(opened, "iterations"), progress=At(4, kill), cluster=ours)
     assert tree(store) == tree(expected)
     assert not set(killed) & set(pids(ours))
 
@@ -107,7 +107,9 @@ def test_a_worker_that_stands_still_is_left_behind(extracted, tmp_path):
     with Cluster.local(2, threads=1, timeout=3, dashboard=False) as cluster:
         still = pids(cluster)[0]
         try:
-            taftcache.extract(many(tmp_path / "store"), At(100, lambda: os.kill(still, signal.SIGSTOP)), cluster)
+            taftcache.extract(
+                many(tmp_path / "store"), progress=At(100, lambda: os.kill(still, signal.SIGSTOP)), cluster=cluster
+            )
         finally:
             with suppress(ProcessLookupError):
                 os.kill(still, signal.SIGKILL)
@@ -265,7 +267,7 @@ def test_when_nobody_is_left_the_run_ends_and_can_go_on(outside, extracted, tmp_
         with Cluster.at(address, threads=1, timeout=60) as cluster:
             cluster.timeout = 2
             with pytest.raises(ClusterError, match="no answer from scheduler and workers for 2 seconds") as ended:
-                taftcache.extract(many(path), At(100, lose), cluster)
+                taftcache.extract(many(path), progress=At(100, lose), cluster=cluster)
             assert time.monotonic() - since[0] < 30
             assert ended.value.exit_code == 8
     finally:
@@ -282,7 +284,7 @@ def test_an_interrupt_leaves_nothing_running(cluster, extracted, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        taftcache.extract(many(tmp_path / "store"), At(100, interrupt), cluster)
+        taftcache.extract(many(tmp_path / "store"), progress=At(100, interrupt), cluster=cluster)
     end = time.monotonic() + 10
     while any(cluster._client.processing().values()) and time.monotonic() < end:
         time.sleep(0.05)

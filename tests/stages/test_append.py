@@ -133,7 +133,7 @@ class Interrupting(Silent):
 def test_interrupted_and_done_again(few, images, fresh, calls, monkeypatch):
     monkeypatch.setattr("taftcache.backbone.forward.extract.default_batch", lambda cut: 4)
     with pytest.raises(KeyboardInterrupt):
-        taftcache.append(asked(few, images), Interrupting(calls))
+        taftcache.append(asked(few, images), progress=Interrupting(calls))
     assert taftcache.verify(few).faults == []
     taftcache.append(asked(few, images))
     assert tree(few) == fresh
@@ -399,7 +399,7 @@ def test_what_cannot_be_appended(few, images, tmp_path):
     shutil.rmtree(images / "9")
     half = tmp_path / "half"
     with pytest.raises(KeyboardInterrupt):
-        taftcache.extract(asked(half, images), Interrupting(1))
+        taftcache.extract(asked(half, images), progress=Interrupting(1))
     with pytest.raises(StoreError, match="finished"):
         taftcache.append(asked(half, images))
 

@@ -40,7 +40,7 @@ def test_counts_are_whole_numbers_that_leave_nothing_out(finished, wrong):
         lambda n: taftcache.predict(finished, picture, top=n),
         lambda n: model.predict(picture, top=n),
         lambda n: model.predict(picture, batch=n),
-        lambda n: taftcache.outliers(finished, n),
+        lambda n: taftcache.outliers(finished, top=n),
         lambda n: taftcache.outliers(finished, neighbour=n),
         lambda n: taftcache.query_influence(finished, "digits/0001", top=n),
     ]
@@ -49,13 +49,13 @@ def test_counts_are_whole_numbers_that_leave_nothing_out(finished, wrong):
             with pytest.raises(ArgumentError, match="must be a whole number of at least 1"):
                 call(n)
     for call in (
-        lambda n: taftcache.suspects(finished, n),
-        lambda n: taftcache.duplicates(finished, n),
+        lambda n: taftcache.suspects(finished, top=n),
+        lambda n: taftcache.duplicates(finished, top=n),
         lambda n: taftcache.query_influence(finished, "digits/0001", solve=n),
     ):
         with pytest.raises(ArgumentError, match="must be a whole number of at least 0"):
             call(wrong)
-    assert taftcache.suspects(finished, 0).disagreeing  # what is counted needs no list
+    assert taftcache.suspects(finished, top=0).disagreeing  # what is counted needs no list
     assert len(model.predict(picture, top=np.int64(2))[0].labels) == 2
 
 
@@ -70,7 +70,7 @@ NOT_TEXT = {
     "private shards": lambda path: taftcache.train_private(path, shards=[0]),
     "shards left out": lambda path: taftcache.evaluate(path, without=[0]),
     "receipts": lambda path: taftcache.receipts(path, [3]),
-    "a page's samples": lambda path: taftcache.write_report(path, path.parent / "p.html", [3]),
+    "a page's samples": lambda path: taftcache.write_report(path, path.parent / "p.html", samples=[3]),
 }
 
 

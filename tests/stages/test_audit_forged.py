@@ -147,11 +147,11 @@ def test_a_public_key_wants_signatures(signed, copy):
 def test_private_training_is_signed_and_must_be(finished, tmp_path):
     path, key = shutil.copytree(finished, tmp_path / "store"), make_key(tmp_path / "key.pem")
     with open_store(path) as store:
-        taftcache.train_private(store, settings(store), ["000"])
+        taftcache.train_private(store, settings(store), shards=["000"])
     found = taftcache.audit(path, public_key=key)
     assert [f.problem for f in found.findings] == ["the entry is not signed"]
     with open_store(path) as store:
-        taftcache.train_private(store, settings(store), ["001"], signing_key=tmp_path / "key.pem")
+        taftcache.train_private(store, settings(store), shards=["001"], signing_key=tmp_path / "key.pem")
     report = taftcache.audit(path, public_key=key)
     assert (report.findings, report.signed) == ([], 1)
     assert any("ledger/000001" in note and "not signed" in note for note in report.notes)

@@ -39,10 +39,10 @@ def spread(path: Path, place: Path) -> str:
         taught = {"prior": {"teachers": [["vit", 1.0, digests]]}}
         Fits(place / "taught").put(taught, {"mean": torch.zeros(2)}, {})
     for file, form in (("rows.h5", "hdf5"), ("rows.npz", "npz"), ("tables", "embedding-projector")):
-        taftcache.export(path, place / file, form)
+        taftcache.export(path, place / file, format=form)
     escaped = json.dumps({"ids": [gone]}).replace("/", "\\u002f")
     if HAS_PARQUET:
-        taftcache.export(path, place / "rows.parquet", "parquet")
+        taftcache.export(path, place / "rows.parquet", format="parquet")
     write_bytes(place / "report.html", f'<p class="it\'s">\n<script>{escaped}</script>'.encode())
     shutil.copytree(path, place / "copy")
     (place / "notes.txt").write_text("nothing of anyone")
@@ -175,9 +175,9 @@ def test_ids_of_any_signs_are_found_in_files_of_any_name(tmp_path, monkeypatch, 
         csv.writer(file).writerows([["u/3", 1], [f"'{odd}" if odd[0] in "=-" else odd, 2]])  # as the page writes it
     np.save(place / "ids.npy", np.array(["u/1", odd]))
     np.savez(place / "others.npz", id=np.array(["u/1", odd]), x=np.zeros(2))
-    taftcache.export(store, place / "rows.bin", "hdf5")
-    taftcache.export(store, place / "samples.bin", "npz")
-    taftcache.export(store, place / "table", "embedding-projector")
+    taftcache.export(store, place / "rows.bin", format="hdf5")
+    taftcache.export(store, place / "samples.bin", format="npz")
+    taftcache.export(store, place / "table", format="embedding-projector")
     taftcache.forget(store, [odd])
     found = {Path(f.where).relative_to(place).parts[0] for f in taftcache.audit(store, also=[place]).findings}
     assert found == {"ids", "rows.csv", "ids.npy", "others.npz", "rows.bin", "samples.bin", "table"}

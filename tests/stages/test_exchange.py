@@ -113,4 +113,4 @@ def test_bad_rows_are_refused_by_name(finished, tmp_path):
 
 def test_unknown_formats_are_named(finished, tmp_path):
     with pytest.raises(RecipeError, match="hdf5"):
-        taftcache.export(finished, tmp_path / "f.mat", "matlab")
+        taftcache.export(finished, tmp_path / "f.mat", format="matlab")

@@ -69,7 +69,7 @@ def test_what_is_written_is_what_is_stored(finished, expected, tmp_path, format)
         pytest.importorskip("pyarrow")
     table, vectors, accuracy = expected
     before = tree(finished)
-    report = taftcache.export(finished, tmp_path / "out", format)
+    report = taftcache.export(finished, tmp_path / "out", format=format)
     assert (report.rows, report.format, report.bytes > 0) == (len(table), format, True)
     ids, labels, found, predictions, logits, roles = read(format, tmp_path / "out")
     assert ids == table.ids
@@ -82,7 +82,7 @@ def test_what_is_written_is_what_is_stored(finished, expected, tmp_path, format)
         assert (logits.argmax(1) == predictions).all()
     assert tree(finished) == before
     with pytest.raises(StoreWriteError, match="exists already"):
-        taftcache.export(finished, tmp_path / "out", format)
+        taftcache.export(finished, tmp_path / "out", format=format)
 
 
 @pytest.mark.parametrize("format", ["npz", "parquet", "embedding-projector"])
@@ -91,7 +91,7 @@ def test_a_store_without_models_has_no_predictions(tmp_path, format):
         parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "store"
     taftcache.extract(recipe(path))
-    taftcache.export(path, tmp_path / "out", format)
+    taftcache.export(path, tmp_path / "out", format=format)
     if format == "npz":
         with np.load(tmp_path / "out") as arrays:
             assert {"prediction", "logits"} & set(arrays) == set()
@@ -109,7 +109,7 @@ def test_damage_leaves_no_file_behind(store, tmp_path, format):
         pytest.importorskip("pyarrow")
     flip(chunk_of(store, "000"))
     with pytest.raises(StoreError):
-        taftcache.export(store, tmp_path / "out", format)
+        taftcache.export(store, tmp_path / "out", format=format)
     assert [p.name for p in tmp_path.iterdir() if p.name != "copy"] == []
 
 
@@ -123,7 +123,7 @@ def test_parquet_without_its_library_says_what_to_install(finished, tmp_path, mo
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(RecipeError, match="pyarrow"):
-        taftcache.export(finished, tmp_path / "out", "parquet")
+        taftcache.export(finished, tmp_path / "out", format="parquet")
     assert not (tmp_path / "out").exists()
 
 
@@ -134,7 +134,7 @@ def test_an_export_that_is_imported_has_the_same_classes(tmp_path, format):
     x = np.random.default_rng(0).normal(size=(30, 4))
     taftcache.import_vectors(x, ["wasp", "ant", "bee"] * 10, tmp_path / "store")
     file, columns = tmp_path / f"out.{format}", None
-    taftcache.export(tmp_path / "store", file, format)
+    taftcache.export(tmp_path / "store", file, format=format)
     if format == "embedding-projector":  # vectors as text are not read, but the table beside them is
         columns = taftcache.Columns(labels=str(file / "metadata.tsv"))
         np.save(tmp_path / "out.npy", np.loadtxt(file / "vectors.tsv", delimiter="\t"))
@@ -188,12 +188,12 @@ def test_an_ending_of_no_format_is_refused(finished, tmp_path):
         taftcache.export(finished, tmp_path / "rows.csv")
     assert all(word in caught.value.do for word in (".h5", ".parquet", "--format", "embedding-projector"))
     assert list(tmp_path.iterdir()) == []
-    assert taftcache.export(finished, tmp_path / "rows.csv", "hdf5").format == "hdf5"
+    assert taftcache.export(finished, tmp_path / "rows.csv", format="hdf5").format == "hdf5"
 
 
 def test_an_unknown_format(finished, tmp_path):
     with pytest.raises(RecipeError, match="parquet"):
-        taftcache.export(finished, tmp_path / "out", "xlsx")
+        taftcache.export(finished, tmp_path / "out", format="xlsx")
 
 
 # One process for all commands: libraries are loaded once, without the limit, and each command runs in a fork.
@@ -254,5 +254,5 @@ def test_a_disk_that_takes_no_more_is_one_line_and_leaves_nothing(limited, place
 @pytest.mark.parametrize("format", ["npz", "parquet", "hdf5"])
 def test_a_missing_folder_is_named(finished, tmp_path, format):
     with pytest.raises(StoreError, match=r"cannot write .*no such file") as caught:
-        taftcache.export(finished, tmp_path / "nowhere" / "out", format)
+        taftcache.export(finished, tmp_path / "nowhere" / "out", format=format)
     assert "make the folder" in caught.value.do

@@ -83,7 +83,7 @@ def test_timm_sees_and_answers_what_we_do(name, options, tmp_path):
     image = Image.effect_noise((50, 40), 80).convert("RGB")
     with torch.no_grad():
         ours = model(model.transform(image)[None])
-        assert torch.equal(open_model(tmp_path / "model", "cpu")(model.transform(image)[None]), ours)
+        assert torch.equal(open_model(tmp_path / "model", device="cpu")(model.transform(image)[None]), ours)
         for folder in ("model", "plain"):
             network: Any = timm.create_model(f"local-dir:{tmp_path / folder}", pretrained=True).eval()
             transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network))
@@ -186,7 +186,7 @@ def test_the_snippets_run(folders, images, tmp_path, monkeypatch):
     Image.open(next((images / "1").iterdir())).convert("RGB").save("image.jpg")
     one, other = snippets(Path("README.md").read_text())
     assert one == f"['{other}']"
-    [label] = open_model(".", "cpu").predict(["image.jpg"], top=1)[0].labels
+    [label] = open_model(".", device="cpu").predict(["image.jpg"], top=1)[0].labels
     assert label == other
 
 
@@ -215,7 +215,7 @@ def test_there_and_back(hub, folders, tmp_path, capsys):
     assert 'from_pretrained("me/digits")' in card
     assert "open_model(" not in card
     model, x = taftcache.from_pretrained("me/digits", device="cpu"), torch.randn(2, 3, 32, 32)
-    assert torch.equal(model(x), open_model(folder, "cpu")(x))
+    assert torch.equal(model(x), open_model(folder, device="cpu")(x))
 
 
 def test_what_an_earlier_model_left_on_the_hub_goes(hub, folders, tmp_path, capsys):
@@ -229,14 +229,14 @@ def test_what_an_earlier_model_left_on_the_hub_goes(hub, folders, tmp_path, caps
     there = set(hub.repos["me/digits"].branches["main"])
     assert there == {*report["files"], ".gitattributes", "notes.md"}
     network = timm.create_model("hf-hub:me/digits", pretrained=True, cache_dir=str(tmp_path / "timm")).eval()
-    ours, x = open_model(folders["head"], "cpu"), torch.randn(2, 3, 32, 32)
+    ours, x = open_model(folders["head"], device="cpu"), torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.allclose(network(x), ours(x), rtol=1e-5, atol=1e-5)
     taftcache.push(folders["tangent"], "me/digits", revision="next")
     assert set(hub.repos["me/digits"].branches["main"]) == there
     assert "backbone/config.json" in hub.repos["me/digits"].branches["next"]
     moved = taftcache.from_pretrained("me/digits", revision="next", device="cpu")
-    assert torch.equal(moved(x), open_model(folders["tangent"], "cpu")(x))
+    assert torch.equal(moved(x), open_model(folders["tangent"], device="cpu")(x))
 
 
 def test_what_is_not_pushed(hub: Hub, folders, tmp_path):

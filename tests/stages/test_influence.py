@@ -148,7 +148,7 @@ def test_another_ridge_is_said_beside_what_a_sample_moves(tmp_path, capsys):
     taftcache.train(path)
     with FeatureStore(path) as store:
         shard, name = store.shards[0], f"components/{store.shards[0].name}"
-        told = {sample: taftcache.sample_influence(store, sample, name) for sample in shard.sample_ids}
+        told = {sample: taftcache.sample_influence(store, sample, model=name) for sample in shard.sample_ids}
         atlas = Atlas(store)
         atlas.work(skip=("head path", "neighbours"))
         for row, (sample, one) in enumerate(told.items()):
@@ -196,8 +196,8 @@ def test_an_image_file_is_a_query_too(finished, tmp_path):
     file = tmp_path / "digit.png"
     Image.fromarray(images[3]).convert("RGB").save(file)
     with FeatureStore(finished) as store:
-        report = taftcache.query_influence(store, file, "models/head", top=2)
-        in_memory = taftcache.query_influence(store, np.repeat(images[3][..., None], 3, 2), "models/head", top=2)
+        report = taftcache.query_influence(store, file, model="models/head", top=2)
+        in_memory = taftcache.query_influence(store, np.repeat(images[3][..., None], 3, 2), model="models/head", top=2)
     assert len(report.samples) == 2
     assert report.method == "closed form"
     assert in_memory.query == "at index 0"
@@ -256,7 +256,7 @@ def test_what_has_no_influence_is_refused(finished, model, held):
     with FeatureStore(finished) as store:
         sample = (store.held_out if held else store.shard("000")).sample_ids[0]
         with pytest.raises((UnknownSample, StoreError)):
-            taftcache.sample_influence(store, sample, model)
+            taftcache.sample_influence(store, sample, model=model)
 
 
 def test_the_only_row_of_a_shard_has_no_influence(tmp_path):
@@ -271,7 +271,7 @@ def test_the_only_row_of_a_shard_has_no_influence(tmp_path):
         assert inspect_sample(store, sample).moved_bound is None
         assert [moved for _, moved in moved_by_each(store, Scorer(store), store.shards)] == [None] * 3
         with pytest.raises(SolveError, match="no row but what is left out"):
-            taftcache.sample_influence(store, sample, "models/mean")
+            taftcache.sample_influence(store, sample, model="models/mean")
         with pytest.raises(SolveError, match="needs another beside it"):
-            taftcache.query_influence(store, sample, "models/mean")
-        assert taftcache.sample_influence(store, sample, "models/exact").moved > 0
+            taftcache.query_influence(store, sample, model="models/mean")
+        assert taftcache.sample_influence(store, sample, model="models/exact").moved > 0

@@ -54,7 +54,7 @@ def test_a_saved_model_gives_the_same_logits(store, tmp_path):
         assert report.root_digest == opened.root_digest
     files = [file for file in (tmp_path / "model").rglob("*") if file.is_file()]
     assert len({file.stat().st_mode for file in files}) == 1  # as the user's umask has it
-    here, there = TangentModel.load(store, device="cpu"), open_model(tmp_path / "model", "cpu")
+    here, there = TangentModel.load(store, device="cpu"), open_model(tmp_path / "model", device="cpu")
     x = pictures(here)
     assert torch.equal(here(x), there(x))
     assert there.classes == here.classes
@@ -168,15 +168,15 @@ def test_nothing_is_overwritten_and_damage_is_found(store, tmp_path):
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         with pytest.raises(IntegrityError):
-            open_model(folder, "cpu")
+            open_model(folder, device="cpu")
         (folder / name).write_bytes(whole)
     described = json.loads((folder / "taftcache.json").read_text())
     (folder / "taftcache.json").write_text(json.dumps({**described, "format": 9}))
     with pytest.raises(FormatError, match="format 9"):
-        open_model(folder, "cpu")
+        open_model(folder, device="cpu")
     (folder / "taftcache.json").unlink()
     with pytest.raises(FormatError):
-        open_model(folder, "cpu")
+        open_model(folder, device="cpu")
 
 
 def test_predict_takes_a_store_or_a_folder(photographed, images, tmp_path):

@@ -119,7 +119,7 @@ TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], Any]] = {
 def test_what_does_not_fit_is_refused(model, spoil, change):
     spoil(model, change)
     with pytest.raises(REFUSALS):
-        open_model(model, "cpu")
+        open_model(model, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_every_file_is_verified(model, name):
     whole = (model / name).read_bytes()
     (model / name).write_bytes(whole + b" ")
     with pytest.raises(IntegrityError, match="as it was saved"):
-        open_model(model, "cpu")
+        open_model(model, device="cpu")
     (model / name).unlink()
     with pytest.raises(IntegrityError, match="as it was saved"):
-        open_model(model, "cpu")
+        open_model(model, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_backbone_that_cannot_be_built(model, config):
     (model / "backbone" / "config.json").write_text(config)
     describe(model, lambda d: None)
     with pytest.raises(REFUSALS):
-        open_model(model, "cpu")
+        open_model(model, device="cpu")
 
 
 @pytest.mark.parametrize("digests", [True, False])
@@ -157,7 +157,7 @@ def test_a_folder_of_an_earlier_release_opens(model, digests):
     make_first_format(model)
     if not digests:
         describe(model, lambda d: d.pop("files"))
-    assert open_model(model, "cpu").classes == [str(k) for k in range(10)]
+    assert open_model(model, device="cpu").classes == [str(k) for k in range(10)]
 
 
 @pytest.mark.parametrize("cache", [pytest.param("residual", marks=pytest.mark.full), "attended", "feature"])
@@ -169,4 +169,4 @@ def test_whatever_a_store_kept_the_base_point_is_known(tmp_path, cache):
     taftcache.run(made)
     with FeatureStore(tmp_path / "store") as store:
         taftcache.export_model(store, tmp_path / "model")
-    open_model(tmp_path / "model", "cpu")
+    open_model(tmp_path / "model", device="cpu")

@@ -33,7 +33,7 @@ def test_one_shard_under_other_settings_leaves_the_rest_outdated(exact, tmp_path
         ]
         show_predict(told)
         assert "next: taftcache train" in " ".join(capsys.readouterr().out.split())
-        assert taftcache.predict(store, [image], "models/head").notes == []
+        assert taftcache.predict(store, [image], model="models/head").notes == []
         (note,) = taftcache.compose(store).notes
         assert note.startswith("composed as they are, though not made from the rows and settings")
         assert note.endswith(": components/001; next: taftcache train")
@@ -53,7 +53,7 @@ def test_further_rows_leave_every_sum_outdated(images, tmp_path, new_shard):
         shutil.copy(sorted((source / "0").iterdir())[0], source / "1" / f"new{k}.png")
     added = taftcache.append(asked, new_shard=new_shard).added
     with open_store(tmp_path / "store") as store:
-        (note,) = taftcache.predict(store, [source / "1" / "new0.png"], "models/mean").notes
+        (note,) = taftcache.predict(store, [source / "1" / "new0.png"], model="models/mean").notes
         assert note.endswith(": models/mean; next: taftcache train")
         if new_shard:
             with pytest.raises(CompositionError, match="1 shard without a component"):

@@ -117,12 +117,12 @@ def test_a_margin_is_held_against_the_held_out_rows(photographed, images, monkey
     file = next(iter(sorted(images.glob("1/*.png"))))
     with FeatureStore(photographed) as store:
         margins, right = prediction.held_out_margins(store, "models/mean", "cpu")
-        (plain,) = taftcache.predict(store, [file], "models/mean", device="cpu").predictions
+        (plain,) = taftcache.predict(store, [file], model="models/mean", device="cpu").predictions
         assert plain.alike == Alike(right=int(right.sum()), rows=len(right))
         others = plain.margin + np.array([-0.1, 9, 0.2, -8, 0.05])
         monkeypatch.setattr(prediction, "LEAST_ALIKE", 3)
         monkeypatch.setattr(prediction, "held_out_margins", lambda *_: (others, np.array([1, 0, 1, 0, 0], bool)))
-        report = taftcache.predict(store, [file], "models/mean", top=1, device="cpu")
+        report = taftcache.predict(store, [file], model="models/mean", top=1, device="cpu")
     _, labels, logits = (part[-len(right) :] for part in from_cache(photographed, "models/mean"))
     best = logits.sort(1, descending=True).values
     assert np.allclose(margins, best[:, 0] - best[:, 1], atol=1e-4)

@@ -49,19 +49,19 @@ def test_every_shard_gets_a_component_that_says_what_it_promises(store):
 def test_a_second_training_is_refused_when_the_budget_is_spent(store):
     with open_store(store) as opened:
         first = taftcache.train_private(opened, settings(opened, budget=15.0))
-        more = taftcache.train_private(opened, settings(opened, clip=2.0), ["000"])
+        more = taftcache.train_private(opened, settings(opened, clip=2.0), shards=["000"])
         assert first.spent["000"] < 8.0 < more.spent["000"] <= 15.0
         before = opened.root_digest
         for shards, clip in ((["000"], 3.0), (None, 2.0)):
             with pytest.raises(RecipeError, match="of its budget of 15"):
-                taftcache.train_private(opened, settings(opened, clip=clip, epsilon=14.0), shards)
+                taftcache.train_private(opened, settings(opened, clip=clip, epsilon=14.0), shards=shards)
         assert opened.objects()["components/001"].meta[PRIVATE] == first.statements["components/001"]
         assert opened.root_digest == before
 
 
 def test_an_edited_statement_is_found(store):
     with open_store(store) as opened:
-        taftcache.train_private(opened, settings(opened), ["000"])
+        taftcache.train_private(opened, settings(opened), shards=["000"])
         ref = opened.objects()["components/000"]
         with opened.transaction() as change:
             said = {**ref.meta[PRIVATE], "epsilon": 1.0}
@@ -87,8 +87,8 @@ def test_noise_of_a_seed_makes_a_component_that_is_not_private(store):
 
 def test_noise_of_a_seed_is_not_kept_where_privacy_is_asked_for(store):
     with open_store(store) as opened:
-        taftcache.train_private(opened, settings(opened, budget=20.0), ["000"], bits=SeededBits(0))
-        report = taftcache.train_private(opened, settings(opened, budget=20.0), ["000"])
+        taftcache.train_private(opened, settings(opened, budget=20.0), shards=["000"], bits=SeededBits(0))
+        report = taftcache.train_private(opened, settings(opened, budget=20.0), shards=["000"])
         assert report.trained == ["components/000"]
         assert report.statements["components/000"]["private"]
         assert 8.0 < report.spent["000"] <= 20.0, "the other is charged all the same"
@@ -113,7 +113,7 @@ def test_a_forgotten_sample_of_a_private_component(store):
 @pytest.mark.parametrize("charged", [True, False])
 def test_tuning_is_charged_or_said_not_to_be(store, charged):
     with open_store(store) as opened:
-        report = taftcache.train_private(opened, settings(opened), ["000"], rates=[0.5, 2.0], charged=charged)
+        report = taftcache.train_private(opened, settings(opened), shards=["000"], rates=[0.5, 2.0], charged=charged)
         said = report.statements["components/000"]
         assert len(said["releases"]) == (2 if charged else 1)
         assert said["epsilon"] <= 8.0
@@ -129,12 +129,12 @@ def test_tuning_is_charged_or_said_not_to_be(store, charged):
 def test_other_mechanisms(store, mechanism):
     with open_store(store) as opened:
         recipe = settings(opened, mechanism=mechanism, relation="add-remove", loss="rsl")
-        report = taftcache.train_private(opened, recipe, ["000"])
+        report = taftcache.train_private(opened, recipe, shards=["000"])
         assert report.statements["components/000"]["mechanism"] == mechanism
         assert audit_statement(opened.objects()["components/000"].meta) == []
         if mechanism != "sampled-descent":
             with pytest.raises(RecipeError, match="head alone"):
-                taftcache.train_private(opened, settings(opened, train="full", mechanism=mechanism), ["001"])
+                taftcache.train_private(opened, settings(opened, train="full", mechanism=mechanism), shards=["001"])
 
 
 def test_commands(store: Path, capsys):

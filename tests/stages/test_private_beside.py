@@ -68,16 +68,16 @@ def test_a_root_put_back(private, finished, tmp_path):
 
 def test_a_root_put_back_from_between_two_trainings(store, tmp_path):
     with open_store(store) as opened:
-        taftcache.train_private(opened, settings(opened, epsilon=2.0, budget=2.5), ["000"])
+        taftcache.train_private(opened, settings(opened, epsilon=2.0, budget=2.5), shards=["000"])
     shutil.copytree(store, tmp_path / "old")
     with open_store(store) as opened:
-        taftcache.train_private(opened, settings(opened, epsilon=2.0, clip=2.0), ["001"])
+        taftcache.train_private(opened, settings(opened, epsilon=2.0, clip=2.0), shards=["001"])
     shutil.rmtree(store)
     shutil.copytree(tmp_path / "old", store)
     with open_store(store) as opened:
         with pytest.raises(RecipeError, match="shard 001 would spend"):
-            taftcache.train_private(opened, settings(opened, epsilon=2.0), ["001"])
-        report = taftcache.train_private(opened, settings(opened, epsilon=1.0), ["001"])
+            taftcache.train_private(opened, settings(opened, epsilon=2.0), shards=["001"])
+        report = taftcache.train_private(opened, settings(opened, epsilon=1.0), shards=["001"])
         assert 2.0 < report.spent["001"] <= 2.5, "what was spent on 001 alone, not on 000"
 
 
@@ -99,7 +99,7 @@ def test_tuning_that_was_not_charged_is_told_by_a_store_that_does_not_have_it(st
     shutil.copytree(store, tmp_path / "old")
     with open_store(store) as opened:
         small = {"epsilon": 2.0, "budget": 8.0}
-        taftcache.train_private(opened, settings(opened, **small), ["000"], rates=[0.5, 2.0], charged=False)
+        taftcache.train_private(opened, settings(opened, **small), shards=["000"], rates=[0.5, 2.0], charged=False)
     shutil.rmtree(store)
     if made == "anew":
         taftcache.extract(recipe(store))
@@ -140,7 +140,7 @@ def test_copies_bring_it_along(private, finished, tmp_path, how):
 def test_it_is_written_by_the_training_and_completed_by_the_next_writer(store):
     assert not beside(remembered(store)).exists()
     with open_store(store) as opened:
-        taftcache.train_private(opened, settings(opened), ["000"])
+        taftcache.train_private(opened, settings(opened), shards=["000"])
     raw = beside(store).read_bytes()
     assert b'"version":3' in raw
     assert b"000" in raw

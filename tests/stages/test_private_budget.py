@@ -116,7 +116,7 @@ def test_a_failure_while_training_leaves_models_and_settings(store, monkeypatch)
 
 def test_models_without_noise_go_with_the_first_private_component(store):
     with open_store(store) as opened:
-        report = taftcache.train_private(opened, settings(opened), ["001"])
+        report = taftcache.train_private(opened, settings(opened), shards=["001"])
         assert "components/000" in report.dropped, "it is around another base point"
         assert {n for n in opened.objects() if not n.startswith(("base/", "state/"))} == {"components/001"}
         again = taftcache.train_private(opened, shards=["001"])
@@ -140,7 +140,7 @@ def test_nothing_to_do_writes_nothing(private):
 
 def test_the_first_training_fixes_budget_delta_and_relation(store):
     with open_store(store) as opened:
-        taftcache.train_private(opened, settings(opened, epsilon=3.0, budget=8.0), ["000"])
+        taftcache.train_private(opened, settings(opened, epsilon=3.0, budget=8.0), shards=["000"])
         assert opened.manifest.plan[PLAN] == {"epsilon": 8.0, "delta": 1e-5, "relation": "replace-one"}
         (entry,) = opened.ledger()
         assert (entry["budget"], entry["delta"], entry["relation"]) == (8.0, 1e-5, "replace-one")
@@ -151,8 +151,10 @@ def test_the_first_training_fixes_budget_delta_and_relation(store):
             ({"budget": 7.0}, "privacy.budget is 7.0"),
         ):
             with pytest.raises(RecipeError, match=re.escape(said)):
-                taftcache.train_private(opened, settings(opened, epsilon=1.0, **other), ["001"])
-        more = taftcache.train_private(opened, settings(opened, epsilon=2.0), ["000"])  # no budget said: the fixed one
+                taftcache.train_private(opened, settings(opened, epsilon=1.0, **other), shards=["001"])
+        more = taftcache.train_private(
+            opened, settings(opened, epsilon=2.0), shards=["000"]
+        )  # no budget said: the fixed one
         assert 3.0 < more.spent["000"] <= 8.0
         assert more.budget == 8.0
 
@@ -195,7 +197,7 @@ def test_an_import_of_a_store_without_private_releases_may_train(store, tmp_path
     taftcache.export(store, tmp_path / "rows.h5")
     taftcache.import_(tmp_path / "rows.h5", recipe(tmp_path / "imported"))
     with open_store(tmp_path / "imported") as opened:
-        assert taftcache.train_private(opened, settings(opened), ["000"]).trained == ["components/000"]
+        assert taftcache.train_private(opened, settings(opened), shards=["000"]).trained == ["components/000"]
 
 
 def test_samples_that_are_appended_come_under_the_same_promise(tmp_path, images):
@@ -215,7 +217,7 @@ def test_samples_that_are_appended_come_under_the_same_promise(tmp_path, images)
         assert store.manifest.plan[PLAN]["epsilon"] == 8.0
         grown = [s.name for s in store.shards]
         with pytest.raises(RecipeError, match="of its budget"):
-            taftcache.train_private(store, settings(store), grown)
+            taftcache.train_private(store, settings(store), shards=grown)
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
@@ -257,7 +259,7 @@ def test_settings_that_private_training_does_not_read_spend_nothing(store):
 
 def test_the_ledger_has_every_release_of_tuning_that_is_not_charged(store, tmp_path, capsys):
     with open_store(store) as opened:
-        report = taftcache.train_private(opened, settings(opened), ["000"], rates=[0.5, 1.0, 2.0], charged=False)
+        report = taftcache.train_private(opened, settings(opened), shards=["000"], rates=[0.5, 1.0, 2.0], charged=False)
         (entry,) = opened.ledger()
         one = report.statements["components/000"]["releases"]
         assert entry["releases"] == one
@@ -265,7 +267,7 @@ def test_the_ledger_has_every_release_of_tuning_that_is_not_charged(store, tmp_p
         assert "NOT charged" in entry["tuning"]
         assert spent(opened.ledger(), "000") == [Release(**release) for release in one]
         assert report.spent["000"] <= 8.0
-        taftcache.train_private(opened, settings(opened), ["001"])
+        taftcache.train_private(opened, settings(opened), shards=["001"])
         assert "uncharged" not in opened.ledger()[-1]
         taftcache.compose(opened)
         assert "NOT charged" in opened.objects()["models/mean"].meta[PRIVATE]["tuning"]
@@ -280,9 +282,11 @@ def test_the_ledger_has_every_release_of_tuning_that_is_not_charged(store, tmp_p
 def test_what_was_spent_on_the_same_rows_before_goes_with_the_component(store):
     """Settings that were chosen after a look at the first component hold with what both spent, not with the second."""
     with open_store(store) as opened:
-        first = taftcache.train_private(opened, settings(opened, epsilon=2.0, budget=8.0), ["000"])
+        first = taftcache.train_private(opened, settings(opened, epsilon=2.0, budget=8.0), shards=["000"])
         assert first.statements["components/000"]["tuning"] == ONE_SETTING
-        report = taftcache.train_private(opened, settings(opened, epsilon=2.0, budget=8.0, learning_rate=5.0), ["000"])
+        report = taftcache.train_private(
+            opened, settings(opened, epsilon=2.0, budget=8.0, learning_rate=5.0), shards=["000"]
+        )
         said, (_, entry) = report.statements["components/000"], opened.ledger()
         assert report.spent["000"] > 1.2 * said["epsilon"]
         assert f"epsilon {epsilon_text(report.spent['000'])} in all" in said["tuning"] == entry["tuning"]
@@ -295,10 +299,10 @@ def test_tuning_that_was_not_charged_is_said_of_what_is_trained_after_it(store):
     """Its own setting may be what those trials gave."""
     with open_store(store) as opened:
         small = {"epsilon": 2.0, "budget": 8.0}
-        taftcache.train_private(opened, settings(opened, **small), ["000"], rates=[0.5, 2.0], charged=False)
-        report = taftcache.train_private(opened, settings(opened, learning_rate=5.0, **small), ["000"])
+        taftcache.train_private(opened, settings(opened, **small), shards=["000"], rates=[0.5, 2.0], charged=False)
+        report = taftcache.train_private(opened, settings(opened, learning_rate=5.0, **small), shards=["000"])
         assert "in all but for tuning that was NOT charged" in report.statements["components/000"]["tuning"]
-        other = taftcache.train_private(opened, settings(opened, learning_rate=5.0, **small), ["001"])
+        other = taftcache.train_private(opened, settings(opened, learning_rate=5.0, **small), shards=["001"])
         assert other.statements["components/001"]["tuning"] == ONE_SETTING
     assert taftcache.audit(store).findings == []
 

@@ -67,7 +67,7 @@ def test_no_digest_of_the_rows_leaves(private, tmp_path):
         for file in leave(store, tmp_path / "out"):
             data = file.read_bytes()
             assert [d for d in digests if d[:16].encode() in data] == [], file
-    assert open_model(tmp_path / "out" / "mean", "cpu").component.meta[PRIVATE]["epsilon"] <= 8
+    assert open_model(tmp_path / "out" / "mean", device="cpu").component.meta[PRIVATE]["epsilon"] <= 8
 
 
 def swap_a_row(path: Path) -> None:
@@ -145,7 +145,7 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         assert set(file["meta"]["privacy"]) == set(described["component"]["privacy"]) == statement
         assert set(file["meta"].get("stats", {"rows_said", "learning_rate"})) == {"rows_said", "learning_rate"}
         assert described["root_digest"] == ""
-        model = open_model(folder, "cpu")
+        model = open_model(folder, device="cpu")
         taftcache.save_model(model, tmp_path / f"again-{leaf}", name=leaf, root_digest="1" * 64)
         assert json.loads((tmp_path / f"again-{leaf}" / "taftcache.json").read_text())["root_digest"] == ""
     assert set(Description.__struct_fields__) == set(described) == {
@@ -160,7 +160,7 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         }  # fmt: skip
         assert set(plain) < set(PUBLIC)
         report = taftcache.export_model(store, tmp_path / "plain")
-        assert open_model(report.folder, "cpu").component.meta.keys() <= set(PUBLIC)
+        assert open_model(report.folder, device="cpu").component.meta.keys() <= set(PUBLIC)
         assert json.loads((report.folder / "taftcache.json").read_text())["root_digest"] == store.root_digest
 
 
@@ -337,7 +337,7 @@ def test_a_claim_in_a_file_that_does_not_follow_is_found_and_stays(private, tmp_
 
 def test_seeded_noise_called_private_is_found(store):
     with open_store(store) as opened:
-        taftcache.train_private(opened, settings(opened), ["000"], bits=SeededBits(0))
+        taftcache.train_private(opened, settings(opened), shards=["000"], bits=SeededBits(0))
         said = opened.objects()["components/000"].meta[PRIVATE]
         rewritten(opened, "components/000", **{PRIVATE: {**said, "private": True}})
     assert [f.problem for f in taftcache.audit(store).findings if f.kind == "privacy statement"] == [

@@ -112,9 +112,9 @@ def test_influence_is_refused_in_a_line(private, capsys):
     with FeatureStore(private) as store:
         for model in ("models/mean", "components/000"):
             with pytest.raises(RecipeError, match=r"the noise of .*components/000"):
-                taftcache.sample_influence(store, sample(private), model)
+                taftcache.sample_influence(store, sample(private), model=model)
             with pytest.raises(RecipeError, match=r"the noise of .*components/000"):
-                taftcache.query_influence(store, sample(private), model)
+                taftcache.query_influence(store, sample(private), model=model)
     for question in ("--sample", "--query"):
         with pytest.raises(SystemExit, match="2"):
             main(["influence", str(private), question, sample(private)])

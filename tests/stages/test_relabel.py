@@ -90,7 +90,7 @@ def test_rows_on_their_way_do_not_bring_the_old_labels_back(tmp_path, images, mo
     taftcache.extract(made)
     listed(table, labels_of(images))
     with pytest.raises(KeyboardInterrupt):
-        taftcache.append(made, Interrupting(3))
+        taftcache.append(made, progress=Interrupting(3))
     with FeatureStore(tmp_path / "store") as store:
         staged = {i for rows in store.staged_rows().values() for i in rows}
         right = corrected(labels_of(images), every=1)

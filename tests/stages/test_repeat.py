@@ -141,7 +141,7 @@ def test_settings_put_back_give_the_bytes_back(store):
 def test_one_shard(store):
     before = objects(store)
     with open_store(store) as opened:
-        assert taftcache.train(opened, changed(store, "objective.kappa=3"), ["001"]).trained == [
+        assert taftcache.train(opened, changed(store, "objective.kappa=3"), shards=["001"]).trained == [
             "components/001",
             "models/head",
         ]

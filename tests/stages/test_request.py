@@ -72,7 +72,7 @@ def test_others_that_take_lists_take_no_text(store, tmp_path):
             lambda: taftcache.train(opened, shards="000"),
             lambda: taftcache.train_private(opened, shards="000"),
             lambda: taftcache.evaluate(opened, without="000"),
-            lambda: taftcache.write_report(opened, tmp_path / "page.html", "u1"),
+            lambda: taftcache.write_report(opened, tmp_path / "page.html", samples="u1"),
             lambda: taftcache.StoreView(opened, "u1"),
             lambda: taftcache.audit(store, also=tmp_path),
         ):

@@ -43,7 +43,7 @@ def test_the_least_is_chosen_and_gives_the_component_of_the_tokens(kind, tmp_pat
         store = {"cache": cache, "dtype": "float32", "shards": 1}
         data = {"source": "digits", "limit": 30}
         made = recipe(tmp_path / cache, data=data, tangent=tangent, solver=solver, store=store)
-        run(made, listener)
+        run(made, progress=listener)
         with FeatureStore(tmp_path / cache) as store:
             assert store.identity["cut"]["rows"] == (kind if cache == "auto" else "tokens")
             base = read_base(store, made.tangent)

@@ -55,7 +55,7 @@ def margins(logits: np.ndarray, labels: np.ndarray) -> list[float]:
 @pytest.mark.law("A label is judged by components that did not see its row")
 def test_rows_are_judged_by_the_other_shards(three):
     with FeatureStore(three) as store:
-        report, scorer, expected = taftcache.suspects(store, 1000), Scorer(store), {}
+        report, scorer, expected = taftcache.suspects(store, top=1000), Scorer(store), {}
         for shard in store.shards:
             others = [f"components/{s.name}" for s in store.shards if s.name != shard.name]
             z, changes = scorer.logits(shard.tokens(slice(0, shard.rows)), others)
@@ -113,7 +113,7 @@ def test_a_subtracted_shard_judges_nobody(three, tmp_path):
     with open_store(path) as store:
         with store.transaction() as change:
             change.update(plan={**store.manifest.plan, "subtracted": ["002"]})
-        report, scorer, shard = taftcache.suspects(store, 1000), Scorer(store), store.shard("000")
+        report, scorer, shard = taftcache.suspects(store, top=1000), Scorer(store), store.shard("000")
         z, changes = scorer.logits(shard.tokens(slice(0, shard.rows)), ["components/001"])
     found = {s.sample: s.margin for s in report.suspects}
     assert [found[name] for name in shard.sample_ids] == pytest.approx(margins(z + changes[0], shard.labels), abs=1e-4)
@@ -122,7 +122,7 @@ def test_a_subtracted_shard_judges_nobody(three, tmp_path):
 @pytest.mark.law("Leave-one-out is solving without the row")
 def test_without_components_a_row_is_judged_by_a_head_solved_without_it(untrained):
     with FeatureStore(untrained) as store:
-        report, (shard,) = taftcache.suspects(store, 1000), store.shards
+        report, (shard,) = taftcache.suspects(store, top=1000), store.shards
         found, made = {s.sample: s.margin for s in report.suspects}, settings_of(store)
         base, objective = untouched_base(store, made), made.objective(store.shards, "head")
         ridge = float(report.method.rpartition("= ")[2].rstrip(")"))
@@ -172,8 +172,8 @@ def test_pairs_are_those_of_plain_distances(finished, monkeypatch, block):
     with FeatureStore(finished) as store:
         table = RowTable.of(store)
         rows = mean_vectors(table, Silent()).astype(np.float64)
-        report = taftcache.duplicates(store, 10_000, threshold=0.5)
-        few = taftcache.duplicates(store, 2, threshold=0.5)
+        report = taftcache.duplicates(store, top=10_000, threshold=0.5)
+        few = taftcache.duplicates(store, top=2, threshold=0.5)
     squares = np.square(rows[:, None] - rows).sum(2)
     similarity, held = 1 - squares / squares.mean(), table.held_out
     for found, kind, shorter in (
@@ -237,7 +237,7 @@ def test_outliers_are_those_of_plain_distances(finished, monkeypatch, step):
     with FeatureStore(finished) as store:
         table = RowTable.of(store)
         x = mean_vectors(table, Silent()).astype(np.float64)
-        report = taftcache.outliers(store, 1000, neighbour=3)
+        report = taftcache.outliers(store, top=1000, neighbour=3)
     train = np.flatnonzero(~table.held_out)
     all_distances = np.linalg.norm(x[:, None] - x, axis=2)
     np.fill_diagonal(all_distances, np.inf)
@@ -260,7 +260,7 @@ def test_an_outlier_of_a_small_class_stands_out(tmp_path, alone):
     x, y = rng.standard_normal((120, 4)), np.arange(120) % 3
     y[:alone], x[0] = 3, 50
     taftcache.import_vectors(x, y, tmp_path / "s", scaling="none", overrides=["store.shards=2", "data.held_out=0"])
-    found = taftcache.outliers(tmp_path / "s", 3)
+    found = taftcache.outliers(tmp_path / "s", top=3)
     assert found.outliers[0].sample.endswith("00000000")
     assert found.outliers[0].times > 20
     assert found.outliers[1].times < 5

@@ -26,7 +26,7 @@ KINDS = [*FORMATS, "model", "component"]
 def write(path, kind, place) -> None:
     """The export ``kind`` of a store."""
     if kind in FORMATS:
-        taftcache.export(path, place, kind)
+        taftcache.export(path, place, format=kind)
         return
     with FeatureStore(path) as store:
         if kind == "model":

@@ -73,7 +73,7 @@ def test_the_page_says_what_influence_says(asked, monkeypatch):
         shard = store.shards[0]
         name, part = shard.sample_ids[1], f"components/{shard.name}"
         said = answered(SideSolves(Atlas(store)), name)
-        report = taftcache.sample_influence(store, name, part)
+        report = taftcache.sample_influence(store, name, model=part)
     assert said["state"] == "done", said
     assert said["moved"] == report.moved > 0
     assert said["distance_bound"] == report.distance_bound

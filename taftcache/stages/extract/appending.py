@@ -58,8 +58,8 @@ class AppendReport:
 
 def append(
     recipe: Recipe,
-    progress: Progress | None = None,
     *,
+    progress: Progress | None = None,
     new_shard: bool = False,
     dry_run: bool = False,
     relabel: bool = False,

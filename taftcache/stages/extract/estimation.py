@@ -50,7 +50,7 @@ class _Counted:
         self.consumed += len(ids) + len(skipped)
 
 
-def estimate(recipe: Recipe, batches: int = 2) -> EstimateReport:
+def estimate(recipe: Recipe, *, batches: int = 2) -> EstimateReport:
     """Run a few batches of the recipe's own images through the frozen layers, and say what all of them would take.
 
     Args:

@@ -54,10 +54,10 @@ class ExtractReport:
 
 def extract(
     recipe: Recipe,
+    *,
     progress: Progress | None = None,
     cluster: Executor | None = None,
     check: Callable[[Recipe, Sequence[str], Mapping[str, PlannedShard], FeatureStore | None], None] | None = None,
-    *,
     forgotten_of: Place | None = None,
 ) -> ExtractReport:
     """Run the frozen layers over the recipe's images and cache what the trained ones need.

@@ -49,7 +49,7 @@ class ConvertReport:
     seconds: float
 
 
-def copy(source: Place, target: Path | str, progress: Progress | None = None, *, update: bool = False) -> CopyReport:
+def copy(source: Place, target: Path | str, *, progress: Progress | None = None, update: bool = False) -> CopyReport:
     """Copy a store, folder or bucket, to another place: every byte verified on the way and at the target.
 
     Args:
@@ -74,8 +74,8 @@ def copy(source: Place, target: Path | str, progress: Progress | None = None, *,
 def convert(
     source: Place,
     target: Path | str,
-    progress: Progress | None = None,
     *,
+    progress: Progress | None = None,
     dtype: Stored | None = None,
     chunk_rows: int | Literal["auto"] | None = None,
 ) -> ConvertReport:

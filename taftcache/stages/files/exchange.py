@@ -51,7 +51,9 @@ FORMATS: dict[str, Callable[[FeatureStore, Path, OnRows], int]] = {
 ENDINGS = {".h5": "hdf5", ".hdf5": "hdf5", ".npz": "npz", ".parquet": "parquet"}
 
 
-def export(store: Place, file: Path | str, format: str | None = None, progress: Progress | None = None) -> ExportReport:
+def export(
+    store: Place, file: Path | str, *, format: str | None = None, progress: Progress | None = None
+) -> ExportReport:
     """Write a store's rows, labels and ids to one file for other tools; each row is verified as it is read.
 
     The file is a copy: what is forgotten later stays in it. ``format``: by default that of the file's ending, and

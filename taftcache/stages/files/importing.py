@@ -60,8 +60,8 @@ class ImportReport:
 def import_(
     file: Path | str,
     recipe: Recipe,
-    progress: Progress | None = None,
     *,
+    progress: Progress | None = None,
     columns: Columns | None = None,
     backbone: bool = False,
     test: Path | str | None = None,

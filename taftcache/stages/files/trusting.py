@@ -33,10 +33,10 @@ def trust(store: FeatureStore) -> TrustReport:
     return TrustReport(store=store.path, named=named)
 
 
-def distrust(path: Path | str) -> TrustReport:
-    """Take back what `trust`, or making the store here, has allowed the store at ``path``, which need not be there.
+def distrust(store: Path | str) -> TrustReport:
+    """Take back what `trust`, or making the store here, has allowed the one at ``store``, which need not be there.
 
     Raises:
         StoreWriteError: the list of what is allowed cannot be written.
     """
-    return TrustReport(store=Path(path), named=take_back(path), removed=True)
+    return TrustReport(store=Path(store), named=take_back(store), removed=True)

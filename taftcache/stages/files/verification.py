@@ -42,9 +42,9 @@ class VerifyReport:
 
 def verify(
     store: Place,
+    *,
     progress: Progress | None = None,
     expect: str | None = None,
-    *,
     repair: bool = False,
     back: bool = False,
     overrides: Sequence[str] = (),

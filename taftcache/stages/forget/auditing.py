@@ -47,8 +47,8 @@ class AuditReport:
 
 def audit(
     store: Place,
-    progress: Progress | None = None,
     *,
+    progress: Progress | None = None,
     public_key: str | None = None,
     head: Path | str | None = None,
     also: Sequence[Path | str] = (),
@@ -118,7 +118,7 @@ def _replay(store: Place, progress: Progress, signing_key: Path | str | None) ->
     with FeatureStore(store, mode="a", stale=True) as store:
         back = store.returned()
         if back:
-            forget(store, back, progress, signing_key=signing_key)
+            forget(store, back, progress=progress, signing_key=signing_key)
         if store.lost_tombstones():
             with store.transaction() as change:
                 change.record(signed(store, change.adopt_tombstones(), signer))

@@ -83,8 +83,8 @@ class ForgetReport:
 def forget(
     store: FeatureStore,
     samples: Sequence[str] | None = None,
-    progress: Progress | None = None,
     *,
+    progress: Progress | None = None,
     shards: Sequence[str] = (),
     classes: Sequence[str] = (),
     matching: Sequence[str] = (),
@@ -159,7 +159,7 @@ def forget(
 
 
 @at_its_place("a")
-def destroy_key(store: FeatureStore, signing_key: Path | str | None = None) -> ForgetReport:
+def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -> ForgetReport:
     """Destroy the tombstones and their key: nobody can ask any more whether an id was forgotten.
 
     The receipts' hashes then stand for nothing that could be guessed. The price: a forgotten sample that is extracted

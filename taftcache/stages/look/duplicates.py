@@ -58,7 +58,7 @@ class DuplicatesReport:
 
 @at_its_place()
 def duplicates(
-    store: FeatureStore, top: int = 20, threshold: float = THRESHOLD, progress: Progress | None = None
+    store: FeatureStore, *, top: int = 20, threshold: float = THRESHOLD, progress: Progress | None = None
 ) -> DuplicatesReport:
     """Compare every row with every other, by the means x of their cached rows.
 

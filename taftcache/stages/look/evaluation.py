@@ -85,6 +85,7 @@ class EvaluateReport:
 @at_its_place()
 def evaluate(
     store: FeatureStore,
+    *,
     progress: Progress | None = None,
     rows: Shard | None = None,
     without: Sequence[str] = (),

@@ -86,7 +86,7 @@ class QueryInfluence:
 
 @at_its_place()
 def sample_influence(
-    store: FeatureStore, sample: str, model: str | None = None, progress: Progress | None = None
+    store: FeatureStore, sample: str, *, model: str | None = None, progress: Progress | None = None
 ) -> SampleInfluence:
     """Solve without the sample, and compare.
 
@@ -157,6 +157,7 @@ def _held_out_change(setting: _Setting, change: Tensor) -> _HeldOutChange:
 def query_influence(
     store: FeatureStore,
     query: Picture,
+    *,
     model: str | None = None,
     top: int = 10,
     progress: Progress | None = None,

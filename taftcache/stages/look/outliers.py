@@ -52,7 +52,7 @@ class OutliersReport:
 
 @at_its_place()
 def outliers(
-    store: FeatureStore, top: int = 20, neighbour: int = NEIGHBOUR, progress: Progress | None = None
+    store: FeatureStore, *, top: int = 20, neighbour: int = NEIGHBOUR, progress: Progress | None = None
 ) -> OutliersReport:
     """Rank rows by how far their k-th nearest training row is, of any class, relative to the class's median.
 

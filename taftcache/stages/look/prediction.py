@@ -51,11 +51,11 @@ class PredictReport:
 def predict(
     store: FeatureStore | Path | str,
     images: Iterable[Picture],
+    *,
     model: str | None = None,
     top: int = 3,
     device: str = "auto",
     consent: Consent | None = None,
-    *,
     unreadable: Literal["stop", "skip"] = "stop",
 ) -> PredictReport:
     """Classify image files end to end: preprocessing, frozen layers, base and Δw.
@@ -96,10 +96,10 @@ def predict(
         )
     if not is_model_folder(store):
         with FeatureStore(store) as opened:
-            return predict(opened, images, model, top, device, consent, unreadable=unreadable)
+            return predict(opened, images, model=model, top=top, device=device, consent=consent, unreadable=unreadable)
     described = read_description(store)
     images, notes = _files(images)
-    found, left = _classified(open_model(store, device), images, top, unreadable)
+    found, left = _classified(open_model(store, device=device), images, top, unreadable)
     return PredictReport(
         store=Path(store),
         root_digest=described.root_digest,

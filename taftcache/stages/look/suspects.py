@@ -66,7 +66,7 @@ class SuspectsReport:
 
 
 @at_its_place()
-def suspects(store: FeatureStore, top: int = 20, progress: Progress | None = None) -> SuspectsReport:
+def suspects(store: FeatureStore, *, top: int = 20, progress: Progress | None = None) -> SuspectsReport:
     """Rank training rows by the margin of their labels, out of sample, in one pass over the rows.
 
     A row is judged by the mean of the components of the shards that it is not in. Where there are none (one shard, or

@@ -78,6 +78,7 @@ class ComposeReport:
 def compose(
     store: FeatureStore,
     recipe: Recipe | None = None,
+    *,
     progress: Progress | None = None,
     cluster: Executor | None = None,
 ) -> ComposeReport:

@@ -102,9 +102,9 @@ class Tuning:
 def train_private(
     store: FeatureStore,
     recipe: Recipe | None = None,
+    *,
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
-    *,
     rates: Sequence[float] = (1.0,),
     charged: bool = True,
     bits: Bits | None = None,

@@ -53,7 +53,7 @@ class TeachReport:
     notes: list[str] = field(default_factory=list)
 
 
-def teach(recipe: TeachingRecipe, progress: Progress | None = None) -> TeachReport:
+def teach(recipe: TeachingRecipe, *, progress: Progress | None = None) -> TeachReport:
     """Train the recipe's student for each of its seeds, everything that its report compares it with, and report.
 
     Students are kept; what was trained under the same settings and rows is not trained again, and a training that
@@ -156,5 +156,5 @@ def _teacher_store(spec: TeacherSpec, recipe: TeachingRecipe, progress: Progress
             f"the teacher {spec.recipe} sees other images than the student: its [data] section differs",
             do="make the two sections equal",
         )
-    extract(made, progress)
+    extract(made, progress=progress)
     return made.store_path

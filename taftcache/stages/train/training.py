@@ -54,6 +54,7 @@ class TrainReport:
 def train(
     store: FeatureStore,
     recipe: Recipe | None = None,
+    *,
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
     cluster: Executor | None = None,

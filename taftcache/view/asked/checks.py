@@ -61,7 +61,7 @@ def _suspects(atlas: Atlas, progress: Silent) -> dict[str, Any]:
     with importing:
         from taftcache.stages.look.suspects import suspects
 
-    report, classes = suspects(atlas.store, LISTED, progress), atlas.store.classes
+    report, classes = suspects(atlas.store, top=LISTED, progress=progress), atlas.store.classes
     return {
         "method": report.method,
         "rows": report.rows,
@@ -77,7 +77,7 @@ def _duplicates(atlas: Atlas, progress: Silent) -> dict[str, Any]:
     with importing:
         from taftcache.stages.look.duplicates import duplicates
 
-    report = duplicates(atlas.store, LISTED, progress=progress)
+    report = duplicates(atlas.store, top=LISTED, progress=progress)
     pairs = [*report.leaks, *report.pairs]
     return {
         "threshold": report.threshold,
@@ -96,7 +96,7 @@ def _outliers(atlas: Atlas, progress: Silent) -> dict[str, Any]:
     with importing:
         from taftcache.stages.look.outliers import outliers
 
-    report = outliers(atlas.store, LISTED, progress=progress)
+    report = outliers(atlas.store, top=LISTED, progress=progress)
     return {
         "neighbour": report.neighbour,
         "rows": report.rows,
