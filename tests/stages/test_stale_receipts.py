@@ -54,7 +54,7 @@ def test_another_ridge_is_not_what_the_removal_moved(trained, mode):
         report = taftcache.forget(store, [second], mode=mode)
         assert unknown(report) == {"components/001": True, "models/head": False, "models/exact": True}
         assert "components/001" in report.notes[-1]
-        assert "is not known" in report.notes[-1]
+        assert any("is not known" in note for note in report.notes)
         assert any("solved cold after 0 warm passes" in note for note in report.notes) == (mode == "resolve")
         # what is renewed now was solved with the store's settings
         report = taftcache.forget(store, [first, store.shard("001").sample_ids[1]], mode=mode)
@@ -121,7 +121,7 @@ def test_rows_that_came_since_are_not_what_the_removal_moved(tmp_path, images):
     with open_store(tmp_path / "store") as store:
         report = taftcache.forget(store, [store.shard("000").sample_ids[0]], mode="resolve")
         assert any(unknown(report).values())
-        assert "is not known" in report.notes[-1]
+        assert any("is not known" in note for note in report.notes)
 
 
 def test_a_ridge_below_rounding_is_refused(trained):
