@@ -25,7 +25,7 @@ TRAIN = {"store", "root_digest", "trained", "kept", "certificates", "seconds", "
 COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "changed", "models", "left_out"}
 COMPOSE |= {"certificate", "moved", "passes", "seconds", "notes"}
 EVALUATE = {"store", "root_digest", "rows", "accuracy", "best", "intervals", "against", "proven", "notes"}
-PREDICT = {"store", "root_digest", "model", "predictions", "notes"}
+PREDICT = {"store", "root_digest", "model", "predictions", "notes", "unreadable"}
 EXPORT_MODEL = {"store", "root_digest", "model", "folder", "files", "bytes"}
 INSPECT = {
     "store",

@@ -151,7 +151,7 @@ def test_projectors_tables_are_utf8_in_any_locale(tmp_path):
     """The locale is read when a process begins."""
     x, y = np.random.default_rng(0).standard_normal((20, 3)), np.array(["é", "日本"])[np.arange(20) % 2]
     taftcache.import_vectors(x, y, tmp_path / "store")
-    code = "import sys, taftcache; taftcache.export(sys.argv[1], sys.argv[2], 'embedding-projector')"
+    code = "import sys, taftcache; taftcache.export(sys.argv[1], sys.argv[2], format='embedding-projector')"
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     arguments = [sys.executable, "-c", code, str(tmp_path / "store"), str(tmp_path / "out")]
     subprocess.run(arguments, env={**os.environ, **plain}, check=True)

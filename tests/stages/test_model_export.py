@@ -97,7 +97,7 @@ def test_loading_needs_neither_store_nor_solver(store, tmp_path):
         taftcache.export_model(opened, tmp_path / "model")
     loaded = {name: module for name, module in sys.modules.items() if not name.startswith(("taftcache", "zarr"))}
     with mock.patch.dict(sys.modules, loaded, clear=True):  # as in a new process that has torch and timm
-        opened = importlib.import_module("taftcache").open_model(tmp_path / "model", "cpu")
+        opened = importlib.import_module("taftcache").open_model(tmp_path / "model", device="cpu")
         opened(torch.zeros(1, 3, 32, 32))
         unneeded = ("taftcache.solve", "taftcache.objective", "taftcache.stages", "zarr")
         assert type(opened) is not TangentModel

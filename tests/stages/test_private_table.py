@@ -171,7 +171,7 @@ def test_the_command_rounds_rows_alike_for_the_table(opened, monkeypatch):
     """As ``train --private`` does: a private sum has as few columns as there are classes."""
     asked = []
 
-    def stop(recipe, *_):
+    def stop(recipe, **_):
         asked.append(recipe.compare.reports)
         raise StoreError("asked, and that was all")
 

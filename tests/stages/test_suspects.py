@@ -279,7 +279,7 @@ def test_the_command_lists_what_the_function_finds(three, capsys, what):
         main(["inspect", str(three), f"--{what}", "--top", "3", "--json"])
     printed = json.loads(capsys.readouterr().out)
     with FeatureStore(three) as store:
-        found = getattr(taftcache, what)(store, 3)
+        found = getattr(taftcache, what)(store, top=3)
     assert printed["rows"] == found.rows
     key = {"duplicates": "pairs"}.get(what, what)
     assert len(printed[key]) == len(getattr(found, key)) <= 3
