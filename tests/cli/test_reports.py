@@ -61,7 +61,7 @@ APPEND = {
     "seconds",
     "dry_run",
 }
-APPEND |= {"unread", "closed", "notes"}
+APPEND |= {"unread", "closed", "relabelled", "notes"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "again", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
