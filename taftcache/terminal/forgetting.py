@@ -80,7 +80,7 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         if report.dry_run:
             lines += [f"{pattern} matches: {', '.join(ids)}" for pattern, ids in report.matched.items()]
         lines += _copies(report)
-        lines.append(_renewed(report.renewed))
+        lines.append(("would be " if report.dry_run else "") + _renewed(report.renewed))
     lines += _gone(report.destroyed, report.dropped_shards)
     if report.classes:
         lines.append(f"out of the list of classes: {', '.join(report.classes)}")

@@ -183,7 +183,7 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
         (("export-component", store, "000", tmp_path / "one.safetensors"), ["components/000"]),
         (
             ("forget", store, "--sample", sample, "--dry-run"),
-            ["would be forgotten", sample, "nothing was changed", "s to solve them on"],
+            ["would be forgotten", sample, "would be renewed: components", "nothing was changed", "s to solve them on"],
         ),
         (("forget", store, "--sample", sample), ["forgotten now", sample, "models/mean"]),
         (("audit", store), ["0 findings; 1 receipt in one chain", "1 tombstone\n", "components/001"]),
