@@ -186,6 +186,10 @@ class ImageRows:
         """The classes of the source that has the shard's images."""
         return source_of(shard, self.source, self.test).classes
 
+    def labels(self, shard: PlannedShard) -> dict[str, int]:
+        """Those of all of that source's images."""
+        return {item.id: item.label for item in source_of(shard, self.source, self.test).items}
+
     def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
         """The shard's images through the frozen layers."""
         source, unreadable = source_of(shard, self.source, self.test), self.recipe.data.unreadable
