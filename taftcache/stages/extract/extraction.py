@@ -127,16 +127,15 @@ def extract(
 
 
 def _carried(forgotten_of: Place, recipe: Recipe) -> TombstoneFile:
-    """What a new store of the recipe is to remember of that one; StoreError where the two have other ids."""
+    """What a new store of the recipe is to remember of that one; StoreError where the two have no id in common."""
+    own = classes_of(*open_source(recipe.data))
     with FeatureStore(forgotten_of) as other:
-        theirs, own = other.manifest.recipe.get("data", {}), recipe.data
-        of_paths = own.source in ("folder", "timm") and theirs.get("source") == own.source
-        if of_paths and bool(theirs.get("test")) != bool(own.test):
+        theirs = [i for ref in other.manifest.shards for i in other.shard(ref.name).sample_ids]
+        if theirs and own.keys().isdisjoint(theirs):
             raise StoreError(
-                f"what {other.path} has forgotten would come back: of data with test images, ids begin with train/ "
-                "or test/",
-                got=f"data.test = {own.test!r}, there {theirs.get('test')!r}",
-                do="name test images for both stores, or for none of them",
+                f"none of the ids of {other.path} is in this data: what was forgotten there would come back unseen",
+                got=f"{min(own)!r} here, {min(theirs)!r} there",
+                do="name the data as that store's recipe does, with data.test or without, or leave --forgotten-of out",
             )
         return carry_tombstones(other, recipe.store_path)
 
