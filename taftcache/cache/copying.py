@@ -135,8 +135,9 @@ def _remember(root: Home, there: TombstoneFile, source: FeatureStore, before: Ma
         there.destroy_key(before.tombstone_key)
 
 
-def carry_tombstones(source: FeatureStore, target: str | os.PathLike[str]) -> None:
-    """Let the place ``target``, where a store is to be made, remember what ``source`` has forgotten and released.
+def carry_tombstones(source: FeatureStore, target: str | os.PathLike[str]) -> TombstoneFile:
+    """What the place ``target``, where a store is to be made, is to remember of what ``source`` has forgotten and
+    released; it does once that is saved.
 
     Raises:
         StoreError: a store is there that does not know all of it; the place remembers another store's requests, under
@@ -156,12 +157,13 @@ def carry_tombstones(source: FeatureStore, target: str | os.PathLike[str]) -> No
     if FeatureStore.exists(target):
         if not there.covers(key, [*named.tombstones, *beside.under(key)]):
             raise StoreError(f"{fault}: a store is there already", do="name another place, or forget the samples there")
-        return
-    there.merge(beside)
+        return there
+    for earlier, hashes in beside.beyond(()).items():
+        there.consider(earlier, hashes)
     if key:
-        there.add(key, named.tombstones)
-    there.add_charges(ledger.charges(source.root, named.ledger))
-    there.save()
+        there.consider(key, named.tombstones)
+    there.add_charges([*beside.charges, *ledger.charges(source.root, named.ledger)])
+    return there
 
 
 def _goes_on(source: FeatureStore, before: Manifest) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -366,13 +366,15 @@ class FeatureStore:
         dtype: str = "float16",
         tokens_shape: tuple[int, int],
         candidates: Sequence[str] | None = None,
+        labels: Mapping[str, int] | None = None,
         relearn: bool = False,
         pad: bool = False,
     ) -> ShardWriter:
         """Write the shard ``name`` (role "train" or "held-out"), or go on where a killed run stopped.
 
         ``candidates``, the ids that are to become rows or be skipped, in order, make resuming exact and let the commit
-        refuse a shard with some missing. Durable chunks of other candidates, shape or identity are thrown away.
+        refuse a shard with some missing. Durable chunks of other candidates, shape or identity are thrown away, and so
+        are those with rows under other ``labels`` than these, by id, where they are given.
         ``relearn`` allows ids that were forgotten. A shard of fewer rows than ``chunk_rows`` has one chunk of just
         them, or with ``pad`` a whole one, as earlier releases wrote it.
         """
@@ -389,7 +391,7 @@ class FeatureStore:
             check_ids(candidates)
         rows = resolve_chunk_rows(chunk_rows, (t, d), dtype)
         form = ShardForm(name=name, role=role, tokens_shape=(t, d), dtype=dtype, chunk_rows=rows, pad=pad)
-        return ShardWriter(committer, Header.of(self.manifest, form, candidates, relearn), candidates)
+        return ShardWriter(committer, Header.of(self.manifest, form, candidates, relearn), candidates, labels or {})
 
     def transaction(self) -> Transaction:
         """Changes that become visible together; one at a time."""

@@ -377,6 +377,30 @@ def test_a_store_of_more_classes_leaves_out_what_the_old_one_forgot(tmp_path, im
         taftcache.extract(asked(tmp_path / "fresh", folder), forgotten_of=tmp_path / "old")
 
 
+def test_a_refused_store_remembers_nothing_and_other_ids_are_refused(tmp_path, images):
+    """A typing error left the requests' key beside a store that was never made; ids of another form came back."""
+    old = asked(tmp_path / "old", images)
+    taftcache.extract(old)
+    with FeatureStore(tmp_path / "old", mode="a") as store:
+        gone = store.sample_ids()[::9]
+        taftcache.forget(store, gone)
+    place, plain = tmp_path / "not" / "there" / "new", {"source": "folder", "train": str(images)}
+    with pytest.raises(DataError, match="shards empty"):
+        taftcache.extract(recipe(place, data=plain, store={"shards": 5000}), forgotten_of=tmp_path / "old")
+    tested = {"source": "folder", "train": str(images), "test": str(shutil.copytree(images, tmp_path / "test"))}
+    with pytest.raises(StoreError, match="would come back"):
+        taftcache.extract(recipe(place, data=tested), forgotten_of=tmp_path / "old")
+    assert not place.parent.parent.exists()
+    taftcache.extract(asked(place, images), forgotten_of=tmp_path / "old")
+    with FeatureStore(place) as store:
+        assert not any(map(store.holds, gone))
+        assert all(map(store.is_forgotten, gone))
+    with FeatureStore(tmp_path / "old", mode="a") as store:
+        taftcache.destroy_key(store)
+    report = taftcache.extract(asked(tmp_path / "all", images), forgotten_of=tmp_path / "old")
+    assert any("remembers no request" in text for text in report.notes)
+
+
 def columns(shard):
     return shard.sample_ids, shard.labels.tolist()
 

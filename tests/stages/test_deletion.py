@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import taftcache
@@ -126,6 +127,17 @@ def test_ids_are_chosen_by_a_pattern(people, capsys):
     assert {*mine, "new/0", "new/3", "new/4"} < set(report.forgotten)
     assert {i.split("/")[0] for i in set(report.forgotten) - {*mine, "new/0", "new/3", "new/4"}} == {"1"}
     assert of_one(people) == {}
+
+
+def test_a_pattern_matches_letters_in_either_form(tmp_path):
+    """Files of one person came from two systems, and a pattern found one half of them."""
+    composed, apart = "jos\u00e9", "jose\u0301"
+    ids = [f"{composed if k % 2 else apart}/{k}" for k in range(6)] + [f"v/{k}" for k in range(54)]
+    x = np.random.default_rng(0).standard_normal((60, 4))
+    taftcache.import_vectors(x, np.arange(60) % 2, tmp_path / "store", ids=ids)
+    for pattern in (f"{composed}/*", f"{apart}/*", "jos?/*"):
+        report = taftcache.forget(tmp_path / "store", matching=[pattern], dry_run=True)
+        assert set(report.forgotten) == set(ids[:6])
 
 
 def test_a_pattern_that_nothing_matches_ends_the_request(people):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from pathlib import Path
 
@@ -125,6 +126,22 @@ def test_labels_that_cannot_be_taken_in(tmp_path, images):
         taftcache.append(moved, relabel=True)
 
 
+def test_a_refused_model_leaves_the_labels_as_they_were(tmp_path, images, monkeypatch):
+    table = tmp_path / "labels.csv"
+    made = asked(tmp_path / "store", listed(table, labels_of(images, but=5)), images)
+    taftcache.extract(made)
+    before = tree(tmp_path / "store")
+    listed(table, corrected(labels_of(images)))
+
+    def refused(*_):
+        raise StoreError("no such model")
+
+    monkeypatch.setattr("taftcache.stages.extract.appending.load_frozen", refused)
+    with pytest.raises(StoreError, match="no such model"):
+        taftcache.append(made, relabel=True)
+    assert tree(tmp_path / "store") == before
+
+
 def test_what_corrected_labels_leave_behind_is_said(tmp_path, images):
     """A class that lost its rows stays; a private component is of the labels from before."""
     table, labels = tmp_path / "labels.csv", labels_of(images)
@@ -169,3 +186,25 @@ def test_a_correction_of_what_is_not_there_is_refused(tmp_path, images):
         for labels in ({"none": 0}, {some: 3}, {some: -1}):
             with store.transaction() as change, pytest.raises(DataError, match="cannot correct"):
                 change.correct("000", labels)
+
+
+@pytest.mark.parametrize("there", [0, 30], ids=["extract", "append"])
+def test_rows_on_their_way_are_made_again_under_a_label_that_changed(tmp_path, images, monkeypatch, there):
+    """A stopped run had made rows of new images, and the next went on with them under the labels of then."""
+    monkeypatch.setattr("taftcache.stages.extract.frozen.default_batch", lambda cut: 2)
+    table, labels, small = tmp_path / "labels.csv", labels_of(images), {"store": {"chunk_rows": 2}}
+    made = asked(tmp_path / "store", listed(table, dict(list(labels.items())[:there]) or labels), images, **small)
+    if there:
+        taftcache.extract(made)
+        listed(table, labels)
+    go_on = functools.partial(taftcache.append if there else taftcache.extract, made)
+    staged: list[str] = []
+    while not staged:  # what was on its way to the disk is not in the journal yet
+        with pytest.raises(KeyboardInterrupt):
+            go_on(progress=Interrupting(3))
+        with FeatureStore(tmp_path / "store") as store:
+            staged = [i for rows in store.staged_rows().values() for i in rows if not store.holds(i)]
+    listed(table, labels | {i: "021"[int(labels[i])] for i in staged})
+    go_on()
+    taftcache.extract(asked(tmp_path / "fresh", table, images, **small))
+    assert tree(tmp_path / "store") == tree(tmp_path / "fresh")

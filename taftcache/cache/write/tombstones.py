@@ -199,6 +199,8 @@ class TombstoneFile:
             raise StoreWriteError(
                 f"the file of tombstones would have {len(raw)} bytes, and only {MAX_BYTES} are read", got=str(self.file)
             )
+        with writing(self.file.parent):
+            os.makedirs(self.file.parent, exist_ok=True)  # a store is to be made there
         with writing(self.file.parent), closing(Folder(self.file.parent)) as folder:
             folder.swap(self.file.name, raw, mode=self._mode)
         self._saved = dict(self._by_key), dict(self._charges)

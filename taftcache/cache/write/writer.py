@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -37,7 +37,9 @@ class ShardWriter:
     samples, in the candidates' order).
     """
 
-    def __init__(self, committer: Committer, header: Header, candidates: Sequence[str] | None) -> None:
+    def __init__(
+        self, committer: Committer, header: Header, candidates: Sequence[str] | None, labels: Mapping[str, int]
+    ) -> None:
         self.name = header.name
         self._committer, self._header = committer, header
         self._candidates = None if candidates is None else list(candidates)
@@ -58,7 +60,9 @@ class ShardWriter:
         self._spare: list[NDArray[Any]] = []
         self._broken = False
         found, lines, seal = self._journal.read()
-        if found != header:
+        if found != header or any(
+            labels.get(i, k) != k for line in lines for i, k in zip(line.ids, line.labels, strict=True)
+        ):
             staging.remove(self._at)
             lines = []
             self._journal.start(header)

@@ -192,13 +192,11 @@ class NewSamples:
 
     def grow(self, origin: Callable[[], RowOrigin], progress: Progress) -> list[RowCounts]:
         """Correct labels, and write the rows that ``origin`` makes, which is called where there are any."""
+        rows = origin() if self.shards else None  # which may refuse: before anything is changed
         for name, labels in self._labels.items():
             with self._store.transaction() as change:
                 change.correct(name, labels)
-        if not self.shards:
-            return []
-        rows = origin()
-        return [self._grow(shard, rows, progress) for shard in self.shards]
+        return [] if rows is None else [self._grow(shard, rows, progress) for shard in self.shards]
 
     def report(self, begin: float, counts: Sequence[RowCounts] | None, notes: Sequence[str] = ()) -> AppendReport:
         """What was done since ``begin``, a time of the performance counter; None of ``counts`` where nothing was."""

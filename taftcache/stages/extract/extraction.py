@@ -23,6 +23,7 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import recorded_recipe, remember
+from taftcache.errors import StoreError
 from taftcache.names import CLASS, counted, is_model
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
@@ -78,9 +79,7 @@ def extract(
     path = recipe.store_path
     exists = FeatureStore.exists(path)
     remember(path, recipe)
-    if forgotten_of is not None:
-        with FeatureStore(forgotten_of) as other:
-            carry_tombstones(other, path)
+    carried = None if forgotten_of is None else _carried(forgotten_of, recipe)
     if exists:
         with FeatureStore(path) as store:
             whole = is_complete(store)
@@ -96,7 +95,8 @@ def extract(
     shards = plan_images(recipe, source, test)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
-        forgotten = TombstoneFile(path).holds if there is None else there.is_forgotten
+        beside = carried or TombstoneFile(path)
+        forgotten = beside.holds if there is None else there.is_forgotten
         shards, classes, notes = _without_forgotten(forgotten, shards, source, test)
         notes = [*aside, *notes]
         if check is not None:
@@ -105,6 +105,9 @@ def extract(
         identity = made_from(recipe, *model)
         if there is None:
             check_room(path, bytes_of((len(shard.ids) for shard in shards.values()), model[0], recipe))
+            if carried is not None:
+                carried.save()  # nothing refuses the recipe any more
+                notes += [] if carried.key else [f"{forgotten_of} remembers no request: nothing is kept out for it"]
             store = stack.enter_context(create_store(recipe, identity, classes, len(shards)))
             notes += _place_notes(path)
         else:
@@ -121,6 +124,20 @@ def extract(
         origin = ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines)
         images = fill_missing(store, recipe, shards.values(), origin, progress)
         return _report(store, images, time.perf_counter() - begin, notes)
+
+
+def _carried(forgotten_of: Place, recipe: Recipe) -> TombstoneFile:
+    """What a new store of the recipe is to remember of that one; StoreError where the two have no id in common."""
+    own = classes_of(*open_source(recipe.data))
+    with FeatureStore(forgotten_of) as other:
+        theirs = [i for ref in other.manifest.shards for i in other.shard(ref.name).sample_ids]
+        if theirs and own.keys().isdisjoint(theirs):
+            raise StoreError(
+                f"none of the ids of {other.path} is in this data: what was forgotten there would come back unseen",
+                got=f"{min(own)!r} here, {min(theirs)!r} there",
+                do="name the data as that store's recipe does, with data.test or without, or leave --forgotten-of out",
+            )
+        return carry_tombstones(other, recipe.store_path)
 
 
 def create_store(recipe: Recipe, identity: dict[str, Any], classes: Sequence[str], shards: int) -> FeatureStore:
@@ -185,6 +202,10 @@ class ImageRows:
     def classes(self, shard: PlannedShard) -> Sequence[str]:
         """The classes of the source that has the shard's images."""
         return source_of(shard, self.source, self.test).classes
+
+    def labels(self, shard: PlannedShard) -> dict[str, int]:
+        """Those of all of that source's images."""
+        return {item.id: item.label for item in source_of(shard, self.source, self.test).items}
 
     def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
         """The shard's images through the frozen layers."""

@@ -36,6 +36,10 @@ class RowOrigin(Protocol):
         """The names of the classes that the labels of the shard's samples are indexes to."""
         ...
 
+    def labels(self, shard: PlannedShard) -> dict[str, int]:
+        """The labels by id, of the shard's samples at least."""
+        ...
+
     def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
         """Put the rows of ``shard.ids`` into ``sink``, from ``sink.consumed`` on; ``on_rows`` hears how many more."""
         ...
@@ -58,6 +62,8 @@ def fill(
         plan: the store's plan from this commit on, where it changes: a further shard, which is not made without rows.
     """
     everyone = shard.ids if old is None else old.among(shard.ids, recipe.store.seed)
+    classes, given = class_indexes(store, origin.classes(shard)), origin.labels(shard)
+    labels = {} if old is None else dict(zip(old.shard.sample_ids, old.shard.labels.tolist(), strict=True))
     with (
         store.writer(
             shard.name,
@@ -66,10 +72,11 @@ def fill(
             dtype=recipe.store.dtype,
             tokens_shape=origin.tokens_shape,
             candidates=everyone,
+            labels=labels | {i: classes[given[i]] for i in shard.ids},
         ) as writer,
         progress.task(f"{origin.verb} {shard.name}", len(shard.ids)) as task,
     ):
-        new = _NewRows(writer, class_indexes(store, origin.classes(shard)))
+        new = _NewRows(writer, classes)
         sink = new if old is None else _MergedRows(new, old, everyone, shard.ids)
         task.advance(sink.consumed)
         counts = origin.run(shard, sink, task.advance)

@@ -41,6 +41,11 @@ class ImportedRows:
         """See ``RowOrigin``."""
         return self._parts[shard.from_test].classes
 
+    def labels(self, shard: PlannedShard) -> dict[str, int]:
+        """See ``RowOrigin``."""
+        part = self._parts[shard.from_test]
+        return dict(zip(part.ids, part.labels.tolist(), strict=True))
+
     def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
         """The shard's rows in steps of a few, for a file may be larger than memory."""
         part, place, begin = self._parts[shard.from_test], self._place[shard.from_test], sink.consumed

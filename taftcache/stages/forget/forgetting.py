@@ -104,8 +104,9 @@ def forget(
     ``cold`` asks for it. A shard without rows goes as a whole; so does a class, and then every component is solved
     again, for the head has a column less.
 
-    ``matching`` are patterns of ids in the form of `fnmatch.fnmatchcase`: * and ? match any letters, / too. They name
-    samples that the store has, with a row or without; of forgotten ones no id is kept that could match.
+    ``matching`` are patterns of ids in the form of `fnmatch.fnmatchcase`: * and ? match any letters, / too, and letters
+    with accents match in either of Unicode's forms. They name samples that the store has, with a row or without; of
+    forgotten ones no id is kept that could match.
 
     ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``proven``: also tell how many labels
     of the held-out rows each renewed model provably has in common with the optimum, which a full retrain would reach.

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 
@@ -156,12 +157,16 @@ def requested(
 def _matched(store: FeatureStore, patterns: Sequence[str]) -> dict[str, list[str]]:
     """The ids that match each pattern; UnknownSample names those patterns that none does."""
     ids = [s.sample for s in every_sample(store)] if patterns else []
-    matched = {pattern: [i for i in ids if fnmatchcase(i, pattern)] for pattern in patterns}
+    composed = [normalize("NFC", i) for i in ids]  # é is one letter or two, which nobody sees
+    matched = {
+        pattern: [i for i, text in zip(ids, composed, strict=True) if fnmatchcase(text, normalize("NFC", pattern))]
+        for pattern in patterns
+    }
     if idle := [pattern for pattern, found in matched.items() if not found]:
         raise UnknownSample(
             f"no sample's id matches {counted(len(idle), 'pattern')} of those given; nothing is changed",
             got=", ".join(map(repr, idle)),
-            do="taftcache inspect STORE --ids lists all ids; of forgotten samples none is kept that could match",
+            do="taftcache inspect STORE --ids lists all ids, [[] matches a bracket; of forgotten samples no id is kept",
         )
     return matched
 
