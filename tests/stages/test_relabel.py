@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -83,22 +83,36 @@ def test_corrected_labels_are_named_and_taken_in(tmp_path, images, more, capsys)
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
 
+class InterruptingOnceStaged(Interrupting):
+    """Progress that presses Ctrl-C when rows are in a journal: new ones, or those that the store holds."""
+
+    def __init__(self, store: Path, held: bool) -> None:
+        super().__init__(0)
+        self._store, self._held, self.staged = store, held, list[str]()
+
+    def advance(self, steps: int = 1) -> None:
+        until = time.monotonic() + 1  # what is on its way to the disk is not in the journal yet
+        while time.monotonic() < until:
+            with FeatureStore(self._store) as store:
+                rows = [i for some in store.staged_rows().values() for i in some]
+                self.staged = [i for i in rows if store.holds(i) == self._held]
+            if self.staged:
+                raise KeyboardInterrupt
+            time.sleep(0.01)
+
+
 def test_rows_on_their_way_do_not_bring_the_old_labels_back(tmp_path, images, monkeypatch):
     """A killed append leaves old rows, with their labels, in its journal."""
-    monkeypatch.setattr("taftcache.backbone.forward.extract.default_batch", lambda cut: 2)
-    table = tmp_path / "labels.csv"
-    made = asked(tmp_path / "store", listed(table, labels_of(images, but=12)), images)
+    monkeypatch.setattr("taftcache.stages.extract.frozen.default_batch", lambda cut: 2)
+    table, small = tmp_path / "labels.csv", {"store": {"chunk_rows": 2}}
+    made = asked(tmp_path / "store", listed(table, labels_of(images, but=12)), images, **small)
     taftcache.extract(made)
     listed(table, labels_of(images))
     with pytest.raises(KeyboardInterrupt):
-        taftcache.append(made, progress=Interrupting(3))
-    with FeatureStore(tmp_path / "store") as store:
-        staged = {i for rows in store.staged_rows().values() for i in rows}
-        right = corrected(labels_of(images), every=1)
-        assert staged & {i for i in store.sample_ids()}
-    listed(table, right)
+        taftcache.append(made, progress=InterruptingOnceStaged(tmp_path / "store", held=True))
+    listed(table, corrected(labels_of(images), every=1))
     taftcache.append(made, relabel=True)
-    taftcache.extract(asked(tmp_path / "fresh", table, images))
+    taftcache.extract(asked(tmp_path / "fresh", table, images, **small))
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
 
 
@@ -197,14 +211,13 @@ def test_rows_on_their_way_are_made_again_under_a_label_that_changed(tmp_path, i
     if there:
         taftcache.extract(made)
         listed(table, labels)
-    go_on = functools.partial(taftcache.append if there else taftcache.extract, made)
-    staged: list[str] = []
-    while not staged:  # what was on its way to the disk is not in the journal yet
-        with pytest.raises(KeyboardInterrupt):
-            go_on(progress=Interrupting(3))
-        with FeatureStore(tmp_path / "store") as store:
-            staged = [i for rows in store.staged_rows().values() for i in rows if not store.holds(i)]
-    listed(table, labels | {i: "021"[int(labels[i])] for i in staged})
-    go_on()
+    go_on, progress = (
+        taftcache.append if there else taftcache.extract,
+        InterruptingOnceStaged(tmp_path / "store", held=False),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        go_on(made, progress=progress)
+    listed(table, labels | {i: "021"[int(labels[i])] for i in progress.staged})
+    go_on(made)
     taftcache.extract(asked(tmp_path / "fresh", table, images, **small))
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
