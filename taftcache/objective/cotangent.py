@@ -121,9 +121,9 @@ class ScatteredHessian(LossHessian):
     seed: int
 
     def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
-        """As those of ``Scattered``, they depend on the seed and on where the block begins."""
+        """For the tangent of v."""
         product = super().answer(logits, change, labels)
-        return product.mul_(random_signs(product, (self.seed << 40) + self.start))
+        return product.mul_(_block_signs(product, self.seed, self.start))
 
 
 @dataclass(kw_only=True)
@@ -137,10 +137,10 @@ class Scattered(_AtPoint):
     seed: int
 
     def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
-        """The signs of a block depend on the seed and on where it begins."""
+        """For the tangent of Δw under signs."""
         assert change is not None
         z = self._logits(logits)
-        signs = random_signs(z, (self.seed << 40) + self.start)
+        signs = _block_signs(z, self.seed, self.start)
         terms = self.loss.gradient(z, labels)
         if self.point is not None:
             terms = terms.abs() + self.loss.gradient(torch.zeros_like(z), labels).abs()
@@ -171,6 +171,11 @@ def moved(base: Tensor, change: Tensor | None, jvp_only: bool) -> Tensor:
     if jvp_only:
         return torch.zeros_like(base) if change is None else change
     return base if change is None else base + change
+
+
+def _block_signs(like: Tensor, seed: int, start: int) -> Tensor:
+    """±1 in the shape of ``like``: those of a block depend on the seed and on where it begins."""
+    return random_signs(like, (seed << 40) + start)
 
 
 def random_signs(like: Tensor, seed: int | torch.Generator) -> Tensor:

@@ -201,8 +201,8 @@ class TombstoneFile:
             )
         with writing(self.file.parent):
             os.makedirs(self.file.parent, exist_ok=True)  # a store is to be made there
-        with writing(self.file.parent), closing(Folder(self.file.parent)) as folder:
-            folder.swap(self.file.name, raw, mode=self._mode)
+            with closing(Folder(self.file.parent)) as folder:
+                folder.swap(self.file.name, raw, mode=self._mode)
         self._saved = dict(self._by_key), dict(self._charges)
         self._remove_earlier()
 
