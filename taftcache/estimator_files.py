@@ -20,7 +20,6 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from sklearn.base import is_classifier
 from sklearn.preprocessing import StandardScaler
@@ -29,15 +28,16 @@ from torch import Tensor
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.files import file_digest
-from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
-from taftcache.errors import ArgumentError, FormatError, IntegrityError
+from taftcache.errors import ArgumentError, FormatError
 from taftcache.model.component import Component
-from taftcache.model.folder import BACKBONE, CARD, files_in, save_model
+from taftcache.model.folder import CARD, WEIGHTS, save_model
+from taftcache.model.folder import DESCRIPTION as MODEL
 from taftcache.model.meta import CertificateRecord, ComponentMeta
 from taftcache.model.predictor import TangentModel
+from taftcache.model.saved import BACKBONE, NETWORKS, Saved, files_in, under
 from taftcache.solve.choosing import RidgeChoice, TriedRidge
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.stages.writing import whole
@@ -49,6 +49,8 @@ from taftcache.tangent.spec import TangentSpec
 DESCRIPTION = "estimator.json"
 TENSORS = "estimator.safetensors"
 FORMAT = 1
+_SAVED = Saved("estimator", "name a folder that save() wrote, or save it again")
+_FILES = {TENSORS, MODEL, WEIGHTS, *NETWORKS}  # may be there beside the description and the card
 # Of labels: numbers, texts and truth values, which JSON gives back as they were.
 _LABELS = re.compile(r"[<>|=][iufbU][0-9]+|object")
 _LARGEST_LABEL = 1 << 20  # bytes: a dtype alone can ask for as much memory as it likes
@@ -137,23 +139,17 @@ class Files:
         """
         folder = Path(folder)
         described = _read(folder, cls.__name__)
-        try:
-            tensors = _Parts(load_file(folder / TENSORS))
-            arguments = _decoded(described.arguments, tensors.under("given"))
+        with _SAVED.fitting(folder):
+            _SAVED.check(folder, described.files, _FILES)
+            tensors = load_file(folder / TENSORS)
+            arguments = _decoded(described.arguments, under("given", tensors))
             made = cls(**(arguments | ({"device": device} if device else {})))
             made.__dict__.update(_fitted(described, tensors))
             _check_whole(made, described, tensors)
             made._unpack()
-            if described.preprocess is not None:
-                network = folder / BACKBONE if (folder / BACKBONE).is_dir() else folder
-                spec = BackboneSpec(weights=f"local-dir:{network.absolute()}", precision=described.precision)  # type: ignore[arg-type]
-                backbone = load_backbone(spec, described.preprocess, made.device)  # type: ignore[attr-defined]
+            if (preprocess := described.preprocess) is not None:
+                backbone = _SAVED.backbone(folder, described.files, preprocess, made.device, described.precision)  # type: ignore[attr-defined]
                 made._cut_of = made._cut_from, Cut(backbone, made.base_.config.start or 0)  # type: ignore[attr-defined]
-        except (OSError, SafetensorError) as error:
-            raise FormatError(f"no saved estimator at {folder}", got=str(error), do="save it again") from error
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            # torch and timm raise whatever they like for parts that do not fit
-            raise _unfit(f"{type(error).__name__}: {error}") from error
         return made
 
     def _unpack(self) -> None:
@@ -192,11 +188,6 @@ class Files:
     def _described(
         self, arguments: dict[str, Any], labels: tuple[str, list[Any]] | None, cut: Cut | None, files: dict[str, str]
     ) -> _Described:
-        preprocess = None
-        if cut is not None:
-            config = Preprocess(cut.backbone).description()
-            fields = {k: config[k] for k in PreprocessSpec.__struct_fields__}
-            preprocess = msgspec.convert(fields, PreprocessSpec)
         fitted = self.__dict__
         names = fitted.get("feature_names_in_")
         choice = fitted["ridge_choice_"]
@@ -218,80 +209,43 @@ class Files:
             stats=self.solution_.stats,
             ridge=float(fitted["ridge_"]),
             choice=None if choice is None else choice.as_dict(),
-            preprocess=preprocess,
+            preprocess=None if cut is None else Preprocess(cut.backbone).spec(),
             precision="float32" if cut is None else self._spec.precision,  # type: ignore[attr-defined]
             files=files,
             versions={library: version(library) for library in ("taftcache", "torch", "scikit-learn")},
         )
 
 
-class _Parts(dict[str, Tensor]):
-    """Tensors of a file by name."""
-
-    def under(self, kind: str) -> dict[str, Tensor]:
-        """Those called ``kind/<name>``, by that name."""
-        return {name.removeprefix(f"{kind}/"): t for name, t in self.items() if name.startswith(f"{kind}/")}
-
-
 def _read(folder: Path, kind: str) -> _Described:
-    """What a folder says of itself, once its files are those that were saved."""
-    try:
-        described = msgspec.json.decode((folder / DESCRIPTION).read_bytes(), type=_Described)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(
-            f"no saved estimator at {folder}", got=str(error).splitlines()[0], do="name a folder that save() wrote"
-        ) from error
-    if described.format != FORMAT:
-        raise FormatError(
-            f"the saved estimator has format {described.format}, which this release does not know",
-            got=str(folder),
-            do="use a newer release",
-        )
+    """What a folder says of itself."""
+    described = _SAVED.described(folder / DESCRIPTION, _Described, (FORMAT,))
     if described.kind != kind:
         raise FormatError(f"{folder} has another estimator than a {kind}", got=described.kind, do="load it with that")
-    for name, known in described.files.items():
-        if not _is_as_saved(folder, name, known):
-            raise IntegrityError(
-                "a file of the saved estimator is not as it was saved", got=str(folder / name)[:200], do="copy it again"
-            )
     if TENSORS not in described.files:
-        raise _unfit(f"its description does not name {TENSORS}")
+        raise _SAVED.unfit(f"its description does not name {TENSORS}")
     return described
 
 
-def _is_as_saved(folder: Path, name: str, known: str) -> bool:
-    place = folder / name
-    try:
-        return place.resolve().is_relative_to(folder.resolve()) and place.is_file() and file_digest(place) == known
-    except (OSError, ValueError):  # a name that no file can have
-        return False
-
-
-def _check_whole(made: Any, described: _Described, tensors: _Parts) -> None:
+def _check_whole(made: Any, described: _Described, tensors: Mapping[str, Tensor]) -> None:
     """FormatError for parts that ``fit`` never leaves together."""
     classes = made.__dict__.get("classes_")
     if (classes is None) == is_classifier(made) or (
         classes is not None and max(2, len(classes)) != made.base_.config.classes
     ):
-        raise _unfit("it has other classes than outputs")
+        raise _SAVED.unfit("it has other classes than outputs")
     if (made._spec is None) != (described.preprocess is None):  # else another backbone would be looked for
-        raise _unfit("a backbone is named, or kept, without the other")
+        raise _SAVED.unfit("a backbone is named, or kept, without the other")
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
-        raise _unfit("a number is not finite")
+        raise _SAVED.unfit("a number is not finite")
 
 
-def _fitted(described: _Described, tensors: _Parts) -> dict[str, Any]:
+def _fitted(described: _Described, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """What ``fit`` leaves, by attribute, but for what follows from it."""
-    config, state = TailConfig.from_dict(described.tail), tensors.under("base")
-    token = [config.token_name] if config.token_name in state else []
-    names = [*token, *config.parameters, *config.buffers, *config.head_names]  # a file has them in another order
-    base = Base(config, {name: state[name] for name in names}, described.spec)
-    delta = tensors.under("delta")
-    layout = base.trained(base.spec.train)
-    if layout.shapes != {name: tuple(tensor.shape) for name, tensor in delta.items()}:
-        raise _unfit("what was trained has other shapes than the parameters of the tail, or is not there")
+    config = TailConfig.from_dict(described.tail)
+    base = Base.of(config, under("base", tensors), described.spec)
+    delta = _SAVED.flat(under("delta", tensors), base.trained(base.spec.train))
     certificate = Certificate(**described.certificate)
-    solution = Solution(layout.flatten(delta), Status[described.status], certificate, described.stats)
+    solution = Solution(delta, Status[described.status], certificate, described.stats)
     fitted: dict[str, Any] = msgspec.to_builtins(described.state)
     if "feature_names_in_" in fitted:
         fitted["feature_names_in_"] = np.array(fitted["feature_names_in_"], dtype=object)
@@ -303,7 +257,7 @@ def _fitted(described: _Described, tensors: _Parts) -> dict[str, Any]:
     scaler = None
     if described.scaled_rows is not None:
         scaler = StandardScaler()
-        measured = tensors.under("scaler")
+        measured = under("scaler", tensors)
         for name in _SCALER:
             setattr(scaler, name, measured[name].numpy())
         scaler.n_samples_seen_, scaler.n_features_in_ = described.scaled_rows, config.width
@@ -343,7 +297,7 @@ def _same(a: Any, b: Any) -> bool:
 
 def _array(kind: str, values: list[Any]) -> np.ndarray:
     if not _LABELS.fullmatch(kind) or np.dtype(kind).itemsize > _LARGEST_LABEL:
-        raise _unfit(f"classes of {kind}")
+        raise _SAVED.unfit(f"classes of {kind}")
     return np.array(values, dtype=kind)
 
 
@@ -392,7 +346,3 @@ def _decoded(arguments: Mapping[str, Any], given: Mapping[str, Tensor]) -> dict[
             value = readers[kind](inner)
         found[name] = value
     return found
-
-
-def _unfit(got: str) -> FormatError:
-    return FormatError("the parts of the saved estimator do not fit together", got=got, do="save it again")
