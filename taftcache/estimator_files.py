@@ -208,7 +208,7 @@ class Files:
             certificate=asdict(self.solution_.certificate),
             stats=self.solution_.stats,
             ridge=float(fitted["ridge_"]),
-            choice=None if choice is None else choice.as_dict(),
+            choice=None if choice is None else asdict(choice),
             preprocess=None if cut is None else Preprocess(cut.backbone).spec(),
             precision="float32" if cut is None else self._spec.precision,  # type: ignore[attr-defined]
             files=files,

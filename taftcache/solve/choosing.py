@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, log2
 from typing import Any, Literal, NamedTuple
@@ -73,10 +73,6 @@ class RidgeChoice:
     def taken(self) -> dict[str, Any]:
         """What was chosen, by the name of its setting."""
         return {"ridge": self.ridge}
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 @in_full_float32

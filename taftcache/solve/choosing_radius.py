@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Literal
 
@@ -57,10 +57,6 @@ class RadiusChoice:
     def taken(self) -> dict[str, Any]:
         """What was chosen, by the name of its setting."""
         return {"radius": self.radius}
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 Choice = RidgeChoice | RadiusChoice

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import isfinite, nan
 from typing import Any, Literal
 
@@ -123,7 +123,7 @@ def is_chosen_again(choice: Choice | None, settings: Settings, old: Component) -
 
 def record_of(choice: Choice | None) -> dict[str, Any]:
     """What a component says of a choice."""
-    return {} if choice is None else {f"{name}_choice": choice.as_dict() for name in choice.taken}
+    return {} if choice is None else {f"{name}_choice": asdict(choice) for name in choice.taken}
 
 
 def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
