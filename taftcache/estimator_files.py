@@ -15,7 +15,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,7 +23,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from sklearn.base import is_classifier
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from taftcache.backbone.cut.cut import Cut
@@ -43,7 +42,6 @@ from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
-from taftcache.tangent.parameters import Layout
 from taftcache.tangent.spec import TangentSpec
 
 DESCRIPTION = "estimator.json"
@@ -87,133 +85,97 @@ class _Described(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
 
 
-class Files:
-    """What classifier and regressor share: ``save`` and ``load``."""
+def save_estimator(estimator: Any, folder: Path) -> None:
+    """What ``TangentEstimator.save`` says, of a fitted one."""
+    arguments, given = _encoded(estimator.get_params(deep=False))
+    labels = _labels(estimator.__dict__.get("classes_"))
+    cut = estimator._cut() if estimator._spec is not None else None
+    tensors = {f"given/{name}": tensor for name, tensor in given.items()}
+    tensors |= {f"base/{name}": tensor for name, tensor in estimator.base_.state.items()}
+    delta = estimator._layout.views(estimator.solution_.value.cpu())
+    tensors |= {f"delta/{name}": view for name, view in delta.items()}
+    if estimator.scaler_ is not None:
+        tensors |= {f"scaler/{name}": torch.from_numpy(getattr(estimator.scaler_, name)) for name in _SCALER}
+    with whole(folder, folder=True) as partial:
+        if cut is not None and labels is not None:
+            save_model(_model(estimator, cut), partial, name=type(estimator).__name__)
+        elif cut is not None:
+            save_backbone(cut.backbone, partial / BACKBONE)
+        partial.mkdir(exist_ok=True)
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial / TENSORS)
+        files = {name: file_digest(partial / name) for name in files_in(partial) if name != CARD}
+        described = _described(estimator, arguments, labels, cut, files)
+        (partial / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
 
-    base_: Base
-    solution_: Solution
-    scaler_: StandardScaler | None
-    _layout: Layout
 
-    def save(self, folder: Path | str) -> None:
-        """Write the fitted estimator into a new or empty folder, of safetensors and JSON; ``load`` reads it.
+def load_estimator(kind: type[Any], folder: Path, device: str | None) -> Any:
+    """What ``TangentEstimator.load`` says."""
+    described = _read(folder, kind.__name__)
+    with _SAVED.fitting(folder):
+        _SAVED.check(folder, described.files, _FILES)
+        tensors = load_file(folder / TENSORS)
+        arguments = _decoded(described.arguments, under("given", tensors))
+        made = kind(**(arguments | ({"device": device} if device else {})))
+        made.__dict__.update(_fitted(described, tensors))
+        _check_whole(made, described, tensors)
+        made._unpack()
+        if (preprocess := described.preprocess) is not None:
+            backbone = _SAVED.backbone(folder, described.files, preprocess, made.device, described.precision)
+            made._cut_of = made._cut_from, Cut(backbone, made.base_.config.start or 0)
+    return made
 
-        Of images the backbone comes along, and a classifier's folder is a model for ``open_model`` and ``taftcache
-        predict`` too. Gradients and dual vectors of the solve, which speak of single rows, are not kept.
 
-        Raises:
-            NotFittedError: before ``fit``. ArgumentError: an argument or a class that is no number, text or name.
-            StoreWriteError: there is something already, or it cannot be written.
-        """
-        check_is_fitted(self, "solution_")
-        arguments, given = _encoded(self.get_params(deep=False))  # type: ignore[attr-defined]
-        labels = _labels(self.__dict__.get("classes_"))
-        cut = self._cut() if self._spec is not None else None  # type: ignore[attr-defined]
-        tensors = {f"given/{name}": tensor for name, tensor in given.items()}
-        tensors |= {f"base/{name}": tensor for name, tensor in self.base_.state.items()}
-        tensors |= {f"delta/{name}": view for name, view in self._layout.views(self.solution_.value.cpu()).items()}
-        if self.scaler_ is not None:
-            tensors |= {f"scaler/{name}": torch.from_numpy(getattr(self.scaler_, name)) for name in _SCALER}
-        with whole(Path(folder), folder=True) as partial:
-            if cut is not None and labels is not None:
-                save_model(self._model(cut), partial, name=type(self).__name__)
-            elif cut is not None:
-                save_backbone(cut.backbone, partial / BACKBONE)
-            partial.mkdir(exist_ok=True)
-            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial / TENSORS)
-            files = {name: file_digest(partial / name) for name in files_in(partial) if name != CARD}
-            described = self._described(arguments, labels, cut, files)
-            (partial / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
+def _model(estimator: Any, cut: Cut) -> TangentModel:
+    """A classifier of images as the model that it is."""
+    solution, base = estimator.solution_, estimator.base_
+    meta = ComponentMeta(
+        kind="component",
+        rows=solution.certificate.rows,
+        converged=solution.converged,
+        status=solution.status.value,
+        stats=solution.stats,
+        certificate=msgspec.convert(solution.certificate.as_dict(), CertificateRecord),
+        norm=solution.value.norm().item(),
+    )
+    component = Component(base.digest, estimator._layout, solution.value.cpu(), meta.as_dict())
+    classes = [str(name) for name in estimator.classes_]
+    classes += ["(no class)"] * (base.config.classes - len(classes))
+    return TangentModel(cut, Preprocess(cut.backbone), base, component, classes)
 
-    @classmethod
-    def load(cls, folder: Path | str, *, device: str | None = None) -> Self:
-        """The estimator that ``save`` wrote, whose answers are the same to the last bit.
 
-        Args:
-            folder: where it is; the images' backbone is read from there whenever it is asked.
-            device: another than the saved one.
-
-        Raises:
-            FormatError: no such folder, of another estimator or of a later release. IntegrityError: a file is not as
-                it was saved.
-        """
-        folder = Path(folder)
-        described = _read(folder, cls.__name__)
-        with _SAVED.fitting(folder):
-            _SAVED.check(folder, described.files, _FILES)
-            tensors = load_file(folder / TENSORS)
-            arguments = _decoded(described.arguments, under("given", tensors))
-            made = cls(**(arguments | ({"device": device} if device else {})))
-            made.__dict__.update(_fitted(described, tensors))
-            _check_whole(made, described, tensors)
-            made._unpack()
-            if (preprocess := described.preprocess) is not None:
-                backbone = _SAVED.backbone(folder, described.files, preprocess, made.device, described.precision)  # type: ignore[attr-defined]
-                made._cut_of = made._cut_from, Cut(backbone, made.base_.config.start or 0)  # type: ignore[attr-defined]
-        return made
-
-    def _unpack(self) -> None:
-        """``coef_``, and of features ``intercept_``, from the solution."""
-        self._layout = self.base_.trained(self.base_.spec.train)
-        value = self.solution_.value.cpu()
-        if self.backbone is not None:  # type: ignore[attr-defined]
-            self.coef_ = value.numpy()
-            self.__dict__.pop("intercept_", None)  # of an earlier fit, to features
-            return
-        head = {name: view + self.base_.state[name].to(view) for name, view in self._layout.views(value).items()}
-        self.coef_, self.intercept_ = head["head.weight"].numpy(), head["head.bias"].numpy()
-        if self.scaler_ is not None:  # the same head, of X as it was given
-            self.coef_ = self.coef_ / self.scaler_.scale_
-            self.intercept_ = self.intercept_ - self.coef_ @ self.scaler_.mean_
-        if getattr(self, "_flat", False):
-            self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
-
-    def _model(self, cut: Cut) -> TangentModel:
-        """A classifier of images as the model that it is."""
-        solution, base = self.solution_, self.base_
-        meta = ComponentMeta(
-            kind="component",
-            rows=solution.certificate.rows,
-            converged=solution.converged,
-            status=solution.status.value,
-            stats=solution.stats,
-            certificate=msgspec.convert(solution.certificate.as_dict(), CertificateRecord),
-            norm=solution.value.norm().item(),
-        )
-        component = Component(base.digest, self._layout, solution.value.cpu(), meta.as_dict())
-        classes = [str(name) for name in self.classes_]  # type: ignore[attr-defined]
-        classes += ["(no class)"] * (base.config.classes - len(classes))
-        return TangentModel(cut, Preprocess(cut.backbone), base, component, classes)
-
-    def _described(
-        self, arguments: dict[str, Any], labels: tuple[str, list[Any]] | None, cut: Cut | None, files: dict[str, str]
-    ) -> _Described:
-        fitted = self.__dict__
-        names = fitted.get("feature_names_in_")
-        choice = fitted["ridge_choice_"]
-        return _Described(
-            format=FORMAT,
-            kind=type(self).__name__,
-            arguments=arguments,
-            labels=labels,
-            state=_State(
-                n_features_in_=fitted.get("n_features_in_"),
-                flat=fitted.get("_flat"),
-                feature_names_in_=None if names is None else names.tolist(),
-            ),
-            scaled_rows=None if self.scaler_ is None else float(self.scaler_.n_samples_seen_),
-            tail=self.base_.config.as_dict(),
-            spec=self.base_.spec,
-            status=self.solution_.status.name,
-            certificate=asdict(self.solution_.certificate),
-            stats=self.solution_.stats,
-            ridge=float(fitted["ridge_"]),
-            choice=None if choice is None else asdict(choice),
-            preprocess=None if cut is None else Preprocess(cut.backbone).spec(),
-            precision="float32" if cut is None else self._spec.precision,  # type: ignore[attr-defined]
-            files=files,
-            versions={library: version(library) for library in ("taftcache", "torch", "scikit-learn")},
-        )
+def _described(
+    estimator: Any,
+    arguments: dict[str, Any],
+    labels: tuple[str, list[Any]] | None,
+    cut: Cut | None,
+    files: dict[str, str],
+) -> _Described:
+    fitted = estimator.__dict__
+    names = fitted.get("feature_names_in_")
+    choice = fitted["ridge_choice_"]
+    return _Described(
+        format=FORMAT,
+        kind=type(estimator).__name__,
+        arguments=arguments,
+        labels=labels,
+        state=_State(
+            n_features_in_=fitted.get("n_features_in_"),
+            flat=fitted.get("_flat"),
+            feature_names_in_=None if names is None else names.tolist(),
+        ),
+        scaled_rows=None if estimator.scaler_ is None else float(estimator.scaler_.n_samples_seen_),
+        tail=estimator.base_.config.as_dict(),
+        spec=estimator.base_.spec,
+        status=estimator.solution_.status.name,
+        certificate=asdict(estimator.solution_.certificate),
+        stats=estimator.solution_.stats,
+        ridge=float(fitted["ridge_"]),
+        choice=None if choice is None else asdict(choice),
+        preprocess=None if cut is None else Preprocess(cut.backbone).spec(),
+        precision="float32" if cut is None else estimator._spec.precision,
+        files=files,
+        versions={library: version(library) for library in ("taftcache", "torch", "scikit-learn")},
+    )
 
 
 def _read(folder: Path, kind: str) -> _Described:
