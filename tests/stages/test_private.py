@@ -13,7 +13,7 @@ from taftcache.errors import RecipeError
 from taftcache.names import PRIVATE
 from taftcache.privacy.statement import EVENT, audit_statement
 from taftcache.recipe import parse_recipe, recipe_values
-from tests.seeded import SeededBits
+from tests.seeded import seeded_noise
 from tests.stages.making import PRIVACY, open_store, settings
 
 
@@ -78,7 +78,8 @@ def test_an_exact_model_beside_private_components_is_refused(store):
 
 def test_noise_of_a_seed_makes_a_component_that_is_not_private(store):
     with open_store(store) as opened:
-        report = taftcache.train_private(opened, settings(opened), bits=SeededBits(0))
+        with seeded_noise():
+            report = taftcache.train_private(opened, settings(opened))
         assert not any(said["private"] for said in report.statements.values())
         assert all("not private" in said["noise"] for said in report.statements.values())
         taftcache.compose(opened)
@@ -87,7 +88,8 @@ def test_noise_of_a_seed_makes_a_component_that_is_not_private(store):
 
 def test_noise_of_a_seed_is_not_kept_where_privacy_is_asked_for(store):
     with open_store(store) as opened:
-        taftcache.train_private(opened, settings(opened, budget=20.0), shards=["000"], bits=SeededBits(0))
+        with seeded_noise():
+            taftcache.train_private(opened, settings(opened, budget=20.0), shards=["000"])
         report = taftcache.train_private(opened, settings(opened, budget=20.0), shards=["000"])
         assert report.trained == ["components/000"]
         assert report.statements["components/000"]["private"]

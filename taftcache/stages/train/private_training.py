@@ -30,7 +30,6 @@ from taftcache.objective.named import true_class_weight
 from taftcache.objective.rsl import RSL
 from taftcache.privacy.accountant import Release
 from taftcache.privacy.network import TangentNetwork, accuracy
-from taftcache.privacy.noise import Bits
 from taftcache.privacy.statement import (
     EVENT,
     PLAN,
@@ -107,7 +106,6 @@ def train_private(
     progress: Progress | None = None,
     rates: Sequence[float] = (1.0,),
     charged: bool = True,
-    bits: Bits | None = None,
     signing_key: Path | str | None = None,
 ) -> PrivateTrainReport:
     """Train a private component on every shard (or those named) that has none of these rows and settings.
@@ -124,7 +122,6 @@ def train_private(
             kept.
         charged: whether the promise is about all that were tried together. Otherwise each spends all of epsilon, and
             component and ledger say that its tuning was not charged.
-        bits: of the noise; the operating system's by default, any other makes components that say they are not private.
         signing_key: a file with the Ed25519 key that the ledger's entries are signed with.
 
     Raises:
@@ -144,7 +141,7 @@ def train_private(
         settings.taught(store.shards)  # private training does without, but the record that names them must be followed
     work = _prepare(store, settings, shards, tuning)
     for shard in work.todo:
-        component = private_component(store, settings, shard, tuning, progress, bits)
+        component = private_component(store, settings, shard, tuning, progress)
         with store.transaction() as change:
             _put(change, store, work, shard, component, signer)
     if not work.todo and (work.dropped or recorded_values(store, settings.recipe) != store.manifest.recipe):
@@ -365,7 +362,6 @@ def private_component(
     shard: Shard,
     tuning: Tuning,
     progress: Progress,
-    bits: Bits | None,
 ) -> Component:
     """Train on one shard's rows, once for each rate: the best component, its privacy statement in ``meta``."""
     recipe, base, rates = settings.recipe, settings.base, tuning.rates
@@ -380,7 +376,6 @@ def private_component(
                 private_loss(recipe, base.config.classes),
                 recipe.privacy,
                 shards=[shard.name],
-                bits=bits,
                 runs=tuning.runs,
                 factor=factor,
                 progress=lambda step: task.advance(),
