@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipe_sections": {"errors", "recipe_files", "backbone.files", "tangent.spec"},
     "recipe": {"errors", "recipe_files", "recipe_sections", "expected", "backbone.files", "backbone.spec"}
     | {"tangent.spec", "privacy.spec"},
-    "report": {"errors"},
+    "report": {"errors", "cache.place"},
     "consent": {"errors", "recipe", "cache", "cache.place"},
 }
 _SOLVING = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
