@@ -39,6 +39,7 @@ from taftcache.model.predictor import TangentModel
 from taftcache.model.saved import BACKBONE, NETWORKS, Saved, files_in, under
 from taftcache.solve.choosing import RidgeChoice, TriedRidge
 from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.stats import SolveStats
 from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
@@ -76,7 +77,7 @@ class _Described(msgspec.Struct, frozen=True, kw_only=True):
     spec: TangentSpec
     status: str
     certificate: dict[str, Any]
-    stats: dict[str, Any]
+    stats: SolveStats
     ridge: float
     choice: dict[str, Any] | None
     preprocess: PreprocessSpec | None
@@ -229,7 +230,7 @@ def _fitted(described: _Described, tensors: Mapping[str, Tensor]) -> dict[str, A
         "scaler_": scaler,
         "ridge_": described.ridge,
         "ridge_choice_": choice,
-        "n_iter_": described.stats["passes"],
+        "n_iter_": described.stats.passes,
     }
 
 

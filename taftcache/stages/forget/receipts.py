@@ -147,7 +147,7 @@ def receipt_of(
     # Under the key, too: a digest itself would tell whoever guesses a row right that it was there.
     replaced = change.tombstones(change.replaced())
     return {
-        "event": "forget",
+        "event": FORGOTTEN,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "mode": plan.mode + (" cold" if plan.cold else ""),
         "samples": len(request.samples),
