@@ -200,6 +200,10 @@ def append(
     relabel: Annotated[
         bool, typer.Option("--relabel", help="give rows that are there the labels that the data has for them now")
     ] = False,
+    skip: Annotated[
+        bool,
+        typer.Option("--skip-new-classes", help="leave out samples of classes that the store does not have"),
+    ] = False,
     vectors: VectorsName = None,
     labels: LabelsName = None,
     ids: IdsName = None,
@@ -227,15 +231,18 @@ def append(
         columns = Columns(tokens=vectors, labels=labels, ids=ids)
         with bars(as_json) as progress:
             report = append_file(
-                file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel
-            )
+                file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel,
+                skip_new_classes=skip,
+            )  # fmt: skip
         print_report(report, as_json, show_append)
         return
     if vectors or labels or ids:
         raise RecipeError("no file of vectors is given", got="--vectors, --labels or --ids", do="append STORE FILE")
     recipe, _ = read_either(target, set_, device, opens=("images", "weights"))
     with bars(as_json) as progress:
-        report = taftcache.append(recipe, progress=progress, new_shard=new_shard, dry_run=dry, relabel=relabel)
+        report = taftcache.append(
+            recipe, progress=progress, new_shard=new_shard, dry_run=dry, relabel=relabel, skip_new_classes=skip
+        )
     print_report(report, as_json, show_append)
 
 

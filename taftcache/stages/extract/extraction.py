@@ -29,7 +29,7 @@ from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import fill_missing
-from taftcache.stages.extract.forgotten import closed_notes, forgotten_items, open_images
+from taftcache.stages.extract.forgotten import items_out, left_out_notes, open_images
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, run_frozen
 from taftcache.stages.extract.identity import check_request, check_tail, classes_of, other_classes, other_classes_note
 from taftcache.stages.extract.moving import follow, is_moved, may_move
@@ -225,10 +225,10 @@ def _without_forgotten(
     forgotten: Callable[[str], bool], shards: Mapping[str, PlannedShard], source: Source, test: Source | None
 ) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
     """Shards and classes without what was forgotten at the store's place before, and notes that say how much."""
-    out = forgotten_items(forgotten, source, test)
+    out = items_out(forgotten, source, test)
     kept = {name: replace(s, ids=[i for i in s.ids if i not in out.all]) for name, s in shards.items()}
     notes = [f"{counted(len(out.ids), 'image')} forgotten here before, and left out"] if out.ids else []
-    notes += closed_notes(out.closed.values())
+    notes += left_out_notes(out.closed.values())
     return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
 
 
@@ -242,22 +242,21 @@ def _record(recipe: Recipe) -> dict[str, Any]:
 def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     """What the source holds that the store does not, and the other way round."""
     source, test = open_source(recipe.data)
-    there, classes = classes_of(source, test), set(store.classes)
+    there = classes_of(source, test)
     rows = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
     skipped = {left_out.id for left_out in store.manifest.skipped}
-    out = forgotten_items(store.is_forgotten, source, test)
-    notes = closed_notes(name for i, name in out.closed.items() if i not in rows | skipped)
-    new = sorted(there.keys() - rows - skipped - out.all)
-    strange = [i for i in new if there[i] not in classes]
-    if strange:
+    known = rows | skipped
+    out = items_out(store.is_forgotten, source, test, known=store.classes)
+    notes = left_out_notes(name for i, name in out.closed.items() if i not in known)
+    if strange := sorted(out.strange.keys() - known):
         lacking = f"{counted(len({there[i] for i in strange}), 'class')} that the store does not have"
         notes.append(
             f"not in the store: {counted(len(strange), 'image')} of {lacking} (first: {strange[0]}); only a new store "
-            "takes them, and append refuses while they are there"
+            "takes them"
         )
-    if new := [i for i in new if there[i] in classes]:
-        takes = "" if strange else "; taftcache append takes them in"
-        notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}){takes}")
+    if new := sorted(there.keys() - known - out.all):
+        takes = f"taftcache append{' --skip-new-classes' if strange else ''} takes them in"
+        notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); {takes}")
     notes += other_classes_note(other_classes(store, there))
     if gone := sorted(rows - there.keys()):
         notes.append(

@@ -1,10 +1,10 @@
-"""What is left out of a source: samples that stay out of a store, for they or their classes were forgotten there,
-folders without images, and files that no folder's source reads."""
+"""What is left out of a source: samples that stay out of a store, for they or their classes were forgotten there, or
+it does not have their classes; folders without images, and files that no folder's source reads."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,50 +14,65 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.names import CLASS, counted, first_few
+from taftcache.names import CLASS, counted, first_few, with_counts
 
 
 class StayOut(NamedTuple):
-    """``ids`` of samples that were forgotten. ``closed``: of further samples of a class that was forgotten, which no
-    store can take in again, for its classes cannot be added to: id -> class."""
+    """``ids`` of samples that were forgotten. Of further samples, id -> class: ``closed`` of a class that was
+    forgotten, ``strange`` of one that the store never had; it can take neither in, for its classes cannot be added
+    to."""
 
     ids: set[str]
     closed: dict[str, str]
+    strange: dict[str, str]
 
     @property
     def all(self) -> set[str]:
-        """Ids of both kinds."""
-        return self.ids | self.closed.keys()
+        """Ids of all kinds."""
+        return self.ids | self.closed.keys() | self.strange.keys()
 
 
 def staying_out(
-    forgotten: Callable[[str], bool], samples: Iterable[tuple[str, int]], classes: Sequence[str]
+    forgotten: Callable[[str], bool],
+    samples: Iterable[tuple[str, int]],
+    classes: Sequence[str],
+    known: Collection[str] | None = None,
 ) -> StayOut:
-    """Those of ``samples`` (id, index into ``classes``) that are ``forgotten``: they themselves, or their classes."""
-    out, gone = StayOut(set(), {}), {k for k, name in enumerate(classes) if forgotten(CLASS + name)}
+    """Those of ``samples`` (id, index into ``classes``) that are ``forgotten``, they themselves or their classes, or of
+    classes that are not among the ``known`` ones; None of a new store, which takes any."""
+    out, gone = StayOut(set(), {}, {}), {k for k, name in enumerate(classes) if forgotten(CLASS + name)}
+    strange = set[str]() if known is None else {*classes} - {*known}
     for i, label in samples:
         if forgotten(i):
             out.ids.add(i)
         elif label in gone:
             out.closed[i] = classes[label]
+        elif classes[label] in strange:
+            out.strange[i] = classes[label]
     return out
 
 
-def forgotten_items(forgotten: Callable[[str], bool], *sources: Source | None) -> StayOut:
+def items_out(
+    forgotten: Callable[[str], bool], *sources: Source | None, known: Collection[str] | None = None
+) -> StayOut:
     """`staying_out` of the images of some sources."""
-    found = [staying_out(forgotten, source.items, source.classes) for source in sources if source is not None]
-    ids, closed = (part for out in found for part in out.ids), (part for out in found for part in out.closed.items())
-    return StayOut(set(ids), dict(closed))
+    out = StayOut(set(), {}, {})
+    for source in sources:
+        if source is not None:
+            ids, closed, strange = staying_out(forgotten, source.items, source.classes, known)
+            out.ids.update(ids)
+            out.closed.update(closed)
+            out.strange.update(strange)
+    return out
 
 
-def closed_notes(classes: Iterable[str]) -> list[str]:
-    """A note on samples of forgotten ``classes`` (one name for each sample) that were left out; none where none was."""
+def left_out_notes(classes: Iterable[str], kind: str = "forgotten classes") -> list[str]:
+    """A note on samples of ``classes`` (one name for each sample) that were left out; none where none was."""
     counts = Counter(classes)
     if not counts:
         return []
     left = counted(counts.total(), "sample")
-    named = ", ".join(f"{name} ({n})" for name, n in sorted(counts.items()))
-    return [f"{left} of forgotten classes left out: {named}; only another store takes them"]
+    return [f"{left} left out, of {kind}: {with_counts(counts)}; only another store takes them"]
 
 
 def open_images(data: DataSpec, store: Path | None) -> tuple[Source, Source | None, list[str]]:
