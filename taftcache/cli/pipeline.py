@@ -175,7 +175,7 @@ def extract(
     if dry_run:
         from taftcache.stages.extract.room import check_room
 
-        costs = taftcache.estimate(made)
+        costs = taftcache.estimate(made, forgotten_of=forgotten_of)
         if not taftcache.FeatureStore.exists(costs.store):
             check_room(costs.store, costs.bytes)
         print_report(costs, as_json, show_estimate)

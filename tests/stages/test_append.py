@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 import taftcache
+from taftcache.backbone.sources.folder import FolderSource
 from taftcache.cache.format.ledger import ADOPT
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, UnreadableImage
 from taftcache.names import counted
 from taftcache.stages.extract.appending import AppendReport
 from taftcache.stages.progress import Silent
 from taftcache.terminal.pipeline import show_append
-from tests.stages.making import recipe, tree, write_images
+from tests.stages.making import recipe, toml, tree, write_images
 
 MEMORY = ("ledger/", "tombstones.key", "lists/tombstones", "manifest.json")
 
@@ -399,6 +402,28 @@ def test_a_refused_store_remembers_nothing_and_other_ids_are_refused(tmp_path, i
         taftcache.destroy_key(store)
     report = taftcache.extract(asked(tmp_path / "all", images), forgotten_of=tmp_path / "old")
     assert any("remembers no request" in text for text in report.notes)
+
+
+def test_what_another_store_forgot_is_counted_in_a_dry_run_and_the_data_listed_once(tmp_path, images, monkeypatch):
+    old, listed, init = tmp_path / "old", [], FolderSource.__init__
+    file = toml(tmp_path / "new.toml", tmp_path / "new", data={"source": "folder", "train": str(images)})
+    monkeypatch.setattr(FolderSource, "__init__", lambda self, *args: [listed.append(args), init(self, *args)][1])
+    taftcache.extract(asked(old, images))
+    with FeatureStore(old) as store:
+        shard = store.shards[0]
+        kept = shard.rows - 4
+    taftcache.forget(old, shard.sample_ids[:4])
+    listed.clear()
+    given = ["extract", str(file), "--forgotten-of", str(old), "--set", "data.unreadable=skip"]
+    for dry_run in (["--dry-run"], []):
+        result = CliRunner().invoke(app, [*given, *dry_run])
+        assert result.exit_code == 0
+        assert "4 samples left out, forgotten before" in result.output
+        assert len(listed) == 1
+        listed.clear()
+    planned = taftcache.estimate(asked(tmp_path / "other", images), forgotten_of=old)
+    assert planned.rows[shard.name] in (kept, kept + 1)  # with the one that does not decode
+    assert not (tmp_path / "other.forgotten").exists()
 
 
 def columns(shard):

@@ -19,7 +19,7 @@ from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import ImageRows
 from taftcache.stages.extract.filling import OldRows, RowOrigin, check_classes, class_indexes, fill
-from taftcache.stages.extract.forgotten import StayOut, items_out, left_out_notes, open_images
+from taftcache.stages.extract.forgotten import StayOut, left_out_notes, open_images, staying_out
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, classes_of, elsewhere, other_classes, other_classes_note
 from taftcache.stages.extract.plan import PlannedShard, split
@@ -103,7 +103,7 @@ def append(
         check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
         source, test, notes = open_images(recipe.data, store.path)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
-        out = items_out(store.is_forgotten, source, test, known=store.classes)
+        out = staying_out(store.is_forgotten, source, test, known=store.classes)
 
         def origin() -> ImageRows:
             model = load_frozen(same_rows(store, recipe), store.classes)

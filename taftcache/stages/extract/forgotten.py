@@ -4,17 +4,22 @@ it does not have their classes; folders without images, and files that no folder
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from taftcache.backbone.sources.base import Item, Source, check_items
+from taftcache.backbone.sources.base import Item, Labelled, Source, check_items
 from taftcache.backbone.sources.folder import SUFFIXES, UNREAD, empty_folders, left_aside, suffix
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
+from taftcache.cache.copying import carry_tombstones
+from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
+from taftcache.errors import StoreError
 from taftcache.names import CLASS, counted, first_few, with_counts
+from taftcache.stages.extract.plan import PlannedShard
 
 
 class StayOut(NamedTuple):
@@ -33,37 +38,59 @@ class StayOut(NamedTuple):
 
 
 def staying_out(
-    forgotten: Callable[[str], bool],
-    samples: Iterable[tuple[str, int]],
-    classes: Sequence[str],
-    known: Collection[str] | None = None,
+    forgotten: Callable[[str], bool], *sources: Labelled | None, known: Collection[str] | None = None
 ) -> StayOut:
-    """Those of ``samples`` (id, index into ``classes``) that are ``forgotten``, they themselves or their classes, or of
-    classes that are not among the ``known`` ones; None of a new store, which takes any."""
-    out, gone = StayOut(set(), {}, {}), {k for k, name in enumerate(classes) if forgotten(CLASS + name)}
-    strange = set[str]() if known is None else {*classes} - {*known}
-    for i, label in samples:
-        if forgotten(i):
-            out.ids.add(i)
-        elif label in gone:
-            out.closed[i] = classes[label]
-        elif classes[label] in strange:
-            out.strange[i] = classes[label]
-    return out
-
-
-def items_out(
-    forgotten: Callable[[str], bool], *sources: Source | None, known: Collection[str] | None = None
-) -> StayOut:
-    """`staying_out` of the images of some sources."""
+    """Those samples of some sources that are ``forgotten``, they themselves or their classes, or of classes that are
+    not among the ``known`` ones; None of a new store, which takes any."""
     out = StayOut(set(), {}, {})
     for source in sources:
-        if source is not None:
-            ids, closed, strange = staying_out(forgotten, source.items, source.classes, known)
-            out.ids.update(ids)
-            out.closed.update(closed)
-            out.strange.update(strange)
+        if source is None:
+            continue
+        gone = {name for name in source.classes if forgotten(CLASS + name)}
+        strange = set[str]() if known is None else {*source.classes} - {*known}
+        for i, label in source.items:
+            name = source.classes[label]
+            if forgotten(i):
+                out.ids.add(i)
+            elif name in gone:
+                out.closed[i] = name
+            elif name in strange:
+                out.strange[i] = name
     return out
+
+
+def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None) -> tuple[TombstoneFile, list[str]]:
+    """What a new store at ``path`` is to keep out: what the place remembers and what ``forgotten_of`` has forgotten,
+    which the place does once that is saved. A note where the latter is nothing.
+
+    Raises:
+        StoreError: no id of ``sources``, where they are given, is one of that store's; or as for `carry_tombstones`.
+    """
+    if forgotten_of is None:
+        return TombstoneFile(path), []
+    with FeatureStore(forgotten_of) as other:
+        own = {item.id for source in sources if source is not None for item in source.items}
+        theirs = [i for ref in other.manifest.shards for i in other.shard(ref.name).sample_ids] if own else []
+        if theirs and own.isdisjoint(theirs):
+            raise StoreError(
+                f"none of the ids of {other.path} is in this data: what was forgotten there would come back unseen",
+                got=f"{min(own)!r} here, {min(theirs)!r} there",
+                do="name the data as was done for that store, with a test part or without, with ids or without, or "
+                "leave --forgotten-of out",
+            )
+        carried = carry_tombstones(other, path)
+        return carried, [] if carried.key else [f"{other.path} remembers no request: nothing is kept out for it"]
+
+
+def without_forgotten(
+    forgotten: Callable[[str], bool], shards: Mapping[str, PlannedShard], source: Labelled, test: Labelled | None
+) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
+    """Shards and classes without what is ``forgotten``, and notes that say how much."""
+    out = staying_out(forgotten, source, test)
+    kept = {name: replace(s, ids=[i for i in s.ids if i not in out.all]) for name, s in shards.items()}
+    notes = [f"{counted(len(out.ids), 'sample')} left out, forgotten before"] if out.ids else []
+    notes += left_out_notes(out.closed.values())
+    return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
 
 
 def left_out_notes(classes: Iterable[str], kind: str = "forgotten classes") -> list[str]:

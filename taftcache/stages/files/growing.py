@@ -19,7 +19,7 @@ from taftcache.names import counted
 from taftcache.recipe import Recipe, stored_at
 from taftcache.stages.extract.appending import AppendReport, NewSamples
 from taftcache.stages.extract.forgotten import staying_out
-from taftcache.stages.extract.identity import other_classes
+from taftcache.stages.extract.identity import classes_of, other_classes
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.importing import open_features
 from taftcache.stages.files.vectors import Vectors
@@ -111,9 +111,8 @@ def _append(
         rows = ImportedRows(given, None, imported["scaling"], verb="append")
         rows.check(recipe.store.dtype, progress)
         rows.check_known(store, labels=not relabel)
-        samples = list(zip(given.ids, given.labels.tolist(), strict=True))
-        out = staying_out(store.is_forgotten, samples, given.classes, store.classes)
-        others = other_classes(store, {i: given.classes[k] for i, k in samples} if relabel else {})
+        out = staying_out(store.is_forgotten, given, known=store.classes)
+        others = other_classes(store, classes_of(given) if relabel else {})
         ids = given.ids, _tested(store, recipe)
         new = NewSamples(store, recipe, ids, out, new_shard, relabelled=others, skip_new_classes=skip_new_classes)
         return new.report(begin, None if dry_run else new.grow(lambda: rows, progress))
