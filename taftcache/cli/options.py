@@ -93,6 +93,10 @@ Scheduler = Annotated[
     str | None,
     typer.Option("--scheduler", metavar="ADDRESS", help="work on the workers of a Dask scheduler, tcp://host:8786"),
 ]
+ForgottenOf = Annotated[
+    Path | None,
+    typer.Option("--forgotten-of", metavar="STORE", help="leave out of a new store what this one has forgotten"),
+]
 Images = Annotated[
     list[Path] | None,
     typer.Option(

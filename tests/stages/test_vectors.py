@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from typer.testing import CliRunner
 
 import taftcache
 from taftcache.cache.columns import Columns
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
 from taftcache.errors import BackboneError, CompositionError, DataError, IdentityError, RecipeError, StoreError
 from taftcache.model.component import read_base, read_component
 from taftcache.recipe import apply_overrides, parse_recipe
@@ -188,6 +190,34 @@ def test_a_forgotten_vector_leaves_no_trace(made, tmp_path):
     finish(tmp_path / "never/store")
     assert commits(path) == commits(tmp_path / "never/store")
     assert taftcache.audit(path).findings == []
+
+
+@pytest.mark.law("A store of vectors that forgot one is the store that never had it.")
+@pytest.mark.parametrize("anew", [False, True], ids=["elsewhere", "at its own place"])
+def test_what_was_forgotten_is_left_out_when_vectors_are_imported_again(made, tmp_path, anew):
+    old, file = shutil.copytree(made, tmp_path / "old" / "store"), tmp_path / "all.npz"
+    with open_store(old) as store:
+        gone = store.shards[0].sample_ids[:2]
+        taftcache.forget(store, gone, classes=[store.classes[0]])
+        left = np.array([not store.is_forgotten(i) for i in IDS]) & (LABELS != "ant")
+    path = old if anew else tmp_path / "new" / "store"
+    if anew:
+        taftcache.export(old, tmp_path / "e.h5")
+        with pytest.raises(StoreError, match="of which nothing is left out"):
+            taftcache.import_(tmp_path / "e.h5", recipe_of_vectors(tmp_path / "s", SMALL), forgotten_of=old)
+        shutil.rmtree(old)
+    np.savez(file, vectors=vectors(), labels=LABELS, ids=np.array(IDS))
+    given = ["import", str(file), str(path), *(part for text in SMALL for part in ("--set", text))]
+    for _ in range(2):
+        result = CliRunner().invoke(app, given if anew else [*given, "--forgotten-of", str(old)])
+        assert result.exit_code == 0, result.output
+        assert f"{(~left).sum()} samples left out, forgotten before" in result.output
+    never = {"ids": [i for i, kept in zip(IDS, left, strict=True) if kept], "overrides": SMALL}
+    taftcache.import_vectors(vectors()[left], LABELS[left], tmp_path / "never/store", **never)
+    assert shards(path) == shards(tmp_path / "never/store")
+    with FeatureStore(path) as store:
+        assert all(map(store.is_forgotten, gone))
+        assert "ant" not in store.classes
 
 
 def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
