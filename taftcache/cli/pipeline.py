@@ -302,13 +302,12 @@ def train(
             )
         else:
             report = taftcache.train(store, recipe, shards=shard, progress=progress, cluster=cluster)
-        if not shard:
-            taftcache.compose(store, recipe, cluster=cluster)
+        composed = None if shard else taftcache.compose(store, recipe, progress=progress, cluster=cluster)
         root = store.root_digest
     if private:
         print_report(replace(spent, root_digest=root), as_json, show_train_private)
     else:
-        print_report(replace(report, root_digest=root), as_json, show_train)
+        print_report(replace(report, root_digest=root, composed=composed), as_json, show_train)
 
 
 def _check_private(private: bool, own: dict[str, object], workers: int | None, scheduler: str | None) -> None:
