@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from taftcache.backbone.sources.base import Item, Labelled, Source, check_items
-from taftcache.backbone.sources.folder import SUFFIXES, UNREAD, empty_folders, left_aside, suffix
+from taftcache.backbone.sources.folder import SUFFIXES, empty_folders, left_aside, suffix, unread_notes
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.copying import carry_tombstones
@@ -144,12 +144,7 @@ def _aside_notes(sources: Iterable[Source]) -> list[str]:
     """Notes on images that folders have and that are not taken; none where there are none."""
     aside = [path for source in sources for path in left_aside(source)]
     loose = [path for path in aside if suffix(path) in SUFFIXES]
-    types = Counter(suffix(path) for path in aside if suffix(path) in UNREAD)
-    notes = []
-    if types:
-        named = ", ".join(f"{name} {n}" for name, n in sorted(types.items(), key=lambda item: (-item[1], item[0])))
-        left = counted(types.total(), "file")
-        notes.append(f"{left} left out, of types that are not read: {named}; convert them, to .png or .jpg")
+    notes = unread_notes(aside)
     if loose:
         notes.append(f"{counted(len(loose), 'image')} left out, beside the class folders: {first_few(loose)}")
     return notes
