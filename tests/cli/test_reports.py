@@ -218,6 +218,13 @@ def test_the_list_of_commands_fits_its_lines(cli, monkeypatch):
     assert max(map(len, said.splitlines())) <= 80
 
 
+def test_where_a_command_writes_is_named_alike():
+    """A place that has to be given is an argument; one that need not be, an option of one name."""
+    commands = get_command(app).commands.items()
+    named = {c: p.opts for c, command in commands for p in command.params if {"-o", "--out", "--output"} & {*p.opts}}
+    assert named == {name: ["-o", "--output"] for name in ("init", "report", "compare")}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example(command):
     result = CliRunner().invoke(app, [command, "--help"])
