@@ -218,6 +218,18 @@ def test_the_list_of_commands_fits_its_lines(cli, monkeypatch):
     assert max(map(len, said.splitlines())) <= 80
 
 
+def test_the_help_of_forget_begins_with_what_matters(cli, monkeypatch):
+    """It had 14 options in one list."""
+    monkeypatch.setenv("COLUMNS", "80")
+    said = cli("forget", "--help").out
+    first, *others = [part.splitlines() for part in said.partition("\nOptions:\n")[2].split("\n\n")]
+    names = [[line.split()[0] for line in lines if line.startswith("  --")] for lines in (first, *others)]
+    assert names[0] == ["--sample", "--file", "--dry-run", "--json", "--help"]
+    assert [lines[0] for lines in others] == ["Many at once:", "How models are renewed:", "What proves it:"]
+    params = get_command(app).commands["forget"].params
+    assert {n for some in names for n in some} == {"--help", *(p.opts[0] for p in params if p.opts[0][0] == "-")}
+
+
 def test_where_a_command_writes_is_named_alike():
     """A place that has to be given is an argument; one that need not be, an option of one name."""
     commands = get_command(app).commands.items()
