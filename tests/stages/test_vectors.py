@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -218,6 +219,18 @@ def test_what_was_forgotten_is_left_out_when_vectors_are_imported_again(made, tm
     with FeatureStore(path) as store:
         assert all(map(store.is_forgotten, gone))
         assert "ant" not in store.classes
+
+
+def test_the_command_that_the_export_of_a_network_names_writes_the_head(made, tmp_path, monkeypatch):
+    """As it is pasted: a placeholder in it became a file's name."""
+    path = shutil.copytree(made, tmp_path / "my vectors")
+    with pytest.raises(BackboneError, match="no network to export") as refused:
+        taftcache.export_model(path, tmp_path / "model")
+    command, says, _ = refused.value.do.partition(" writes the head")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert (result.exit_code, bool(says)) == (0, True)
+    assert set(load_file(tmp_path / "head.safetensors")) == {"head.weight", "head.bias"}
 
 
 def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
