@@ -198,7 +198,7 @@ def test_a_forgotten_vector_leaves_no_trace(made, tmp_path):
 def test_what_was_forgotten_is_left_out_when_vectors_are_imported_again(made, tmp_path, anew):
     old, file = shutil.copytree(made, tmp_path / "old" / "store"), tmp_path / "all.npz"
     with open_store(old) as store:
-        gone = store.shards[0].sample_ids[:2]
+        gone = [i for i in store.shards[0].sample_ids if LABELS[IDS.index(i)] != "ant"][:2]
         taftcache.forget(store, gone, classes=[store.classes[0]])
         left = np.array([not store.is_forgotten(i) for i in IDS]) & (LABELS != "ant")
     path = old if anew else tmp_path / "new" / "store"
@@ -207,6 +207,9 @@ def test_what_was_forgotten_is_left_out_when_vectors_are_imported_again(made, tm
         with pytest.raises(StoreError, match="of which nothing is left out"):
             taftcache.import_(tmp_path / "e.h5", recipe_of_vectors(tmp_path / "s", SMALL), forgotten_of=old)
         shutil.rmtree(old)
+        with pytest.raises(DataError, match="all of its samples were forgotten"):
+            taftcache.import_vectors(vectors()[~left], LABELS[~left], old, ids=list(np.array(IDS)[~left]))
+        assert not old.exists()
     np.savez(file, vectors=vectors(), labels=LABELS, ids=np.array(IDS))
     given = ["import", str(file), str(path), *(part for text in SMALL for part in ("--set", text))]
     for _ in range(2):

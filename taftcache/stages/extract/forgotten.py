@@ -87,7 +87,8 @@ def without_forgotten(
 ) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
     """Shards and classes without what is ``forgotten``, and notes that say how much."""
     out = staying_out(forgotten, source, test)
-    kept = {name: replace(s, ids=[i for i in s.ids if i not in out.all]) for name, s in shards.items()}
+    gone = out.all
+    kept = {name: replace(s, ids=[i for i in s.ids if i not in gone]) for name, s in shards.items()}
     notes = [f"{counted(len(out.ids), 'sample')} left out, forgotten before"] if out.ids else []
     notes += left_out_notes(out.closed.values())
     return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes

@@ -240,6 +240,12 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
         forgotten = beside.holds if there is None else there.is_forgotten
         shards, classes, left = without_forgotten(forgotten, planned, features, test)
         notes += [*unasked, *left]
+        if not shards:
+            raise DataError(
+                f"nothing is left of {features.path}: all of its samples were forgotten",
+                got=counted(len(features.ids), "sample"),
+                do="give others, or leave --forgotten-of out",
+            )
         frozen = load_frozen(recipe, classes)[0] if asked.backbone else None
         identity = _vector_identity(asked, file) if asked.of_vectors else _identity(features, recipe, frozen)
         if there is None:
