@@ -285,7 +285,7 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         ):
             with pytest.raises(DataError, match=says):
                 taftcache.predict(store, [tmp_path / wrong])
-        with pytest.raises(BackboneError, match=f"export-component {made} models/exact FILE writes the head alone"):
+        with pytest.raises(BackboneError, match=f"export-component {made} models/exact head.safetensors"):
             taftcache.export_model(store, tmp_path / "model")
         taftcache.export_component(store, "models/exact", tmp_path / "head.safetensors")
         head, rows = load_file(tmp_path / "head.safetensors"), vectors() / np.sqrt((vectors() ** 2).mean(1))[:, None]
