@@ -296,7 +296,7 @@ def test_a_store_made_anew_where_one_forgot(store, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             taftcache.extract(recipe(store))
     report = taftcache.run(recipe(store))
-    assert report.extract.notes == [f"{everyone - rows} images forgotten here before, and left out"]
+    assert report.extract.notes == [f"{everyone - rows} samples left out, forgotten before"]
     with open_store(store) as opened:
         assert [ref.name for ref in opened.manifest.shards] == shards
         assert opened.manifest.content_digest == content

@@ -68,13 +68,21 @@ def read_chain(root: Home, ref: LedgerRef | None, after: int = 0) -> list[tuple[
     chain: list[tuple[str, dict[str, Any]]] = []
     head = ref.head if ref else ""
     for seq in range(ref.entries if ref else 0, after, -1):
-        file = entry_path(seq, head)
-        entry = _entry(root, file, head, seq)
+        entry = read_entry(root, seq, head)
+        chain.append((entry_path(seq, head), entry))
         head = entry["previous"]
-        chain.append((file, entry))
-    if head and not after:
-        raise Fault(file=entry_path(1, head), problem="the ledger's first entry names one before it").error()
     return chain[::-1]
+
+
+def read_entry(root: Home, seq: int, head: str) -> dict[str, Any]:
+    """The entry ``seq`` (from 1), whose digest is ``head``."""
+    file = entry_path(seq, head)
+    entry = _decoded(read_named(root, file, MAX_ENTRY_BYTES, head, "the chain"), seq)
+    if entry is None:
+        raise Fault(file=file, problem="it is no ledger entry of that number").error()
+    if seq == 1 and entry["previous"]:
+        raise Fault(file=file, problem="the ledger's first entry names one before it").error()
+    return entry
 
 
 def charges(root: Home, ref: LedgerRef | None, after: int = 0) -> list[Charge]:
@@ -128,13 +136,6 @@ def unnamed_key(root: Home) -> bytes:
     except FileNotFoundError:
         return b""
     return key if len(key) == KEY_BYTES else b""
-
-
-def _entry(root: Home, file: str, head: str, seq: int) -> dict[str, Any]:
-    entry = _decoded(read_named(root, file, MAX_ENTRY_BYTES, head, "the chain"), seq)
-    if entry is None:
-        raise Fault(file=file, problem="it is no ledger entry of that number").error()
-    return entry
 
 
 def _decoded(raw: bytes, seq: int) -> dict[str, Any] | None:

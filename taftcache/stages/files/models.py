@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,8 @@ def export_model(
         raise BackboneError(
             f"{store.path} was made of vectors, and has no network to export",
             got=model,
-            do=f"taftcache export-component {store.path} {model} FILE writes the head alone: its weight and bias",
+            do=f"taftcache export-component {shlex.quote(str(store.path))} {model} head.safetensors writes the head "
+            "alone: its weight and bias",
         )
     writable(folder, folder=True)
     loaded = TangentModel.load(store, model, device, consent)
