@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from msgspec import UNSET, UnsetType
 from safetensors.torch import load_file, save_file
 from sklearn.base import is_classifier
 from sklearn.preprocessing import StandardScaler
@@ -29,7 +30,7 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.files import file_digest
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import save_backbone
-from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.backbone.spec import BackboneSpec, Features, PreprocessSpec
 from taftcache.errors import ArgumentError, FormatError
 from taftcache.model.component import Component
 from taftcache.model.folder import CARD, WEIGHTS, save_model
@@ -84,6 +85,7 @@ class _Described(msgspec.Struct, frozen=True, kw_only=True):
     precision: str
     files: dict[str, str]
     versions: dict[str, str]
+    features: Features | UnsetType = UNSET
 
 
 def save_estimator(estimator: Any, folder: Path) -> None:
@@ -121,7 +123,8 @@ def load_estimator(kind: type[Any], folder: Path, device: str | None) -> Any:
         _check_whole(made, described, tensors)
         made._unpack()
         if (preprocess := described.preprocess) is not None:
-            backbone = _SAVED.backbone(folder, described.files, preprocess, made.device, described.precision)
+            said = {"precision": described.precision, "features": described.features or "last"}
+            backbone = _SAVED.backbone(folder, described.files, preprocess, made.device, **said)
             made._cut_of = made._cut_from, Cut(backbone, made.base_.config.start or 0)
     return made
 
@@ -176,6 +179,7 @@ def _described(
         precision="float32" if cut is None else estimator._spec.precision,
         files=files,
         versions={library: version(library) for library in ("taftcache", "torch", "scikit-learn")},
+        features=UNSET if cut is None or cut.backbone.features == "last" else cut.backbone.features,
     )
 
 

@@ -160,10 +160,11 @@ def stored_at(place: str | Path, recipe: Recipe) -> Recipe:
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
-    """Plain JSON values of a recipe, defaults included but for ``backbone.precision``."""
+    """Plain JSON values of a recipe, defaults included but for what backbones could not always say."""
     values: dict[str, Any] = _listed(msgspec.to_builtins(recipe))
-    if values["backbone"]["precision"] == "float32":  # stores from before it could be said are the same to the byte
-        del values["backbone"]["precision"]
+    for key, usual in (("precision", "float32"), ("features", "last")):
+        if values["backbone"][key] == usual:  # stores from before it could be said are the same to the byte
+            del values["backbone"][key]
     return values
 
 

@@ -18,10 +18,11 @@ from torch import nn
 
 from taftcache.backbone.build import build, check_sizes
 from taftcache.backbone.device import resolve_device
+from taftcache.backbone.every_block import EveryBlock
 from taftcache.backbone.files import file_digest, weights_file, weights_folder, weights_kind
 from taftcache.backbone.fit import load_into
 from taftcache.backbone.hub import asked_once
-from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.backbone.spec import EVERY_BLOCK, BackboneSpec, Features, PreprocessSpec
 from taftcache.errors import BackboneError
 
 _AS_TRAINED = PreprocessSpec()
@@ -32,7 +33,8 @@ Precision = Literal["float32", "bfloat16", "float16"]
 class Backbone:
     """A frozen model in evaluation mode, its weights in float32.
 
-    name: the timm architecture. weights_digest: BLAKE3 over the state (see ``weights_digest``). data_config: timm's
+    model: timm's, or an ``EveryBlock`` of it. name: the timm architecture. weights_digest: BLAKE3 over timm's state
+    (see ``weights_digest``). data_config: timm's
     resolved preprocessing. config: what a store records, JSON only. precision: of the frozen layers' arithmetic.
     """
 
@@ -47,6 +49,16 @@ class Backbone:
     def device(self) -> torch.device:
         """Where the parameters are."""
         return next(self.model.parameters()).device
+
+    @property
+    def features(self) -> Features:
+        """Of what its feature is made."""
+        return EVERY_BLOCK if isinstance(self.model, EveryBlock) else "last"
+
+    @property
+    def network(self) -> Any:
+        """timm's own model, whatever its feature is made of."""
+        return self.model.network if isinstance(self.model, EveryBlock) else self.model
 
 
 @torch.inference_mode(False)  # whose tensors no derivative is taken by
@@ -100,7 +112,7 @@ def load_backbone(
     made = wrap_model(
         model, label, preprocess, target, model_args=options, weights=kind, file_digest=digest, record=done
     )
-    return in_precision(made, spec.precision)
+    return with_features(in_precision(made, spec.precision), spec.features)
 
 
 def named_by(file: Path) -> str | None:
@@ -119,6 +131,14 @@ def in_precision(backbone: Backbone, precision: Precision) -> Backbone:
     if precision == "float32":  # says nothing, as before there was a choice
         return backbone
     return replace(backbone, precision=precision, config={**backbone.config, "precision": precision})
+
+
+def with_features(backbone: Backbone, features: Features) -> Backbone:
+    """The same model, whose feature is made of ``features``; what a store records says so."""
+    if features != EVERY_BLOCK:  # says nothing, as before there was a choice
+        return backbone
+    model = EveryBlock(backbone.network).eval().requires_grad_(False)
+    return replace(backbone, model=model, config={**backbone.config, "features": features})
 
 
 def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretrained: bool = False) -> BackboneError:

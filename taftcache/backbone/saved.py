@@ -14,6 +14,6 @@ def save_backbone(backbone: Backbone, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors``."""
     args = dict(backbone.config["model_args"])
     if "num_classes" in args:  # the model may have got another head since
-        args["num_classes"] = backbone.model.num_classes
-    save_for_hf(backbone.model, str(folder), model_args=args, safe_serialization=True)
+        args["num_classes"] = backbone.network.num_classes
+    save_for_hf(backbone.network, str(folder), model_args=args, safe_serialization=True)
     shutil.copymode(folder / "config.json", folder / "model.safetensors")  # safetensors writes for the owner alone

@@ -33,6 +33,10 @@ def check_options(model_args: Mapping[str, Any]) -> None:
         )
 
 
+Features = Literal["last", "every block"]
+EVERY_BLOCK: Features = "every block"
+
+
 class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which frozen model produces the features.
 
@@ -42,12 +46,16 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     model_args: passed on to ``timm.create_model``.
     precision: of the frozen layers' arithmetic; weights and what is trained stay in float32. Half precision is for
         GPUs that have units for it; its rounding is stored for good.
+    features: what the head reads. "last" is the model's own feature. "every block" is the class token and the mean of
+        the other tokens after every block, each normalised: a wider feature, on which the head alone is trained
+        (``tangent.blocks = 0``).
     """
 
     model: str | None = None
     weights: str = "bundled"
     model_args: dict[str, Any] = {}
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    features: Features = "last"
 
     def __post_init__(self) -> None:
         check_options(self.model_args)

@@ -139,7 +139,7 @@ def _front_matter(origin: Origin, model: TangentModel, native: bool) -> list[str
 def _published(backbone: Backbone) -> Mapping[str, Any]:
     """What timm says of these weights; nothing of a file of weights whose owner named no published ones."""
     named = backbone.config["weights"] in ("pretrained", "bundled", "folder") or "." in backbone.name
-    cfg: Any = backbone.model.pretrained_cfg
+    cfg: Any = backbone.network.pretrained_cfg
     return dict(cfg) if named else {}
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 import torch
+from msgspec import UNSET, UnsetType
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -33,7 +34,7 @@ from taftcache.backbone.files import WEIGHTS_NAME, file_digest
 from taftcache.backbone.model import Backbone, weights_digest
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import save_backbone
-from taftcache.backbone.spec import PreprocessSpec
+from taftcache.backbone.spec import Features, PreprocessSpec
 from taftcache.cache.format.digest import plain
 from taftcache.errors import CompositionError, IntegrityError, StoreWriteError
 from taftcache.model.card import Origin, Score, card, private_card
@@ -73,6 +74,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     root_digest: str
     versions: dict[str, str]
     files: dict[str, str] = {}
+    features: Features | UnsetType = UNSET
 
 
 def is_model_folder(folder: Path | str) -> bool:
@@ -117,7 +119,7 @@ def save_model(
     network = None
     with suppress(CompositionError):
         network = as_network(model)
-    frozen = (network or model.cut.backbone).model.state_dict()
+    frozen = (network or model.cut.backbone).network.state_dict()
     _write_network(model, network, folder)
     tensors = {
         f"base/{n}": t.contiguous() for n, t in model.base.state.items() if n not in frozen or not _equal(t, frozen[n])
@@ -152,6 +154,7 @@ def _described(model: TangentModel, folder: Path, origin: Origin, weights: str) 
         root_digest=origin.root_digest,
         versions={library: version(library) for library in ("taftcache", "torch", "timm")},
         files={name: file_digest(folder / name) for name in files_in(folder) if name != WEIGHTS},
+        features=features if (features := model.cut.backbone.features) != "last" else UNSET,
     )
 
 
@@ -235,7 +238,9 @@ def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
     with _SAVED.fitting(folder):
         check_files(folder, described)
         tensors = load_file(folder / WEIGHTS)
-        backbone = _SAVED.backbone(folder, described.files, described.preprocess, device)
+        backbone = _SAVED.backbone(
+            folder, described.files, described.preprocess, device, features=described.features or "last"
+        )
         if backbone.weights_digest != described.weights_digest:
             raise _SAVED.changed(folder / WEIGHTS_NAME)
         return _assembled(described, tensors, backbone)
@@ -261,7 +266,7 @@ def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: 
     moved = under("delta", tensors)
     layout = base.named(moved)
     component = Component(described.base_digest, layout, _SAVED.flat(moved, layout), described.component)
-    numbers = {**dict(backbone.model.named_parameters()), **{n: base.state[n] for n in base.layout}, **moved}
+    numbers = {**dict(backbone.network.named_parameters()), **{n: base.state[n] for n in base.layout}, **moved}
     if bad := [name for name, tensor in numbers.items() if not torch.isfinite(tensor).all()]:
         raise IntegrityError("the saved model has numbers that are not finite", got=f"NaN or infinity in {bad[0]}")
     return TangentModel(cut, Preprocess(backbone), base, component, described.classes)

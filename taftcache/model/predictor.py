@@ -203,6 +203,12 @@ class TangentModel(nn.Module):
                 got=f"{counted(len(moved), 'other tensor')} moved, {moved[0]} among them",
                 do="train the head alone, or save the tangent model itself",
             )
+        if (features := self.cut.backbone.features) != "last":
+            raise CompositionError(
+                "the model cannot be merged: its head reads what timm's model does not give it",
+                got=f"backbone.features = {features!r}",
+                do="save the tangent model itself",
+            )
         model: Any = copy.deepcopy(self.backbone)
         model.reset_classifier(len(self.classes))
         state = self.base.moved(self.component.layout, self.component.delta)

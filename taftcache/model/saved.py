@@ -74,11 +74,14 @@ class Saved:
                 raise self.changed(folder / name)
 
     def backbone(
-        self, folder: Path, files: Container[str], preprocess: PreprocessSpec, device: str, precision: Any = "float32"
+        self, folder: Path, files: Container[str], preprocess: PreprocessSpec, device: str, **said: Any
     ) -> Backbone:
-        """The network that lies below ``backbone/`` if the description's ``files`` say so, and else beside the rest."""
+        """The network that lies below ``backbone/`` if the description's ``files`` say so, and else beside the rest.
+
+        ``said``: precision and features, as a ``BackboneSpec`` has them.
+        """
         network = (folder / BACKBONE if f"{BACKBONE}/{WEIGHTS_NAME}" in files else folder).absolute()
-        return load_backbone(BackboneSpec(weights=f"local-dir:{network}", precision=precision), preprocess, device)
+        return load_backbone(BackboneSpec(weights=f"local-dir:{network}", **said), preprocess, device)
 
     def flat(self, moved: Mapping[str, Tensor], layout: Layout) -> Tensor:
         """Δw [P] of its parts; FormatError unless they are those of ``layout``."""

@@ -25,6 +25,7 @@ from taftcache.backbone.cut.locate import classifier_of, locate, others
 from taftcache.backbone.cut.remainder import PREFIX, Remainder
 from taftcache.backbone.cut.trace import feature, trace
 from taftcache.backbone.model import Backbone
+from taftcache.backbone.spec import EVERY_BLOCK
 from taftcache.errors import BackboneError
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.config import Linearisation, TailConfig
@@ -69,6 +70,12 @@ class Cut:
     """
 
     def __init__(self, backbone: Backbone, blocks: int | str = 1) -> None:
+        if backbone.features == EVERY_BLOCK and blocks != 0:
+            raise BackboneError(
+                "a head that reads every block is trained alone: there is no tail between it and the blocks",
+                got=f"tangent.blocks = {blocks!r} with backbone.features = {EVERY_BLOCK!r}",
+                do='set tangent.blocks = 0 (and tangent.init = "zero"), or backbone.features = "last"',
+            )
         self.backbone, self._model = backbone, backbone.model
         self._image_shape = tuple(backbone.data_config["input_size"])
         self._classifier = classifier_of(backbone)

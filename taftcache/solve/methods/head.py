@@ -25,8 +25,9 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     """Minimise a quadratic F with diagonal D over the head's weight and bias.
 
     With x̃ = [feature; 1], class k's normal matrix is 1/N Σ_n ω_n D_nk x̃x̃ᵀ + λI: one Cholesky for all classes when D is
-    the same for all of them (RSL with α = 1, squared error), one a class otherwise. Rows that are few beside their
-    width are written in a basis of their own first, as ``_span`` says. Costs 1 + ⌈K/group⌉ passes, and one for that.
+    the same for all of them (RSL with α = 1, squared error), one a class otherwise, or what the class's own rows change
+    in the one of all (``_solve_updated``). Rows that are few beside their width are written in a basis of their own
+    first, as ``_span`` says. Costs 1 + ⌈K/group⌉ passes, and one for that.
 
     Args:
         problem: in float64, over a layout that holds the head's weight and bias only.
@@ -42,6 +43,8 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     ridge = problem.ridge * torch.eye(size, dtype=torch.float64, device=operator.device)
     if moments.shared:
         solution = torch.cholesky_solve(-moments.right.T, cholesky(moments.normal + ridge, problem.ridge)).T
+    elif moments.updated:
+        solution = _solve_updated(problem, moments, cholesky(moments.normal + ridge, problem.ridge), basis)
     else:
         solution = torch.cat(
             [_solve_group(problem, group, moments.normal + ridge, moments.right, basis) for group in _groups(K, size)]
@@ -241,6 +244,14 @@ class _Moments:
     normal: Tensor  # [n,n] 1/N Σ ω D x̃x̃ᵀ, with the D of classes that are not the row's own
     right: Tensor  # [K,n] 1/N Σ ω ∂ℓ/∂z x̃ᵀ at Δw = 0
     shared: bool
+    counts: Tensor  # [K] rows of each class
+    above: bool  # whether no row's own class has a smaller D than the others
+
+    @property
+    def updated(self) -> bool:
+        """Whether a class's own rows are so few beside n that they are cheaper as a change of the common matrix."""
+        (K, n), rows = self.right.shape, self.counts
+        return self.above and len(list(_groups(K, n))) > 1 and int(rows.max()) * 3 <= n
 
 
 def _few(problem: Problem, feature: Tensor) -> bool:
@@ -270,7 +281,8 @@ def _moments(problem: Problem, basis: Tensor | None) -> _Moments:
     operator = problem.operator
     K = operator.classes
     normal = right = torch.zeros(())
-    shared, start = True, 0
+    shared, above, start = True, True, 0
+    counts = torch.zeros(K, dtype=torch.int64, device=operator.device)
     for state, labels in operator.blocks():
         x = _extended(state.feature, basis)
         z = problem.logits(state.logits, None).double()
@@ -283,6 +295,9 @@ def _moments(problem: Problem, basis: Tensor | None) -> _Moments:
             right = torch.zeros(K, x.shape[1], dtype=torch.float64, device=x.device)
         common = _common(diagonal, labels)
         shared = shared and bool((diagonal == common).all())
+        above = above and bool((diagonal >= common).all())
+        if not labels.is_floating_point():
+            counts += torch.bincount(labels, minlength=K)
         normal += x.T @ (common * x)
         right += gradient.T @ x
         start += len(labels)
@@ -292,7 +307,7 @@ def _moments(problem: Problem, basis: Tensor | None) -> _Moments:
             got=f"{operator.rows} rows with NaN or infinity among them",
             do="look for extreme numbers in the rows",
         )
-    return _Moments(normal / operator.rows, right / operator.rows, shared)
+    return _Moments(normal / operator.rows, right / operator.rows, shared, counts, above)
 
 
 def _extended(feature: Tensor, basis: Tensor | None = None) -> Tensor:
@@ -322,6 +337,32 @@ def _solve_group(problem: Problem, classes: slice, common: Tensor, right: Tensor
     """Rows [len(classes), n] of the solution when each class has its own normal matrix."""
     own = _own_normals(problem, classes, common, basis)
     return torch.cholesky_solve(-right[classes, :, None], cholesky(own, problem.ridge))[:, :, 0]
+
+
+def _solve_updated(problem: Problem, moments: _Moments, root: Tensor, basis: Tensor | None) -> Tensor:
+    """The same for all classes [K,n], by Woodbury's identity from ``root`` [n,n], the Cholesky factor L of C + λI.
+
+    A class's own normal matrix is LLᵀ + UUᵀ with U [n,m] of its m rows, so that with Y = L⁻¹U its solution is
+    −L⁻ᵀ(I − Y(I + YᵀY)⁻¹Yᵀ)L⁻¹b. The classes whose rows take GROUP_BYTES together are one group, and one pass.
+    """
+    turned = torch.linalg.solve_triangular(root, -moments.right.T, upper=False)  # L⁻¹b [n,K]
+    held = moments.counts.cumsum(0) * (8 * len(root)) // GROUP_BYTES
+    for group in range(int(held[-1]) + 1):
+        mine: dict[int, list[Tensor]] = {k: [] for k in range(len(held)) if held[k] == group}
+        start = 0
+        for state, labels in problem.operator.blocks():
+            x = _extended(state.feature, basis)
+            diagonal = problem.diagonal(labels, x, start)
+            extra = (diagonal.gather(1, labels[:, None]) - _common(diagonal, labels)).sqrt()
+            for k in mine.keys() & set(labels.tolist()):
+                mine[k].append(extra[labels == k] * x[labels == k])
+            start += len(labels)
+        for k, parts in mine.items():
+            if parts:
+                Y = torch.linalg.solve_triangular(root, torch.cat(parts).T, upper=False)  # [n,m]
+                inner = torch.eye(Y.shape[1], dtype=Y.dtype, device=Y.device) + Y.T @ Y
+                turned[:, k] -= Y @ torch.cholesky_solve(Y.T @ turned[:, k : k + 1], torch.linalg.cholesky(inner))[:, 0]
+    return torch.linalg.solve_triangular(root.T, turned, upper=True).T
 
 
 def _own_normals(problem: Problem, classes: slice, common: Tensor, basis: Tensor | None) -> Tensor:

@@ -1,0 +1,62 @@
+"""What every block of a model says of an image, as the one feature that a head reads."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from taftcache.errors import BackboneError
+
+
+class EveryBlock(nn.Module):
+    """A timm model whose feature is made of what comes out of each of its blocks.
+
+    One block after another: its class token where it has one, and the mean of its other tokens (of a convolutional
+    stage, of all places), each normalised to mean 0 and variance 1 over its own numbers, so that no statistics of any
+    data are in a feature.
+
+    Args:
+        network: the model; its ``forward_intermediates`` decides what the blocks are.
+
+    Raises:
+        BackboneError: a model without that.
+    """
+
+    num_classes = 0  # a head on this feature is never the network's own
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network: Any = network
+        if not hasattr(network, "forward_intermediates"):
+            raise BackboneError(
+                f"the blocks of a {type(network).__name__} cannot be looked at one by one",
+                got="a model without forward_intermediates",
+                do='leave backbone.features at "last", or choose another model',
+            )
+        forward: Any = self.network.forward_intermediates
+        asked = inspect.signature(forward).parameters
+        self._prefix = {"return_prefix_tokens": True} if "return_prefix_tokens" in asked else {}
+        self._class_token = bool(self._prefix) and getattr(network, "cls_token", None) is not None
+
+    def get_classifier(self) -> nn.Module:
+        """None of its own."""
+        return nn.Identity()
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """The feature [n,d] of preprocessed images [n,3,h,w], in float32."""
+        found = self.network.forward_intermediates(images, output_fmt="NCHW", intermediates_only=True, **self._prefix)
+        parts: list[Tensor] = []
+        for block in found:
+            places = block[0] if self._prefix else block
+            if self._class_token:
+                parts.append(block[1][:, 0])
+            parts.append(places.float().mean((2, 3)))
+        return torch.cat([layer_norm(part.float(), part.shape[1:]) for part in parts], 1)
+
+    def forward_head(self, feature: Tensor, pre_logits: bool = True) -> Tensor:
+        """The feature, for there is nothing between it and a head."""
+        return feature
