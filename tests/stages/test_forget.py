@@ -125,7 +125,7 @@ def test_ledger_has_the_receipt(photographed, tmp_path):
         assert store.root_digest == report.root_digest
     assert receipt["event"] == "forget"
     assert receipt["samples"] == 3
-    assert receipt["root_before"] == report.root_before
+    assert report.root_before not in str(receipt)
     assert receipt["renewed"] == report.renewed == ["components/000", "components/001", "models/head", "models/mean"]
     assert receipt["certificates"] == report.certificates
     for certificate in report.certificates.values():

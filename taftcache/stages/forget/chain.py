@@ -54,9 +54,20 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
     _dates(entries, to)
     _copies(entries, to)
     receipts = [entry for entry in entries if is_receipt(entry)]
-    if receipts and entries[-1].get("content_after") not in (None, store.manifest.content_digest):
+    if receipts and _has_changed(store, entries[-1].get("content_after")):
         to.notes.append("the store has changed since its last receipt")
     return len(receipts), valid
+
+
+def _has_changed(store: FeatureStore, after: object) -> bool:
+    """Whether the store's content is another than an entry says; False where it says nothing, or its key is gone."""
+    content = store.manifest.content_digest
+    if after is None or after == content:  # receipts of earlier releases have the digest itself
+        return False
+    try:
+        return after != ledger.tombstone(content, ledger.read_key(store.root, store.manifest))
+    except (IntegrityError, FormatError):  # `check_beside` says it
+        return False
 
 
 def check_beside(store: FeatureStore, to: Findings) -> None:

@@ -173,7 +173,6 @@ def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -
             entry = {
                 "event": "destroy-key",
                 "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                "root_before": before,
                 "tombstones": len(store.manifest.tombstones),
             }
             change.destroy_key()

@@ -60,7 +60,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     that it forgot, and not a digest of them all. ``signature`` is "none", "valid", "wrong", or "unchecked" where the
     package cryptography is not installed. ``shards`` has the number of rows that left, by shard; ``copies`` is how many
     rows of other ids held the same bytes and stayed, ``copies_taken`` how many of ``samples`` were not named, but held
-    the same bytes.
+    the same bytes. ``root_before``, ``content_before`` and ``content_after`` are keyed hashes of the store's digests;
+    in receipts of earlier releases the digests themselves.
     """
 
     seq: int
@@ -144,8 +145,17 @@ def receipt_of(
     """The ledger's entry; ids, shards and classes that were asked for as such stand in it as keyed hashes."""
     manifest, request = store.manifest, plan.request
     hashes = change.tombstones([*request.samples, *request.asked])
-    # Under the key, too: a digest itself would tell whoever guesses a row right that it was there.
+    # Under the key, too: a digest itself would tell whoever guesses a row right that it was there. The content after
+    # has rows that later requests may forget.
     replaced = change.tombstones(change.replaced())
+    states = {
+        name: change.tombstones([own])[0]
+        for name, own in (
+            ("root_before", manifest.digest),
+            ("content_before", manifest.content_digest),
+            ("content_after", change.content_digest()),
+        )
+    }
     return {
         "event": "forget",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -154,9 +164,7 @@ def receipt_of(
         "ids": hashes if len(hashes) <= MAX_IDS else [],
         "ids_digest": digest(canonical(hashes)),
         **change.commitment(),
-        "root_before": manifest.digest,
-        "content_before": manifest.content_digest,
-        "content_after": change.content_digest(),
+        **states,
         "shards_before": replaced if len(replaced) <= MAX_IDS else [],
         "copies": len(request.copies),  # their ids would remain here
         "copies_taken": len(request.copies_taken),
