@@ -253,7 +253,7 @@ class TangentEstimator(Files, BaseEstimator):
         goal = Goal(tolerance=self.tolerance, max_passes=self.max_passes)
         objective = replace(objective, ridge=float(self.ridge_))
         self.solution_ = minimise(self.base_, sources, objective, goal=goal, arithmetic=how)
-        self.n_iter_ = self.solution_.stats["passes"]
+        self.n_iter_ = self.solution_.stats.passes
         if not self.solution_.converged:
             ended = self.solution_.status.name
             warn(f"not converged ({ended}): raise max_passes, tolerance or ridge", ConvergenceWarning, stacklevel=4)

@@ -40,6 +40,7 @@ from taftcache.model.meta import CertificateRecord, ComponentMeta
 from taftcache.model.predictor import TangentModel
 from taftcache.solve.choosing import RidgeChoice, TriedRidge
 from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.stats import SolveStats
 from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
@@ -76,7 +77,7 @@ class _Described(msgspec.Struct, frozen=True, kw_only=True):
     spec: TangentSpec
     status: str
     certificate: dict[str, Any]
-    stats: dict[str, Any]
+    stats: SolveStats
     ridge: float
     choice: dict[str, Any] | None
     preprocess: PreprocessSpec | None
@@ -313,7 +314,7 @@ def _fitted(described: _Described, tensors: _Parts) -> dict[str, Any]:
         "scaler_": scaler,
         "ridge_": described.ridge,
         "ridge_choice_": choice,
-        "n_iter_": described.stats["passes"],
+        "n_iter_": described.stats.passes,
     }
 
 

@@ -280,10 +280,10 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
             solved = newton(at, most, start=delta)
             # A column far larger than others has nearly all of ∇F(0), beside which no λ seems to move anything.
             while head and tolerance > FINEST and delta is not None and torch.equal(solved.value, delta):
-                passes, tolerance = passes + solved.stats["passes"], tolerance / 10
+                passes, tolerance = passes + solved.stats.passes, tolerance / 10
                 solved = newton(at, replace(most, tolerance=tolerance), start=delta)
         delta = solved.value
-        passes += solved.stats["passes"]
+        passes += solved.stats.passes
         yield _Solved(ridge, delta, passes, more=True)
 
 

@@ -105,8 +105,9 @@ def choose_radius(
         radii, minimise_in_balls(base, [kept], part, radii, goal=NEAR, arithmetic=arithmetic), strict=True
     ):
         loss, accuracy = tested(test, found.value)
-        curve.append(RadiusPoint(radius, found.stats["multiplier"], loss, accuracy))
-        passes += found.stats["passes"]
+        assert found.stats.multiplier is not None
+        curve.append(RadiusPoint(radius, found.stats.multiplier, loss, accuracy))
+        passes += found.stats.passes
     limit = about_as_good([point.loss for point in curve])
     best = next(point for point in curve if point.loss <= limit)
     end = end_of(best.radius, radii) if best.multiplier > 0 else None

@@ -10,12 +10,11 @@ bound false. The last term is at most ‖q‖²/λ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from math import isfinite, sqrt
-from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.stats import SolveStats
 
 EPSILON = 2.3e-16
 
@@ -67,12 +67,11 @@ def prove(
         status = Status.converged
     elif status is Status.converged and certificate.gradient + error > tolerance * certificate.gradient_at_zero:
         status = Status.stalled
-    stats = {**solution.stats, "passes": solution.stats["passes"] + 2 + passes, "proof_passes": 2 + passes}
-    return replace(solution, certificate=certificate, status=status, stats=stats)
+    return replace(solution, certificate=certificate, status=status, stats=solution.stats.with_proof(2 + passes))
 
 
 def looked_at(
-    problem: Problem, value: Tensor, tolerance: float, stats: Mapping[str, Any], above: Status = Status.stalled
+    problem: Problem, value: Tensor, tolerance: float, stats: SolveStats, above: Status = Status.stalled
 ) -> Solution:
     """Any Δw [P] as a solution that ``prove`` can take, from its float64 gradient and that of zero.
 
@@ -91,7 +90,7 @@ def looked_at(
     objective, gradient, (at_zero,) = problem.evaluate_beside(value, problem.gradient_at_zero())
     check_finite(gradient, f"F = {objective}")
     status = Status.converged if gradient.norm().item() <= tolerance * at_zero.norm().item() else above
-    counted = {**stats, "passes": stats.get("passes", 0) + 2}
+    counted = msgspec.structs.replace(stats, passes=stats.passes + 2)
     return reached(problem, value, objective, (at_zero, gradient), status, counted)
 
 
@@ -101,7 +100,7 @@ def reached(
     objective: float,
     gradients: tuple[Tensor, Tensor],
     status: Status,
-    stats: dict[str, Any],
+    stats: SolveStats,
     *,
     left: float | None = None,
     residual: float | None = None,
@@ -134,7 +133,7 @@ def reached(
 
 
 def certified(
-    problem: Problem, value: Tensor, tolerance: float, stats: Mapping[str, Any], above: Status = Status.stalled
+    problem: Problem, value: Tensor, tolerance: float, stats: SolveStats, above: Status = Status.stalled
 ) -> Solution:
     """Any Δw [P] as a proven solution, from the rows alone, in four passes; arguments as ``looked_at`` has them."""
     proven = prove(looked_at(problem, value, tolerance, stats, above), problem, tolerance)

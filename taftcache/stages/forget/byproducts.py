@@ -30,6 +30,7 @@ from taftcache.cache.write.tombstones import are_tombstones
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError
 from taftcache.model.component import Component
 from taftcache.names import counted, is_model
+from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.receipts import replaced_shards
@@ -127,7 +128,7 @@ class _Known:
     def of(cls, store: FeatureStore) -> _Known:
         requests, key = dict[str, dict[str, Any]](), b""
         with suppress(StoreError):  # the chain's own finding says it
-            requests = {f"ledger/{e['seq']:06d}": e for e in store.ledger() if e.get("event") == "forget"}
+            requests = {f"ledger/{e['seq']:06d}": e for e in store.ledger() if e.get("event") == FORGOTTEN}
             key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
         return cls(
             store=store,

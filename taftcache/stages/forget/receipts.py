@@ -200,7 +200,7 @@ def receipt_of(
         )
     }
     return {
-        "event": "forget",
+        "event": FORGOTTEN,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "mode": plan.mode + (" cold" if plan.cold else ""),
         "samples": len(request.samples),

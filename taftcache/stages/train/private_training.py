@@ -398,9 +398,9 @@ def private_component(
         "kind": "component",
         "train": settings.train,
         "shards": [shard.name],
-        "rows": result.stats["rows_said"],
+        "rows": result.stats.rows_said,
         "key": new_key(),
-        "stats": result.stats,
+        "stats": msgspec.to_builtins(result.stats),
         "norm": result.delta.norm().item(),
         PRIVATE: statement.as_dict(),
     }
