@@ -31,6 +31,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.privacy.accountant import Release
 from taftcache.privacy.network import TangentNetwork, accuracy
 from taftcache.privacy.noise import Bits
+from taftcache.privacy.spec import Relation
 from taftcache.privacy.statement import (
     EVENT,
     PLAN,
@@ -163,6 +164,7 @@ def train_private(
         budget=work.promise.epsilon,
         seconds=time.perf_counter() - begin,
         notes=[
+            *_bare_labels(store, work.wanted, work.promise.relation),
             *too_loose(work.promise.delta, {name: meta_of(objects[name].meta).rows for name in names}),
             *([] if shards is None else outdated_notes(store, settings)),
         ],
@@ -222,6 +224,17 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
         uncharged_before={name for entry in ledger if "uncharged" in entry for name in entry["shards"]}
         | {s.name for s in todo if any("uncharged" in entry for entry in chain(*others))},
     )
+
+
+def _bare_labels(store: FeatureStore, wanted: Sequence[Shard], relation: Relation) -> list[str]:
+    """A note where ids name the classes: then under replace-one no row has a neighbour of another class."""
+    ids = ((i, store.classes[label]) for s in wanted for i, label in zip(s.sample_ids, s.labels.tolist(), strict=True))
+    if relation != "replace-one" or not all(f"/{name}/" in f"/{i}" for i, name in ids):
+        return []
+    return [
+        "the ids name the classes, as in a folder of classes: replace-one does not protect labels here, for with "
+        "another label a row has another id, and perhaps another shard; add-remove does (docs/privacy.md)"
+    ]
 
 
 def _of_other_bases(store: FeatureStore, settings: Settings, wanted: Sequence[Shard]) -> list[str]:
