@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_benchmark_says_how_far_its_bounds_spread(monkeypatch, capsys):
-    """One run of an ε showed 0.57, others of the same 0.00: a single one is no figure."""
+    """Of ten runs of one ε the best showed twice what the least did: a single one is no figure."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     audit = importlib.import_module("privacy_audit")
     claims = {1.0: [(0.5, 0.0), (0.2, 0.1)], 3.0: [(2.0, 1.0)]}
