@@ -22,7 +22,7 @@ from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import kernel_inverse_fits
 from taftcache.solve.inverses.inverse import ShiftedInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
-from taftcache.solve.methods.head import HeadPath, has_path
+from taftcache.solve.methods.head import HeadPath, has_path, has_quick_heads, heads_of
 from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.span_newton import SpanNewton, span_fits
@@ -245,6 +245,11 @@ def _downwards(
         path = HeadPath(pair.exact)
         for ridge in reversed(ridges):
             yield _Solved(ridge, path.delta(ridge), pair.exact.operator.passes, more=False)
+        return
+    if has_quick_heads(pair.exact):
+        downwards = ridges[::-1]
+        for ridge, delta in zip(downwards, heads_of(pair.exact, downwards), strict=True):
+            yield _Solved(ridge, delta, pair.exact.operator.passes, more=True)
         return
     if asked.loss.quadratic and class_kernel_fits(pair.inner):
         found = ridge_deltas(pair, ridges, STEPS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,20 +36,24 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     Raises:
         SolveError: a λ below what rounding takes from the normal matrix.
     """
-    operator = problem.operator
+    return looked_at(problem, next(heads_of(problem, [problem.ridge])), tolerance, _closed(problem))
+
+
+def heads_of(problem: Problem, ridges: Iterable[float]) -> Iterator[Tensor]:
+    """Δw(λ) [P] of ``solve_head`` for one λ after another, from the same moments; the errors are the same."""
     basis = _span(problem)
     moments = _moments(problem, basis)
     K, size = moments.right.shape
-    ridge = problem.ridge * torch.eye(size, dtype=torch.float64, device=operator.device)
-    if moments.shared:
-        solution = torch.cholesky_solve(-moments.right.T, cholesky(moments.normal + ridge, problem.ridge)).T
-    elif moments.updated:
-        solution = _solve_updated(problem, moments, cholesky(moments.normal + ridge, problem.ridge), basis)
-    else:
-        solution = torch.cat(
-            [_solve_group(problem, group, moments.normal + ridge, moments.right, basis) for group in _groups(K, size)]
-        )
-    return looked_at(problem, _flat(problem, _whole(solution, basis)), tolerance, _closed(problem))
+    for ridge in ridges:
+        normal = moments.normal + ridge * torch.eye(size, dtype=torch.float64, device=problem.operator.device)
+        if moments.shared:
+            solution = torch.cholesky_solve(-moments.right.T, cholesky(normal, ridge)).T
+        elif moments.above and _few_of_each(moments.counts, size):
+            solution = _solve_updated(problem, moments, cholesky(normal, ridge), basis)
+        else:
+            groups = (_solve_group(problem, g, normal, moments.right, basis, ridge) for g in _groups(K, size))
+            solution = torch.cat(list(groups))
+        yield _flat(problem, _whole(solution, basis))
 
 
 def _closed(problem: Problem) -> SolveStats:
@@ -68,6 +72,19 @@ def has_path(problem: Problem) -> bool:
     shared = bool((diagonal == _common(diagonal, labels)).all())
     size = operator.rows if _few(problem, state.feature) else state.feature.shape[1] + 1
     return shared or len(list(_groups(operator.classes, size))) == 1
+
+
+def has_quick_heads(problem: Problem) -> bool:
+    """Whether ``heads_of`` serves many λ though there is no ``HeadPath``: a wide feature, and classes of few rows."""
+    operator = problem.operator
+    if not operator.head_alone or not problem.loss.quadratic:
+        return False
+    counts = torch.zeros(operator.classes, dtype=torch.int64, device=operator.device)
+    for _, labels in operator.blocks():
+        if labels.is_floating_point():
+            return False
+        counts += torch.bincount(labels, minlength=len(counts))
+    return _few_of_each(counts, operator.base.config.width + 1)
 
 
 class HeadPath:
@@ -247,11 +264,10 @@ class _Moments:
     counts: Tensor  # [K] rows of each class
     above: bool  # whether no row's own class has a smaller D than the others
 
-    @property
-    def updated(self) -> bool:
-        """Whether a class's own rows are so few beside n that they are cheaper as a change of the common matrix."""
-        (K, n), rows = self.right.shape, self.counts
-        return self.above and len(list(_groups(K, n))) > 1 and int(rows.max()) * 3 <= n
+
+def _few_of_each(counts: Tensor, n: int) -> bool:
+    """Whether the rows of each class [K] are cheaper as a change of the common matrix [n,n] than a matrix each is."""
+    return len(list(_groups(len(counts), n))) > 1 and int(counts.max()) * 3 <= n
 
 
 def _few(problem: Problem, feature: Tensor) -> bool:
@@ -333,10 +349,12 @@ def _common(diagonal: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels[:, None] == 0, diagonal[:, 1:2], diagonal[:, :1])
 
 
-def _solve_group(problem: Problem, classes: slice, common: Tensor, right: Tensor, basis: Tensor | None) -> Tensor:
+def _solve_group(
+    problem: Problem, classes: slice, common: Tensor, right: Tensor, basis: Tensor | None, ridge: float
+) -> Tensor:
     """Rows [len(classes), n] of the solution when each class has its own normal matrix."""
     own = _own_normals(problem, classes, common, basis)
-    return torch.cholesky_solve(-right[classes, :, None], cholesky(own, problem.ridge))[:, :, 0]
+    return torch.cholesky_solve(-right[classes, :, None], cholesky(own, ridge))[:, :, 0]
 
 
 def _solve_updated(problem: Problem, moments: _Moments, root: Tensor, basis: Tensor | None) -> Tensor:
@@ -362,7 +380,8 @@ def _solve_updated(problem: Problem, moments: _Moments, root: Tensor, basis: Ten
                 Y = torch.linalg.solve_triangular(root, torch.cat(parts).T, upper=False)  # [n,m]
                 inner = torch.eye(Y.shape[1], dtype=Y.dtype, device=Y.device) + Y.T @ Y
                 turned[:, k] -= Y @ torch.cholesky_solve(Y.T @ turned[:, k : k + 1], torch.linalg.cholesky(inner))[:, 0]
-    return torch.linalg.solve_triangular(root.T, turned, upper=True).T
+    found: Tensor = torch.linalg.solve_triangular(root.T, turned, upper=True)
+    return found.T
 
 
 def _own_normals(problem: Problem, classes: slice, common: Tensor, basis: Tensor | None) -> Tensor:
