@@ -21,13 +21,13 @@ binomial with e^ε/(1 + e^ε), up to a term in δ (Steinke, Nasr and Jagielski, 
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 from math import exp
 from typing import Any
 
 import numpy as np
 import torch
+from record import print_report
 from scipy import stats
 
 from taftcache.objective.cross_entropy import CrossEntropy
@@ -149,7 +149,7 @@ def main() -> None:
         "flagged": sum(run["lower_bound"] > run["claimed"] for run in runs),
     }
     if options.json:
-        print(json.dumps(report, indent=2))
+        print_report(report)
     else:
         for run in runs:
             print("epsilon {claimed:.3f} claimed, at least {lower_bound:.3f} seen ({share:.0%})".format(**run))
