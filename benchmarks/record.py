@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from taftcache.rounding import described
+from taftcache.rounding import described, processor
 
 UNITS = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
 
@@ -41,11 +40,8 @@ def commit() -> str | None:
 
 def machine() -> str:
     """The processor's name, and which of its units for matrices it has."""
-    lines = (line.partition(":") for line in described().splitlines())
-    values = {key.strip(): value.strip() for key, _, value in lines}
-    has = values.get("flags", "").split()
-    units = [name for flag, name in UNITS.items() if flag in has]
-    return ", ".join([values.get("model name", platform.machine()), *units])
+    has = described().split()
+    return ", ".join([processor(), *(name for flag, name in UNITS.items() if flag in has)])
 
 
 def print_report(report: Mapping[str, Any]) -> None:
