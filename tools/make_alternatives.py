@@ -79,7 +79,9 @@ def short(data: dict[str, Any]) -> str:
         f" Times are those on {TITLES[first]} ({cores(data[first])}), the choice of rates and the pass"
         " through the frozen layers included. The others have a single model of all rows here: taking a shard or a"
         " sample out of it means training it again. They could be split into shards as well (SISA), at a cost in"
-        " accuracy that was not measured for them. A shard of the mean is its component alone, and a sample leaves it"
+        " accuracy that was measured for the last block alone"
+        " ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa)). A shard of the mean is its component"
+        " alone, and a sample leaves it"
         " with its shard. [How, and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
         *footnote(data),
     ]
