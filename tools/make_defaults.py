@@ -39,7 +39,8 @@ def table(report: dict[str, Any]) -> str:
         spent = [r["forget"][mode]["models"] for r in found.values()]
         cells = [", ".join(str(one["passes"]) for one in models.values()) for models in spent]
         lines.append([f"passes of a removal, `{mode}`: shard, head, exact", *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n" + receipts(found)
+    text = [*(f"| {' | '.join(line)} |" for line in lines), "", f"{receipts(found)} {marked.measured(report)}"]
+    return "\n".join(text)
 
 
 def receipts(found: dict[str, Any]) -> str:

@@ -84,7 +84,7 @@ MAY_IMPORT["stages.files"] |= {
 MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "cache.place", "model"} | _STORE | _TANGENT
 MAY_IMPORT["stages"] |= {"backbone.forward"} | {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"rounding", "backbone.forward", "stages.extract", "stages.train"}
-MAY_IMPORT["paper"] = _STAGE | {"stages.extract", "stages.train"}
+MAY_IMPORT["paper"] = _STAGE | {"rounding", "stages.extract", "stages.train"}
 MAY_IMPORT["view.asked"] = _STORE | {"errors", "names", "stages", "stages.forget", "stages.look", "view"}
 MAY_IMPORT["view"] = _STORE | {
     "errors",
