@@ -33,7 +33,7 @@ COMMENTS = {
     "tangent.reset_block": "The last block is trained, from a new start: better on most data than from where it was.",
     "objective.ridge": 'How strongly the weights are held back: "auto" chooses it from the rows; a number is quicker.',
     "solver.tolerance": 'How near the optimum a solve comes: "auto" until receipts decide; 5e-3 predicts as well.',
-    "compose.mode": '"auto" also solves one exact model of all rows; with "mean" all is quicker, and less accurate.',
+    "compose.mode": '"auto" also solves one model of all rows, models/exact; "mean" is quicker and less accurate.',
 }
 
 
