@@ -56,19 +56,19 @@ def short(data: dict[str, Any]) -> str:
     for method, title in METHODS.items():
         there = [found["methods"].get(method) for found in data.values()]
         if any(there):
-            cells = [title, *("" if of is None else f"{accuracy(of, True)}{said(of)}" for of in there)]
+            cells = [
+                "taftcache" if method == "taftcache" else title,
+                *("" if of is None else f"{accuracy(of, True)}{said(of)}" for of in there),
+            ]
             costs = data[first]["methods"].get(method)
             cells += ["", "", ""] if costs is None else [seconds(total(costs)), *again(costs)]
             text.append(f"| {' | '.join(cells)} |")
-    rows = " and ".join(f"{found['rows']:,} images of {TITLES[name]}" for name, found in data.items())
     text += [
         "",
-        "Held-out accuracy of one training each, with its 95 % interval for other held-out rows, and whether it differs"
-        f" from taftcache's on the same rows by more than noise; trained on {rows}."
-        f" Times are those on {TITLES[first]} ({cores(data[first])}), the choice of rates and the pass"
-        " through the frozen layers included. The others keep a single model of all rows: taking a shard or a sample"
-        " out of it means training it again. taftcache's shard is its component alone; the exact model is renewed as"
-        " for a sample."
+        "Each method was trained once; ± is a 95 % interval over held-out images. 'Ahead' and 'behind' are relative to"
+        f" taftcache, on the same images. Times are for {TITLES[first]}, {threads(data[first])}, and include choosing"
+        " settings and the pass through the frozen layers. The others have a single model, which is trained again"
+        " without the shard or sample; taftcache's row is its model of all rows, and for a shard its component."
         " [How, and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
     ]
     return "\n".join(text)
@@ -76,9 +76,14 @@ def short(data: dict[str, Any]) -> str:
 
 def cores(found: dict[str, Any]) -> str:
     """On how many threads it ran, and of which processor where the report says it."""
-    threads = sorted({of["threads"] for of in found["methods"].values()})
     machines = sorted({of["machine"] for of in found["methods"].values() if "machine" in of})
-    return " of ".join(["one thread" if threads == [1] else f"{' or '.join(map(str, threads))} threads", *machines])
+    return " of ".join([threads(found), *machines])
+
+
+def threads(found: dict[str, Any]) -> str:
+    """On how many threads it ran."""
+    counts = sorted({of["threads"] for of in found["methods"].values()})
+    return "one thread" if counts == [1] else f"{' or '.join(map(str, counts))} threads"
 
 
 def listed(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -104,7 +109,7 @@ def said(of: dict[str, Any]) -> str:
     """The verdict alone, from where the other method stands."""
     if "taftcache_against_it" not in of:
         return ""
-    words = {"ahead": "behind taftcache", "behind": "ahead of taftcache", "within noise": "within noise"}
+    words = {"ahead": "behind", "behind": "ahead", "within noise": "within noise"}
     return f" ({words[of['taftcache_against_it']['verdict']]})"
 
 
