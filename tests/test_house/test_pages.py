@@ -56,9 +56,9 @@ def test_what_is_built_has_the_version_that_is_written_down():
     assert max(numbers) == numbers[-1]
 
 
-def test_the_readme_lists_the_extras():
+def test_the_guide_lists_the_extras():
     extras = tomllib.loads(_text("pyproject.toml"))["project"]["optional-dependencies"]
-    (listed,) = (line for line in _text("README.md").splitlines() if line.startswith("What not everybody needs"))
+    (listed,) = (line for line in _text("docs/guide.md").splitlines() if line.startswith("Optional features are"))
     assert re.findall(r"`(\w+)`", listed) == sorted(extras.keys() - {"bench", "dev", "docs"})
 
 
