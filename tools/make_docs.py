@@ -107,8 +107,11 @@ def command_line() -> str:
 
 
 def recipe_keys(recipe: type[msgspec.Struct] = Recipe) -> str:
-    """Every section and key of a recipe with type, default and meaning, from the sections' docstrings."""
-    defaults = recipe()
+    """Every section and key of a recipe with type, default and meaning, from the sections' docstrings.
+
+    Sections that another kind of recipe shares with ``Recipe`` are named, and stand in the guide.
+    """
+    defaults, shared = recipe(), [] if recipe is Recipe else [*get_type_hints(Recipe).items()]
     lines = ["| top level | values | default | meaning |", "|---|---|---|---|"]
     sections, own = [], described(recipe)[1]
     for key, hint in get_type_hints(recipe, include_extras=True).items():
@@ -119,7 +122,9 @@ def recipe_keys(recipe: type[msgspec.Struct] = Recipe) -> str:
         else:
             default = _default(getattr(defaults, key))
             lines.append(f"| `{key}` | {values(hint)} | {default} | {_cell(own[key])} |")
-    for section, struct in sections:
+    if named := [f"`[{section}]`" for section, struct in sections if (section, struct) in shared]:
+        lines += ["", f"{' and '.join(named)} are [those of any recipe](guide.md#all-keys)."]
+    for section, struct in (each for each in sections if each not in shared):
         summary, meanings = described(struct)
         lines += ["", f"### [{section}]", "", summary, "", "| key | values | default | meaning |", "|---|---|---|---|"]
         given = {field.name: field for field in msgspec.structs.fields(struct)}
