@@ -97,6 +97,10 @@ def ordinal(place: int) -> str:
     return f"{place}" + ("th" if teens else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th"))
 
 
+LARGE_EPSILON = 10
+"""ε above which a promise bounds next to nothing, and that is said."""
+
+
 def epsilon_text(value: float) -> str:
     """ε in four digits, rounded up, for less is not what holds."""
     unit = 10.0 ** (floor(log10(value)) - 3) if value > 0 else 1.0

@@ -19,7 +19,7 @@ from taftcache.privacy.grid import MAX_ROWS, Grid
 from taftcache.privacy.network import Network, TangentNetwork
 from taftcache.privacy.noise import Bits, SystemBits, discrete_gaussian
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.privacy.statement import Statement
+from taftcache.privacy.statement import Statement, not_covered
 from taftcache.privacy.statistics import feature_norm, least_squares, noise_level, release_statistics
 from taftcache.tangent.base import Base
 from taftcache.tangent.parameters import Layout
@@ -261,4 +261,5 @@ def _statement(spec: PrivacySpec, releases: list[Release], grid: Grid, bits: Bit
         noise="discrete Gaussian, bits of the operating system's generator"
         if bits.private
         else "discrete Gaussian, bits of a seed: whoever knows it can take the noise off, so this is not private",
+        not_covered=not_covered(spec.relation),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import taftcache
 from taftcache.cli import main
 from taftcache.errors import RecipeError
 from taftcache.names import PRIVATE
-from taftcache.privacy.statement import EVENT, audit_statement
+from taftcache.privacy.statement import EVENT, NOT_COVERED, OF_THE_ID, audit_statement
 from taftcache.recipe import parse_recipe, recipe_values
 from tests.seeded import seeded_noise
 from tests.stages.making import PRIVACY, open_store, settings
@@ -147,3 +148,18 @@ def test_commands(store: Path, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["train", str(store), "--private", "--rate", "0.5", "--rate", "1"])
     assert "not covered" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_labels_that_ids_name_are_not_covered_by_replacing(photographed, store, tmp_path, relation):
+    """Another label is another id there, and so no neighbour's."""
+    folder = shutil.copytree(photographed, tmp_path / "folder")
+    for path, named in ((folder, True), (store, False)):
+        with open_store(path) as opened:
+            report = taftcache.train_private(opened, settings(opened, relation=relation))
+            taftcache.compose(opened)
+            told = ["does not protect labels" in note for note in report.notes]
+            assert told == [True] * (named and relation == "replace-one")
+            for said in (opened.objects()["models/mean"].meta[PRIVATE], *report.statements.values()):
+                assert said["not_covered"] == [*NOT_COVERED, *([OF_THE_ID] if relation == "replace-one" else [])]
+        assert taftcache.audit(path).findings == []

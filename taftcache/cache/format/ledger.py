@@ -110,6 +110,12 @@ def tombstone(sample_id: str, key: bytes) -> str:
     return blake3(sample_id.encode(errors="surrogatepass"), key=key).hexdigest()
 
 
+def names_state(said: object, state: str, key: bytes) -> bool:
+    """Whether what an entry says of a state of the store is that of the digest ``state``: its hash under ``key`` (b""
+    for none), or in entries of earlier releases the digest itself."""
+    return said == state or (bool(key) and said == tombstone(state, key))
+
+
 def commitment(tombstones: Iterable[str]) -> dict[str, Any]:
     """What an entry says of the ``tombstones`` that it leaves: their number, and a digest of all of them, sorted,
     which is that of the list of tombstones on the disk.

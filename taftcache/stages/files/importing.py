@@ -14,7 +14,6 @@ import msgspec
 from numpy.typing import ArrayLike
 from safetensors.torch import save
 
-from taftcache.backbone.files import file_digest
 from taftcache.backbone.reduction import Reduction
 from taftcache.cache.columns import Columns
 from taftcache.cache.hdf5 import FeatureFile, restore
@@ -329,8 +328,7 @@ def _put_head(store: FeatureStore, width: int, scaling: Scaling) -> None:
 
 
 def _vector_identity(asked: _Request, file: Path | None) -> dict[str, Any]:
-    """What a store of vectors says its rows were made from: no digest of the file, for that would keep a trace of
-    every row that is forgotten later."""
+    """What a store of vectors says its rows were made from; as for `_identity`, without a digest."""
     name = "arrays" if file is None else file.name
     return {
         "imported": {"file": name, "scaling": asked.scaling},
@@ -343,13 +341,15 @@ def _vector_identity(asked: _Request, file: Path | None) -> dict[str, Any]:
 def _identity(features: Vectors, recipe: Recipe, frozen: Reduction | None) -> dict[str, Any]:
     """What the store says its rows were made from: the file, and the layers ``frozen`` where they are known.
 
+    No digest of the file, for that would keep a trace of every row that is forgotten later.
+
     Raises:
         DataError: the layers make rows of another shape.
     """
-    name, digest, shape = features.path.name, file_digest(features.path), features.tokens_shape
+    name, shape = features.path.name, features.tokens_shape
     identity: dict[str, Any] = {
-        "imported": {"file": name, "digest": digest},
-        "backbone": {"model": "unknown", "weights": name, "weights_digest": digest},
+        "imported": {"file": name},
+        "backbone": {"model": "unknown", "weights": name, "weights_digest": "unknown"},
         "cut": {"start": "unknown", "rows": "features", "shape": list(shape)},
         "dtype": recipe.store.dtype,
     }

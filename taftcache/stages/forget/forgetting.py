@@ -174,7 +174,6 @@ def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -
             entry = {
                 "event": DESTROYED,
                 "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                "root_before": before,
                 "tombstones": len(store.manifest.tombstones),
             }
             change.destroy_key()

@@ -30,6 +30,11 @@ from taftcache.objective.named import true_class_weight
 from taftcache.objective.rsl import RSL
 from taftcache.privacy.accountant import Release
 from taftcache.privacy.network import TangentNetwork, accuracy
+<<<<<<< HEAD
+=======
+from taftcache.privacy.noise import Bits
+from taftcache.privacy.spec import Relation
+>>>>>>> a25993fe6e305a79c8befeaac564e1886a1002d4
 from taftcache.privacy.statement import (
     EVENT,
     PLAN,
@@ -37,10 +42,11 @@ from taftcache.privacy.statement import (
     Statement,
     after,
     charge,
+    check_delta,
     fixed_promise,
     held_to,
     spent_before,
-    too_loose,
+    weak_promise,
 )
 from taftcache.privacy.trainer import check_trained, plan, train_privately
 from taftcache.recipe import Recipe, recipe_values
@@ -140,6 +146,9 @@ def train_private(
     if settings.is_taught(settings.train) and settings.refusal is None:
         settings.taught(store.shards)  # private training does without, but the record that names them must be followed
     work = _prepare(store, settings, shards, tuning)
+    if work.todo:
+        for note in work.notes:
+            progress.say(note)  # while nothing is fixed yet
     for shard in work.todo:
         component = private_component(store, settings, shard, tuning, progress)
         with store.transaction() as change:
@@ -160,7 +169,7 @@ def train_private(
         budget=work.promise.epsilon,
         seconds=time.perf_counter() - begin,
         notes=[
-            *too_loose(work.promise.delta, {name: meta_of(objects[name].meta).rows for name in names}),
+            *work.notes,
             *([] if shards is None else outdated_notes(store, settings)),
         ],
     )
@@ -171,7 +180,7 @@ class _Work:
     """What a call is going to do, once nothing stands against it.
 
     ``spent``: ε of each shard to train once it is trained. ``uncharged``: releases of each that are not in it.
-    ``uncharged_before``: shards of which earlier ones are not.
+    ``uncharged_before``: shards of which earlier ones are not. ``notes``: what the promise does not say.
     """
 
     settings: Settings
@@ -183,6 +192,7 @@ class _Work:
     spent: dict[str, float]
     uncharged: list[Release]
     uncharged_before: set[str]
+    notes: list[str]
 
 
 def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | None, tuning: Tuning) -> _Work:
@@ -198,7 +208,9 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
     lost_base = _of_other_bases(store, settings, wanted)
     said = [ref.meta[PRIVATE]["relation"] for ref in objects.values() if PRIVATE in ref.meta]
     fixed = fixed_promise(store.manifest.plan, ledger, said[0] if said else spec.relation, chain(*others))
-    promise = held_to(fixed, spec)
+    promise, rows = held_to(fixed, spec), sum(shard.rows for shard in store.shards)
+    if fixed is None:
+        check_delta(promise.delta, rows)
     keys = read_keys(store)
     todo = [
         shard
@@ -207,6 +219,7 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
         or not is_current(keys, there.meta, private_key(settings, shard, tuning))
     ]
     releases = planned.releases * tuning.runs
+    spent = charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others))
     return _Work(
         settings=settings,
         tuning=tuning,
@@ -214,11 +227,26 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
         todo=todo,
         dropped=sorted({*lost_base, *_void(store, [*(shard.name for shard in wanted), *with_noise(store)])}),
         promise=promise,
-        spent=charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others)),
+        spent=spent,
         uncharged=planned.releases * (len(tuning.rates) - tuning.runs),
         uncharged_before={name for entry in ledger if "uncharged" in entry for name in entry["shards"]}
         | {s.name for s in todo if any("uncharged" in entry for entry in chain(*others))},
+        notes=[
+            *_bare_labels(store, wanted, promise.relation),
+            *weak_promise(max(spent.values(), default=promise.epsilon), promise.delta, rows),
+        ],
     )
+
+
+def _bare_labels(store: FeatureStore, wanted: Sequence[Shard], relation: Relation) -> list[str]:
+    """A note where ids name the classes: then under replace-one no row has a neighbour of another class."""
+    ids = ((i, store.classes[label]) for s in wanted for i, label in zip(s.sample_ids, s.labels.tolist(), strict=True))
+    if relation != "replace-one" or not all(f"/{name}/" in f"/{i}" for i, name in ids):
+        return []
+    return [
+        "the ids name the classes, as in a folder of classes: replace-one does not protect labels here, for with "
+        "another label a row has another id, and perhaps another shard; add-remove does (docs/privacy.md)"
+    ]
 
 
 def _of_other_bases(store: FeatureStore, settings: Settings, wanted: Sequence[Shard]) -> list[str]:
