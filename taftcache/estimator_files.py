@@ -39,7 +39,7 @@ from taftcache.model.predictor import TangentModel
 from taftcache.model.saved import BACKBONE, NETWORKS, Saved, files_in, under
 from taftcache.solve.choosing import RidgeChoice, TriedRidge
 from taftcache.solve.solution import Certificate, Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from taftcache.errors import FormatError
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 
 
 class CertificateRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ from taftcache.solve.pair import ProblemPair, pose
 from taftcache.solve.proof import bracket, looked_at, prove
 from taftcache.solve.settings import ARITHMETIC, DECISIVE, GOAL, Arithmetic, Goal, OnPass, in_full_float32
 from taftcache.solve.solution import Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.base import Base
 from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import targets

@@ -22,7 +22,7 @@ from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.solution import Certificate, Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 
 EPSILON = 2.3e-16
 

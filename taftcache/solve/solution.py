@@ -9,7 +9,7 @@ from sys import float_info
 
 from torch import Tensor
 
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 
 
 class Status(Enum):

@@ -33,7 +33,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource

@@ -24,7 +24,7 @@ from taftcache.solve.minimise import Method, minimise
 from taftcache.solve.proof import certified
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Solution
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator

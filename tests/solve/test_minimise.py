@@ -17,7 +17,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.squared_error import SquaredError
 from taftcache.solve.methods.head import solve_head
 from taftcache.solve.minimise import minimise
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.rows import ArrayBlock, ArrayRows
 from tests.solve.problems import K, N, case, dense, labels, make_problem, minimised, rows, tokens
 

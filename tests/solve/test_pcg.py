@@ -21,7 +21,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import looked_at, prove
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Certificate, Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 from tests.solve.problems import Dense, case, dense, make_problem
 
 LOSS = RSL(alpha=1.0, kappa=5.0)

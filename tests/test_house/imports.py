@@ -50,7 +50,7 @@ _SOLVING = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources
 MAY_IMPORT["model"] = (
     {"errors", "names", "consent", "recipe", "backbone", "backbone.cut", "backbone.sources"} | _STORE | _TANGENT
 )
-MAY_IMPORT["model"] |= {"cache.write", "backbone.forward", "solve.stats"}
+MAY_IMPORT["model"] |= {"cache.write", "backbone.forward", "solve_stats"}
 MAY_IMPORT["teaching"] = (
     {"errors", "names", "objective", "recipe", "recipe_sections", "recipe_files", "backbone", "model"}
     | _STORE

@@ -16,7 +16,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.proof import binds, check_finite, constrained_gap, multiplier, reached
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 
 COARSE = 1e-1  # tolerance of the first solves
 STEP = 10.0  # by which the ridge changes at most from one solve to the next

@@ -16,7 +16,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 
 # The float32 product carries about six digits: an inner run asked for more would chase rounding.
 INNER_REDUCTION = 1e-5

@@ -14,7 +14,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.proof import looked_at
 from taftcache.solve.solution import Solution
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.operator import TangentOperator
 
 # Bytes that the normal matrices of one group of classes may take when each class has its own.

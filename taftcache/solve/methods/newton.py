@@ -23,7 +23,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 
 GROWTH = 3.0  # of the region after a step whose fall was foretold
 ARMIJO = 1e-4  # of the fall that the slope promises along a step, which F has to fall by at least

@@ -11,7 +11,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.proof import check_finite, constrained_gap, reached
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 
 
 def project(value: Tensor, radius: float | None) -> Tensor:

@@ -44,7 +44,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.operator import RowSum
 from taftcache.tangent.rows import RowSource, RowSubset
 

@@ -29,7 +29,7 @@ from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.proof import constrained_gap, multiplier, reached
 from taftcache.solve.settings import Goal, OnPass
 from taftcache.solve.solution import Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 
 IDLE = 32  # directions without progress after which rounding is taken to have eaten them
 # Directions that are kept, and their bytes: not ``Arithmetic.memory``, on which no digit of a result may depend.

@@ -38,7 +38,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import Goal, OnPass
 from taftcache.solve.solution import Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.rows import RowSubset
 
 DIRECTIONS = 64  # that F is minimised over; the oldest is given up beyond that

@@ -30,11 +30,7 @@ from taftcache.objective.named import true_class_weight
 from taftcache.objective.rsl import RSL
 from taftcache.privacy.accountant import Release
 from taftcache.privacy.network import TangentNetwork, accuracy
-<<<<<<< HEAD
-=======
-from taftcache.privacy.noise import Bits
 from taftcache.privacy.spec import Relation
->>>>>>> a25993fe6e305a79c8befeaac564e1886a1002d4
 from taftcache.privacy.statement import (
     EVENT,
     PLAN,

@@ -25,7 +25,7 @@ from taftcache.solve.minimise import minimise, resume
 from taftcache.solve.proof import certified
 from taftcache.solve.settings import DECISIVE, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
-from taftcache.solve.stats import SolveStats
+from taftcache.solve_stats import SolveStats
 from taftcache.stages.progress import Progress, Task
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
