@@ -71,18 +71,14 @@ def short(data: dict[str, Any]) -> str:
             cells = [ANEW, *(deviating(found["anew"]) if "anew" in found else "" for found in data.values())]
             took = seconds(data[first]["anew"]["seconds"]) if "anew" in data[first] else ""
             text.append(f"| {' | '.join([*cells, '', took, took])} |")
-    rows = " and ".join(f"{found['rows']:,} images of {TITLES[name]}" for name, found in data.items())
     text += [
         "",
-        "Held-out accuracy of one training each, with its 95 % interval for other held-out rows, and whether it differs"
-        f" from taftcache's on the same rows by more than noise; trained on {rows}."
-        f" Times are those on {TITLES[first]} ({cores(data[first])}), the choice of rates and the pass"
-        " through the frozen layers included. The others have a single model of all rows here: taking a shard or a"
-        " sample out of it means training it again. They could be split into shards as well (SISA), at a cost in"
-        " accuracy that was measured for the last block alone"
-        " ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa)). A shard of the mean is its component"
-        " alone, and a sample leaves it"
-        " with its shard. [How, and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
+        "Each method was trained once; ± is a 95 % interval over held-out images. 'Ahead' and 'behind' are relative to"
+        f" taftcache's model of all rows, on the same images. Times are for {TITLES[first]}, {threads(data[first])},"
+        " and include choosing settings and the pass through the frozen layers. The others have a single model here, which"
+        " is trained again without the shard or sample. They could be split into shards as well (SISA), at a cost in"
+        " accuracy ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa)). A shard of the mean is its"
+        " component alone. [How, and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
         *footnote(data),
     ]
     return "\n".join(text)
@@ -106,9 +102,14 @@ def deviating(line: dict[str, Any]) -> str:
 
 def cores(found: dict[str, Any]) -> str:
     """On how many threads it ran, and of which processor where the report says it."""
-    threads = sorted({of["threads"] for of in found["methods"].values()})
     machines = sorted({of["machine"] for of in found["methods"].values() if "machine" in of})
-    return " of ".join(["one thread" if threads == [1] else f"{' or '.join(map(str, threads))} threads", *machines])
+    return " of ".join([threads(found), *machines])
+
+
+def threads(found: dict[str, Any]) -> str:
+    """On how many threads it ran."""
+    counts = sorted({of["threads"] for of in found["methods"].values()})
+    return "one thread" if counts == [1] else f"{' or '.join(map(str, counts))} threads"
 
 
 def listed(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -134,7 +135,7 @@ def said(of: dict[str, Any]) -> str:
     """The verdict alone, from where the other method stands."""
     if "taftcache_against_it" not in of:
         return ""
-    words = {"ahead": "behind taftcache", "behind": "ahead of taftcache", "within noise": "within noise"}
+    words = {"ahead": "behind", "behind": "ahead", "within noise": "within noise"}
     return f" ({words[of['taftcache_against_it']['verdict']]})"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import marked
 
 DATA = {"quickstart": ("scikit-learn's digits", "the bundled ViT"), "caltech101": ("Caltech-101", "DeiT-tiny")}
+SHORT = {"quickstart": "digits", "caltech101": "Caltech-101"}
 PROBE = "linear probe (scikit-learn)"
 MODELS = {
     "models/exact": "exact model of all rows (the default)",
@@ -58,11 +59,12 @@ def sentence(report: dict[str, Any]) -> str:
     parts = []
     for name, found in report["recipes"].items():
         ours, theirs = (100 * found["accuracy"][model][0] for model in ("models/exact", PROBE))
-        probe = "a linear probe" if not parts else "the probe"
-        noise = ", which is within noise" if found["verdict"] == "within noise" else ""
-        parts.append(f"{ours:.1f} % on {' through '.join(DATA[name])}, where {probe} has {theirs:.1f}{noise}")
-    all_of_it = "[all of it](docs/benchmarks.md#what-a-run-gives-without-a-switch)"
-    return f"The model that a run ends with has {', and '.join(parts)} ({all_of_it})."
+        probe = "probe" if parts else "linear probe"
+        low, high = (f"{100 * each:+.1f}".replace("-", "−") for each in found["ahead_of_probe"][1:])
+        says = found["verdict"] + ("" if found["verdict"] == "within noise" else f", {low} to {high} points")
+        parts.append(f"{ours:.1f} % on {SHORT[name]} ({probe} {theirs:.1f}; {says})")
+    figures = "[figures](docs/benchmarks.md#what-a-run-gives-without-a-switch)"
+    return f"By default a run reaches {' and '.join(parts)}: {figures}."
 
 
 def interval(values: Sequence[float]) -> str:

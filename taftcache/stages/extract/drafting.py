@@ -33,7 +33,7 @@ COMMENTS = {
     "tangent.reset_block": "Trains the last block from a new start: better on Caltech-101 and digits; not on CIFAR-10.",
     "objective.ridge": 'How strongly the weights are held back: "auto" chooses it from the rows; a number is quicker.',
     "solver.tolerance": 'How near the optimum a solve comes: "auto" goes on until receipts decide.',
-    "compose.mode": '"auto" also solves one exact model of all rows; with "mean" all is quicker, and less accurate.',
+    "compose.mode": '"auto" also solves one model of all rows, models/exact; "mean" is quicker and less accurate.',
 }
 
 
