@@ -9,12 +9,15 @@ cifar10 (both through DeiT-tiny, from TAFTCACHE_DATA; ``--full`` is both). Of CI
 
 probe: scikit-learn's logistic regression on the untouched features, C from four and up to two beyond the end at which
 the best lies. last block: the last block, the final norm and the head, from the store's tokens, which are cached for it
-too. lora: peft's, rank 8 on every qkv, α 16, and the head. all: every weight. The last three are AdamW on float32
-weights, batches of 32, with a warm-up over a tenth of the steps and a cosine to zero; ``--bfloat16`` has their products
-in bfloat16, half as fast again on a processor that can. The rate is the best on a training row in five, at half of the
-epochs, of three and of up to two more beyond the end at which the best one lies; ``at_end`` says where it still does.
+too, and through its class row alone, which is all that the head reads; from the pre-trained block and from one that is
+drawn as taftcache's is, whichever is the better on the rows that choose. lora: peft's, rank 8 on every qkv, α 16, and
+the head. all: every weight. The last three are AdamW on float32 weights, batches of 32, with a warm-up over a tenth of
+the steps and a cosine to zero; ``--bfloat16`` has their products in bfloat16, half as fast again on a processor that
+can. The rate is the best on a training row in five, at half of the epochs, of three and of up to two more beyond the
+end at which the best one lies; ``at_end`` says where it still does.
 Nothing is augmented unless ``--augment`` says that lora and all see each image flipped and shifted at random.
-taftcache: the recipe as it is (its last block is drawn anew), in ten shards; its exact model of all rows.
+taftcache: the recipe as it is (its last block is drawn anew), in ten shards: the mean of their components (``mean``)
+and the exact model of all rows.
 
 Seconds are of the clock and of the processor: ``prepare`` (features or decoded images), ``choose`` and ``train``. Then
 what a removal costs. taftcache solves one shard again, or forgets one sample in all of its models by either mode. The
@@ -29,9 +32,7 @@ processes set GOMP_SPINCOUNT=3000, as taftcache's commands do: threads that wait
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -44,8 +45,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from record import print_report, record
 from rivals import BATCH, DATA, RIVALS, SHARDS, Case, added, rival, timed
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -53,9 +54,8 @@ from sklearn.preprocessing import StandardScaler
 
 import taftcache
 from taftcache import FeatureStore
-from taftcache.names import component_of, model_of
+from taftcache.names import MEAN, component_of, model_of
 from taftcache.report.paired import row_verdict
-from taftcache.rounding import described
 from taftcache.stages.look.evaluation import accuracy_interval, rows_right
 from taftcache.stages.look.probe import MOST_STEPS, head_features, linear_probe, untouched_base
 from taftcache.stages.progress import Silent
@@ -63,7 +63,6 @@ from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.solving import solve_component
 
 METHODS = ("probe", *RIVALS, "taftcache")
-UNITS = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
 
 
 def probe(case: Case) -> dict[str, Any]:
@@ -95,19 +94,29 @@ def ours(case: Case) -> dict[str, Any]:
     shutil.copytree(case.recipe.store_path, path)
     with FeatureStore(path, mode="a") as store:
         assert store.held_out is not None
-        _, seconds = timed(lambda: (taftcache.train(store), taftcache.compose(store)))
+        _, training = timed(lambda: taftcache.train(store))
+        _, composing = timed(lambda: taftcache.compose(store))
         name = model_of(store.objects())
-        right = rows_right(store, name, store.held_out)
+        right, of_mean = (rows_right(store, each, store.held_out) for each in (name, MEAN))
         shard, settings = store.shards[0], settings_of(store)
         again = partial(solve_component, settings, [shard], settings.train, Silent(), label=component_of(shard.name))
         _, alone = timed(again)
         sample = shard.sample_ids[0]
     forget = {mode: forgotten(path, sample, mode) for mode in ("retrain", "resolve")}
+    prepared = {"prepare": case.prepared["tokens"], "choose": added()}
+    shard = {"how": "its component alone, solved again", **alone}
     return {
         "right": right.astype(int).tolist(),
         "chosen": {"model": name},
-        "seconds": {"prepare": case.prepared["tokens"], "choose": added(), "train": seconds},
-        "shard": {"how": "its component alone, solved again", **alone},
+        "seconds": {**prepared, "train": added(training, composing)},
+        "mean": {
+            "right": of_mean.astype(int).tolist(),
+            "chosen": {},
+            "seconds": {**prepared, "train": training},
+            "shard": shard,
+            "sample": shard,
+        },
+        "shard": shard,
         "sample": {"how": "forget --mode resolve: rows, component, head, mean and exact model", **forget["resolve"]},
         "sample_retrain": {"how": "forget --mode retrain: all of these from zero", **forget["retrain"]},
     }
@@ -129,7 +138,7 @@ def measured(name: str, place: Path, args: argparse.Namespace) -> dict[str, Any]
         kept, work = case.kept, partial(probe if method == "probe" else ours, case)
         if method in RIVALS:
             kept = kept.having(
-                **asdict(RIVALS[method]),
+                **{key: value for key, value in asdict(RIVALS[method]).items() if value},
                 epochs=case.epochs,
                 augment=args.augment,
                 bfloat16=args.bfloat16,
@@ -139,22 +148,14 @@ def measured(name: str, place: Path, args: argparse.Namespace) -> dict[str, Any]
             work = partial(rival, case, method, kept)
         if method in args.only:
             print(f"{name}: {method}", file=sys.stderr, flush=True)
-            where = {"threads": torch.get_num_threads(), "machine": machine()}
-            found[method] = kept.once(method, lambda work=work, where=where: {**work(), **where})
+            found[method] = kept.once(method, lambda work=work: {**work(), **record()})
         elif (before := kept.get(method)) is not None:
             found[method] = before
+    if "mean" in found.get("taftcache", {}):
+        found["mean"] = {**{key: found["taftcache"][key] for key in record()}, **found["taftcache"].pop("mean")}
     held = int(case.held.sum())
     about = {"rows": len(case.ids) - held, "held_out": held, "classes": case.classes, "backbone": case.backbone}
     return {**about, "shards": SHARDS, "methods": compared(found)}
-
-
-def machine() -> str:
-    """The processor's name, and which of its units for matrices it has."""
-    lines = (line.partition(":") for line in described().splitlines())
-    values = {key.strip(): value.strip() for key, _, value in lines}
-    has = values.get("flags", "").split()
-    units = [name for flag, name in UNITS.items() if flag in has]
-    return ", ".join([values.get("model name", platform.machine()), *units])
 
 
 def compared(found: dict[str, Any]) -> dict[str, Any]:
@@ -210,15 +211,14 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> None:
     """Print the report."""
     args = arguments(words)
-    report: dict[str, Any] = {"threads": torch.get_num_threads(), "torch": torch.__version__, "data": {}}
+    report: dict[str, Any] = {"data": {}}
     with tempfile.TemporaryDirectory() as folder:
         for name in args.data:
             report["data"][name] = measured(name, args.keep or Path(folder), args)
             if not args.json:
                 show(name, report["data"][name])
     if args.json:
-        json.dump(report, sys.stdout, indent=1)
-        print()
+        print_report(report)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import json
 import os
 import resource
 import shutil
@@ -30,6 +29,7 @@ import numpy as np
 import torch
 from attacking import Bench, Tally, child, command, finish, recipes, refused, sources
 from PIL import Image
+from record import print_report
 from returning import budgets, readers, returns
 
 import taftcache
@@ -342,8 +342,7 @@ def main() -> None:
         print(f"{'attack':12} {'tried':>6} {'survived':>9} {'lost':>5} {'tracebacks':>11} {'seconds':>8}")
     found = measure(args)
     if args.json:
-        json.dump(found, sys.stdout, indent=2)
-        print()
+        print_report(found)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ says is false: the gradient's norm, the distance, the gap, or "converged". 60 pr
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from record import print_report
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the problems are those of the tests
 
@@ -54,7 +55,7 @@ def main() -> None:
     args = parser.parse_args()
     figures = measure(args.full)
     if args.json:
-        print(json.dumps(figures, indent=2))
+        print_report(figures)
         return
     print(f"{'solver':24} {'problems':>8} {'false':>6} {'undecided':>10} {'seconds':>8}")
     for name, one in figures["solvers"].items():

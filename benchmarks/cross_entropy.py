@@ -20,7 +20,6 @@ of what the removal moved (warm).
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from record import print_report
 from scipy.optimize import minimize as scipy_minimise
 
 from taftcache.cache.read.shard import Shard
@@ -184,7 +184,7 @@ def main() -> None:
                 flush=True,
             )
     if options.json:
-        print(json.dumps({"threads": torch.get_num_threads(), "runs": found}, indent=1))
+        print_report({"runs": found})
 
 
 if __name__ == "__main__":

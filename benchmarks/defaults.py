@@ -13,15 +13,13 @@ where it is until the certificate decides. Seconds depend on what else the machi
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
+from record import print_report
 
 import taftcache
 from taftcache.recipe import load_recipe
@@ -81,14 +79,13 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = args.keep or Path(folder)
-        report: dict[str, Any] = {"threads": torch.get_num_threads(), "recipes": {}}
+        report: dict[str, Any] = {"recipes": {}}
         for name in args.recipes:
             found = report["recipes"][name] = measured(name, place)
             if not args.json:
                 show(name, found)
     if args.json:
-        json.dump(report, sys.stdout, indent=2)
-        print()
+        print_report(report)
 
 
 def show(name: str, found: dict[str, Any]) -> None:

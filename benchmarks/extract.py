@@ -32,11 +32,8 @@ forward is the bare forward.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +43,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from record import print_report
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import resolve_device
@@ -200,12 +198,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "repeats": args.repeats,
         "store": "none" if args.no_store else "taftcache.cache.store.FeatureStore, float16",
         "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
-        "torch_threads": torch.get_num_threads(),
         "working_threads": decoders,
         "cores": os.cpu_count(),
         "load_before": args.load,
-        "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
 
 
@@ -228,8 +223,7 @@ def main() -> None:
     args.load = round(os.getloadavg()[0], 2)
     found = measure(args)
     if args.json:
-        json.dump(found, sys.stdout, indent=2)
-        print()
+        print_report(found)
         return
     for key, value in found.items():
         print(f"{key:34} {value:.3f}" if isinstance(value, float) else f"{key:34} {value}")

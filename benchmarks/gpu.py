@@ -42,6 +42,7 @@ import timm
 import torch
 from extract import decode_all, forward_all, run_stage
 from PIL import Image
+from record import record
 from safetensors.torch import save_file
 from tangent import SHAPES, least, machine_rates, made, measure, seconds
 
@@ -398,10 +399,10 @@ def machine(device: str) -> dict[str, Any]:
     """What the figures belong to."""
     gpu = device == "cuda"
     return {
+        **record(),
         "device": torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine(),
         "memory_bytes": torch.cuda.get_device_properties(0).total_memory if gpu else None,
         "cores": os.cpu_count(),
-        "torch": torch.__version__,
         "cuda": torch.version.cuda if gpu else None,
         "timm": timm.__version__,
     }

@@ -6,11 +6,11 @@
 Rows: CIFAR-10 through the bundled backbone where TAFTCACHE_DATA names it, else generated images of ten classes. Of more
 than CIFAR-10's 50,000 images each is there several times, under ids of their own, in an HDF5 file of pixels.
 Classes: 2,000 generated images, each its class's picture and noise. The store has ten shards, and a recipe's defaults
-but ``tangent.reset_block``, as in pipelines/cifar10.toml, and a tolerance of 10⁻³. ``train`` solves the shards
-and the exact model; ``start`` only opens the store. Seconds are the processor's, those of all threads together; memory
-is the largest resident size of the stage's process, libraries included. An exponent is the slope of log seconds
-against log size between the two largest sizes, with the seconds of ``start`` taken off. --full: 1,000 to 50,000 rows
-and 10 to 1,000 classes, about half an hour of one core.
+but ``tangent.reset_block``, as in pipelines/cifar10.toml: a solve goes on until its certificate decides about a
+removal. ``train`` solves the shards and the exact model, whose λ are kept; ``start`` only opens the store. Seconds are
+the processor's, those of all threads together; memory is the largest resident size of the stage's process, libraries
+included. An exponent is the slope of log seconds against log size between the two largest sizes, with the seconds of
+``start`` taken off. --full: 1,000 to 50,000 rows and 10 to 1,000 classes, about half an hour of one core.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from typing import Any
 
 import h5py
 import numpy as np
+from record import print_report, record
 
 from taftcache.backbone.sources.npz import open_npz
 from taftcache.cache.store import FeatureStore
 from taftcache.names import EXACT
+from taftcache.recipe import load_recipe
 
 IMAGES = 2000  # of the stores that differ in classes
 HELD_OUT = 500  # one of each class at least
@@ -91,9 +93,6 @@ shards = 10
 
 [tangent]
 reset_block = true
-
-[solver]
-tolerance = 1e-3
 """
     (folder / "size.toml").write_text(text, encoding="utf-8")
     return [str(folder / "size.toml")]
@@ -116,6 +115,7 @@ def size(folder: Path, rows: int, classes: int | None, changes: Sequence[str]) -
     if "page" in found:
         return found
     (toml,), store = recipe(folder, rows, classes), str(folder / "store")
+    found |= {**record(), "tolerance": load_recipe(toml, list(changes)).solver.tolerance}
     runs = {
         "extract": ["extract", toml, *(word for change in changes for word in ("--set", change))],
         "train": ["train", store],
@@ -135,9 +135,11 @@ def size(folder: Path, rows: int, classes: int | None, changes: Sequence[str]) -
         with FeatureStore(store) as opened:
             found["rows"], found["classes"] = sum(s.rows for s in opened.shards), len(opened.classes)
             found["held_out"] = 0 if opened.held_out is None else opened.held_out.rows
-            solved = [r.meta["stats"]["passes"] for n, r in opened.objects().items() if n.startswith("components/")]
+            solved = [r.meta for n, r in opened.objects().items() if n.startswith("components/")]
             if name == "train":
-                found[name]["passes"] = max(solved)
+                found[name]["passes"] = max(meta["stats"]["passes"] for meta in solved)
+                found["ridges"] = sorted({meta["certificate"]["ridge"] for meta in solved})
+                found["exact_ridge"] = opened.objects()[EXACT].meta["certificate"]["ridge"]
             if name in ("train", "forget"):
                 found[name]["exact_passes"] = opened.objects()[EXACT].meta["stats"]["passes"]
             found["bytes"] = sum(p.stat().st_size for p in Path(store).rglob("*") if p.is_file())
@@ -176,7 +178,7 @@ def main() -> None:
     for name, sizes in {"rows": by_rows, "classes": by_classes}.items():
         figures[name] = {"sizes": sizes, "exponents": exponents(sizes, name) if len(sizes) > 1 else {}}
     if args.json:
-        print(json.dumps(figures, indent=2))
+        print_report(figures)
         return
     for name in (n for n in ("rows", "classes") if figures[n]["sizes"]):
         print(f"\n{name:>9} | seconds of the processor (memory in MiB)")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import os
 import statistics
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 import timm
 import torch
+from record import print_report
 from torch.func import functional_call, jvp
 
 from taftcache.backbone.cut.cut import Cut
@@ -46,8 +46,6 @@ def main() -> None:
     args = parser.parse_args()
     report: dict[str, Any] = {
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
         "images": args.images,
         "models": [
@@ -55,7 +53,7 @@ def main() -> None:
         ],
     }
     if args.json:
-        print(json.dumps(report, indent=2))
+        print_report(report)
         return
     for r in report["models"]:
         print(

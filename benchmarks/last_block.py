@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from record import print_report
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
@@ -106,7 +107,7 @@ def main() -> None:
             "runs": runs,
         }
     if args.json:
-        print(json.dumps(report, indent=2))
+        print_report(report)
     else:
         print(f"margin {report['margin_mean']:.2f} ± {report['margin_std']:.2f} points over {len(runs)} seeds")
 

@@ -4,22 +4,22 @@
 
 A forward pass is timm's own tail without gradients, with fused attention. The product is a tangent, a weight for
 each row and an adjoint; "kept" has the base point's state in memory, "streamed" computes it anew each time. Peers on
-the same rows, weights and direction, with eager attention, through which alone derivatives of derivatives go:
-``torch.func`` (jvp, then vjp) and reverse mode alone (the adjoint of the adjoint for J v, then the adjoint). All
-are run in turn, round by round, and the median over the rounds is reported. Results are compared. With
-``--clock cpu`` seconds are the processor's and not the wall's, for a machine that others use too.
+the same rows (``samples``), weights and direction, with eager attention, through which alone
+derivatives of derivatives go: ``torch.func`` (jvp, then vjp) and reverse mode alone (the adjoint of the adjoint for
+J v, then the adjoint). All are run in turn, round by round, and the median over the rounds is reported. Results are
+compared. With ``--clock cpu`` seconds are the processor's and not the wall's, for a machine that others use too.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from record import print_report
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
@@ -191,7 +191,7 @@ def main() -> None:
     shape, depths = SHAPES[args.shape], args.blocks or [1, 2, 7]
     results = [measure(shape, k, args.pool, args.rounds, clock, args.device) for k in depths]
     if args.json:
-        print(json.dumps({"threads": torch.get_num_threads(), "shape": args.shape, "results": results}, indent=2))
+        print_report({"shape": args.shape, "results": results})
         return
     for r in results:
         print(

@@ -14,11 +14,11 @@ none of the student's.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from typing import Any
 
 import torch
+from record import print_report
 from scipy.optimize import nnls as scipy_nnls
 
 from taftcache.teaching.moments import student_moments, teacher_moment
@@ -114,7 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     found = measure(options.features, options.peer)
     if options.json:
-        print(json.dumps(found, indent=2))
+        print_report(found)
         return
     print(
         f"{found['features']} features: {found['seconds']:.2f} s ({found['processor_seconds']:.2f} s processor time), "

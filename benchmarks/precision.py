@@ -11,7 +11,6 @@ called converged is so; what changes is how many passes that takes.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from record import print_report
 
 from taftcache import FeatureStore, extract, load_recipe
 from taftcache.model.component import read_base
@@ -98,7 +98,7 @@ def main() -> None:
             took = seconds(problem, v)
             report.append({"products": name, "product_error": error, "seconds": took, "passes_to_gradient": passes})
     if args.json:
-        print(json.dumps({"ridge": args.ridge, "rows": rows[0].rows, "results": report}, indent=2))
+        print_report({"ridge": args.ridge, "rows": rows[0].rows, "results": report})
         return
     for r in report:
         passes = ", ".join(f"{t}: {p or f'over {args.max_passes}'}" for t, p in r["passes_to_gradient"].items())

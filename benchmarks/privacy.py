@@ -12,7 +12,6 @@ privacy is given too; it is left out where it is not installed (``pip install op
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import timm
 import torch
+from record import print_report
 from torch import Tensor, nn
 
 from taftcache.objective.cross_entropy import CrossEntropy
@@ -173,7 +173,7 @@ def main() -> None:
         },
     }
     if options.json:
-        print(json.dumps(report, indent=2))
+        print_report(report)
     else:
         for name, value in seconds.items():
             print(f"{name:<22} {value:.3f} s")

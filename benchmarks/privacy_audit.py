@@ -25,7 +25,6 @@ binomial with e^ε/(1 + e^ε), up to a term in δ (Steinke, Nasr and Jagielski, 
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 from collections.abc import Sequence
 from math import exp
@@ -33,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from record import print_report
 from scipy import stats
 
 from taftcache.objective.cross_entropy import CrossEntropy
@@ -166,7 +166,7 @@ def main() -> None:
         "flagged": sum(run["lower_bound"] > run["claimed"] for run in runs),
     }
     if options.json:
-        print(json.dumps(report, indent=2))
+        print_report(report)
     else:
         for each in report["ranges"]:
             (low, high), (least, most) = each["lower_bound"], each["without_independence"]

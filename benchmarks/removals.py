@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from record import print_report
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
@@ -92,7 +93,7 @@ def main() -> None:
             found += removals(settings, shard, rows, kept)
     report = {"recipe": args.recipe.name, "tolerance": recipe.solver.tolerance, **counted(found)}
     if args.json:
-        print(json.dumps(report, indent=2))
+        print_report(report)
         return
     print(f"{report['decisive']} of {report['removals']} receipts decide; {report['another_ridge']} chose another λ")
     print(f"median passes {report['passes']}")

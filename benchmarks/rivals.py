@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from taftcache import FeatureStore, load_recipe
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.opening import open_source
+from taftcache.model.component import read_base
 from taftcache.recipe import Recipe
 from taftcache.report.write import write_json
 from taftcache.stages.look.probe import EVERY, best_of
@@ -42,15 +44,21 @@ DATA: dict[str, tuple[str, tuple[str, ...], int]] = {  # recipe, what differs fr
 
 @dataclass(frozen=True)
 class Rival:
-    """A training by AdamW: where its rows come from, the rates to choose from, and its epochs over the usual ones."""
+    """A training by AdamW: where its rows come from, the rates to choose from, and its epochs over the usual ones.
+
+    fresh: whether a block that is drawn anew is tried beside the pre-trained one, the paper's PT = F.
+    """
 
     rows: str
     rates: tuple[float, ...]
     longer: int = 1
+    fresh: bool = False
 
 
 RIVALS = {
-    "last block": Rival("tokens", (2.5e-4, 1e-3, 4e-3), longer=3),  # an epoch is cheap without the other blocks
+    "last block": Rival(
+        "tokens", (2.5e-4, 1e-3, 4e-3), longer=3, fresh=True
+    ),  # an epoch is cheap without the other blocks
     "lora": Rival("pixels", (5e-4, 2e-3, 8e-3)),
     "all": Rival("pixels", (5e-5, 2e-4, 8e-4)),
 }
@@ -97,7 +105,8 @@ class Kept:
 
 
 class LastBlock(nn.Module):
-    """A vision transformer of timm's from the tokens [n,t,d] that enter its last block."""
+    """A vision transformer of timm's from the tokens [n,t,d] that enter its last block, of which the head reads the
+    class token alone: so only that one's query, MLP and norm are computed."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -107,7 +116,17 @@ class LastBlock(nn.Module):
             part.requires_grad_(True)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.model.forward_head(self.model.norm(self.model.blocks[-1](tokens)))
+        block: Any = self.model.blocks[-1]
+        attention, (n, _, d), heads = block.attn, tokens.shape, block.attn.num_heads
+        rows = block.norm1(tokens)
+        query, key, value = attention.qkv.weight.reshape(3, heads, -1, d)
+        of_query, _, of_value = attention.qkv.bias.reshape(3, heads, -1)  # the keys' moves all scores of a head alike
+        asked = attention.scale * (torch.einsum("nd,hcd->nhc", rows[:, 0], query) + of_query)
+        looks = torch.einsum("nhd,ntd->nht", torch.einsum("nhc,hcd->nhd", asked, key), rows).softmax(2)
+        seen = torch.einsum("nhd,hcd->nhc", torch.einsum("nht,ntd->nhd", looks, rows), value) + of_value
+        row = tokens[:, 0] + block.ls1(attention.proj(seen.reshape(n, d)))
+        row = row + block.ls2(block.mlp(block.norm2(row)))
+        logits: Tensor = self.model.forward_head(self.model.norm(row)[:, None])
         return logits
 
 
@@ -171,11 +190,18 @@ class Case:
     def preprocess(self) -> Preprocess:
         return Preprocess(load_backbone(self.recipe.backbone, self.recipe.preprocess))
 
-    def network(self, method: str) -> nn.Module:
-        """The pre-trained network with a new head, of which ``method`` trains what it does."""
+    def network(self, method: str, fresh: bool = False) -> nn.Module:
+        """The pre-trained network with a new head, of which ``method`` trains what it does; ``fresh``: from a last
+        block that is drawn as taftcache draws its own."""
         torch.manual_seed(self.args.seed)
         model: Any = load_backbone(self.recipe.backbone, self.recipe.preprocess).model.requires_grad_(True)
         model.reset_classifier(self.classes)
+        if fresh:
+            with FeatureStore(self.recipe.store_path) as store:
+                spec = msgspec.structs.replace(self.recipe.tangent, reset_block=True, seed=self.args.seed)
+                base = read_base(store, spec)
+            drawn = {name: base.state[name] for name in base.state if name.startswith(base.config.blocks[-1])}
+            assert not model.load_state_dict(drawn, strict=False).unexpected_keys
         if method == "last block":
             return LastBlock(model)
         if method == "lora":
@@ -211,9 +237,11 @@ def factor(step: int, steps: int) -> float:
     return (step + 1) / warm if step < warm else (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))) / 2
 
 
-def trained(case: Case, method: str, rate: float, epochs: int, rows: Tensor, tested: Tensor) -> dict[str, Any]:
+def trained(
+    case: Case, method: str, fresh: bool, rate: float, epochs: int, rows: Tensor, tested: Tensor
+) -> dict[str, Any]:
     """Which of the rows ``tested`` a training on ``rows`` (indexes, both) gets right, and the training's seconds."""
-    kind, network = RIVALS[method].rows, case.network(method)
+    kind, network = RIVALS[method].rows, case.network(method, fresh)
     order = torch.Generator().manual_seed(case.args.seed)
     moved = [p for p in network.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(moved, lr=rate, weight_decay=WEIGHT_DECAY)
@@ -242,31 +270,41 @@ def trained(case: Case, method: str, rate: float, epochs: int, rows: Tensor, tes
 
 
 def rival(case: Case, method: str, kept: Kept) -> dict[str, Any]:
-    """The choice of the rate, then the training on all training rows; each training is kept."""
+    """The choice of the rate, and of the block where there is one, then the training on all training rows; each
+    training is kept."""
     asked = RIVALS[method]
     training, held = torch.nonzero(~case.held)[:, 0], torch.nonzero(case.held)[:, 0]
     choosing = torch.arange(len(training)) % EVERY == 0
     epochs = asked.longer * case.epochs
-    tried: dict[float, Any] = {}
+    tried: list[Any] = []
+    choices: dict[bool, tuple[float, dict[float, float]]] = {}
+    for fresh in (False, True)[: 1 + asked.fresh]:
 
-    def score(rate: float) -> float:
-        work = partial(trained, case, method, rate, -(-epochs // 2), training[~choosing], training[choosing])
-        tried[rate] = kept.once(f"{method} {rate:g}", work)
-        return float(np.mean(tried[rate]["right"]))
+        def score(rate: float, fresh: bool = fresh) -> float:
+            work = partial(trained, case, method, fresh, rate, -(-epochs // 2), training[~choosing], training[choosing])
+            tried.append(kept.once(f"{method}{' fresh' * fresh} {rate:g}", work))
+            return float(np.mean(tried[-1]["right"]))
 
-    best, scores = best_of(asked.rates, score, APART, MOST_FURTHER)
-    last = kept.once(f"{method} chosen", partial(trained, case, method, best, epochs, training, held))
+        choices[fresh] = best_of(asked.rates, score, APART, MOST_FURTHER)
+    fresh = max(choices, key=lambda one: max(choices[one][1].values()))
+    best, scores = choices[fresh]
+    last = kept.once(f"{method} chosen", partial(trained, case, method, fresh, best, epochs, training, held))
     _ = case.pixels if asked.rows == "pixels" else None  # whose seconds may be kept
     again = {"how": "training from the start, for there is one model of all rows", **last["seconds"]}
     return {
         "right": last["right"],
-        "chosen": {"rate": best, "scores": sorted(scores.items()), "at_end": best in (min(scores), max(scores))},
+        "chosen": {
+            "rate": best,
+            "scores": sorted(scores.items()),
+            "at_end": best in (min(scores), max(scores)),
+            **({"fresh": fresh, "other_scores": sorted(choices[not fresh][1].items())} if asked.fresh else {}),
+        },
         "epochs": epochs,
         "augmented": case.args.augment and asked.rows == "pixels",
         "bfloat16": case.args.bfloat16,
         "seconds": {
             "prepare": case.prepared[asked.rows],
-            "choose": added(*(found["seconds"] for found in tried.values())),
+            "choose": added(*(found["seconds"] for found in tried)),
             "train": last["seconds"],
         },
         "shard": again,

@@ -14,9 +14,7 @@ the machine; caltech101 took a quarter of an hour of one shared core.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,6 +25,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from record import print_report
 
 import taftcache
 from taftcache.cache.format.encoding import as_read, row_bytes
@@ -193,15 +192,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     default = ["quickstart", "caltech101"] if os.environ.get("TAFTCACHE_DATA") else ["quickstart"]
-    report: dict[str, Any] = {"threads": torch.get_num_threads(), "stores": {}}
+    report: dict[str, Any] = {"stores": {}}
     with tempfile.TemporaryDirectory() as folder:
         for path in args.stores or made(default, Path(folder)):
             found = report["stores"][path.name] = measured(path, Path(folder))
             if not args.json:
                 show(path.name, found)
     if args.json:
-        json.dump(report, sys.stdout, indent=2)
-        print()
+        print_report(report)
 
 
 def show(name: str, found: dict[str, Any]) -> None:

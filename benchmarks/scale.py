@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from record import print_report
 
 from taftcache.cache.format.plan import in_order
 from taftcache.cache.store import FeatureStore
@@ -122,7 +123,7 @@ def main() -> None:
     args = parser.parse_args()
     found = measure(args)
     if args.json:
-        print(json.dumps(found, indent=2))
+        print_report(found)
         return
     for kind, figures in found.items():
         print(kind, figures["shape"], f"measured at {figures['rows'][0]} and {figures['rows'][1]} rows")

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from record import print_report
 
 from taftcache.baselines.tangent_training import PRESETS, Run, train_tangents
 from taftcache.cache.read.shard import Shard
@@ -397,7 +398,7 @@ def main() -> None:
             sizes = (max(1, len(store.shards) // 4), len(store.shards))
             report["memory_mib"] = [peak(args.recipe, args.set, size) for size in sizes]
     if args.json:
-        print(json.dumps(report, indent=2))
+        print_report(report)
     elif args.memory:
         print(f"MiB: {report['memory_mib']}")
 

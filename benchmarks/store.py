@@ -12,13 +12,10 @@ group. None of them checks a digest.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import resource
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,6 +25,7 @@ from typing import Any
 import h5py
 import numpy as np
 import zarr
+from record import print_report
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -240,8 +238,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load_before": args.load,
         "load_after": round(os.getloadavg()[0], 2),
-        "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
-        "versions": {"python": platform.python_version(), "zarr": zarr.__version__, "h5py": h5py.__version__},
+        "versions": {"zarr": zarr.__version__, "h5py": h5py.__version__},
     }
 
 
@@ -257,8 +254,7 @@ def main() -> None:
     args.load = round(os.getloadavg()[0], 2)
     found = measure(args)
     if args.json:
-        json.dump(found, sys.stdout, indent=2)
-        print()
+        print_report(found)
         return
     for key, value in found.items():
         print(f"{key:20} {value:.3f}" if isinstance(value, float) else f"{key:20} {value}")

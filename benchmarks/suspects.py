@@ -23,7 +23,6 @@ LocalOutlierFactor on the same vectors.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 import warnings
@@ -34,6 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from record import print_report
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -223,7 +223,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 found[name].append(part(Path(folder), seed))
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print_report(found)
         return
     for name, runs in found.items():
         print(f"{name}: {runs[0]['rows']} rows, planted {runs[0]['planted']}")

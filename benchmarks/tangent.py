@@ -1,11 +1,13 @@
 """One JᵀDJ·v product: the class-row tangent against torch.func on the same tail and data.
 
-    python benchmarks/tangent.py [--shape vit-large|vit-tiny|bundled] [--classes 101] [--tokens] [--json]
+    python benchmarks/tangent.py [--shape vit-large|vit-tiny|bundled] [--classes 101] [--tokens] [--full] [--json]
 
 The product is what one solver iteration costs: a tangent, the loss's curvature, an adjoint, and the
 sum over rows. The peer is ``torch.func.jvp`` and ``vjp`` of timm's own last block, final norm and head on
-all tokens with eager attention (forward-mode AD does not go through the fused kernel). Both run on the
-same tokens, weights and direction in float32, and their results are compared.
+all tokens with eager attention (forward-mode AD does not go through the fused kernel), in batches of the size that
+suits it best out of ``PEER_BATCHES``. Both run on the same tokens, weights and direction in float32, and their results
+are compared. ``ready_s``: what a solve does once for a block of rows before its products. ``--full``: the shapes of the
+documentation, one after the other.
 
 ``roofline_fraction`` is the time that the machine needs at least, the larger of bytes over copy
 bandwidth and operations over the rate of a large matrix product, both measured in the same run, over
@@ -15,15 +17,15 @@ the product's time. Bytes: tokens once, weights, direction and gradient once eac
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from record import print_report
 from timm.models.vision_transformer import VisionTransformer
 from torch.func import functional_call, jvp, vjp
 
@@ -41,6 +43,18 @@ SHAPES = {
     "vit-tiny": {"samples": 256, "tokens": 197, "width": 192, "heads": 3},
     "bundled": {"samples": 256, "tokens": 65, "width": 96, "heads": 3},
 }
+
+
+PEER_BATCHES = (8, 32, 128, 256)
+FULL = (  # shape, rows, classes, whether from the tokens in every product
+    ("vit-large", 64, 101, False),
+    ("vit-tiny", 256, 101, False),
+    ("vit-tiny", 256, 101, True),
+    ("vit-tiny", 256, 10, False),
+    ("vit-tiny", 256, 10, True),
+    ("bundled", 256, 10, False),
+    ("bundled", 256, 10, True),
+)
 
 
 def seconds(run: Callable[[], object], repeats: int, device: str) -> float:
@@ -93,27 +107,29 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--peer-repeats", type=int, default=2)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--full", action="store_true", help="the shapes of the documentation")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     copy, gemm = machine_rates(args.device)
     report: dict[str, object] = {
-        "machine": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
         "copy_bytes_per_s": copy,
         "gemm_flop_per_s": gemm,
     }
-    results = {name: measure(name, args, copy, gemm) for name in args.shape or ["vit-large", "vit-tiny"]}
-    report["shapes"] = results
+    named = [(name, args.samples, args.classes, args.tokens) for name in args.shape or ["vit-large", "vit-tiny"]]
+    results = []
+    for name, *sizes in FULL if args.full else named:
+        args.samples, args.classes, args.tokens = sizes
+        results.append({"shape": name, "from_tokens": args.tokens, **measure(name, args, copy, gemm)})
+    report["products"] = results
     if args.json:
-        print(json.dumps(report, indent=2))
+        print_report(report)
         return
     print(f"copy {copy / 1e9:.1f} GB/s, float32 product {gemm / 1e9:.0f} GFLOP/s, {torch.get_num_threads()} threads")
-    for name, r in results.items():
+    for r in results:
         print(
-            f"{name}: {1e3 * r['product_s']:.1f} ms a product, torch.func {1e3 * r['torch_func_s']:.0f} ms:"
+            f"{r['shape']}, {r['samples']} rows, {r['classes']} classes: {1e3 * r['product_s']:.1f} ms a product,"
+            f" torch.func {1e3 * r['torch_func_s']:.0f} ms in batches of {r['torch_func_batch']}:"
             f" {r['ratio_vs_torch_func']:.0f}x; roofline {1e3 * r['roofline_s']:.1f} ms"
             f" ({r['roofline_fraction']:.2f} of it); relative difference {r['relative_difference']:.1e}"
             + (f"; made ready in {1e3 * r['ready_s']:.1f} ms" if r["ready_s"] else "")
@@ -144,7 +160,7 @@ def made(shape: dict[str, int], classes: int, device: str) -> tuple[VisionTransf
     return model, make_base(tail, config, classes, TangentSpec())
 
 
-def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> dict[str, float]:
+def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> dict[str, Any]:
     """Both products at one shape, and how far apart their results are."""
     shape, device = SHAPES[name] | ({"samples": args.samples} if args.samples else {}), args.device
     n, t, d = (shape[k] for k in ("samples", "tokens", "width"))
@@ -161,31 +177,37 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
     named = base.layout.views(v.float())
     curvature = problem.loss.curvature(torch.zeros(n, args.classes), torch.from_numpy(labels)).to(device) / n
 
-    def forward(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+    def forward(parameters: dict[str, torch.Tensor], some: torch.Tensor) -> torch.Tensor:
         inner = {k[9:]: x for k, x in parameters.items() if k.startswith("blocks.0.")}
-        rows = functional_call(block, inner, (tokens,))
+        rows = functional_call(block, inner, (some,))
         rows = functional_call(model.norm, {k[5:]: x for k, x in parameters.items() if k.startswith("norm.")}, (rows,))
         return functional_call(
             model.head, {k[5:]: x for k, x in parameters.items() if k.startswith("head.")}, (rows[:, 0],)
         )
 
-    def peer() -> dict[str, torch.Tensor]:
-        _, change = jvp(forward, (state,), (named,))
-        _, back = vjp(forward, state)
-        return back(curvature * change)[0]
+    def peer(batch: int) -> dict[str, torch.Tensor]:
+        sums: dict[str, torch.Tensor] = {}
+        for some, weights in zip(tokens.split(batch), curvature.split(batch), strict=True):
+            part = partial(forward, some=some)
+            _, change = jvp(part, (state,), (named,))
+            _, back = vjp(part, state)
+            sums = {k: x + sums.get(k, 0) for k, x in back(weights * change)[0].items()}
+        return sums
 
     ours = problem.hessian(v) - 1e-9 * v
-    theirs = base.layout.flatten(peer())
+    batches = [batch for batch in PEER_BATCHES if batch < n] + [n]
+    theirs = base.layout.flatten(peer(batches[0]))
     v = v.float()
     out = torch.empty_like(v)
     product = seconds(lambda: problem.hessian(v, out), args.repeats, device)
-    slow = seconds(peer, args.peer_repeats, device)
+    slow = {batch: seconds(partial(peer, batch), args.peer_repeats, device) for batch in batches}
+    best = min(slow, key=lambda batch: slow[batch])
     make_ready, building, instead = operator.ready, 0.0, 0
     if make_ready is not None:
         prepared = operator.prepare(tokens.cpu().numpy())
         building = seconds(lambda: make_ready(operator.weights, prepared), args.repeats, device)
-        ((state, _),) = operator.blocks()
-        instead = d if state.f_by_c is None else args.classes * shape["heads"]
+        ((held, _),) = operator.blocks()
+        instead = d if held.f_by_c is None else args.classes * shape["heads"]
     moved, operations = least(shape, args.classes, base.layout.size, instead)
     roofline = max(moved / copy, operations / gemm)
     return {
@@ -194,8 +216,10 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
         "parameters": base.layout.size,
         "product_s": product,
         "ready_s": building,
-        "torch_func_s": slow,
-        "ratio_vs_torch_func": slow / product,
+        "torch_func_s": slow[best],
+        "torch_func_batch": best,
+        "torch_func_by_batch": {str(batch): took for batch, took in slow.items()},
+        "ratio_vs_torch_func": slow[best] / product,
         "roofline_s": roofline,
         "roofline_bytes_s": moved / copy,
         "roofline_flop_s": operations / gemm,

@@ -26,6 +26,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
+from record import print_report
 
 from taftcache import FeatureStore, load_recipe, run
 from taftcache.consent import recorded_recipe
@@ -192,7 +193,7 @@ def main() -> None:
             **measure(path / "large", args.rows, args.neighbours),
         }
     if args.json:
-        print(json.dumps(report, indent=2))
+        print_report(report)
     else:
         for name, value in report.items():
             print(f"{name:16} {value:.2f}" if isinstance(value, float) else f"{name:16} {value}")

@@ -1,4 +1,4 @@
-"""scikit-learn's face: a classifier and a regressor that are solved to a certificate."""
+"""scikit-learn's interface: a classifier and a regressor that are solved to a certificate."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ HEAD = f"{_MODELS}head"
 MEAN = f"{_MODELS}mean"
 WEIGHTED = f"{_MODELS}weighted"
 EXACT = f"{_MODELS}exact"
+UNTOUCHED = "base model untouched"  # in an evaluation: before training, with a new head
 HELD_OUT = "held-out"  # the shard that a plan keeps for testing, and its role
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"

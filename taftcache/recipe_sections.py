@@ -108,7 +108,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         in the space of the rows; "projected", the paper's projected gradient; "accelerated", with momentum and
         restarts; "paper", "release" and "adamw" are Adam's schedules, for comparison.
     tolerance: on the float64 gradient norm, relative to its norm at Δw = 0. "decisive" instead continues until the
-        certified distance is a twelfth of what taking out a typical row would move, by an estimate, so that a receipt
+        certified distance is a twelfth of what removing a typical row would move, by an estimate, so that a receipt
         can decide about its removal; "auto" goes to 1e-6, and then on to that distance where the estimate is a good
         one.
     max_passes: the most passes of a solve over the shard's rows. Those that choose λ or R, and those of the proof, come
@@ -190,7 +190,7 @@ class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     orders: how many random orders in which shards are subtracted.
     forgotten: fractions of the rows that "figure1c" forgets.
     epsilons: the ε of "table3".
-    private_rates: multiples of the private learning rate that both networks of "table3" choose from.
+    private_rates: factors on the private learning rate that both networks of "table3" choose from.
     """
 
     reports: tuple[Report, ...] = ()

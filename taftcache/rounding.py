@@ -11,6 +11,7 @@ Programs that this one starts inherit the variable, and must: workers that round
 from __future__ import annotations
 
 import os
+import platform
 from itertools import takewhile
 
 VARIABLE = "MKL_CBWR"
@@ -34,6 +35,12 @@ def round_rows_alike(every_shape: bool = False, processor: str | None = None) ->
 
 def _wide_intel(processor: str) -> bool:
     return "GenuineIntel" in processor and "avx512f" in processor
+
+
+def processor() -> str:
+    """The processor's name, or its architecture where the system does not tell it."""
+    lines = (line.partition(":") for line in described().splitlines())
+    return next((value.strip() for key, _, value in lines if key.strip() == "model name"), platform.machine())
 
 
 def described() -> str:

@@ -238,6 +238,8 @@ def test_a_name_is_a_model_or_its_weights(tmp_path):
     assert backbone_of("bundled") == BackboneSpec(weights="bundled")
     assert backbone_of("deit_tiny_patch16_224") == BackboneSpec(model="deit_tiny_patch16_224", weights="pretrained")
     assert backbone_of(str(tmp_path)) == BackboneSpec(weights=str(tmp_path))
+    with pytest.raises(RecipeError, match="import_vectors"):  # a module's features are what can be fitted
+        backbone_of(torch.nn.Flatten())
     fitted = TangentClassifier("bundled", ridge=1.0, max_passes=2).fit(pictures()[0][:4], [*"abab"])
     assert fitted.base_.spec.reset_block, "as init writes it"
     assert not clone(fitted).set_params(tangent=TangentSpec()).fit(pictures()[0][:4], [*"abab"]).base_.spec.reset_block

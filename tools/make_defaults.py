@@ -15,6 +15,7 @@ from typing import Any
 import marked
 
 DATA = {"quickstart": ("scikit-learn's digits", "the bundled ViT"), "caltech101": ("Caltech-101", "DeiT-tiny")}
+SHORT = {"quickstart": "digits", "caltech101": "Caltech-101"}
 PROBE = "linear probe (scikit-learn)"
 MODELS = {
     "models/exact": "exact model of all rows (the default)",
@@ -39,7 +40,8 @@ def table(report: dict[str, Any]) -> str:
         spent = [r["forget"][mode]["models"] for r in found.values()]
         cells = [", ".join(str(one["passes"]) for one in models.values()) for models in spent]
         lines.append([f"passes of a removal, `{mode}`: shard, head, exact", *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n" + receipts(found)
+    text = [*(f"| {' | '.join(line)} |" for line in lines), "", f"{receipts(found)} {marked.measured(report)}"]
+    return "\n".join(text)
 
 
 def receipts(found: dict[str, Any]) -> str:
@@ -57,11 +59,12 @@ def sentence(report: dict[str, Any]) -> str:
     parts = []
     for name, found in report["recipes"].items():
         ours, theirs = (100 * found["accuracy"][model][0] for model in ("models/exact", PROBE))
-        probe = "a linear probe" if not parts else "the probe"
-        noise = ", which is within noise" if found["verdict"] == "within noise" else ""
-        parts.append(f"{ours:.1f} % on {' through '.join(DATA[name])}, where {probe} has {theirs:.1f}{noise}")
-    all_of_it = "[all of it](docs/benchmarks.md#what-a-run-gives-without-a-switch)"
-    return f"The model that a run ends with has {', and '.join(parts)} ({all_of_it})."
+        probe = "probe" if parts else "linear probe"
+        low, high = (f"{100 * each:+.1f}".replace("-", "−") for each in found["ahead_of_probe"][1:])
+        says = found["verdict"] + ("" if found["verdict"] == "within noise" else f", {low} to {high} points")
+        parts.append(f"{ours:.1f} % on {SHORT[name]} ({probe} {theirs:.1f}; {says})")
+    figures = "[figures](docs/benchmarks.md#what-a-run-gives-without-a-switch)"
+    return f"By default a run reaches {' and '.join(parts)}: {figures}."
 
 
 def interval(values: Sequence[float]) -> str:

@@ -59,7 +59,10 @@ def page(parts: dict[str, Any]) -> str:
 def machine(found: dict[str, Any]) -> str:
     """What the figures belong to."""
     memory = "" if found["memory_bytes"] is None else f" with {found['memory_bytes'] / 2**30:.0f} GiB"
-    return f"On one {found['device']}{memory}, {found['cores']} cores; torch {found['torch']}, timm {found['timm']}."
+    when = f"; {found['date']}, commit {found['commit']}" if found.get("date") else ""
+    return (
+        f"On one {found['device']}{memory}, {found['cores']} cores; torch {found['torch']}, timm {found['timm']}{when}."
+    )
 
 
 def extraction(found: dict[str, Any]) -> list[str]:

@@ -33,7 +33,8 @@ def tables(report: dict[str, Any]) -> str:
     """One table by rows and one by classes: processor seconds and memory of every stage, and its exponent."""
     data = report["data"] if report["data"] == "CIFAR-10" else "generated images of ten classes"
     text = [f"By rows, {data}:", "", *table(report["rows"], "rows"), ""]
-    return "\n".join([*text, "By classes, 2,000 generated images:", "", *table(report["classes"], "classes")])
+    text += ["By classes, 2,000 generated images:", "", *table(report["classes"], "classes"), ""]
+    return "\n".join([*text, how(report["rows"]["sizes"][-1])])
 
 
 def table(found: dict[str, Any], by: str) -> list[str]:
@@ -46,6 +47,9 @@ def table(found: dict[str, Any], by: str) -> list[str]:
         lines.append(f"| {title} | {' | '.join(cells)} | {found['exponents'].get(name, '')} |")
     for title, name, key in PASSES:
         lines.append(f"| passes, {title} | {' | '.join(str(one[name][key]) for one in sizes)} | |")
+    if all("exact_ridge" in one for one in sizes):
+        ridges = " | ".join(f"{one['exact_ridge']:.1e}" for one in sizes)
+        lines.append(f"| λ of the exact model | {ridges} | |")
     stored = " | ".join(f"{one['bytes'] / 1e6:,.0f} MB" for one in sizes)
     return [*lines, f"| the store | {stored} | |"]
 
@@ -59,7 +63,14 @@ def one_size(found: dict[str, Any]) -> str:
         took = f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
         lines.append(f"| {title} | {took} | {one[name]['memory'] / 2**30:.1f} GiB |")
     passes = ", ".join(f"{title} {one[name][key]}" for title, name, key in PASSES)
-    return "\n".join([*lines, "", f"{asked(one['rows']):,} rows, {one['bytes'] / 1e6:,.0f} MB. Passes: {passes}."])
+    stored = f"{asked(one['rows']):,} rows, {one['bytes'] / 1e6:,.0f} MB. Passes: {passes}."
+    return "\n".join([*lines, "", f"{stored} {how(one)}"])
+
+
+def how(one: dict[str, Any]) -> str:
+    """Where a size was measured, and to which tolerance: 10⁻³ before reports kept it."""
+    ended = f"`solver.tolerance` was {one.get('tolerance', '1e-3, so that certificates need not decide')}."
+    return f"{ended} {marked.measured(one)}"
 
 
 def asked(count: int) -> int:

@@ -29,7 +29,7 @@ def table(report: dict[str, Any]) -> str:
     mean, deviation = report["margin_mean"], report["margin_std"]
     said = (
         f"{report['training_rows']:,} training and {report['held_out_rows']:,} test images. The margin is {mean:.2f}"
-        f" points, ± {deviation:.2f} over the seeds."
+        f" points, ± {deviation:.2f} over the seeds. {marked.measured(report)}"
     )
     return "\n".join([*markdown_table(head, rows), "", said])
 

@@ -28,7 +28,7 @@ from taftcache.paper.claim import Claim
 from taftcache.paper.comparison import TITLES, CompareReport, Figures
 from taftcache.paper.findings import findings
 from taftcache.paper.line import ReportLine
-from taftcache.paper.pages import about, figures, said, write_figures, write_pages
+from taftcache.paper.pages import about, said, table, write_figures, write_pages
 from taftcache.report.tables import markdown_table
 from taftcache.terminal.console import bars
 
@@ -181,9 +181,10 @@ def elsewhere(others: dict[str, list[CompareReport]]) -> list[str]:
         *side_by_side(others),
         "",
     ]
+    told: set[str] = set()
     for name, runs in others.items():
         text += [f"## {name}", "", f"{data(runs[0])}. `taftcache compare paper-{name} -o FOLDER`", ""]
-        text += [*said(lines(runs)), "", *shown(name, runs, "###"), *where(runs, "###")]
+        text += [*shown(name, runs, "###", of=("table1", "table2")), *where(runs, "###", told)]
     return text
 
 
@@ -216,15 +217,35 @@ def data(run: CompareReport) -> str:
     return f"{run.backbone}; {run.rows} training and {run.held_out} held-out images of {run.classes} classes"
 
 
-def shown(name: str, runs: Sequence[CompareReport], level: str, command: str = "") -> list[str]:
-    """Each table and figure with its plots, and where all its figures are."""
-    text = []
+def shown(name: str, runs: Sequence[CompareReport], level: str, command: str = "", of: Sequence[str] = ()) -> list[str]:
+    """Each table and figure with its plots, and where all its figures are; ``of``: of these alone, others by a link."""
+    text, others = [], []
     for report, made in every(runs).items():
-        text += [f"{level} {made.title}", "", *figures(made), ""]
+        if of and report not in of:
+            others.append(f"[{report}.csv](results/{name}/{report}.csv)")
+            continue
+        text += [f"{level} {made.title}", ""]
+        if report == "figure1a" and "figure1b" in every(runs):
+            text += ["Its lines are in the table of Figure 1b.", ""]
+        else:
+            text += [*table(made, some(made.lines)), ""]
         text += [f"![{made.title}](results/{name}/{f.name})\n" for f in plots(name, report)]
-        link = f"All figures with their settings: [{report}.csv](results/{name}/{report}.csv)."
+        link = f"All figures with settings, seconds, passes and gradients: [{report}.csv](results/{name}/{report}.csv)."
         text += [f"{link} {command.format(report)}".rstrip(), ""]
-    return text
+    return [*text, *([f"Also {', '.join(others)}.", ""] if others else [])]
+
+
+def some(lines: Sequence[ReportLine]) -> list[ReportLine]:
+    """Of each number of shards every third number that is removed, and the least and the largest part of the rows that
+    is forgotten; all lines where none is."""
+    parts = sorted({line.forgotten for line in lines if line.forgotten})
+    lines = [line for line in lines if not parts or line.forgotten in (parts[0], parts[-1])]
+    kept = {
+        (shards, removed)
+        for shards in {line.shards for line in lines}
+        for removed in sorted({line.removed or 0 for line in lines if line.shards == shards})[::3]
+    }
+    return [line for line in lines if (line.shards, line.removed or 0) in kept]
 
 
 def plots(name: str, report: str) -> list[Path]:
@@ -232,13 +253,15 @@ def plots(name: str, report: str) -> list[Path]:
     return sorted((DOCS / "results" / name).glob(f"{report}*.svg"))
 
 
-def where(runs: Sequence[CompareReport], level: str) -> list[str]:
-    """Where each run was."""
-    text = [f"{level} Where it ran", ""]
+def where(runs: Sequence[CompareReport], level: str, told: set[str] | None = None) -> list[str]:
+    """Where each run was; what is in ``told`` is not said again."""
+    text, told = [f"{level} Where it ran", ""], set() if told is None else told
     for run in runs:
         if len(runs) > 1:
             text += [f"**{', '.join(made.report for made in run.reports)}**", ""]
-        text += [*about(run), ""]
+        new = [line for line in about(run) if line and line not in told]
+        text += [part for line in new for part in ([line] if line.startswith("- ") else [line, ""])] + [""]
+        told |= {*new}
     return text
 
 

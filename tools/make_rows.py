@@ -27,7 +27,8 @@ KINDS = {
 
 def tables(report: dict[str, Any]) -> str:
     """A table a store, and what a pass takes."""
-    return "\n\n".join(table(name, found) for name, found in report["stores"].items())
+    text = [table(name, found) for name, found in report["stores"].items()]
+    return "\n\n".join([*text, marked.measured(report)])
 
 
 def table(name: str, found: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Write the tables of docs/teaching.md from what `taftcache teach` reported.
+"""Write the table of docs/teaching.md from what `taftcache teach` reported.
 
 python tools/make_teaching.py [--check] [FOLDER …]
 
@@ -15,7 +15,7 @@ import json
 from base64 import b64decode
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, NamedTuple
 
 import marked
@@ -50,6 +50,7 @@ CLAIMS = (
     ("aft", "aft-fixed"),
     ("aft-nnls", "aft"),
 )
+DAGGER = " †"
 Figures = dict[str, Any]
 
 
@@ -142,26 +143,30 @@ def claims(right: dict[str, Right]) -> dict[str, Figures]:
 
 
 def part(reports: dict[str, Figures]) -> str:
-    """The whole part of the page: all claims side by side, then each report's tables."""
-    text = [*side_by_side(reports), ""]
-    for name, found in reports.items():
-        text += [f"### {name}", "", about(name, found), "", *table(found["students"]), "", *others(found)]
-        for point, of in found["points"].items():
-            text += [f"With {said(point)}:", "", *table(of["students"], of["itself"]), ""]
-    return "\n".join(text).strip()
+    """The whole part of the page: all claims side by side, and what was trained for them."""
+    return "\n".join([*side_by_side(reports), "", *(f"- {about(name, found)}" for name, found in reports.items())])
 
 
 def side_by_side(reports: dict[str, Figures]) -> list[str]:
-    """A row for each claim, a column for each table."""
-    found = {}
+    """A row for each claim, a column for each set of students; † where other images than the students' chose β."""
+    found, mark = {}, {}
     for name, report in reports.items():
-        found[name] = report["claims"]
-        found |= {f"{name}, {said(point)}": of["claims"] for point, of in report["points"].items()}
-    rows = [
-        [f"{TITLES[one]} above {TITLES[other]}", *(verdict(of.get(f"{one} > {other}")) for of in found.values())]
-        for one, other in CLAIMS
-    ]
+        sets = {name: report} | {f"{name}, {said(point)}": of for point, of in report["points"].items()}
+        for title, of in sets.items():
+            mark[title] = DAGGER if borrowed(report) else ""
+            found[title + mark[title]] = of
+    marks = list(mark.values())
+    rows = [["accuracy of STL, %", *(f"{100 * mean(of['students']['none']['accuracy']):.1f}" for of in found.values())]]
+    for one, other in CLAIMS:
+        cells = [verdict(of["claims"].get(f"{one} > {other}")) for of in found.values()]
+        cells = [cell and cell + mark for cell, mark in zip(cells, marks, strict=True)]
+        rows.append([f"{TITLES[one]} above {TITLES[other]}", *cells])
     return markdown_table(["", *found], (row for row in rows if any(row[1:])))
+
+
+def borrowed(found: Figures) -> bool:
+    """Whether labels that the students are not given chose β."""
+    return bool(found["recipe"]["train"]["per_class"]) and not found["rows"].get("held back")
 
 
 def about(name: str, found: Figures) -> str:
@@ -196,58 +201,10 @@ def steps(rows: Figures, spec: Figures) -> str:
 
 def chosen_by(found: Figures) -> str:
     """The images that chose β; a release held back a part of all, though a student is given few of their labels."""
-    few, part = found["recipe"]["train"]["per_class"], found["recipe"]["teach"]["hold_out"]
+    part = found["recipe"]["teach"]["hold_out"]
     if held := found["rows"].get("held back"):
         return f"{held:,} of the labelled images"
-    return f"{100 * part:g} % of {'all training images, labels included' if few else 'the labelled images'}"
-
-
-def table(of: Figures, itself: Figures | None = None) -> list[str]:
-    """A row for each prior; ``itself``: against the same prior in the report's first table."""
-    noisy = any(student["noise energy"] for student in of.values())
-    heads = ["student trained with", "β", "accuracy, %", "deviation over seeds", "error / STL", "against STL, points"]
-    heads += ["against the first table"] if itself is not None else []
-    heads += ["energy on noise, %"] if noisy else []
-    plain, rows = mean(of["none"]["accuracy"]), []
-    for prior, student in of.items():
-        value, energy = mean(student["accuracy"]), student["noise energy"]
-        row = [TITLES[prior], beta(student), f"{100 * value:.1f}", spread(student["accuracy"])]
-        row += [
-            f"{(1 - value) / (1 - plain):.2f}" if plain < 1 else "",
-            "" if prior == "none" else verdict(student["against STL"]),
-        ]
-        row += [verdict(itself.get(prior))] if itself is not None else []
-        row += ["" if energy is None else f"{100 * energy:.0f}"] if noisy else []
-        rows.append(row)
-    return markdown_table(heads, rows)
-
-
-def beta(student: Figures) -> str:
-    """The chosen one; where it is 0, what the best other gave on the images that were held back."""
-    tried = {name: value for name, value in student["tried"].items() if name != "0"}
-    if student["beta"] or not tried:
-        return f"{student['beta']:g}"
-    best = max(tried, key=lambda name: tried[name])
-    return f"0 ({100 * tried[best]:.1f} % at {best}, {100 * student['tried']['0']:.1f} % at 0, held back)"
-
-
-def spread(values: Sequence[float]) -> str:
-    """Standard deviation over seeds in points."""
-    return f"{100 * stdev(values):.1f}" if len(values) > 1 else ""
-
-
-def others(found: Figures) -> list[str]:
-    """Linear probes, and which teacher has the weight."""
-    text = [
-        f"Linear probe of {row['teacher']} ({row['features']} features): {100 * row['accuracy']:.1f} %."
-        for row in found["probes"]
-    ]
-    text += [
-        f"{row['features in use']} of {row['features']} features of {row['teacher']} are in use and hold"
-        f" {100 * row['share of energy']:.0f} % of the energy."
-        for row in found["energy"]
-    ]
-    return [" ".join(text), ""] if text else []
+    return f"{100 * part:g} % of {'all training images, labels included' if borrowed(found) else 'the labelled images'}"
 
 
 def verdict(claim: Figures | None) -> str:

@@ -29,7 +29,8 @@ def table(report: dict[str, Any]) -> str:
         ]
         for run in report["runs"]
     ]
-    return "\n".join(markdown_table(["", *STAGES.values(), "until workers answer"], rows))
+    lines = markdown_table(["", *STAGES.values(), "until workers answer"], rows)
+    return "\n".join([*lines, "", marked.measured(report)])
 
 
 def cell(run: dict[str, Any], stage: str) -> str:

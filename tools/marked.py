@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,20 @@ def report(files: Sequence[str], kept: str) -> Any:
     """The report that the command line names, or else the one that is kept in docs/results."""
     path = Path(files[0]) if files else ROOT / "docs" / "results" / kept
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def measured(report: Mapping[str, Any]) -> str:
+    """A sentence on where and of what a report was measured, as far as it says."""
+    said = {
+        "machine": "{}",
+        "threads": "threads of torch: {}",
+        "torch": "torch {}",
+        "date": "{}",
+        "commit": "commit {}",
+    }
+    there = [text.format(report[key]) for key, text in said.items() if report.get(key) is not None]
+    lost = [key for key in ("machine", "date", "commit") if report.get(key) is None]
+    return "Measured: " + "; ".join([*there, *([f"{', '.join(lost)} not kept"] if lost else [])]) + "."
 
 
 def put(page: str, name: str, text: str) -> None:

@@ -89,7 +89,8 @@ def backbone_of(given: str | Path | BackboneSpec) -> BackboneSpec:
         raise RecipeError(
             "the backbone is of no kind that an estimator takes",
             got=repr(given)[:80],
-            do="None, a name, a path, a BackboneSpec or a pair (state, config)",
+            do="None, a name, a path, a BackboneSpec or a pair (state, config); features of a module of your own are X"
+            " of fit(X, y), or of import_vectors for a store",
         )
     name = str(given)
     if name == "bundled" or name.endswith(".safetensors") or Path(name).expanduser().exists():

@@ -49,7 +49,7 @@ def compare(
     ] = None,
     report: Annotated[
         list[str] | None,
-        typer.Option("--report", metavar=REPORTS, help="the recipe's by default (repeatable)"),
+        typer.Option("--report", metavar=REPORTS, help="default: the recipe's (repeatable)"),
     ] = None,
     set_: Overrides = None,
     device: Device = None,
@@ -86,9 +86,9 @@ def compare(
 
 @commands.command()
 def teach(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
-    """Train a small model with features of others as prior.
+    """Train a small model guided by features of larger ones.
 
-    From images, and with a report of what the prior did. Students are kept: the same command goes on where it was, and
+    From images; a report says what the guidance did. Students are kept: the same command goes on where it was, and
     trains nothing twice. The recipe is of its own kind, see docs/teaching.md.
 
     Example: taftcache teach teach/quick

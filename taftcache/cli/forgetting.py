@@ -1,4 +1,4 @@
-"""Commands that erase, and that prove it."""
+"""Commands that forget, and that prove it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def forget(
     ] = None,
     with_copies: Annotated[
         bool,
-        typer.Option("--with-copies", help="rows of other ids with the very same bytes, too", rich_help_panel=MANY),
+        typer.Option(
+            "--with-copies", help="also forget rows with identical bytes under other ids", rich_help_panel=MANY
+        ),
     ] = False,
     mode: Annotated[
         Literal["retrain", "subtract", "resolve"],
@@ -93,9 +95,9 @@ def forget(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Erase samples, and renew all that was made of them.
+    """Forget samples and retrain what was trained on them.
 
-    Their rows go from the cache, what was trained on them is solved again without them, and a receipt is kept. The
+    Their rows leave the cache, what was trained on them is solved again without them, and a receipt is kept. The
     images (or vectors) that they were made from stay where they are.
 
     Example: taftcache forget stores/quickstart --sample digits/0042
@@ -130,14 +132,16 @@ def audit(
     head: Annotated[
         Path | None,
         typer.Option(
-            "--head",
+            "--ledger-head",
             metavar="FILE",
-            help="the ledger must go on from the entry that FILE names; written, or moved on, where nothing is found",
+            help="check that the ledger still contains the entry saved in FILE; update FILE if the audit passes",
         ),
     ] = None,
     also: Annotated[
         list[Path] | None,
-        typer.Option("--also", metavar="FOLDER", help="look there for what was made of forgotten rows (repeatable)"),
+        typer.Option(
+            "--also", metavar="FOLDER", help="also search this folder for files made from forgotten rows (repeatable)"
+        ),
     ] = None,
     replay: Annotated[
         bool, typer.Option("--replay", help="forget again what an old copy of the store brought back")
@@ -153,7 +157,7 @@ def audit(
 
     Example: taftcache audit stores/quickstart
 
-    Example: taftcache audit stores/quickstart --head quickstart.head --also exports
+    Example: taftcache audit stores/quickstart --ledger-head quickstart.head --also exports
     """
     with bars(as_json) as progress:
         report = taftcache.audit(

@@ -78,10 +78,9 @@ def inspect(
 ) -> None:
     """Show what is in a store, a shard, a class or a sample.
 
-    Shards, rows, classes, activations, components with certificates, integrity, ledger. Read from manifests and a
-    sample of rows, so it is instant at any size. With --ids the samples, for scripts; --json has shard, role and
-    class of each. --suspects, --duplicates and --outliers read all rows, and rank what may be wrong with the data;
-    --curvature reads them some 25 times.
+    Shards, rows, classes, activations, components with certificates, integrity, ledger. Reads manifests and a sample of
+    rows. With --ids the samples, for scripts; --json has shard, role and class of each. --suspects, --duplicates and
+    --outliers read all rows, and rank what may be wrong with the data; --curvature reads them some 25 times.
 
     Example: taftcache inspect stores/quickstart --class 7
     """

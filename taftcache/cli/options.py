@@ -95,7 +95,7 @@ Model = Annotated[
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
-    typer.Option("--device", help="where to compute; as the recipe says by default"),
+    typer.Option("--device", help="where to compute; default: the recipe's"),
 ]
 Workers = Annotated[
     int | None,
@@ -134,12 +134,12 @@ VectorsName = Annotated[
 LabelsName = Annotated[
     str | None,
     typer.Option(
-        "--labels", metavar="NAME|FILE", help="that of integers or texts [n], or a .npy, .csv or .tsv file of them"
+        "--labels", metavar="NAME|FILE", help="the same for labels, integers or texts [n]; or a .npy, .csv or .tsv file"
     ),
 ]
 IdsName = Annotated[
     str | None,
-    typer.Option("--ids", metavar="NAME|FILE", help="that of ids [n], or a file; rows are numbered without"),
+    typer.Option("--ids", metavar="NAME|FILE", help="the same for ids [n], or a file; without ids rows are numbered"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else; an error too")]
 

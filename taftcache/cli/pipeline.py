@@ -76,7 +76,7 @@ def init(
         Path,
         typer.Argument(
             metavar="PLACE",
-            help="a folder with one folder for each class (or train/ and test/ of these), a CSV or Parquet file of"
+            help="a folder with one subfolder per class (or train/ and test/ of these), a CSV or Parquet file of"
             " paths and labels, a dataset saved by Hugging Face's library, an .npz or .h5 file of arrays",
         ),
     ],
@@ -165,7 +165,7 @@ def extract(
 ) -> None:
     """Run the frozen layers once, and cache their output.
 
-    What is kept is what the trained layers need. A run that was stopped goes on where it was.
+    What is kept is what the tail, the trained layers, needs. A run that was stopped goes on where it was.
 
     Example: taftcache extract quickstart
     """
@@ -258,7 +258,7 @@ def train(
         typer.Option(
             "--rate",
             metavar="FACTOR",
-            help="with --private: try this multiple of the learning rate (repeatable); held-out rows choose one,"
+            help="with --private: a factor on the learning rate to try (repeatable); held-out rows choose one,"
             " and all trials share epsilon",
         ),
     ] = None,
@@ -277,7 +277,7 @@ def train(
 ) -> None:
     """Train one certified component for each shard.
 
-    From the cache alone; then they are composed.
+    Uses cached rows only, then composes the components.
 
     Example: taftcache train stores/quickstart --set objective.ridge=1e-3
     """
@@ -344,9 +344,9 @@ def compose(
 ) -> None:
     """Make one model of the shards' components.
 
-    Their mean, once the identity that allows it is checked, and the exact model of all rows ("auto": where the rows are
-    here, in several shards, and none is private). The mode is kept in the store: whatever changes a component later
-    renews what the mode asks for.
+    Their mean, once the identity that allows it is checked, and one model of all rows, models/exact ("auto": where the
+    rows are here, in several shards, and none is private). The mode is kept in the store: whatever changes a component
+    later renews what the mode asks for.
 
     Example: taftcache compose stores/quickstart --mode weighted
     """
@@ -368,7 +368,8 @@ def compose(
 def evaluate(
     store: StorePath,
     without: Annotated[
-        list[str] | None, typer.Option("--without", metavar="SHARD", help="also the mean without it (repeatable)")
+        list[str] | None,
+        typer.Option("--without", metavar="SHARD", help="also evaluate the mean without this shard (repeatable)"),
     ] = None,
     probe: Annotated[
         bool, typer.Option("--probe", help="also fit scikit-learn's linear probe, and compare with it")
@@ -378,7 +379,7 @@ def evaluate(
 ) -> None:
     """Measure accuracy on the held-out rows.
 
-    Of the base model, the head alone, every component and every model, each with its 95 % interval.
+    Of every component and model, and of the network before training; each with its 95 % interval.
 
     Example: taftcache evaluate stores/quickstart --probe
     """

@@ -90,8 +90,8 @@ def verify(
 def gc(
     store: StorePath,
     dry: Annotated[bool, typer.Option("--dry-run", help="list, and remove nothing")] = False,
-    work: Annotated[bool, typer.Option("--unfinished", help="interrupted extractions too")] = False,
-    strange: Annotated[bool, typer.Option("--foreign", help="files too that the format knows nothing of")] = False,
+    work: Annotated[bool, typer.Option("--unfinished", help="also interrupted extractions")] = False,
+    strange: Annotated[bool, typer.Option("--foreign", help="also files that the format knows nothing of")] = False,
     hours: Annotated[
         float, typer.Option("--hours", min=0, metavar="N", help="in a bucket, what is younger stays")
     ] = 24.0,
@@ -160,10 +160,10 @@ def convert(
     store: StorePath,
     target: Target,
     dtype: Annotated[Stored | None, typer.Option("--dtype", help="of the new rows")] = None,
-    chunk_rows: Annotated[str | None, typer.Option("--chunk-rows", metavar="N|auto", help="rows a chunk")] = None,
+    chunk_rows: Annotated[str | None, typer.Option("--chunk-rows", metavar="N|auto", help="rows per chunk")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a store of other dtype or chunk size.
+    """Copy a store with another dtype or chunk size.
 
     Its rows are those of the first. Components and models stay behind, and it is said which command makes them again.
 
@@ -185,16 +185,16 @@ def export(
         Literal["hdf5", "parquet", "npz", "embedding-projector"] | None,
         typer.Option(
             "--format",
-            help="hdf5: every cached row. parquet, npz, embedding-projector (a folder): a vector a sample, predictions."
-            " By default that of FILE's ending, .h5, .hdf5, .npz or .parquet; without an ending, hdf5",
+            help="hdf5: every cached row. parquet, npz, embedding-projector (a folder): one vector per sample,"
+            " predictions. By default that of FILE's ending, .h5, .hdf5, .npz or .parquet; without an ending, hdf5",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Write all rows to one file for other tools.
 
-    With labels and ids. Formats other than hdf5 hold predictions and one vector a sample: class token, its one row, or
-    the mean of its rows.
+    With labels and ids. Formats other than hdf5 hold predictions and one vector per sample: class token, its one row,
+    or the mean of its rows.
 
     Example: taftcache export stores/quickstart features.h5
 
@@ -219,11 +219,14 @@ def import_(
     labels: LabelsName = None,
     ids: IdsName = None,
     classes: Annotated[
-        str | None, typer.Option("--classes", metavar="NAME", help="that of class names, if there is one")
+        str | None, typer.Option("--classes", metavar="NAME", help="the same for class names, if there are any")
     ] = None,
-    test: Annotated[Path | None, typer.Option("--test", metavar="FILE", help="held-out rows, named alike")] = None,
+    test: Annotated[
+        Path | None, typer.Option("--test", metavar="FILE", help="held-out rows, under the same names")
+    ] = None,
     test_labels: Annotated[
-        str | None, typer.Option("--test-labels", metavar="NAME|FILE", help="theirs, where --labels is a file")
+        str | None,
+        typer.Option("--test-labels", metavar="NAME|FILE", help="the labels of --test, where --labels is a file"),
     ] = None,
     held_out: Annotated[
         float | None,
@@ -237,9 +240,9 @@ def import_(
     set_: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Make a store of features that are there already.
+    """Make a store from vectors or features you have.
 
-    Of vectors of your own, an export, or features that someone else extracted. An export in HDF5 comes back with the
+    Your own vectors, an export, or features that someone else extracted. An export in HDF5 comes back with the
     bytes and digests of its shards. From vectors [n, d] a linear head is trained. Names are looked for (vectors,
     features, embeddings, x; labels, y; ids) unless they are given. NaN, overflow, an id twice, rows that were never
     written, pickles, links and plug-ins are refused.

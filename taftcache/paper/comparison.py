@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from taftcache.paper import tables as paper_tables
 from taftcache.paper.line import ReportLine, Tuned
 from taftcache.paper.workbench import Workbench
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
+from taftcache.rounding import processor
 from taftcache.stages.progress import Progress, Silent
 
 TITLES = {
@@ -62,7 +62,7 @@ class CompareReport:
 
     digests, shards: root digest of every store read, and those of its shards, by its folder.
     spent: processor seconds by method and preset, those of models that an earlier run left included. kept: how many of
-        its models were found so. seconds: of this run.
+        its models were found so. seconds: of this run. date: of its end; empty in reports of before 0.2.0.
     """
 
     store: Path
@@ -80,6 +80,7 @@ class CompareReport:
     libraries: dict[str, str]
     recipe: dict[str, Any]
     kept: int = 0
+    date: str = ""
     notes: list[str] = field(default_factory=list)
 
 
@@ -139,6 +140,7 @@ def compare(
                 libraries={name: version(name) for name in ("taftcache", "torch", "timm")},
                 recipe={name: recipe_values(recipe)[name] for name in SECTIONS},
                 kept=work.fits.found,
+                date=time.strftime("%Y-%m-%d"),
             )
             if done is not None:
                 done(report)
@@ -147,4 +149,4 @@ def compare(
 
 def machine() -> str:
     """What it ran on, in words."""
-    return f"{platform.machine()}, {os.cpu_count()} CPU cores, {counted(torch.get_num_threads(), 'thread')} of torch"
+    return f"{processor()}, {os.cpu_count()} CPU cores, {counted(torch.get_num_threads(), 'thread')} of torch"

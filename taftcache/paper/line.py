@@ -55,6 +55,13 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         held = msgspec.structs.asdict(self)
         return {name: value for name, value in held.items() if value is not None and name not in ("setting", "right")}
 
+    @property
+    def all_times_faster(self) -> float | None:
+        """How many times as long one model over all rows takes as all shards' together."""
+        if not self.seconds_all_shards or self.seconds_from_scratch is None:
+            return None
+        return self.seconds_from_scratch / self.seconds_all_shards
+
     def spread(self) -> str:
         """The accuracy as text."""
         return f"{self.accuracy:.1f} ± {self.std:.1f}"

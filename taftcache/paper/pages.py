@@ -27,6 +27,8 @@ COLUMNS = {
     "table2": ("shards", "method"),
     "table3": ("method", "preset"),
     "table7": ("method",),
+    "figure1a": ("method", "preset"),
+    "figure1b": ("method", "preset"),
     "figure2a": ("method",),
     "figure2b": ("method",),
     "figure2c": ("method",),
@@ -114,18 +116,22 @@ def about(report: CompareReport) -> list[str]:
     libraries = ", ".join(f"{name} {at}" for name, at in report.libraries.items())
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sorted(report.spent.items()))
     alone = "; of one, ± 0.0 says nothing, and no interval is for other seeds" if report.seeds == 1 else ""
+    ran = [*([report.date] if report.date else []), libraries]
+    ran += [] if report.kept else [f"{report.seconds / 60:.1f} minutes"]
     kept = counted(report.kept, "model")
     return [
         "Top-1 accuracy in per cent on the held-out rows, mean ± standard deviation over"
         f" {counted(report.seeds, 'seed')} of the split and the base point{alone}. Settings were chosen on a fifth of"
         " the training rows of seed 0.",
         "",
-        f"- ran on: {report.machine}; {report.seconds / 60:.1f} minutes; {libraries}",
+        f"- ran on: {report.machine}; {'; '.join(ran)}",
         f"- stores and their root digests: {stores}",
         *(text for preset, text in _presets(report).items() if preset in used),
         *_at_the_end(report),
         *([f"- processor time, choosing included: {spent}"] if spent else []),
-        *([f"- kept from earlier runs, whose minutes do not count: {kept}"] if report.kept else []),
+        *([f"- kept from earlier runs, whose seconds are of the machines of these: {kept}"] if report.kept else []),
+        "- seconds of settings that share a run over the rows, as the paper's rates and the radii of a ball do, are the"
+        " mean over them",
         *(f"- {note}" for note in report.notes),
     ]
 
@@ -157,12 +163,17 @@ def _presets(report: CompareReport) -> dict[str, str]:
 
 def figures(made: Figures) -> list[str]:
     """A report's table, and the setting behind each figure."""
-    lines = sorted(made.lines, key=_order)
-    columns = COLUMNS.get(made.report)
-    text = _pivot(lines, columns) if columns else _plain(lines)
     # Lines of one setting have one text, which is shown once.
-    settings = dict.fromkeys(_origin(line, costs=columns is not None) for line in lines)
-    return [*text, "", "<details><summary>settings</summary>", "", *bullets(settings), "", "</details>"]
+    costs = made.report in COLUMNS and not made.report.startswith("figure1")
+    settings = dict.fromkeys(_origin(line, costs) for line in sorted(made.lines, key=_order))
+    return [*table(made), "", "<details><summary>settings</summary>", "", *bullets(settings), "", "</details>"]
+
+
+def table(made: Figures, lines: Sequence[ReportLine] | None = None) -> list[str]:
+    """A report's table, or some lines of it."""
+    lines = sorted(made.lines if lines is None else lines, key=_order)
+    columns = COLUMNS.get(made.report)
+    return _pivot(lines, columns) if columns else _plain(lines)
 
 
 def _origin(line: ReportLine, costs: bool) -> str:
@@ -170,6 +181,7 @@ def _origin(line: ReportLine, costs: bool) -> str:
     where = ", ".join([line.preset, line.method, *([] if line.shards is None else [f"shards {line.shards}"])])
     where += f", R = {line.radius:g}" if line.radius is not None else ""
     cost = f"; {line.seconds:.1f} s" if costs and line.seconds is not None else ""
+    cost += " (mean over the radii)" if cost and line.radius is not None else ""
     cost += f", {counted(round(line.passes), 'pass')}" if cost and line.passes is not None else ""
     proof = f"; ‖∇F‖ ≤ {line.gradient:.1e} ‖∇F(0)‖" if costs and line.gradient is not None else ""
     return f"{where}: {_setting(line.setting)}{cost}{proof}"
@@ -257,8 +269,13 @@ def _pivot(lines: Sequence[ReportLine], columns: Sequence[str]) -> list[str]:
 
 def _plain(lines: Sequence[ReportLine]) -> list[str]:
     keys = [k for k in columns_of([line.figures() for line in lines]) if k != "std"]
-    rows = ([line.spread() if k == "accuracy" else _cell(getattr(line, k)) for k in keys] for line in lines)
-    return markdown_table([k.replace("_", " ") for k in keys], rows)
+    rows = [[line.spread() if k == "accuracy" else _cell(getattr(line, k)) for k in keys] for line in lines]
+    heads = [k.replace("_", " ") for k in keys]
+    if "times_faster" in keys:
+        heads[keys.index("times_faster")] += ", one shard"
+        heads.append("times faster, all shards")
+        rows = [[*row, _cell(line.all_times_faster)] for row, line in zip(rows, lines, strict=True)]
+    return markdown_table(heads, rows)
 
 
 def _values(line: ReportLine, keys: Sequence[str]) -> tuple[Any, ...]:

@@ -282,7 +282,7 @@ class _Problems:
 
 
 def has_estimate(loss: Loss, radius: object, method: str) -> bool:
-    """Whether a solve estimates what taking out a row moves: then a ``decisive`` goal follows from it."""
+    """Whether a solve estimates what removing a row moves: then a ``decisive`` goal follows from it."""
     return radius is None and method in (("auto", "conjugate") if loss.quadratic else ("auto",))
 
 
@@ -298,7 +298,7 @@ def _check_goal(goal: Goal, objective: Objective, method: Method) -> None:
 
 def _not_estimated(got: str) -> SolveError:
     return SolveError(
-        "what taking out a row moves is not estimated for this problem, so no goal follows from it",
+        "what removing a row moves is not estimated for this problem, so no goal follows from it",
         got=got,
         do='a tolerance, or no ball and method "auto"',
     )

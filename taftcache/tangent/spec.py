@@ -32,9 +32,9 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     reset_block: re-initialise the last block from ``seed`` (PT = F).
     reset_norm: re-initialise the final norm too, as the authors' release does.
     class_token: "reset" (CLS = T) puts a fresh token at the tail's input, shared by all samples and trained.
-    init: of the new head and a reset block. "timm" draws N(0, 0.02²) truncated at two deviations with zero biases,
-        "torch" draws U(±1/√fan_in) for weights and biases, as the authors' release does. "zero" is for a head that is
-        trained alone: a drawn head stays as drawn in directions that few rows say anything about.
+    init: of the new head and a reset block. "timm" draws N(0, 0.02²) truncated at two standard deviations with zero
+        biases, "torch" draws U(±1/√fan_in) for weights and biases, as the authors' release does. "zero" is for a head
+        that is trained alone: a drawn head stays as drawn in directions that few rows say anything about.
     seed: of those draws; it is part of the base point, and components with other seeds do not compose.
     """
 

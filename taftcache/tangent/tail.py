@@ -27,7 +27,7 @@ class State(Protocol):
 
 
 class Tail(Protocol):
-    """f, J and Jᵀ of the trained end of a network on cached rows.
+    """f, J and Jᵀ of the tail of a network on cached rows.
 
     Weights, a direction Δw and a gradient that is summed up are all mappings of timm's names to tensors, put
     once into the form that the tail computes with (``bind``). A name that is missing there is frozen: a zero in

@@ -34,7 +34,8 @@ LOOSE = ', which this certificate is too loose to prove: train with solver.toler
 def show_forget(report: ForgetReport) -> None:
     """What a request changed and what it proves."""
     OUT.print(stacked(*forgotten_lines(report)))
-    OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}   ({report.seconds:.1f} s)")
+    if not report.dry_run:
+        OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}   ({report.seconds:.1f} s)")
 
 
 def show_audit(report: AuditReport) -> None:
@@ -161,7 +162,7 @@ def _receipt(r: Receipt, unreadable: bool) -> list[str]:
     elif r.event == "forget":
         rows = ", ".join(f"{counted(n, 'row')} of {name}" for name, n in r.shards.items()) or "no row"
         without = r.samples - sum(r.shards.values())  # skipped samples, and those of an unfinished extraction
-        rows += " taken out" + (f", {without} had no row in a shard" if without > 0 else "")
+        rows += " removed" + (f", {without} had no row in a shard" if without > 0 else "")
         lines = [f"receipt {r.seq}, {r.time}: {counted(r.samples, 'id')} forgotten by {r.mode}; {rows}"]
         lines.append(f"  {_renewed(r.renewed)}")
     else:

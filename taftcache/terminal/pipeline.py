@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, counted, first_few, is_component
+from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, UNTOUCHED, counted, first_few, is_component
 from taftcache.terminal.console import OUT, note, print_notes, print_table, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, decides, readable_size, readable_time
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from taftcache.stages.train.training import TrainReport
 
 
-def show_run(report: RunReport) -> None:
-    """The closing table of a run."""
+def show_run(report: RunReport, command: str = "taftcache run") -> None:
+    """The closing table of a run, under the command that was given."""
     e, t, c = report.extract, report.train, report.compose
-    table = Table("stage", "what was done", "seconds", title="taftcache run", title_justify="left")
+    table = Table("stage", "what was done", "seconds", title=command, title_justify="left")
     rows = sum(e.shards.values())
     extracted = f"{counted(e.images, 'image')} run and cached" if e.images else "nothing: all rows are cached"
     if e.skipped:
@@ -39,8 +39,11 @@ def show_run(report: RunReport) -> None:
         f"{e.seconds:.1f}",
     )
     trained = f"{_solved(t.trained)} solved" if t.trained else "nothing: every component is current"
+    if t.kept and t.trained:
+        trained += f", {len(t.kept)} already up to date"
     worst = max(t.certificates.values(), key=lambda x: x["distance_bound"])
-    table.add_row("train", stacked(f"{trained}, {len(t.kept)} kept", certified(worst)), f"{t.seconds:.1f}")
+    which = f"worst of {len(t.certificates)}: " if len(t.certificates) > 1 else ""
+    table.add_row("train", stacked(trained, which + certified(worst)), f"{t.seconds:.1f}")
     table.add_row("compose", stacked(*_composed(c)), f"{c.seconds:.1f}")
     if report.evaluate is not None:
         table.add_row("evaluate", stacked(*_accuracies(report.evaluate)), "")
@@ -58,6 +61,7 @@ def show_run(report: RunReport) -> None:
             f"       taftcache view {place}",
             f"       taftcache verify {place}",
             f"       taftcache forget {place} --sample ID",
+            *([f"       taftcache evaluate {place} --probe"] if report.idle and report.evaluate is not None else []),
         ),
         soft_wrap=True,
     )
@@ -81,14 +85,15 @@ def _composed(report: ComposeReport) -> list[str]:
     what = f"mean of {counted(len(report.members), 'component')}" + ("" if report.changed else ", unchanged")
     lines = [f"{what}; Σμf(Δw) = f(ΣμΔw) to {report.identity_error:.0e}"]
     if report.certificate is not None:
-        lines += [f"exact model of all {counted(report.certificate['rows'], 'row')}", certified(report.certificate)]
+        rows = counted(report.certificate["rows"], "row")
+        lines += [f"model of all {rows} ({EXACT})", certified(report.certificate)]
     return lines
 
 
 def show_demo(report: RunReport) -> None:
     """A run, and where to go from it."""
-    show_run(report)
-    OUT.print("yours  taftcache init FOLDER   (of images, with one folder for each class)", soft_wrap=True)
+    show_run(report, "taftcache demo")
+    OUT.print("your images: taftcache init FOLDER (one subfolder per class)", soft_wrap=True)
 
 
 def show_init(report: InitReport) -> None:
@@ -193,11 +198,11 @@ def show_train(report: TrainReport) -> None:
             f"{c['relative_gradient']:.1e}",
             f"{c['distance_bound']:.1e}",
             moves if beside else f"{c['gap_bound']:.1e}",
-            "solved" if name in solved else "kept",
+            "solved" if name in solved else "current",
         )
     for name in [] if made is None else made.models:
         if name not in certificates:
-            table.add_row(name, *[""] * 4, "made" if name in solved else "kept")
+            table.add_row(name, *[""] * 4, "made" if name in solved else "current")
     print_table(table)
     for name, c in certificates.items():
         if "row_moves" in c and not c["decisive"]:
@@ -206,7 +211,7 @@ def show_train(report: TrainReport) -> None:
 
 
 def show_compose(report: ComposeReport) -> None:
-    """What was composed, and how far the exact model is from the mean."""
+    """What was composed, and how far the model of all rows is from the mean."""
     state = "written" if report.changed else "is current"
     OUT.print(f"{report.model} {state}: mean of {len(report.members)}, identity holds to {report.identity_error:.0e}")
     if report.left_out:
@@ -230,7 +235,8 @@ def show_evaluate(report: EvaluateReport) -> None:
     for name, value in report.accuracy.items():
         low, high = report.intervals[name]
         share = [f"{100 * report.proven[name]:.1f} %"] if name in report.proven else []
-        table.add_row(name, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}", *share)
+        title = _TITLES[name] if name == UNTOUCHED else name  # what has no name in the store has one in words
+        table.add_row(title, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}", *share)
     print_table(table)
     if report.against is not None:
         OUT.print(_verdict(report.against), soft_wrap=True)
@@ -240,10 +246,11 @@ def show_evaluate(report: EvaluateReport) -> None:
 def show_predict(report: PredictReport) -> None:
     """The class of every image, by how much, and how often that was right."""
     for p in report.predictions:
-        by = "" if p.margin is None else f", by {p.margin:.2f}"
-        over = f" over {', then '.join(p.labels[1:])}" if p.labels[1:] else ""
-        alike = p.alike and f"; right in {p.alike.right} of {p.alike.rows} held-out rows of such a margin"
-        OUT.print(f"{p.image}: {p.labels[0]}{by}{over}{alike or ''}", soft_wrap=True)
+        beside = [] if p.margin is None else [f"margin {p.margin:.2f}"]
+        beside += [f"next {', '.join(p.labels[1:])}"] if p.labels[1:] else []
+        how = f" ({'; '.join(beside)})" if beside else ""
+        alike = p.alike and f". Held-out rows with such a margin: {p.alike.right} of {p.alike.rows} right."
+        OUT.print(f"{p.image}: {p.labels[0]}{how}{alike or ''}", soft_wrap=True)
     print_notes(report.notes)
     for reason in report.unreadable.values():
         note(f"left out: {reason}")
@@ -273,6 +280,7 @@ def _verdict(against: Against) -> str:
 
 _TITLES = {
     MEAN: "mean of the components",
-    EXACT: "exact model of all rows",
-    HEAD: "exact head of all rows",
+    EXACT: "model of all rows",
+    HEAD: "head alone, of all rows",
+    UNTOUCHED: "before training (new head)",
 }

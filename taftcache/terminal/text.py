@@ -20,8 +20,8 @@ def certified(c: dict[str, Any]) -> str:
 
 
 def decides(c: dict[str, Any]) -> str:
-    """What taking out a typical row moves, beside a certified distance."""
-    return f"taking out a row moves about {c['row_moves']:.1e}: {'decisive' if c['decisive'] else 'not decisive'}"
+    """What removing a typical row moves, beside a certified distance."""
+    return f"removing a row moves it by about {c['row_moves']:.1e}: {'decisive' if c['decisive'] else 'not decisive'}"
 
 
 def readable_size(count: int) -> str:

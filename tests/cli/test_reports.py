@@ -159,7 +159,7 @@ def test_training_ends_at_the_root_that_it_reports(cli, store):
 def test_the_table_of_a_training_has_the_models_that_it_composes(cli, store):
     """It ended with the components, though most of the time may go into the exact model, and people use that."""
     given = ("train", store, "--set", "compose.mode=exact", "--set", "objective.kappa=3")
-    for exact, mean in (("solved", "made"), ("kept", "kept")):
+    for exact, mean in (("solved", "made"), ("current", "current")):
         lines = {line.split()[1]: line.split() for line in cli(*given).out.splitlines() if "models/" in line}
         assert (len(lines["models/exact"]), lines["models/exact"][-2]) == (13, exact)
         assert lines["models/mean"][-2] == mean
@@ -174,11 +174,11 @@ def test_tables_of_every_command(cli, store, images, tmp_path):
         sample, root = opened.shards[0].sample_ids[0], opened.root_digest
     for arguments, says in [
         (("init", images, "-o", tmp_path / "mine.toml"), ["3 classes", "held out", "stores/mine", "run "]),
-        (("run", file), ["Nothing to do", "held-out", root[:16]]),
+        (("run", file), ["Nothing to do", "held-out", root[:16], f"evaluate {store} --probe"]),
         (("extract", file), ["Nothing to do", root[:16]]),
         (("train", store, "--set", "objective.kappa=3", "--device", "cpu"), ["components/001", "solved"]),
         (("compose", store), ["models/mean", "mean of 2"]),
-        (("evaluate", store), ["base model untouched", "models/mean", "%"]),
+        (("evaluate", store), ["before training (new head)", "models/mean", "%"]),
         (("predict", store, next(images.glob("*/*.png"))), [".png"]),
         (("export-model", store, tmp_path / "model"), ["models/mean", "taftcache predict"]),
         (("inspect", store), ["held-out", "components/000", "root "]),
@@ -293,7 +293,8 @@ def test_ids_are_what_forget_takes(cli, store, tmp_path):
     of_class = cli("inspect", store, "--shard", "held-out", "--class", "7", "--ids")
     assert set(of_class.out.split()) <= set(held_out.sample_ids)
     (tmp_path / "gone.txt").write_text(cli("inspect", store, "--class", "7", "--ids").out)
-    assert cli("forget", store, "--file", tmp_path / "gone.txt", "--dry-run").code == 0
+    tried = cli("forget", store, "--file", tmp_path / "gone.txt", "--dry-run")
+    assert (tried.code, "root " in tried.out) == (0, False), "the root stays"
 
 
 def test_a_report_says_what_it_is_at(cli, store, tmp_path, monkeypatch):
@@ -319,7 +320,11 @@ def test_a_run_counts_shards_as_the_recipe_does(cli, store):
         rows = sum(shard.rows for shard in (*opened.shards, opened.held_out))
     assert f"{rows} rows in 2 shards and the held-out one" in said
     fresh = toml(store.parent / "tiny.toml", store.parent / "fresh")
-    assert "2 components and models/head solved, 0 kept" in cli("run", fresh).out
+    cli("extract", fresh)
+    cli("train", store.parent / "fresh", "--shard", "000")
+    said = " ".join(cli("run", fresh).out.replace("│", " ").split())
+    assert all(text in said for text in ("1 component solved, 2 already up to date ", " worst of 3: "))
+    assert said.startswith("taftcache run ┏")
 
 
 def test_what_init_and_demo_say_fits_its_lines(cli, images, tmp_path, monkeypatch):
@@ -331,6 +336,8 @@ def test_what_init_and_demo_say_fits_its_lines(cli, images, tmp_path, monkeypatc
     few = ("data.limit=60", "store.shards=2", "solver.tolerance=1e-3", "forget.samples=[]")
     said = cli("demo", *(x for o in few for x in ("--set", o))).out
     assert max(map(len, said[said.index("\nstore") :].splitlines())) <= 80
+    assert said.splitlines()[0].strip() == "taftcache demo"
+    assert "2 components and models/head solved " in said
 
 
 def test_a_store_on_eighty_columns(cli, store, monkeypatch):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import taftcache
+from taftcache.paper.line import ReportLine
 from taftcache.paper.trial import Trial
 from tests.stages.making import recipe, toml
 from tests.test_house.pages import load_tool
@@ -68,6 +69,27 @@ def test_one_command_makes_reports_and_page(maker, tmp_path, monkeypatch):
     other.write_text(text.replace("holds", "does not").replace("noise", "none"))
     with pytest.raises(SystemExit, match=r"elsewhere\.md is not what the kept reports make"):
         maker.main(["--check"])
+
+
+def test_a_page_shows_some_of_many_lines():
+    def line(**keys):
+        return ReportLine(method="TAFT", preset="exact", accuracy=90.0, std=0.0, **keys)
+
+    some = load_tool("make_results").some
+    removed = [line(shards=s, removed=k) for s in (10, 25) for k in range(0, s, 2)]
+    assert [(x.shards, x.removed) for x in some(removed)] == [
+        (10, 0),
+        (10, 6),
+        (25, 0),
+        (25, 6),
+        (25, 12),
+        (25, 18),
+        (25, 24),
+    ]
+    forgotten = [line(shards=10, forgotten=f) for f in (0.0, 0.1, 0.25, 0.5)]
+    assert [x.forgotten for x in some(forgotten)] == [0.1, 0.5]
+    alone = [line(), line(shards=10)]
+    assert some(alone) == alone
 
 
 @pytest.mark.law("Each page of results is made of the reports that are kept")

@@ -93,6 +93,9 @@ def test_the_last_block_trains_on_what_enters_it(scripts, tmp_path):
     moved = {name.split(".")[1] for name, p in last.named_parameters() if p.requires_grad}
     assert moved == {"blocks", "norm", "head"}
     assert not any(p.requires_grad for p in last.model.blocks[:-1].parameters())
+    anew = case.network("last block", fresh=True).model.state_dict()
+    changed = {name.split(".")[1] for name, t in last.model.state_dict().items() if not torch.equal(t, anew[name])}
+    assert changed == {str(len(last.model.blocks) - 1)}
     assert 10 < int(case.held.sum()) < 30
 
 
@@ -105,7 +108,8 @@ def test_all_of_it_on_a_few_digits(scripts, tmp_path, monkeypatch, capsys):
     benchmark.main(words)
     report = json.loads(capsys.readouterr().out)
     methods = report["data"]["digits"]["methods"]
-    assert list(methods) == list(benchmark.METHODS)
+    assert list(methods) == [*benchmark.METHODS, "mean"]
+    assert len(methods["last block"]["chosen"]["other_scores"]) >= 3
     for method, of in methods.items():
         low, high = of["accuracy"][1:]
         assert low <= of["accuracy"][0] <= high
@@ -126,7 +130,8 @@ def test_all_of_it_on_a_few_digits(scripts, tmp_path, monkeypatch, capsys):
         assert text.startswith("before\n")
         assert text.endswith("\nafter\n")
         assert "\nold\n" not in text
-        assert all(f"\n| {title} |" in text for title in tool.METHODS.values())
+        assert all(f"\n| {title} |" in text for title in list(tool.METHODS.values())[:-1])
+        assert "\n| taftcache" in text
 
 
 def test_a_table_says_who_is_ahead_and_leaves_out_what_was_not_measured(scripts):
@@ -144,17 +149,46 @@ def test_a_table_says_who_is_ahead_and_leaves_out_what_was_not_measured(scripts)
     theirs = entry([0.92, 0.9, 0.94], taftcache_against_it=against)
     data = {"caltech101": {**about, "methods": {"probe": theirs, "taftcache": ours}}}
     probe, own = tool.short(data).splitlines()[2:4]
-    assert probe == "| linear probe (scikit-learn) | 92.0 ± 2.0 (ahead of taftcache) | 25 s | 12 s | 12 s |"
-    assert own == "| taftcache, exact model | 90.0 ± 2.0 | 25 s | 12 s | 12 s |"
+    assert probe == "| linear probe (scikit-learn) | 92.0 ± 2.0 (ahead) | 25 s | 12 s | 12 s |"
+    both = "12 s by `--mode resolve`, 12 s by default"
+    assert own == f"| taftcache, exact model | 90.0 ± 2.0 | 25 s | as a sample | {both} |"
     assert "LoRA" not in tool.short(data)
     row = next(line for line in tool.full(data).splitlines() if "probe" in line)
     assert "| 92.0 (90.0 to 94.0) | −2.0 (−3.0 to −1.0): behind | 12 s (20 s) |  | 12 s (20 s) |" in row
 
 
+def test_what_a_report_lacks_comes_from_others_that_are_kept(scripts, tmp_path, monkeypatch):
+    tool, spent = scripts[2], {"clock": 2.0, "processor": 2.0}
+    made = {"accuracy": [0.9, 0.88, 0.92], "threads": 1, "shard": spent, "sample": spent, "sample_retrain": spent}
+    about = {"rows": 9, "held_out": 5, "classes": 2, "backbone": "deit"}
+    last = {**made, "chosen": {"rate": 1.0, "scores": [[1.0, 0.9]], "at_end": True}, "epochs": 1}
+    last |= {"augmented": False, "bfloat16": False}
+    methods = {"last block": last, "taftcache": {**made, "chosen": {}}}
+    (tmp_path / "report.json").write_text(json.dumps({"data": {"digits": {**about, "methods": methods}}}))
+    kept = tmp_path / "docs" / "results"
+    (kept / "digits").mkdir(parents=True)
+    mean = {"models/exact": [0.9, 0.88, 0.92], "models/mean": [0.8, 0.78, 0.82]}
+    (kept / "defaults.json").write_text(json.dumps({"recipes": {"digits": {"accuracy": mean}}}))
+    line = {"method": "NLFT-1", "accuracy": 91.25, "std": 0.5, "seconds": 30.0}
+    (kept / "digits/table1.json").write_text(json.dumps({**about, "reports": [{"lines": [line]}]}))
+    monkeypatch.setattr(tool.marked, "ROOT", tmp_path)
+    text = tool.short(tool.read([tmp_path / "report.json"]))
+    assert f"\n| {tool.ANEW} | 91.2 ± 0.5 |  | 30 s | 30 s |\n" in text
+    assert "\n| taftcache, mean of ten shards | 80.0 ± 2.0 |  | 2 s | 2 s |\n" in text
+    assert "\n¹ " in text
+    last["chosen"]["fresh"] = True  # the report has both blocks itself
+    mean["models/exact"] = [0.7, 0.6, 0.8]  # of another model
+    (tmp_path / "report.json").write_text(json.dumps({"data": {"digits": {**about, "methods": methods}}}))
+    (kept / "defaults.json").write_text(json.dumps({"recipes": {"digits": {"accuracy": mean}}}))
+    text = tool.full(tool.read([tmp_path / "report.json"]))
+    assert "¹" not in text
+    assert "mean of ten" not in text
+    assert "the block drawn anew" in text
+
+
 @pytest.mark.law("The tables beside other methods are those of the reports that were kept")
 def test_the_pages_have_what_was_measured(scripts):
-    tool, data = scripts[2], {}
-    for file in sorted((ROOT / "docs" / "results").glob("alternatives-*.json")):
-        data |= json.loads(file.read_text("utf-8"))["data"]
+    tool = scripts[2]
+    data = tool.read(sorted((ROOT / "docs" / "results").glob("alternatives-*.json")))
     for page, table in (("README.md", tool.short(data)), ("docs/benchmarks.md", tool.full(data))):
         assert f"<!-- alternatives -->\n\n{table}\n\n<!-- /alternatives -->" in (ROOT / page).read_text("utf-8")

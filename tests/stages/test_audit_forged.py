@@ -313,7 +313,7 @@ def test_the_last_entry_of_a_component_counts(private):
 
 
 def test_the_command_says_what_it_found(copy, tmp_path):
-    args = ["audit", str(copy), "--head", str(tmp_path / "head.json")]
+    args = ["audit", str(copy), "--ledger-head", str(tmp_path / "head.json")]
     good = CliRunner().invoke(app, args)
     assert good.exit_code == 0
     assert "newest entry 2" in good.output

@@ -244,6 +244,10 @@ def test_the_exact_preset_takes_the_ridge_of_least_loss_and_the_base_point_by_ac
 def test_pages_say_what_was_measured(whole, written):
     folder, files = written
     text = (folder / "report.md").read_text()
+    assert "| times faster, one shard | times faster, all shards |" in text
+    (line,) = [x for x in lines(whole, "figure1c") if x.forgotten == 0.5][:1]
+    assert line.all_times_faster == pytest.approx(line.seconds_from_scratch / line.seconds_all_shards)
+    assert "(mean over the radii)" in text
     assert whole.digests["store"] in text
     assert whole.machine in text
     assert "over 1 seed of the split and the base point; of one, ± 0.0 says nothing, and no interval is for" in text

@@ -76,7 +76,7 @@ def test_ids_are_of_all_that_can_be_forgotten(people, tmp_path, capsys):
         by_shard = opened.ledger()[-1]["shards"]
     assert sum(by_shard.values()) == rows["train"] + rows["held-out"] == len(mine) - 1
     taken = ", ".join(f"{n} row{'s'[: n != 1]} of {name}" for name, n in by_shard.items())
-    assert f": {len(mine)} ids forgotten by retrain; {taken} taken out, 1 had no row in a shard\n" in said
+    assert f": {len(mine)} ids forgotten by retrain; {taken} removed, 1 had no row in a shard\n" in said
     assert "not covered: the images or vectors themselves, copies and backups" in said
     assert json.loads(ended(capsys, "inspect", people, "--shard", "002", "--ids", "--json"))[0]["role"] == "staged"
 

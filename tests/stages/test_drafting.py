@@ -117,7 +117,7 @@ def test_a_relative_store_is_said_in_full_where_it_is_made(place):
     recipe = load_recipe("images.toml")
     assert recipe.store_path == Path("stores/mine")
     made = taftcache.extract(recipe)
-    assert [note for note in made.notes if f"a new store at {place}/stores/mine: " in note]
+    assert [note for note in made.notes if f"created {place}/stores/mine (" in note]
     assert taftcache.extract(recipe).notes == []
     assert taftcache.extract(load_recipe("images.toml", [f"store.path={place}/other"])).notes == []
 
@@ -271,7 +271,7 @@ def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monke
 @pytest.mark.parametrize(
     ("make", "fault", "do"),
     [
-        (lambda place: place / "nowhere", "nothing at", "correct the path"),
+        (lambda place: place / "nowhere", "nothing at", "one subfolder per class"),
         (lambda place: place / "images" / "0", "have no labels", "CSV file"),
         (lambda place: write(place / "a.csv", {"path": ["x.png"], "kind": ["a"]}), "no column of", "data.label_key="),
         (lambda place: write(place / "a.csv", {"path": [], "label": []}), "has no rows", "below a line of names"),
@@ -283,6 +283,12 @@ def test_places_without_labelled_images(place, make, fault, do):
         taftcache.init_recipe(make(place))
     assert do in caught.value.do
     assert not list(place.glob("*.toml"))
+
+
+def test_the_nearest_folder_is_named(place):
+    with pytest.raises(DataError) as caught:
+        taftcache.init_recipe(place / "images" / "none" / "such")
+    assert caught.value.got == f"{place}/images is the nearest folder that exists"
 
 
 def test_a_slip_is_told_before_torch_is_loaded(tmp_path):

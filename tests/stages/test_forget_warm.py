@@ -165,7 +165,7 @@ def test_a_decisive_tolerance_has_receipts_that_decide(tmp_path, monkeypatch):
     ran = taftcache.run(recipe(path, solver={"tolerance": "decisive"}, **EXACT, **FEW))
     trained = {name: c for name, c in ran.train.certificates.items() if name != "models/head"}  # a closed form
     assert all(c["decisive"] and c["distance_bound"] > 1e-6 * c["row_moves"] for c in trained.values())
-    assert "taking out a row moves about" in certified(ran.compose.certificate)
+    assert "removing a row moves it by about" in certified(ran.compose.certificate)
     with open_store(path) as store:
         root, other = store.root_digest, {"radius": 1.0}
         with pytest.raises(RecipeError, match="has no estimate"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def tools():
     """What writes the tables, by name."""
     names = ("make_growth", "make_defaults", "make_rows", "make_alternatives", "make_workers", "make_last_block")
+    names += ("make_classifier", "make_tangent", "marked")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "tools"))
         yield {name: importlib.import_module(name) for name in names}
@@ -46,6 +48,12 @@ def test_growth_becomes_tables_and_a_plan(tools):
     assert plan[0] == "|  | a row | 1,000,000 rows | 100,000,000 rows |"
     assert plan[2] == "| extract | 2.0 ms | 0.6 h | 55.6 h |"
     assert plan[-1] == "| the store | 10.0 kB | 10 GB | 1.0 TB |"
+    assert "λ of the exact model" not in text
+    assert text.endswith("need not decide. Measured: machine, date, commit not kept.")
+    of = {"exact_ridge": 1e-4, "tolerance": "auto", "machine": "Xeon", "date": "2026-01-02", "commit": "1a2b"}
+    text = tools["make_growth"].tables({**report, "rows": {"sizes": [size(1000) | of], "exponents": {}}})
+    assert "| λ of the exact model | 1.0e-04 | |" in text
+    assert text.endswith("`solver.tolerance` was auto. Measured: Xeon; 2026-01-02; commit 1a2b.")
     alone = tools["make_growth"].one_size({"sizes": [size(10000)]})
     assert "| extract | 20 s | 1.0 GiB |" in alone
     assert "10,000 rows, 200 MB. Passes: a shard 9, the exact model 7," in alone
@@ -63,10 +71,11 @@ def test_alternatives_become_two_tables(tools):
     data = {"caltech101": {**about, "methods": {"taftcache": ours}}, "cifar10": {**about, "methods": {"probe": probe}}}
     text = tool.short(data)
     assert "|  | Caltech-101, % | CIFAR-10, % | train |" in text
-    assert "| linear probe (scikit-learn) |  | 90.0 ± 7.5 (ahead of taftcache) |  |  |  |" in text
-    assert "| taftcache, exact model | 90.0 ± 7.5 |  | 40 s | 20 s | 20 s |" in text
-    assert "trained on 3,000 images of Caltech-101 and 3,000 images of CIFAR-10" in text
-    assert "Times are those on Caltech-101 (one thread of Xeon, AMX), the choice" in text
+    assert "| linear probe (scikit-learn) |  | 90.0 ± 7.5 (ahead) |  |  |  |" in text
+    sample = "20 s by `--mode resolve`, 20 s by default"
+    assert f"| taftcache, exact model | 90.0 ± 7.5 |  | 40 s | as a sample | {sample} |" in text
+    assert "Times are for Caltech-101, one thread, and include choosing settings" in text
+    assert "one thread of Xeon, AMX." in tool.full(data)
     assert "−2.0 (−3.0 to −1.0): behind | 20 s (18 s) |  | 20 s (18 s) |" in tool.full(data)
 
 
@@ -83,7 +92,9 @@ def test_what_does_not_decide_is_counted(tools):
     assert "| default against probe, on the same rows | −1.0 (−3.0 to +1.0): within noise |" in text
     assert "| passes of a removal, `resolve`: shard, head, exact | 9, 9, 9 |" in text
     assert "4 of 6 certificates of these removals decide" in text
-    assert "where a linear probe has 90.0, which is within noise" in tool.sentence({"recipes": {"quickstart": found}})
+    assert "90.0 % on digits (linear probe 90.0; within noise)" in tool.sentence({"recipes": {"quickstart": found}})
+    found["verdict"] = "ahead"
+    assert "(linear probe 90.0; ahead, −3.0 to +1.0 points)" in tool.sentence({"recipes": {"quickstart": found}})
 
 
 def test_what_8_bits_cost_becomes_a_table(tools):
@@ -100,6 +111,41 @@ def test_what_8_bits_cost_becomes_a_table(tools):
     cells = "12,480 → 6,500 | 90.0 (80.0 to 95.0) | 91.0 (80.0 to 95.0) | +1.0 (−2.0 to +4.0): within noise | 3 of 50"
     assert f"| tokens | {cells} |" in text
     assert "12,520 bytes a sample, 6,541 in int8. A pass over 512 rows of tokens: 179 ms, 182 ms in int8" in text
+
+
+def test_a_product_is_held_against_the_best_batch_of_its_peer(tools):
+    of = {"shape": "vit-tiny", "samples": 256, "classes": 10, "from_tokens": True, "ready_s": 0.0391}
+    of |= {"product_s": 0.0083, "torch_func_s": 1.234, "torch_func_batch": 32, "ratio_vs_torch_func": 148.7}
+    of |= {"roofline_s": 0.0052, "roofline_fraction": 0.62}
+    text = tools["make_tangent"].table({"products": [of], "copy_bytes_per_s": 1e10, "gemm_flop_per_s": 2e11})
+    cells = "ViT-tiny, from tokens | 256 | 10 | 39.1 ms | 8.3 ms | 1,234 ms | 32 | 149 | 5.2 ms | 0.62"
+    assert f"| {cells} |" in text
+    assert "10 GB a second here, and a 4096³ product does 200 GFLOP" in text
+
+
+def test_a_classifier_is_compared_at_as_many_splits(tools):
+    of_one = {"rows": 3000, "features": 64, "classes": 10, "seconds": 2.0, "one_C": 0.1, "one_C_1e-6": 0.2}
+    report = {"sizes": [{**of_one, "one_split": split, "five_folds": 4.0, "agreement": 1.0} for split in (1.0, 0.5)]}
+    text = tools["make_classifier"].table({**report, "threads": 1, "machine": "Xeon", "date": "2026-01-02"})
+    assert "| 3,000, 64, 10 | 2 s | 1 s | 4 s | 0.1 s | 0.2 s | 100.00 % |" in text
+    assert "takes 2.0 to 4.0 times as long as scikit-learn" in text
+    assert text.endswith("Measured: Xeon; threads of torch: 1; 2026-01-02; commit not kept.")
+
+
+@pytest.mark.law("Every report of a benchmark says of which commit, when and where it was measured")
+def test_reports_say_where_they_were_measured(monkeypatch, capsys):
+    files = [file for file in (ROOT / "benchmarks").glob("*.py") if '"--json"' in file.read_text("utf-8")]
+    assert not [file.name for file in files if not re.search(r"[ *](print_report|record)\(", file.read_text("utf-8"))]
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    record = importlib.import_module("record")
+    record.print_report({"rows": 3})
+    report = json.loads(capsys.readouterr().out)
+    assert list(report) == ["commit", "date", "machine", "torch", "threads", "argv", "rows"]
+    assert report["machine"]
+    assert report["date"].count("-") == 2
+    monkeypatch.setattr(record.shutil, "which", lambda name: None)
+    assert record.commit() is None
+    del sys.modules["record"]
 
 
 @pytest.mark.law(
@@ -121,6 +167,7 @@ def test_the_pages_have_what_was_measured(tools):
         ("docs/cluster.md", "workers", tools["make_workers"].table(kept("workers.json"))),
         ("docs/benchmarks.md", "defaults", tools["make_defaults"].table(defaults)),
         ("docs/benchmarks.md", "rows", tools["make_rows"].tables(rows)),
+        ("docs/benchmarks.md", "classifier", tools["make_classifier"].table(kept("classifier.json"))),
         ("docs/benchmarks.md", "last-block", tools["make_last_block"].table(kept("last-block.json"))),
         ("README.md", "defaults", tools["make_defaults"].sentence(defaults)),
     ):

@@ -129,7 +129,7 @@ def test_a_margin_is_held_against_the_held_out_rows(photographed, images, monkey
     assert np.array_equal(right, logits.argmax(1) == labels)
     assert report.predictions[0].alike == Alike(right=2, rows=3)
     show_predict(report)
-    said = f"{plain.labels[0]}, by {plain.margin:.2f}; right in 2 of 3 held-out rows of such a margin"
+    said = f"{plain.labels[0]} (margin {plain.margin:.2f}). Held-out rows with such a margin: 2 of 3 right."
     assert said in capsys.readouterr().out
 
 
@@ -142,7 +142,7 @@ def test_without_held_out_rows_there_is_the_margin_alone(photographed, images, m
     assert found.alike is None
     assert found.margin == pytest.approx(found.logits[0] - found.logits[1])
     show_predict(report)
-    assert capsys.readouterr().out == f"{file}: {found.labels[0]}, by {found.margin:.2f} over {found.labels[1]}\n"
+    assert capsys.readouterr().out == f"{file}: {found.labels[0]} (margin {found.margin:.2f}; next {found.labels[1]})\n"
 
 
 def test_trained_class_token_reaches_the_images(images, tmp_path):

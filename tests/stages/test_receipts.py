@@ -111,7 +111,7 @@ def test_what_a_person_reads(asked, capsys):
         assert f"\n{text}" in f"\n{said}"
     for text in (
         "receipt 1, 20",
-        "2 ids forgotten by retrain; 2 rows of 000 taken out",
+        "2 ids forgotten by retrain; 2 rows of 000 removed",
         "(decisive)",
         "  signed; ledger/",
     ):

@@ -102,7 +102,7 @@ def test_a_ridge_that_the_rows_that_stay_chose_is_said(tmp_path, monkeypatch, ca
         alike = sum(f"{each['ridge']:.1e}" == f"{figures['ridge']:.1e}" for each in report.certificates.values())
         assert told.count(f"with another λ: the rows that stay chose {figures['ridge']:.1e}") == 2 * alike
         for moves, then in ((figures["row_moves"], "; the removal moved"), (said.row_moves, ", with another λ")):
-            assert told.count(f"taking out a row moves about {moves:.1e}: decisive{then}") == 1
+            assert told.count(f"removing a row moves it by about {moves:.1e}: decisive{then}") == 1
         again = taftcache.forget(store, [other])
         assert "ridge_before" not in again.certificates["models/exact"]
     assert taftcache.audit(tmp_path / "store").findings == []

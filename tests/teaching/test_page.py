@@ -50,9 +50,12 @@ def test_figures_are_those_of_the_students(teachers, tmp_path, tool):
     assert point["itself"]["aft"]["ahead"] == pytest.approx(100 * (noisy - aft).mean())
     assert point["itself"]["none"]["verdict"] == "same"
     page = tool.part({"tiny": made})
-    assert f"| AFT (learned weights) | 2 | {100 * aft.mean():.1f} |" in page
+    assert "|  | tiny | tiny, 4 features of noise added |\n" in page
+    assert f"| accuracy of STL, % | {100 * plain.mean():.1f} | {100 * plain.mean():.1f} |" in page
     assert f"{made['rows']['labelled']:,} labelled images of 10 classes" in page
-    assert "With 4 features of noise added:" in page
+    few = {**made, "recipe": {**made["recipe"], "train": {**made["recipe"]["train"], "per_class": 3}}}
+    assert f"{expected.verdict} † |" in tool.part({"tiny": few}), "all images chose β of students with few labels"
+    assert "†" not in tool.part({"tiny": {**few, "rows": {**few["rows"], "held back": 6}}})
 
 
 def test_a_student_of_beta_zero_is_the_plain_one(teachers, tmp_path, tool):

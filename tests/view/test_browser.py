@@ -395,7 +395,7 @@ def test_accuracies_have_their_intervals(opened, seen):
     page.go("overview")
     text = page.tab.inner_text("#best")
     assert all(part in text for part in said["models/exact"]), text
-    assert "exact model of all rows" in text  # as a run says
+    assert "model of all rows" in text  # as a run says
     page.go("classes")
     assert page.tab.input_value("#model") == "models/exact"
     for name in ("models/exact", "components/001"):

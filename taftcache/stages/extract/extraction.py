@@ -150,7 +150,7 @@ def _place_notes(path: Path) -> list[str]:
     """Where a new store lies, if that depends on where the command was called: elsewhere it would be another one."""
     if is_bucket(path) or path.is_absolute():
         return []
-    return [f"a new store at {path.absolute()}: the relative store.path begins where a command is called"]
+    return [f"created {path.absolute()} (store.path is relative to the current folder)"]
 
 
 def plan_record(recipe: Recipe, shards: int) -> dict[str, Any]:

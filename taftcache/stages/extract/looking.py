@@ -52,7 +52,13 @@ def file_for(place: Path, file: Path | str | None, force: bool) -> Path:
     """
     whole = full_path(place)
     if not whole.exists():
-        raise DataError(f"nothing at {whole}", got=str(whole), do="correct the path")
+        near = next(folder for folder in whole.parents if folder.is_dir())
+        raise DataError(
+            f"nothing at {whole}",
+            got=f"{near} is the nearest folder that exists",
+            do="name a folder of images with one subfolder per class, or a table or file of arrays: "
+            "taftcache init --help",
+        )
     name = re.sub(r"[^\w.-]+", "-", whole.stem).strip("-.") or "images"
     file = Path(file) if file is not None else Path(f"{name}.toml")
     if file.exists() and not force:

@@ -157,7 +157,7 @@ def _check_mode(store: FeatureStore, request: Request, mode: Mode) -> None:
         )
     if mode == "resolve" and EXACT not in store.objects():
         raise RecipeError(
-            f'mode "resolve" needs an exact model of all shards, and {store.path} has none',
+            f'mode "resolve" needs models/exact, the model of all rows, and {store.path} has none',
             got=f"no {EXACT}",
             do="taftcache compose STORE --mode exact, or use --mode retrain",
         )

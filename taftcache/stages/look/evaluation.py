@@ -22,7 +22,7 @@ from taftcache.model.card import Score
 from taftcache.model.component import StoredComponents, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import BY_HELD_OUT, PRIVATE, counted, first_few, is_component, is_model, model_of
+from taftcache.names import BY_HELD_OUT, PRIVATE, UNTOUCHED, counted, first_few, is_component, is_model, model_of
 from taftcache.recipe import Recipe
 from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
@@ -38,7 +38,6 @@ from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 
-UNTOUCHED = "base model untouched"
 PROBE = "linear probe (scikit-learn)"
 MARGINS = 1000  # rows: a pass over more would take longer than what it stands beside
 

@@ -113,7 +113,7 @@ def check_goal(recipe: Recipe) -> None:
     estimated = not teachers and has_estimate(named_loss(asked.loss), asked.radius, method)
     if recipe.solver.tolerance == "decisive" and not estimated:
         raise RecipeError(
-            'solver.tolerance = "decisive" has no estimate of what taking out a row moves with these settings',
+            'solver.tolerance = "decisive" has no estimate of what removing a row moves with these settings',
             got=f"loss = {asked.loss!r}, radius = {asked.radius}, method = {method!r},"
             f" {counted(len(teachers), 'teacher')}",
             do='give a number, or leave out ball and prior, with solver.method = "auto"',

@@ -70,11 +70,11 @@ export const shardName = (k) => state.overview.shards[k].name;
 
 // As `taftcache run` calls them.
 const TITLES = {
-  base: "base model untouched",
+  base: "before training (new head)",
   "models/mean": "mean of the components",
   "models/weighted": "weighted sum of the shards",
-  "models/head": "exact head of all rows",
-  "models/exact": "exact model of all rows",
+  "models/head": "head alone, of all rows",
+  "models/exact": "model of all rows",
 };
 export const modelTitle = (name) => TITLES[name] || name.replace("components/", "component ");
 

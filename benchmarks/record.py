@@ -1,0 +1,49 @@
+"""Where and of what a report was measured: what every benchmark's ``--json`` begins with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from taftcache.rounding import described, processor
+
+UNITS = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
+
+
+def record() -> dict[str, Any]:
+    """commit (None outside a clone), date, machine, torch, threads, argv."""
+    return {
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def commit() -> str | None:
+    """Of the clone that this file is in, with a "+" where something was changed since."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
+    if shutil.which(git[0]) is None:
+        return None
+    return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or None
+
+
+def machine() -> str:
+    """The processor's name, and which of its units for matrices it has."""
+    has = described().split()
+    return ", ".join([processor(), *(name for flag, name in UNITS.items() if flag in has)])
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    """The record and the figures as JSON."""
+    print(json.dumps({**record(), **report}, indent=1, ensure_ascii=False))
