@@ -33,7 +33,7 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.files import WEIGHTS_NAME, file_digest
 from taftcache.backbone.model import Backbone, load_backbone, weights_digest
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.saved import save_backbone
+from taftcache.backbone.saved import name_classes, save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.cache.format.digest import plain
 from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError
@@ -191,9 +191,7 @@ def as_network(model: TangentModel) -> Backbone:
             got=f"{apart:.1e} of the largest apart",
             do="save the tangent model itself",
         )
-    own = {k: v for k, v in merged.pretrained_cfg.items() if not k.startswith("test_")}  # of other sizes and crops
-    names = {"num_classes": len(model.classes), "label_names": model.classes}
-    merged.pretrained_cfg = {**own, **model.transform.config, **names}
+    name_classes(merged, model.classes, model.transform.config)
     return replace(model.cut.backbone, model=merged)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import save_file
 
 import taftcache
 from taftcache.cache.store import FeatureStore
@@ -30,7 +30,7 @@ from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tenso
 from taftcache.teaching.students.images import augmented
 from taftcache.teaching.students.students import StudentSettings, per_class
 from taftcache.teaching.students.trainer import CHECKPOINT, StudentOutcome, StudentTraining, _Run, measured
-from tests.teaching.making import teaching_recipe
+from tests.teaching.making import VIT, teaching_recipe
 from tests.test_house.pages import ROOT
 from tests.test_surroundings import AROUND
 
@@ -284,23 +284,38 @@ def test_a_student_is_trained_again_when_other_weights_lie_at_its_place(teachers
     assert teach(further).trained == 1
 
 
-def test_a_student_goes_into_timm_with_what_its_outcome_says(teachers, tmp_path):
-    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, train={"epochs": 1})
+@pytest.mark.parametrize("of", ["bundled", "file", "blocks", "random"])
+def test_timm_builds_a_student_from_its_folder(teachers, tmp_path, of):
+    """Whatever it was begun from, and with its preprocessing and its classes' names."""
+    torch.manual_seed(0)
+    weights = tmp_path / "own.safetensors"
+    save_file(timm.create_model("vit_tiny_patch16_224", num_classes=3, **VIT).state_dict(), weights)
+    own = {"model": "vit_tiny_patch16_224", "weights": str(weights), "model_args": VIT}
+    bundled = {"model": None, "weights": "bundled", "model_args": {}}
+    student = {"bundled": bundled, "file": own, "blocks": {**own, "blocks": 1}, "random": {}}[of]
+    size = [3, 32, 32] if of == "bundled" else [3, 16, 16]
+    sections = {"student": student, "preprocess": {"input_size": size, "mean": [0.2, 0.3, 0.4]}}
+    recipe = teaching_recipe(tmp_path / "out", teachers, teach={"prior": "none"}, train={"epochs": 1}, **sections)
+    before = tmp_path / "out" / "students" / "none-b0-s0" / "student.safetensors"
+    before.parent.mkdir(parents=True)
+    before.touch()  # as students were once kept
     with open_students(recipe, Silent()) as students:
         settings = students.settings("none", 0.0, 0)
         outcome, file = students.outcome(settings), students.student_file(settings)
         joined, images = students.joined, students._images
-    said = json.loads((file.parent / "outcome.json").read_text())
-    assert said["classes"] == joined.classes
-    assert said["preprocess"]["input_size"] == [3, 16, 16]
-    spec = recipe.student
-    model = timm.create_model(spec.model, num_classes=len(said["classes"]), **spec.model_args).eval()
-    model.load_state_dict(load_file(file))
+    assert file.parent == before.parent
+    assert not before.exists()
+    model = timm.create_model(f"local-dir:{file.parent}", pretrained=True).eval()
+    assert model.pretrained_cfg["label_names"] == joined.classes
+    data = timm.data.resolve_model_data_config(model)
+    assert (data["input_size"], data["mean"]) == (tuple(size), [0.2, 0.3, 0.4])
     pixels = images.pixels(joined.held_out) / 255
-    mean, std = (torch.tensor(said["preprocess"][key])[:, None, None] for key in ("mean", "std"))
+    mean, std = (torch.tensor(data[key])[:, None, None] for key in ("mean", "std"))
     with torch.no_grad():
         right = model((pixels - mean) / std).argmax(1).numpy() == joined.labels[joined.held_out]
     assert right.mean() == outcome.accuracy
+    said = json.loads((file.parent / "outcome.json").read_text())
+    assert (said["classes"], said["preprocess"]["input_size"]) == (joined.classes, size)
 
 
 def test_an_audit_finds_the_students_of_a_forgotten_row(teachers, tmp_path):
