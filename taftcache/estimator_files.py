@@ -35,7 +35,7 @@ from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import ArgumentError, FormatError, IntegrityError
 from taftcache.model.component import Component
-from taftcache.model.folder import BACKBONE, CARD, files_in, save_model
+from taftcache.model.folder import BACKBONE, CARD, ESTIMATOR, files_in, save_model
 from taftcache.model.meta import CertificateRecord, ComponentMeta
 from taftcache.model.predictor import TangentModel
 from taftcache.solve.choosing import RidgeChoice, TriedRidge
@@ -46,7 +46,6 @@ from taftcache.tangent.config import TailConfig
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.spec import TangentSpec
 
-DESCRIPTION = "estimator.json"
 TENSORS = "estimator.safetensors"
 FORMAT = 1
 # Of labels: numbers, texts and truth values, which JSON gives back as they were.
@@ -121,7 +120,7 @@ class Files:
             save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial / TENSORS)
             files = {name: file_digest(partial / name) for name in files_in(partial) if name != CARD}
             described = self._described(arguments, labels, cut, files)
-            (partial / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
+            (partial / ESTIMATOR).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
 
     @classmethod
     def load(cls, folder: Path | str, *, device: str | None = None) -> Self:
@@ -236,7 +235,7 @@ class _Parts(dict[str, Tensor]):
 def _read(folder: Path, kind: str) -> _Described:
     """What a folder says of itself, once its files are those that were saved."""
     try:
-        described = msgspec.json.decode((folder / DESCRIPTION).read_bytes(), type=_Described)
+        described = msgspec.json.decode((folder / ESTIMATOR).read_bytes(), type=_Described)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(
             f"no saved estimator at {folder}", got=str(error).splitlines()[0], do="name a folder that save() wrote"

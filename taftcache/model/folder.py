@@ -52,6 +52,7 @@ WEIGHTS = "tangent.safetensors"
 CARD = "README.md"
 CONFIG = "config.json"
 BACKBONE = "backbone"
+ESTIMATOR = "estimator.json"
 NETWORKS = {f"{place}{name}" for place in ("", f"{BACKBONE}/") for name in (CONFIG, WEIGHTS_NAME)}
 FORMATS = (1, 2)
 # Stands where timm looks for the name of an architecture: its error quotes it.
@@ -78,8 +79,36 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_model_folder(folder: Path | str) -> bool:
-    """Whether ``folder`` holds a saved model rather than a store."""
-    return (Path(folder) / DESCRIPTION).is_file()
+    """Whether ``folder`` holds a saved model, or a network in timm's layout, rather than a store."""
+    return any((Path(folder) / name).is_file() for name in (DESCRIPTION, CONFIG, ESTIMATOR))
+
+
+def origin_of(folder: Path | str) -> Origin:
+    """What the model in ``folder`` is called, and the root digest of its store; of a network, what config.json says.
+
+    Raises:
+        FormatError: as ``open_model``.
+    """
+    if (Path(folder) / DESCRIPTION).is_file():
+        described = read_description(folder)
+        return Origin(name=described.model, root_digest=described.root_digest)
+    config = _config(Path(folder))
+    return Origin(name=str(config.get("architecture")), root_digest=str(config.get("root_digest", "")))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """A network's config.json, and the names of its classes within it."""
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+        return {**config, "label_names": [str(name) for name in config["pretrained_cfg"]["label_names"]]}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise FormatError(
+            f"no model with names of its classes at {folder}",
+            got=f"{CONFIG}: {type(error).__name__}: {error}",
+            do="TangentClassifier.load, whose coef_ and intercept_ are all of it"
+            if (folder / ESTIMATOR).is_file()
+            else "name a folder of export-model, or of a student",
+        ) from error
 
 
 def save_model(
@@ -240,6 +269,9 @@ def save_merged(model: TangentModel, folder: Path | str, *, name: str, root_dige
 def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
     """The model that ``save_model`` wrote; needs neither its store nor anything that trained it.
 
+    A network in timm's layout whose config.json names its classes is taken too, as a model that nothing has moved from:
+    a student of ``teach``, say, or what ``export-model --merged`` wrote.
+
     Nothing in the folder is believed: digests are compared, and the tail must be the one that its backbone has.
 
     Raises:
@@ -247,8 +279,11 @@ def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
             were saved, or have numbers that are not finite. BackboneError: weights that do not fit its config.json.
     """
     folder = Path(folder)
-    described = read_description(folder)
+    alone = is_model_folder(folder) and not (folder / DESCRIPTION).is_file()
+    described = None if alone else read_description(folder)
     try:
+        if described is None:
+            return _network(folder, device)
         check_files(folder, described)
         tensors = load_file(folder / WEIGHTS)
         network = (folder / BACKBONE if f"{BACKBONE}/{WEIGHTS_NAME}" in described.files else folder).absolute()
@@ -261,6 +296,19 @@ def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # timm and torch raise whatever they like for parts that do not fit
         raise _unfit(f"{type(error).__name__}: {error}") from error
+
+
+def _network(folder: Path, device: str) -> TangentModel:
+    """A network of timm's as the base point of its own head, and Δw = 0."""
+    classes = _config(folder)["label_names"]
+    cut = Cut(load_backbone(BackboneSpec(weights=f"local-dir:{folder.absolute()}"), device=device), 0)
+    config, state = cut.tail_config(), cut.tail_state()
+    shapes = [tuple(state[name].shape) for name in config.head_names if name in state]
+    if shapes != [(len(classes), config.width), (len(classes),)]:
+        raise _unfit(f"{len(classes)} names of classes, and a head for {config.classes}")
+    base = Base(config, {name: state[name] for name in config.head_names}, TangentSpec(blocks=0, train="head"))
+    component = Component(base.digest, base.layout, torch.zeros(base.layout.size, dtype=torch.float64))
+    return TangentModel(cut, Preprocess(cut.backbone), base, component, classes)
 
 
 def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: Backbone) -> TangentModel:
