@@ -68,7 +68,7 @@ def import_(
     test_labels: str | None = None,
     scaling: Scaling = "row",
 ) -> ImportReport:
-    """Make a store of the features in a file: HDF5, npy, npz or Parquet.
+    """Make a store of the features in a file: HDF5, npy, npz, Parquet or CSV.
 
     A file that ``export`` wrote as HDF5 gives the shards that it came from, byte for byte, and its own settings. Any
     other has vectors [n, d] (HDF5 also rows [n, t, d]), labels, and ids or none; ``recipe`` says how they are split
