@@ -61,7 +61,7 @@ def measured(rows: int, features: int, classes: int) -> dict[str, Any]:
     _, chosen = clock(lambda: make_pipeline(StandardScaler(), searched).fit(X, y))
     return {
         "rows": rows, "features": features, "classes": classes, "ridge": ours.ridge_, "seconds": seconds,
-        "passes": ours.solution_.stats["passes"], "distance": ours.solution_.certificate.distance,
+        "passes": ours.solution_.stats.passes, "distance": ours.solution_.certificate.distance,
         "one_C": usual, "one_C_1e-6": close, "chosen_C": chosen,
         "ratio_to_one_C": seconds / close, "ratio_to_chosen_C": seconds / chosen,
         "agreement": float((near.predict(X) == ours.predict(X)).mean()),

@@ -67,7 +67,7 @@ def figures(name: str, found: Solution, begin: float) -> dict[str, Any]:
     return {
         "solver": name,
         "converged": found.converged,
-        "passes": found.stats["passes"],
+        "passes": found.stats.passes,
         "seconds": time.perf_counter() - begin,
         "relative_gradient": c.relative_gradient,
         "objective": c.objective,
@@ -82,7 +82,7 @@ def removal(
     goal = Goal(until_decisive=True, max_passes=PASSES)
     begin = time.perf_counter()
     old = minimise(base, shards, objective, goal=goal, arithmetic=arithmetic)
-    yield figures("span, until it decides", old, begin) | {"row_moves": old.stats.get("row_moves")}
+    yield figures("span, until it decides", old, begin) | {"row_moves": old.stats.row_moves}
     stays = torch.ones(sum(shard.rows for shard in shards), dtype=torch.bool)
     stays[len(stays) // 2] = False
     left = [RowSubset(shards, torch.nonzero(stays)[:, 0].numpy())]

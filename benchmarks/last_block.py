@@ -88,7 +88,7 @@ def main() -> None:
                     "margin": of_block - of_head,
                     "ridges": [one.ridge for one in problems],
                     "seconds": seconds,
-                    "passes": block.stats["passes"],
+                    "passes": block.stats.passes,
                     "status": block.status.name,
                     "relative_gradient": block.certificate.relative_gradient,
                 }

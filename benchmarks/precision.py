@@ -93,7 +93,7 @@ def main() -> None:
             passes = {}
             for tolerance in TOLERANCES:
                 solution = pcg(pair, preconditioner, Goal(tolerance=tolerance, max_passes=args.max_passes))
-                passes[f"{tolerance:.0e}"] = solution.stats["passes"] if solution.converged else None
+                passes[f"{tolerance:.0e}"] = solution.stats.passes if solution.converged else None
             error = ((problem.hessian(v).double() - reference).norm() / reference.norm()).item()
             took = seconds(problem, v)
             report.append({"products": name, "product_error": error, "seconds": took, "passes_to_gradient": passes})

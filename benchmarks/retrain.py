@@ -86,14 +86,14 @@ def time_to_accuracy(recipe: Recipe, base: Base, rows: Sequence[Any], test: Any)
 
     whole, seconds = solve(recipe.solver.max_passes)
     final = accuracy(base, whole.value, test)
-    found = {"final_accuracy": final, "passes": whole.stats["passes"], "seconds": seconds, "seconds_to_end": seconds}
+    found = {"final_accuracy": final, "passes": whole.stats.passes, "seconds": seconds, "seconds_to_end": seconds}
     for limit in PASSES:
-        if limit >= whole.stats["passes"]:
+        if limit >= whole.stats.passes:
             break
         some, seconds = solve(limit)
         reached = accuracy(base, some.value, test)
         if abs(reached - final) <= POINTS:
-            return {**found, "passes": some.stats["passes"], "seconds": seconds, "accuracy": reached}
+            return {**found, "passes": some.stats.passes, "seconds": seconds, "accuracy": reached}
     return {**found, "accuracy": final}
 
 

@@ -256,11 +256,11 @@ def whole(base: Base, shards: Sequence[Shard], loss: RSL, ridge: float, memory: 
         seconds = time.perf_counter() - begin
         yield {
             "method": method,
-            "solver": found.stats["solver"],
+            "solver": found.stats.solver,
             "status": found.status.name,
-            "passes": found.stats["passes"],
+            "passes": found.stats.passes,
             "distance_bound": found.certificate.distance,
-            "row_moves": found.stats.get("row_moves"),
+            "row_moves": found.stats.row_moves,
             "seconds": seconds,
         }
 
@@ -305,7 +305,7 @@ def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, floa
     same = LogisticRegression(C=1e4 / len(X), tol=1e-5, max_iter=1000, fit_intercept=False)
     times |= {
         "cross_entropy": timed(lambda: newton(pair, Goal(tolerance=1e-3, max_passes=400))),
-        "cross_entropy_passes": float(solved.stats["passes"]),
+        "cross_entropy_passes": float(solved.stats.passes),
         "cross_entropy_relative_gradient": solved.certificate.relative_gradient,
         "logistic_regression_at_this_ridge": timed(lambda: same.fit(X, labels.numpy())),
     }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 from warnings import warn
 
 import numpy as np
@@ -29,18 +29,20 @@ from taftcache.backbone.sources.pictures import decoded
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.errors import ArgumentError, DataError
-from taftcache.estimator_files import Files
+from taftcache.estimator_files import load_estimator, save_estimator
 from taftcache.objective.loss import Loss
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import EVERY, choose_ridge, row_hashes
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.solve.solution import Solution
 from taftcache.stages.extract.listing import ImageList, cached_images, pictures_of
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import ArrayRows, RowSource, RowSubset
 from taftcache.tangent.selection import row_shape
 from taftcache.tangent.spec import TangentSpec
@@ -81,7 +83,7 @@ def refused_is_unchanged(fit: Callable[Concatenate[E, P], E]) -> Callable[Concat
     return guarded
 
 
-class TangentEstimator(Files, BaseEstimator):
+class TangentEstimator(BaseEstimator):
     """What classifier and regressor share: rows, base point, solve, and logits of new rows."""
 
     backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None
@@ -94,6 +96,39 @@ class TangentEstimator(Files, BaseEstimator):
     memory: int
     device: str
     store: str | Path | None
+
+    base_: Base
+    solution_: Solution
+    scaler_: StandardScaler | None
+    _layout: Layout
+
+    def save(self, folder: Path | str) -> None:
+        """Write the fitted estimator into a new or empty folder, of safetensors and JSON; ``load`` reads it.
+
+        Of images the backbone comes along, and a classifier's folder is a model for ``open_model`` and ``taftcache
+        predict`` too. Gradients and dual vectors of the solve, which speak of single rows, are not kept.
+
+        Raises:
+            NotFittedError: before ``fit``. ArgumentError: an argument or a class that is no number, text or name.
+            StoreWriteError: there is something already, or it cannot be written.
+        """
+        check_is_fitted(self, "solution_")
+        save_estimator(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: Path | str, *, device: str | None = None) -> Self:
+        """The estimator that ``save`` wrote, whose answers are the same to the last bit.
+
+        Args:
+            folder: where it is; the images' backbone is read from there whenever it is asked.
+            device: another than the saved one.
+
+        Raises:
+            FormatError: no such folder, of another estimator or of a later release. IntegrityError: a file is not as
+                it was saved.
+        """
+        loaded: Self = load_estimator(cls, Path(folder), device)
+        return loaded
 
     @property
     def _spec(self) -> BackboneSpec | None:
@@ -255,11 +290,27 @@ class TangentEstimator(Files, BaseEstimator):
         goal = Goal(tolerance=self.tolerance, max_passes=self.max_passes)
         objective = replace(objective, ridge=float(self.ridge_))
         self.solution_ = minimise(self.base_, sources, objective, goal=goal, arithmetic=how)
-        self.n_iter_ = self.solution_.stats["passes"]
+        self.n_iter_ = self.solution_.stats.passes
         if not self.solution_.converged:
             ended = self.solution_.status.name
             warn(f"not converged ({ended}): raise max_passes, tolerance or ridge", ConvergenceWarning, stacklevel=4)
         self._unpack()
+
+    def _unpack(self) -> None:
+        """``coef_``, and of features ``intercept_``, from the solution."""
+        self._layout = self.base_.trained(self.base_.spec.train)
+        value = self.solution_.value.cpu()
+        if self.backbone is not None:
+            self.coef_ = value.numpy()
+            self.__dict__.pop("intercept_", None)  # of an earlier fit, to features
+            return
+        head = {name: view + self.base_.state[name].to(view) for name, view in self._layout.views(value).items()}
+        self.coef_, self.intercept_ = head["head.weight"].numpy(), head["head.bias"].numpy()
+        if self.scaler_ is not None:  # the same head, of X as it was given
+            self.coef_ = self.coef_ / self.scaler_.scale_
+            self.intercept_ = self.intercept_ - self.coef_ @ self.scaler_.mean_
+        if getattr(self, "_flat", False):
+            self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
 
     def _logits(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "solution_")

@@ -73,6 +73,11 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def with_counts(counts: Mapping[str, int], most: int = 20) -> str:
+    """``cat (3), dog (1)``, and how many more there are."""
+    return first_few([f"{name} ({n})" for name, n in sorted(counts.items())], most)
+
+
 def one_of_trained(names: Sequence[str]) -> str:
     """What to do about a name that is none of ``names``, of models or components of a store."""
     return f"one of {', '.join(names)}" if names else "taftcache train, for there is none yet"
@@ -89,6 +94,10 @@ def ordinal(place: int) -> str:
     """``2nd``, ``11th``, ``21st``."""
     teens = place % 100 // 10 == 1
     return f"{place}" + ("th" if teens else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th"))
+
+
+LARGE_EPSILON = 10
+"""ε above which a promise bounds next to nothing, and that is said."""
 
 
 def epsilon_text(value: float) -> str:

@@ -3,6 +3,9 @@
 On processors of others, and on Intel's without AVX-512, its kernels round a row by its place among the rows. With
 AVX-512 they do so only in products of three columns or fewer, which no frozen layer has, and the setting would cost a
 solve a quarter more time; elsewhere it costs none (docs/decisions.md).
+
+Programs that this one starts inherit the variable, and must: workers that round otherwise are refused
+(``remote/task.py``). Nor could it be taken back, for when the library reads it is up to whoever multiplies first.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
 from blake3 import blake3
 
 
@@ -18,3 +22,10 @@ class SeededBits:
         drawn = self._hash.digest(length=size, seek=self._at)
         self._at += size
         return drawn
+
+
+@contextmanager
+def seeded_noise() -> Iterator[None]:
+    """Private training draws its noise from a seed, and says of what it makes that it is not private."""
+    with patch("taftcache.privacy.trainer.SystemBits", lambda: SeededBits(0)):
+        yield

@@ -218,6 +218,7 @@ def test_what_a_component_says_can_be_read_typed_and_written_back(finished):
     assert {meta_of(meta).kind for meta in said.values()} == {"component", "composition"}
     for name, meta in said.items():
         assert meta_of(meta).as_dict().keys() == meta.keys(), name  # no key of today is passed over
+        assert meta_of(meta).as_dict().get("stats") == meta.get("stats"), name
         if "certificate" in meta:
             assert meta_of(meta).certified.distance_bound == meta["certificate"]["distance_bound"]
             assert set(meta["certificate"]) == set(CertificateRecord.__struct_fields__)
@@ -226,7 +227,10 @@ def test_what_a_component_says_can_be_read_typed_and_written_back(finished):
         _ = meta_of(said["models/mean"]).certified
 
 
-@pytest.mark.parametrize("said", [{"rows": "7"}, {"certificate": {"gradient": 1.0}}, {"members": [1]}, {"kind": 5}])
+@pytest.mark.parametrize(
+    "said",
+    [{"rows": "7"}, {"stats": {"passes": "7"}}, {"certificate": {"gradient": 1.0}}, {"members": [1]}, {"kind": 5}],
+)
 def test_a_description_with_other_types_is_refused(said):
     with pytest.raises(FormatError, match="wrong type"):
         meta_of(said)

@@ -4,7 +4,7 @@ python tools/make_results.py [FOLDER …]
 python tools/make_results.py --run [FOLDER] [--only single|composed|private]
 python tools/make_results.py --check
 
-A FOLDER is what `taftcache compare RECIPE --out FOLDER` wrote. Each of its tables and figures takes the place of the
+A FOLDER is what `taftcache compare RECIPE -o FOLDER` wrote. Each of its tables and figures takes the place of the
 one that is kept in docs/results/NAME, where NAME is that of its store without "paper-". Both pages, the plots and the
 CSV files are made of what is kept; nothing is computed. docs/results.md has what pipelines/paper.toml and table3.toml
 report, the other page has the rest. With `--run` those reports are made first, in three groups below FOLDER
@@ -162,7 +162,7 @@ def here(runs: list[CompareReport]) -> list[str]:
         *said(lines(runs)),
         "",
         *([f"Not run for this page: {', '.join(absent)}.", ""] if absent else []),
-        *shown(MAIN, runs, "##", "`taftcache compare pipelines/{}.toml --out FOLDER`"),
+        *shown(MAIN, runs, "##", "`taftcache compare pipelines/{}.toml -o FOLDER`"),
         *where(runs, "##"),
     ]
 
@@ -182,7 +182,7 @@ def elsewhere(others: dict[str, list[CompareReport]]) -> list[str]:
         "",
     ]
     for name, runs in others.items():
-        text += [f"## {name}", "", f"{data(runs[0])}. `taftcache compare paper-{name} --out FOLDER`", ""]
+        text += [f"## {name}", "", f"{data(runs[0])}. `taftcache compare paper-{name} -o FOLDER`", ""]
         text += [*said(lines(runs)), "", *shown(name, runs, "###"), *where(runs, "###")]
     return text
 

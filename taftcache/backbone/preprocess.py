@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import torch
 from PIL import Image
 from timm.data.transforms_factory import create_transform
 from torch import Tensor
 
 from taftcache.backbone.model import Backbone
+from taftcache.backbone.spec import PreprocessSpec
 from taftcache.errors import BackboneError
 
 # A strip of one pixel by ten thousand, resized to 256 on its short side, would take gigabytes.
@@ -80,3 +82,8 @@ class Preprocess:
     def description(self) -> dict[str, Any]:
         """The preprocessing in JSON types, for a store's identity."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(self.config.items())}
+
+    def spec(self) -> PreprocessSpec:
+        """The settings that make this preprocessing of any model."""
+        described = self.description()
+        return msgspec.convert({k: described[k] for k in PreprocessSpec.__struct_fields__}, PreprocessSpec)

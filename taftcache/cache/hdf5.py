@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,14 +24,13 @@ from taftcache.cache.read.verify import OnProgress
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import DataError, FormatError, StaleStore, StoreError
+from taftcache.foreign_hdf5 import check_own, node_of
 from taftcache.names import counted
 
 FORMAT = "taftcache-features"
 VERSIONS = (1, 2)
 """Version 2 says of each shard as what its rows are stored; version 1, that of floats, as they are in the file."""
 MAX_TEXT = 64 << 20
-# deflate, shuffle, fletcher32, szip, and h5py's lzf: any other filter is a plug-in that HDF5 would load and run
-_FILTERS = {1, 2, 3, 4, 32000}
 _CACHE = 64 << 20
 _EXPANDED, _RATIO = 64 << 20, 100  # bytes that labels may unpack to, and how many for each of the file's
 _TEXTS = ("identity", "plan", "recipe", "skipped", "objects")
@@ -204,14 +202,10 @@ class FeatureFile:
         return value
 
     def _node(self, name: str) -> h5py.Group | h5py.Dataset:
-        node: Any = self._file
-        for part in name.strip("/").split("/"):
-            if not isinstance(node, h5py.Group) or part not in node:
-                top = ", ".join(str(key) for key in list(self._file)[:8])  # bytes where they are no UTF-8
-                raise _bad(self.path, f"there is no {name}; at the top: {top or 'nothing'}")
-            if not isinstance(node.get(part, getlink=True), h5py.HardLink):
-                raise _bad(self.path, f"{name} is reached by a link")
-            node = node[part]
+        node = node_of(self._file, name)
+        if node is None:
+            top = ", ".join(str(key) for key in list(self._file)[:8])  # bytes where they are no UTF-8
+            raise _bad(self.path, f"there is no {name}; at the top: {top or 'nothing'}")
         return node
 
     def _dataset(self, name: str, *, whole: bool = True) -> h5py.Dataset:
@@ -219,26 +213,10 @@ class FeatureFile:
         node = self._node(name)
         if not isinstance(node, h5py.Dataset) or node.shape is None:
             raise _bad(self.path, f"{name} is no dataset")
-        if node.is_virtual or node.external:
-            raise _bad(self.path, f"{name} is stored in another file")
-        made, width = node.id.get_create_plist(), node.id.get_type().get_size()
-        filters = {made.get_filter(k)[0] for k in range(made.get_nfilters())}
-        if odd := filters - _FILTERS:
-            raise _bad(self.path, f"{name} needs the filter {min(odd)}, which would be loaded as a plug-in")
         own = self.path.stat().st_size
-        if int(node.nbytes) > (own if node.chunks is None else max(_EXPANDED, _RATIO * own) if whole else math.inf):
+        check_own(node, name, own)
+        if whole and int(node.nbytes) > max(_EXPANDED, _RATIO * own):
             raise _bad(self.path, f"{name} has {node.nbytes} bytes in a file of {own}")
-        if node.chunks is not None:
-            size = math.prod(node.chunks) * width
-            wanted = math.prod(-(-n // c) for n, c in zip(node.shape, node.chunks, strict=True))
-            if size > layout.MAX_CHUNK_BYTES:
-                raise _bad(self.path, f"{name} has chunks of {size} bytes")
-            if node.id.get_num_chunks() != wanted:
-                raise _bad(
-                    self.path, f"{name} has {node.id.get_num_chunks()} of its {wanted} chunks; the rest reads as zeros"
-                )
-        elif node.size and node.id.get_space_status() != h5py.h5d.SPACE_STATUS_ALLOCATED:
-            raise _bad(self.path, f"{name} was never written")
         return node
 
     @contextmanager

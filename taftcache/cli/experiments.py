@@ -41,7 +41,8 @@ def compare(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
+            "-o",
+            "--output",
             metavar="FOLDER",
             help="write report.md, report.json, CSV and SVG there; keep models in FOLDER/models",
         ),
@@ -58,7 +59,7 @@ def compare(
 
     All from one cache; what they share is trained once. Table 1 (depth), 2 (soup), 3 (privacy), 7 (balls), Figure 1a to
     c (forgetting) and 2a to c (loss, PT, CLS), with the paper's optimiser and grids beside the certified optimum. A store
-    that is there will do for a recipe, and stays as it is. With --out each report is written as it is made and trained models stay, so that the same
+    that is there will do for a recipe, and stays as it is. With --output each report is written as it is made and trained models stay, so that the same
     command goes on where it was.
 
     Example: taftcache compare quickstart --report table2 --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1

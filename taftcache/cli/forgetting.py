@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 import typer
 
 import taftcache
-from taftcache.cli.options import Json, StorePath, print_report
+from taftcache.cli.options import Grouped, Json, StorePath, print_report
 from taftcache.errors import RecipeError
 from taftcache.terminal.console import bars
 from taftcache.terminal.forgetting import show_audit, show_forget, show_receipts
 
 commands = typer.Typer()
+MANY, RENEWED, PROOF = "Many at once", "How models are renewed", "What proves it"
 
 Samples = Annotated[list[str] | None, typer.Option("--sample", metavar="ID", help="a sample's id (repeatable)")]
 IdFile = Annotated[
@@ -21,16 +22,21 @@ IdFile = Annotated[
 ]
 
 
-@commands.command()
+@commands.command(cls=Grouped)
 def forget(
     store: StorePath,
     sample: Samples = None,
     file: IdFile = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="say what would happen and what it would cost, and change nothing")
+    ] = False,
     shard: Annotated[
-        list[str] | None, typer.Option("--shard", metavar="NAME", help="all rows of a shard (repeatable)")
+        list[str] | None,
+        typer.Option("--shard", metavar="NAME", help="all rows of a shard (repeatable)", rich_help_panel=MANY),
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--class", metavar="NAME", help="all rows of a class (repeatable)")
+        list[str] | None,
+        typer.Option("--class", metavar="NAME", help="all rows of a class (repeatable)", rich_help_panel=MANY),
     ] = None,
     match: Annotated[
         list[str] | None,
@@ -39,34 +45,51 @@ def forget(
             metavar="PATTERN",
             help="all samples whose ids match, as 'watch/cust0*': with or without a row, but none that was forgotten"
             " before, for their ids are not kept (repeatable)",
+            rich_help_panel=MANY,
         ),
     ] = None,
+    with_copies: Annotated[
+        bool,
+        typer.Option("--with-copies", help="rows of other ids with the very same bytes, too", rich_help_panel=MANY),
+    ] = False,
     mode: Annotated[
         Literal["retrain", "subtract", "resolve"],
         typer.Option(
             "--mode",
             help="retrain: solve the affected shards again; subtract: leave them out of the composition;"
             " resolve: retrain, and solve models/exact on from where it is",
+            rich_help_panel=RENEWED,
         ),
     ] = "retrain",
     cold: Annotated[
-        bool, typer.Option("--cold", help="for resolve: solve cold, to the bytes of never having seen the rows")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="say what would happen and what it would cost, and change nothing")
+        bool,
+        typer.Option(
+            "--cold",
+            help="for resolve: solve cold, to the bytes of never having seen the rows",
+            rich_help_panel=RENEWED,
+        ),
     ] = False,
     sign: Annotated[
-        Path | None, typer.Option("--sign", metavar="KEY", help="sign the receipt with this Ed25519 key (PEM)")
+        Path | None,
+        typer.Option(
+            "--sign", metavar="KEY", help="sign the receipt with this Ed25519 key (PEM)", rich_help_panel=PROOF
+        ),
     ] = None,
     proven: Annotated[
-        bool, typer.Option("--proven", help="how many held-out labels are provably those of a full retrain")
-    ] = False,
-    with_copies: Annotated[
-        bool, typer.Option("--with-copies", help="rows of other ids with the very same bytes, too")
+        bool,
+        typer.Option(
+            "--proven",
+            help="how many held-out labels are provably those of a full retrain",
+            rich_help_panel=PROOF,
+        ),
     ] = False,
     destroy_key: Annotated[
         bool,
-        typer.Option("--destroy-key", help="destroy the key of all tombstones: no id can be asked about any more"),
+        typer.Option(
+            "--destroy-key",
+            help="destroy the key of all tombstones: no id can be asked about any more",
+            rich_help_panel=PROOF,
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

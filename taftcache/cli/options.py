@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
+from typer.core import TyperCommand
 
 import taftcache
 from taftcache.consent import Consent, Kind, recorded_recipe, refusal, remember
@@ -22,6 +23,22 @@ from taftcache.terminal.console import note, print_json
 if TYPE_CHECKING:
     from taftcache.remote.cluster import Cluster
     from taftcache.stages.progress import Progress
+
+
+class Grouped(TyperCommand):
+    """A command of many options: its help has those that matter first, and then the others by their panels, which typer
+    itself shows in colour only."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """See click."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            title = getattr(param, "rich_help_panel", None) or "Options"
+            if record := param.get_help_record(ctx):
+                sections.setdefault("Arguments" if param.param_type_name == "argument" else title, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 def complete_recipe(incomplete: str) -> list[str]:
@@ -92,6 +109,10 @@ Workers = Annotated[
 Scheduler = Annotated[
     str | None,
     typer.Option("--scheduler", metavar="ADDRESS", help="work on the workers of a Dask scheduler, tcp://host:8786"),
+]
+ForgottenOf = Annotated[
+    Path | None,
+    typer.Option("--forgotten-of", metavar="STORE", help="leave out of a new store what this one has forgotten"),
 ]
 Images = Annotated[
     list[Path] | None,

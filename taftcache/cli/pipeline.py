@@ -13,6 +13,7 @@ from taftcache.cli.options import (
     AllowHub,
     Device,
     Either,
+    ForgottenOf,
     IdsName,
     Json,
     LabelsName,
@@ -157,10 +158,7 @@ def extract(
         bool,
         typer.Option("--dry-run", help="try a few images and say how long all of them would take, and how much disk"),
     ] = False,
-    forgotten_of: Annotated[
-        Path | None,
-        typer.Option("--forgotten-of", metavar="STORE", help="leave out of a new store what this one has forgotten"),
-    ] = None,
+    forgotten_of: ForgottenOf = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
     as_json: Json = False,
@@ -175,7 +173,7 @@ def extract(
     if dry_run:
         from taftcache.stages.extract.room import check_room
 
-        costs = taftcache.estimate(made)
+        costs = taftcache.estimate(made, forgotten_of=forgotten_of)
         if not taftcache.FeatureStore.exists(costs.store):
             check_room(costs.store, costs.bytes)
         print_report(costs, as_json, show_estimate)
@@ -199,6 +197,10 @@ def append(
     dry: Annotated[bool, typer.Option("--dry-run", help="say what would be added, and add nothing")] = False,
     relabel: Annotated[
         bool, typer.Option("--relabel", help="give rows that are there the labels that the data has for them now")
+    ] = False,
+    skip: Annotated[
+        bool,
+        typer.Option("--skip-new-classes", help="leave out samples of classes that the store does not have"),
     ] = False,
     vectors: VectorsName = None,
     labels: LabelsName = None,
@@ -227,15 +229,18 @@ def append(
         columns = Columns(tokens=vectors, labels=labels, ids=ids)
         with bars(as_json) as progress:
             report = append_file(
-                file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel
-            )
+                file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel,
+                skip_new_classes=skip,
+            )  # fmt: skip
         print_report(report, as_json, show_append)
         return
     if vectors or labels or ids:
         raise RecipeError("no file of vectors is given", got="--vectors, --labels or --ids", do="append STORE FILE")
     recipe, _ = read_either(target, set_, device, opens=("images", "weights"))
     with bars(as_json) as progress:
-        report = taftcache.append(recipe, progress=progress, new_shard=new_shard, dry_run=dry, relabel=relabel)
+        report = taftcache.append(
+            recipe, progress=progress, new_shard=new_shard, dry_run=dry, relabel=relabel, skip_new_classes=skip
+        )
     print_report(report, as_json, show_append)
 
 
@@ -297,13 +302,12 @@ def train(
             )
         else:
             report = taftcache.train(store, recipe, shards=shard, progress=progress, cluster=cluster)
-        if not shard:
-            taftcache.compose(store, recipe, cluster=cluster)
+        composed = None if shard else taftcache.compose(store, recipe, progress=progress, cluster=cluster)
         root = store.root_digest
     if private:
         print_report(replace(spent, root_digest=root), as_json, show_train_private)
     else:
-        print_report(replace(report, root_digest=root), as_json, show_train)
+        print_report(replace(report, root_digest=root, composed=composed), as_json, show_train)
 
 
 def _check_private(private: bool, own: dict[str, object], workers: int | None, scheduler: str | None) -> None:

@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 import typer
 
 import taftcache
-from taftcache.cli.options import IdsName, Json, LabelsName, Overrides, StorePath, Target, VectorsName, print_report
+from taftcache.cli.options import (
+    ForgottenOf,
+    IdsName,
+    Json,
+    LabelsName,
+    Overrides,
+    StorePath,
+    Target,
+    VectorsName,
+    print_report,
+)
 from taftcache.errors import RecipeError
 from taftcache.recipe import load_recipe
 from taftcache.recipe_sections import Stored
@@ -223,6 +233,7 @@ def import_(
         Literal["row", "none"],
         typer.Option("--scaling", help="of vectors: each by its own root mean square, or as they are"),
     ] = "row",
+    forgotten_of: ForgottenOf = None,
     set_: Overrides = None,
     as_json: Json = False,
 ) -> None:
@@ -251,6 +262,6 @@ def import_(
         columns = Columns(tokens=vectors, labels=labels, ids=ids, classes=classes)
         report = taftcache.import_(
             file, asked, progress=progress, columns=columns, backbone=recipe is not None,
-            test=test, test_labels=test_labels, scaling=scaling,
+            test=test, test_labels=test_labels, scaling=scaling, forgotten_of=forgotten_of,
         )  # fmt: skip
     print_report(report, as_json, show_import)

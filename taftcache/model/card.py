@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import counted, epsilon_text
+from taftcache.names import LARGE_EPSILON, counted, epsilon_text
 
 if TYPE_CHECKING:  # timm, which who names a model's score does not need
     from taftcache.backbone.model import Backbone
@@ -281,7 +281,11 @@ def _promise(said: Mapping[str, Any]) -> list[str]:
         f"(ε, δ) = ({epsilon}, {said['delta']:g}): with {one} in the data (`{said['relation']}`), the",
         f"probability of any outcome is at most e^{epsilon} times as large, plus {said['delta']:g}. A row is one",
         "cached sample: of a person or a picture that is in several of them it promises less.",
+        "To publish each row whole with probability δ would keep it, so δ says something where it is far below one in",
+        "the rows in all.",
     ]
+    if said["epsilon"] > LARGE_EPSILON:
+        lines.append(f"An epsilon above {LARGE_EPSILON} bounds next to nothing of what can be told of a row.")
     if "tuning" in said:
         lines.append(f"How the settings were chosen: {said['tuning']}.")
     if "composition" in said:

@@ -25,22 +25,22 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.files import WEIGHTS_NAME, file_digest
-from taftcache.backbone.model import Backbone, load_backbone, weights_digest
+from taftcache.backbone.model import Backbone, weights_digest
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import name_classes, save_backbone
-from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.backbone.spec import PreprocessSpec
 from taftcache.cache.format.digest import plain
-from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError
+from taftcache.errors import CompositionError, FormatError, IntegrityError, StoreWriteError
 from taftcache.model.card import Origin, Score, card, private_card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
+from taftcache.model.saved import BACKBONE, CONFIG, NETWORKS, Saved, files_in, under
 from taftcache.names import PRIVATE
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
@@ -50,13 +50,11 @@ from taftcache.tangent.spec import TangentSpec
 DESCRIPTION = "taftcache.json"
 WEIGHTS = "tangent.safetensors"
 CARD = "README.md"
-CONFIG = "config.json"
-BACKBONE = "backbone"
 ESTIMATOR = "estimator.json"
-NETWORKS = {f"{place}{name}" for place in ("", f"{BACKBONE}/") for name in (CONFIG, WEIGHTS_NAME)}
 FORMATS = (1, 2)
 # Stands where timm looks for the name of an architecture: its error quotes it.
 NOT_TIMM = "a tangent model, which timm cannot build; use taftcache.open_model or taftcache.from_pretrained"
+_SAVED = Saved("model", "name a folder that export-model wrote, or export it again from its store")
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,14 +166,13 @@ def save_model(
 
 def _described(model: TangentModel, folder: Path, origin: Origin, weights: str) -> Description:
     """What ``taftcache.json`` says; ``weights`` is the digest of the network in the folder."""
-    preprocess = model.transform.description()
     return Description(
         format=FORMATS[-1],
         model=origin.name,
         classes=model.classes,
         backbone=model.cut.backbone.name,
         weights_digest=weights,
-        preprocess=msgspec.convert({k: preprocess[k] for k in PreprocessSpec.__struct_fields__}, PreprocessSpec),
+        preprocess=model.transform.spec(),
         tangent=model.base.spec,
         tail=model.base.config.as_dict(),
         base_digest=model.component.base_digest,
@@ -202,11 +199,6 @@ def _write_network(model: TangentModel, network: Backbone | None, folder: Path) 
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
 
 
-def files_in(folder: Path) -> list[str]:
-    """The names of the files below ``folder``, in order."""
-    return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
-
-
 def as_network(model: TangentModel) -> Backbone:
     """``model.merged()`` with its classes' names and its preprocessing where timm looks for them.
 
@@ -230,19 +222,9 @@ def read_description(folder: Path | str) -> Description:
     Raises:
         FormatError: not such a folder, or one of a later format.
     """
-    try:
-        described = msgspec.json.decode((Path(folder) / DESCRIPTION).read_bytes(), type=Description)
+    described = _SAVED.described(Path(folder) / DESCRIPTION, Description, FORMATS)
+    with _SAVED.fitting(Path(folder)):
         plain(described.component, DESCRIPTION)
-    except (OSError, msgspec.DecodeError, RecipeError, RecursionError, UnicodeDecodeError) as error:
-        raise FormatError(
-            f"no saved model at {folder}", got=str(error).splitlines()[0], do="name a folder that export-model wrote"
-        ) from error
-    if described.format not in FORMATS:
-        raise FormatError(
-            f"the saved model has format {described.format}, which this release does not know",
-            got=f"format {described.format}",
-            do="use a newer release",
-        )
     return described
 
 
@@ -281,31 +263,25 @@ def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
     folder = Path(folder)
     alone = is_model_folder(folder) and not (folder / DESCRIPTION).is_file()
     described = None if alone else read_description(folder)
-    try:
+    with _SAVED.fitting(folder):
         if described is None:
             return _network(folder, device)
         check_files(folder, described)
         tensors = load_file(folder / WEIGHTS)
-        network = (folder / BACKBONE if f"{BACKBONE}/{WEIGHTS_NAME}" in described.files else folder).absolute()
-        backbone = load_backbone(BackboneSpec(weights=f"local-dir:{network}"), described.preprocess, device)
+        backbone = _SAVED.backbone(folder, described.files, described.preprocess, device)
         if backbone.weights_digest != described.weights_digest:
-            raise _changed(network, WEIGHTS_NAME)
+            raise _SAVED.changed(folder / WEIGHTS_NAME)
         return _assembled(described, tensors, backbone)
-    except (OSError, SafetensorError) as error:
-        raise FormatError(f"no saved model at {folder}", got=str(error), do="export it again") from error
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # timm and torch raise whatever they like for parts that do not fit
-        raise _unfit(f"{type(error).__name__}: {error}") from error
 
 
 def _network(folder: Path, device: str) -> TangentModel:
     """A network of timm's as the base point of its own head, and Δw = 0."""
     classes = _config(folder)["label_names"]
-    cut = Cut(load_backbone(BackboneSpec(weights=f"local-dir:{folder.absolute()}"), device=device), 0)
+    cut = Cut(_SAVED.backbone(folder, (), PreprocessSpec(), device), 0)
     config, state = cut.tail_config(), cut.tail_state()
     shapes = [tuple(state[name].shape) for name in config.head_names if name in state]
     if shapes != [(len(classes), config.width), (len(classes),)]:
-        raise _unfit(f"{len(classes)} names of classes, and a head for {config.classes}")
+        raise _SAVED.unfit(f"{len(classes)} names of classes, and a head for {config.classes}")
     base = Base(config, {name: state[name] for name in config.head_names}, TangentSpec(blocks=0, train="head"))
     component = Component(base.digest, base.layout, torch.zeros(base.layout.size, dtype=torch.float64))
     return TangentModel(cut, Preprocess(cut.backbone), base, component, classes)
@@ -316,29 +292,21 @@ def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: 
     config = TailConfig.from_dict(described.tail)
     cut = Cut(backbone, config.start or 0)
     if not _is_tail_of(cut, config, len(described.classes)):
-        raise _unfit(f"the description is of another tail than {backbone.name} has, or of another number of classes")
-    own = {name.removeprefix("base/"): tensor for name, tensor in tensors.items() if name.startswith("base/")}
+        raise _SAVED.unfit(f"the description has another tail than {backbone.name}, or another number of classes")
     state = cut.tail_state()
-    token = [config.token_name] if config.token_name in own else []
-    names = [*token, *config.parameters, *config.buffers, *config.head_names]
-    there = {**state, **own}
-    if missing := [name for name in names if name not in there]:
-        raise _unfit(f"without {', '.join(missing[:3])}")
+    base = Base.of(config, {**state, **under("base", tensors)}, described.tangent)
     shapes = {name: tensor.shape for name, tensor in state.items()}
     weight, bias = config.head_names
     shapes |= {weight: torch.Size([config.classes, config.width]), bias: torch.Size([config.classes])}
-    if wrong := [name for name in names if name in shapes and there[name].shape != shapes[name]]:
-        raise _unfit(f"{wrong[0]} is {list(there[wrong[0]].shape)}, and must be {list(shapes[wrong[0]])}")
-    base = Base(config, {name: there[name] for name in names}, described.tangent)
+    if wrong := [name for name, of in base.state.items() if name in shapes and of.shape != shapes[name]]:
+        raise _SAVED.unfit(f"{wrong[0]} is {list(base.state[wrong[0]].shape)}, and must be {list(shapes[wrong[0]])}")
     if described.base_digest not in _digests(base):
         raise IntegrityError(
             "the base point of the saved model is not the one that it was trained around", got=described.base_digest
         )
-    moved = {name.removeprefix("delta/"): t for name, t in tensors.items() if name.startswith("delta/")}
+    moved = under("delta", tensors)
     layout = base.named(moved)
-    if not moved or layout.shapes != {name: tuple(tensor.shape) for name, tensor in moved.items()}:
-        raise _unfit("what was trained has other shapes than the parameters of the tail, or is not there")
-    component = Component(described.base_digest, layout, layout.flatten(moved), described.component)
+    component = Component(described.base_digest, layout, _SAVED.flat(moved, layout), described.component)
     numbers = {**dict(backbone.model.named_parameters()), **{n: base.state[n] for n in base.layout}, **moved}
     if bad := [name for name, tensor in numbers.items() if not torch.isfinite(tensor).all()]:
         raise IntegrityError("the saved model has numbers that are not finite", got=f"NaN or infinity in {bad[0]}")
@@ -367,25 +335,12 @@ def check_files(folder: Path, described: Description) -> list[str]:
 
     The program and ONNX may be left out, for nothing here reads them.
     """
-    extra = {PROGRAM, ONNX}
-    if described.files.keys() - {WEIGHTS, *NETWORKS, *extra}:
-        raise _unfit("its description names other files than a model has")
     files = {**described.files, WEIGHTS: described.digest}
-    there = [name for name in files if name not in extra or (folder / name).exists()]
-    for name in there:
-        if not (folder / name).is_file() or file_digest(folder / name) != files[name]:
-            raise _changed(folder, name)
-    return there
-
-
-def _changed(folder: Path, name: str) -> IntegrityError:
-    return IntegrityError(
-        "a file of the saved model is not as it was saved", got=str(folder / name), do="copy it again"
-    )
-
-
-def _unfit(got: str) -> FormatError:
-    return FormatError("the parts of the saved model do not fit together", got=got, do="export it again from its store")
+    for spare in (PROGRAM, ONNX):
+        if not (folder / spare).exists():
+            files.pop(spare, None)
+    _SAVED.check(folder, files, {WEIGHTS, *NETWORKS, PROGRAM, ONNX})
+    return list(files)
 
 
 def _new(folder: Path | str) -> Path:

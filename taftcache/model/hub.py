@@ -29,7 +29,6 @@ from taftcache.model.folder import (
     CARD,
     DESCRIPTION,
     FORMATS,
-    NETWORKS,
     WEIGHTS,
     check_files,
     open_model,
@@ -37,6 +36,7 @@ from taftcache.model.folder import (
 )
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import ONNX, PROGRAM
+from taftcache.model.saved import NETWORKS
 
 NEEDED = (CARD, DESCRIPTION, WEIGHTS, *sorted(NETWORKS))
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from taftcache.errors import FormatError
+from taftcache.solve_stats import SolveStats
 
 
 class CertificateRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     key: str | None = None
     converged: bool | None = None
     status: str | None = None
-    stats: dict[str, Any] | None = None
+    stats: SolveStats = SolveStats()
     convergence: list[list[float]] | None = None
     certificate: CertificateRecord | None = None
     norm: float | None = None
@@ -97,7 +98,7 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @property
     def passes(self) -> int:
         """Passes over the rows that the solve took; 0 where it says nothing."""
-        return int((self.stats or {}).get("passes", 0))
+        return self.stats.passes
 
     @property
     def row_digests(self) -> list[str]:

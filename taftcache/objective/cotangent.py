@@ -115,7 +115,7 @@ class LossHessian(_AtPoint):
 
 
 @dataclass(kw_only=True)
-class ScatteredHessian(LossHessian):
+class HessianUnderSigns(LossHessian):
     """The same under random signs."""
 
     seed: int
@@ -127,7 +127,7 @@ class ScatteredHessian(LossHessian):
 
 
 @dataclass(kw_only=True)
-class Scattered(_AtPoint):
+class GradientUnderSigns(_AtPoint):
     """The terms of the gradient under random signs, and of the Hessian's product that moves it.
 
     Of a loss that is not quadratic they are those at the point. Errors in z enter through D; what may cancel within ∂ℓ

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from taftcache.objective.cotangent import (
     Given,
+    GradientUnderSigns,
+    HessianUnderSigns,
     LossGradient,
     LossHessian,
-    Scattered,
-    ScatteredHessian,
     moved,
     random_signs,
 )
@@ -92,35 +92,35 @@ class Problem:
         """
         return self.operator.sums(self._product(vector, out))[0]
 
-    def scattered(self, delta: Tensor, seed: int) -> Tensor:
+    def gradient_under_signs(self, delta: Tensor, seed: int) -> Tensor:
         """∇F(Δw) with the terms of its sums under random signs [P], in one pass.
 
         Nothing cancels in it but by chance: times the unit of rounding it has the size of what rounding puts wrong
         in ∇F(Δw), where terms do cancel. Of a loss that is not quadratic, the problem is the one that ``at`` gives.
         """
-        return self.operator.sums(self._scattered(delta, seed))[0]
+        return self.operator.sums(self._gradient_under_signs(delta, seed))[0]
 
-    def hessian_and_scattered(self, delta: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """``hessian`` of Δw and ``scattered`` there, in one pass."""
-        product, scattered = self.operator.sums(self._product(delta), self._scattered(delta, seed))
-        return product, scattered
+    def hessian_and_gradient_under_signs(self, delta: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """``hessian`` of Δw and ``gradient_under_signs`` there, in one pass."""
+        product, signed = self.operator.sums(self._product(delta), self._gradient_under_signs(delta, seed))
+        return product, signed
 
-    def hessian_scattered(self, vector: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    def hessian_under_signs(self, vector: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """``hessian``, and the same with the terms of its sum over the rows under random signs, in one pass."""
         vector = vector.to(self.operator.device, self.operator.dtype)
-        signs = ScatteredHessian(seed=seed, point=self.point, **self._terms)
-        product, scattered = self.operator.sums(self._product(vector), RowSum(vector, signs))
-        return product, scattered
+        signs = HessianUnderSigns(seed=seed, point=self.point, **self._terms)
+        product, signed = self.operator.sums(self._product(vector), RowSum(vector, signs))
+        return product, signed
 
     def _product(self, vector: Tensor, out: Tensor | None = None) -> RowSum:
         vector = vector.to(self.operator.device, self.operator.dtype)
         product = LossHessian(point=self.point, **self._terms)
         return RowSum(vector, product, torch.mul(vector, self.ridge, out=out))
 
-    def _scattered(self, delta: Tensor, seed: int) -> RowSum:
+    def _gradient_under_signs(self, delta: Tensor, seed: int) -> RowSum:
         delta = delta.to(self.operator.device, self.operator.dtype)
         delta = delta * random_signs(delta, seed)
-        return RowSum(delta, Scattered(seed=seed, point=self.point, **self._terms), self.ridge * delta)
+        return RowSum(delta, GradientUnderSigns(seed=seed, point=self.point, **self._terms), self.ridge * delta)
 
     def at(self, delta: Tensor) -> tuple[float, Tensor, Problem]:
         """F, ∇F and the problem whose Hessian is that of Δw, in one pass; holds N·K logits."""

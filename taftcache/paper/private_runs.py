@@ -134,7 +134,7 @@ class PrivateRuns:
             "epsilon": statement.epsilon,
             "delta": statement.delta,
             "multiplier": statement.releases[0].multiplier,
-            "learning_rate": trained.stats.get("learning_rate"),
+            "learning_rate": trained.stats.learning_rate,
         }
         return Made(right(test, trained.delta).byte(), figures)
 

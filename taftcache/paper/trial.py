@@ -280,7 +280,7 @@ class Trial:
             solved = list(minimise_in_balls(base, [rows], objective, radii, goal=goal, arithmetic=self._arithmetic))
         else:
             solved = [minimise(base, [rows], objective, goal=goal, arithmetic=self._arithmetic)]
-        passes = [solution.stats["passes"] for solution in solved]
+        passes = [solution.stats.passes for solution in solved]
         deltas = torch.stack([solution.value for solution in solved]).cpu()
         return deltas, passes, [solution.certificate.relative_gradient for solution in solved]
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp
+from math import exp, floor, log10
 from typing import Any
 
 import msgspec
 
 from taftcache.errors import FormatError, RecipeError, SolveError
-from taftcache.names import ONE_SETTING, PRIVATE, UNTUNED, epsilon_text
+from taftcache.names import LARGE_EPSILON, ONE_SETTING, PRIVATE, UNTUNED, epsilon_text
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import Delta, Mechanism, PrivacySpec, Relation
 
 EVENT = "private training"  # of a ledger entry
+LARGE_DELTA = 0.1  # times the rows, above which a note is made
 AGREES = 1e-6  # relative, between an ε that is claimed and the one that follows
 PLAN = "private"  # of a store's plan, which goes wherever its rows go
 
@@ -25,6 +26,14 @@ NOT_COVERED = (
     "other models made from the same rows without noise",
     "how long the training took",
 )
+
+
+OF_THE_ID = "the id, which both rows have: where it names the class, as CLASS/name does, the label is not covered"
+
+
+def not_covered(relation: Relation) -> list[str]:
+    """What a promise for such neighbours does not cover, a line each."""
+    return [*NOT_COVERED, *([OF_THE_ID] if relation == "replace-one" else [])]
 
 
 class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -142,7 +151,7 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
         "epsilon": max(s.epsilon for s in statements),
         "delta": max(s.delta for s in statements),
         "composition": f"parallel, over {len(statements)} disjoint shards",
-        "not_covered": list(NOT_COVERED),
+        "not_covered": not_covered(statements[0].relation),
         **({"tuning": "; ".join(tuned)} if tuned else {}),
     }
 
@@ -297,15 +306,42 @@ def charge(
     return totals
 
 
-def too_loose(delta: float, rows: Mapping[str, int | None]) -> list[str]:
-    """A note where δ is not below one in the rows that components say they have."""
-    loose = [name for name, count in rows.items() if delta * (count or 1) >= 1]
-    if not loose:
-        return []
-    return [
-        f"delta {delta:g} is not below one in the rows of {', '.join(loose)}: publishing one of them whole would keep "
-        "such a promise. It is fixed for this store; another folder can have a smaller privacy.delta"
-    ]
+def check_delta(delta: float, rows: int) -> None:
+    """RecipeError where δ promises nothing of so many rows in all, before a first private training fixes it.
+
+    To publish each row whole with probability δ keeps (0, δ): of N rows that is δN rows. It says no number of rows, of
+    which it names the magnitude at most, to whoever has the store.
+    """
+    if delta * rows >= 1:
+        raise RecipeError(
+            "privacy.delta promises nothing here: it is not below one in the rows of the store, so that to publish one "
+            "of them whole would keep the promise",
+            got=f"privacy.delta = {delta:g}",
+            do=f"set privacy.delta to {10.0 ** floor(log10(LARGE_DELTA / rows)):g} or less: the first private training "
+            "fixes it",
+        )
+
+
+def weak_promise(epsilon: float, delta: float, rows: int) -> list[str]:
+    """Notes where a promise says little of so many rows in all; none says how many, which may not be known."""
+    notes = []
+    if delta * rows >= 1:  # of a store of an earlier release, or one that has grown since
+        notes.append(
+            f"delta {delta:g} is not below one in the rows: to publish one of them whole would keep such a promise. It "
+            "is fixed for this store; another folder can have a smaller privacy.delta"
+        )
+    elif delta * rows > LARGE_DELTA:
+        notes.append(
+            f"delta {delta:g} is more than a tenth of one in the rows: to publish one of them whole, one time in ten, "
+            "would keep such a promise. The first private training fixes it; another folder can have a smaller "
+            "privacy.delta"
+        )
+    if epsilon > LARGE_EPSILON:
+        notes.append(
+            f"epsilon {epsilon_text(epsilon)} is above {LARGE_EPSILON}, which bounds next to nothing: an outcome may "
+            f"be e^{epsilon_text(epsilon)} times as likely with a row as without it"
+        )
+    return notes
 
 
 def forgetting_note(meta: Mapping[str, Any], samples: int, kept: bool) -> str:

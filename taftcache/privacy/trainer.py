@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from taftcache.privacy.grid import MAX_ROWS, Grid
 from taftcache.privacy.network import Network, TangentNetwork
 from taftcache.privacy.noise import Bits, SystemBits, discrete_gaussian
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.privacy.statement import Statement
+from taftcache.privacy.statement import Statement, not_covered
 from taftcache.privacy.statistics import feature_norm, least_squares, noise_level, release_statistics
 from taftcache.tangent.base import Base
 from taftcache.tangent.parameters import Layout
@@ -44,12 +45,19 @@ class Plan(NamedTuple):
         return [r for r in self if r is not None]
 
 
+class PrivateStats(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Figures that may be known: N, or what was released as N, and the learning rate of a descent."""
+
+    rows_said: int
+    learning_rate: float | None = None
+
+
 class Trained(NamedTuple):
     """Δw [P] in float64, what it promises, and figures that may be known."""
 
     delta: Tensor
     statement: Statement
-    stats: dict[str, Any]
+    stats: PrivateStats
 
 
 def plan(spec: PrivacySpec, runs: int = 1) -> Plan:
@@ -112,7 +120,7 @@ def train_privately(
     if planned.size is not None:
         size = max(1.0, _noisy_count(network.rows, planned.size, bits))
     norm = feature_norm(base)
-    stats: dict[str, Any] = {"rows_said": round(size)}
+    stats = PrivateStats(round(size))
     whitening = None
     if planned.moment is not None:
         moment = _moment(network, spec, planned, sensitivity, norm, bits)
@@ -129,7 +137,7 @@ def train_privately(
     if eta == "auto":
         eta = learning_rate(grid, spec.steps, size * rate, norm)
     eta *= factor
-    stats["learning_rate"] = eta
+    stats = PrivateStats(stats.rows_said, eta)
     descent = Descent(grid, spec.steps, eta, size, rate, spec.momentum, spec.clipping)
     start = without_head(base, network.layout) if spec.logits == "tangent" else None
     delta = descend(network, loss, descent, bits, start=start, whitening=whitening, trace=trace, progress=progress)
@@ -253,4 +261,5 @@ def _statement(spec: PrivacySpec, releases: list[Release], grid: Grid, bits: Bit
         noise="discrete Gaussian, bits of the operating system's generator"
         if bits.private
         else "discrete Gaussian, bits of a seed: whoever knows it can take the noise off, so this is not private",
+        not_covered=not_covered(spec.relation),
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from taftcache.errors import StoreWriteError
+from taftcache.cache.place.failure import cannot
 
 
 def write_bytes(file: Path, data: bytes) -> None:
@@ -26,11 +27,9 @@ def write_bytes(file: Path, data: bytes) -> None:
             os.fsync(out.fileno())
         os.replace(partial, file)
     except OSError as error:
-        raise StoreWriteError(
-            f"cannot write {file}: {(error.strerror or str(error)).lower()}",
-            got=file,
-            do="name a place that can be written to",
-        ) from error
+        with suppress(OSError):
+            partial.unlink()
+        raise cannot("write", file, error) from error
 
 
 def write_json(file: Path, report: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, log2
 from typing import Any, Literal, NamedTuple
@@ -73,10 +73,6 @@ class RidgeChoice:
     def taken(self) -> dict[str, Any]:
         """What was chosen, by the name of its setting."""
         return {"ridge": self.ridge}
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 @in_full_float32
@@ -280,10 +276,10 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
             solved = newton(at, most, start=delta)
             # A column far larger than others has nearly all of ∇F(0), beside which no λ seems to move anything.
             while head and tolerance > FINEST and delta is not None and torch.equal(solved.value, delta):
-                passes, tolerance = passes + solved.stats["passes"], tolerance / 10
+                passes, tolerance = passes + solved.stats.passes, tolerance / 10
                 solved = newton(at, replace(most, tolerance=tolerance), start=delta)
         delta = solved.value
-        passes += solved.stats["passes"]
+        passes += solved.stats.passes
         yield _Solved(ridge, delta, passes, more=True)
 
 

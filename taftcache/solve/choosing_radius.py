@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Literal
 
@@ -58,10 +58,6 @@ class RadiusChoice:
         """What was chosen, by the name of its setting."""
         return {"radius": self.radius}
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 Choice = RidgeChoice | RadiusChoice
 """How λ or R was chosen from the rows of a solve."""
@@ -105,8 +101,9 @@ def choose_radius(
         radii, minimise_in_balls(base, [kept], part, radii, goal=NEAR, arithmetic=arithmetic), strict=True
     ):
         loss, accuracy = tested(test, found.value)
-        curve.append(RadiusPoint(radius, found.stats["multiplier"], loss, accuracy))
-        passes += found.stats["passes"]
+        assert found.stats.multiplier is not None
+        curve.append(RadiusPoint(radius, found.stats.multiplier, loss, accuracy))
+        passes += found.stats.passes
     limit = about_as_good([point.loss for point in curve])
     best = next(point for point in curve if point.loss <= limit)
     end = end_of(best.radius, radii) if best.multiplier > 0 else None

@@ -107,7 +107,7 @@ def leave_one_out(
     image, solved, method, left = _without_each(problem, direction, root, rho, goal)
     shift = (direction @ (moved.value - delta)).item()
     change = (image * solved).sum(1) + shift
-    return RowInfluence(change, method, left, moved.stats.get("passes", 0) + operator.passes)
+    return RowInfluence(change, method, left, moved.stats.passes + operator.passes)
 
 
 def _residuals(problem: Problem, loss: RSL, delta: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from math import inf, prod
 from typing import Literal, get_args
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -34,6 +35,7 @@ from taftcache.solve.pair import ProblemPair, pose
 from taftcache.solve.proof import bracket, looked_at, prove
 from taftcache.solve.settings import ARITHMETIC, DECISIVE, GOAL, Arithmetic, Goal, OnPass, in_full_float32
 from taftcache.solve.solution import Solution, Status
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.base import Base
 from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import targets
@@ -105,7 +107,7 @@ def minimise(
     if radius is None:
         found, inverse = _without_ball(problems, method, goal, start, on_pass)
         # A decisive solve aims at a distance and has checked it itself: no tolerance applies.
-        moves = found.stats.get("row_moves") if goal.decisive else None
+        moves = found.stats.row_moves if goal.decisive else None
         tolerance = goal.tolerance if moves is None else inf
         passes = 0 if inverse is None else goal.proof_passes
         proven = prove(found, exact, tolerance, inverse=inverse, passes=passes)
@@ -209,21 +211,21 @@ def certify(
         method: that found it; of another one than ``minimise`` has, four passes say all that is known.
         dual: α [N,K] with Δw = Jᵀα, where it is known: then the dual residual counts. Where ``minimise`` would have had
             one and there is none here, some passes more are spent on a bound from both sides, and ``stats`` have
-            "energy_at_least", below which ‖Δw − Δw*‖_H is not.
+            ``energy_at_least``, below which ‖Δw − Δw*‖_H is not.
     """
     problems = _Problems(base, sources, objective, arithmetic)
     exact, radius = problems.exact, objective.radius
     value = value.to(exact.operator.device, torch.float64)
     head = exact.operator.head_alone
     if radius is not None or head or not objective.loss.quadratic or method not in ("auto", "conjugate"):
-        return prove(looked_at(exact, value, goal.tolerance, {}), exact, goal.tolerance, radius=radius)
+        return prove(looked_at(exact, value, goal.tolerance, SolveStats()), exact, goal.tolerance, radius=radius)
     by_rows = method == "auto" and through_rows(exact)
     if dual is not None:
         space = RowSpace(ProblemPair(exact, exact), goal.max_passes)
         space.look(value, dual)
         solution = space.solution(Status.stalled)
     else:
-        solution = looked_at(exact, value, goal.tolerance, {})
+        solution = looked_at(exact, value, goal.tolerance, SolveStats())
     inverse = _inverse(problems, by_rows)[1]
     if dual is not None or not by_rows:
         return prove(solution, exact, goal.tolerance, inverse=inverse, passes=goal.proof_passes)
@@ -231,8 +233,7 @@ def certify(
     certificate, passes = proven.certificate, max(BRACKET_PASSES, goal.proof_passes)
     assert solution.gradients is not None
     least, most = bracket(exact, solution.gradients[1], inverse, passes, certificate.rounding)
-    counts = {name: proven.stats[name] + passes for name in ("passes", "proof_passes")}
-    stats = {**proven.stats, **counts, "energy_at_least": least}
+    stats = msgspec.structs.replace(proven.stats.with_proof(passes), energy_at_least=least)
     return replace(proven, certificate=replace(certificate, tightened=most), stats=stats)
 
 
@@ -391,9 +392,9 @@ def _conjugate(goal: Goal) -> Callable[..., Solution]:
 
 def _continued(solution: Solution, pair: ProblemPair, inverse: Lazy, goal: Goal, on_pass: OnPass | None) -> Solution:
     """Conjugate gradients from where the row space ended."""
-    before = solution.stats["passes"]
+    before = solution.stats.passes
     rest = replace(goal, max_passes=max(3, goal.max_passes - before))
     shown = None if on_pass is None else lambda done, residual: on_pass(before + done, residual)
     further = _conjugate(goal)(pair, inverse, rest, start=solution.value, on_pass=shown)
-    stats = {**further.stats, "solver": "row space, pcg", "passes": before + further.stats["passes"]}
+    stats = msgspec.structs.replace(further.stats, solver="row space, pcg", passes=before + further.stats.passes)
     return replace(further, stats=stats)

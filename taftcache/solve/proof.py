@@ -10,12 +10,11 @@ bound false. The last term is at most ‖q‖²/λ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from math import isfinite, sqrt
-from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
 from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve_stats import SolveStats
 
 EPSILON = 2.3e-16
 
@@ -67,12 +67,11 @@ def prove(
         status = Status.converged
     elif status is Status.converged and certificate.gradient + error > tolerance * certificate.gradient_at_zero:
         status = Status.stalled
-    stats = {**solution.stats, "passes": solution.stats["passes"] + 2 + passes, "proof_passes": 2 + passes}
-    return replace(solution, certificate=certificate, status=status, stats=stats)
+    return replace(solution, certificate=certificate, status=status, stats=solution.stats.with_proof(2 + passes))
 
 
 def looked_at(
-    problem: Problem, value: Tensor, tolerance: float, stats: Mapping[str, Any], above: Status = Status.stalled
+    problem: Problem, value: Tensor, tolerance: float, stats: SolveStats, above: Status = Status.stalled
 ) -> Solution:
     """Any Δw [P] as a solution that ``prove`` can take, from its float64 gradient and that of zero.
 
@@ -91,7 +90,7 @@ def looked_at(
     objective, gradient, (at_zero,) = problem.evaluate_beside(value, problem.gradient_at_zero())
     check_finite(gradient, f"F = {objective}")
     status = Status.converged if gradient.norm().item() <= tolerance * at_zero.norm().item() else above
-    counted = {**stats, "passes": stats.get("passes", 0) + 2}
+    counted = msgspec.structs.replace(stats, passes=stats.passes + 2)
     return reached(problem, value, objective, (at_zero, gradient), status, counted)
 
 
@@ -101,7 +100,7 @@ def reached(
     objective: float,
     gradients: tuple[Tensor, Tensor],
     status: Status,
-    stats: dict[str, Any],
+    stats: SolveStats,
     *,
     left: float | None = None,
     residual: float | None = None,
@@ -134,7 +133,7 @@ def reached(
 
 
 def certified(
-    problem: Problem, value: Tensor, tolerance: float, stats: Mapping[str, Any], above: Status = Status.stalled
+    problem: Problem, value: Tensor, tolerance: float, stats: SolveStats, above: Status = Status.stalled
 ) -> Solution:
     """Any Δw [P] as a proven solution, from the rows alone, in four passes; arguments as ``looked_at`` has them."""
     proven = prove(looked_at(problem, value, tolerance, stats, above), problem, tolerance)
@@ -192,19 +191,19 @@ def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor)
     """What float64 may have put wrong in ∇F(Δw), in two passes; of a quadratic F the rows are prepared once for both.
 
     Of a quadratic F one is the other way of computing it, ∇F(0) + H Δw, which rounds on its own; the other the size of
-    the terms that cancel in it (``Problem.scattered``). Eight times the difference of the first, and 32 units in the
-    last place of the second, are allowed for. Any other F has no second way: the first pass is for the logits at which
-    its terms are taken, and more is allowed for (`_added_up`).
+    the terms that cancel in it (``Problem.gradient_under_signs``). Eight times the difference of the first, and 32
+    units in the last place of the second, are allowed for. Any other F has no second way: the first pass is for the
+    logits at which its terms are taken, and more is allowed for (`_added_up`).
     """
     if not problem.loss.quadratic:
-        scattered = problem.at(value)[2].scattered(value, seed=2)
-        return float(64 * EPSILON * gradient.norm().item()) + _added_up(problem, scattered)
-    product, scattered = problem.hessian_and_scattered(value, seed=2)
-    terms = at_zero.norm() + product.norm() + scattered.norm()
+        signed = problem.at(value)[2].gradient_under_signs(value, seed=2)
+        return float(64 * EPSILON * gradient.norm().item()) + _added_up(problem, signed)
+    product, signed = problem.hessian_and_gradient_under_signs(value, seed=2)
+    terms = at_zero.norm() + product.norm() + signed.norm()
     return float((8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item())
 
 
-def _added_up(problem: Problem, scattered: Tensor) -> float:
+def _added_up(problem: Problem, signed: Tensor) -> float:
     """What rounding may have put wrong in a sum over N rows, from what is left of it under random signs [P].
 
     Of N terms that are added one after the other each may be rounded by half a unit in the last place of a sum of N,
@@ -212,7 +211,7 @@ def _added_up(problem: Problem, scattered: Tensor) -> float:
     leave, and 64 for each term itself.
     """
     rows = problem.operator.rows
-    return float(EPSILON * (64 + 2 * rows) * sqrt(rows) * scattered.norm().item())
+    return float(EPSILON * (64 + 2 * rows) * sqrt(rows) * signed.norm().item())
 
 
 def bracket(
@@ -236,11 +235,11 @@ def bracket(
         p += at.step * at.vector
         r -= at.step * at.product
     trivial = gradient.norm().item() / sqrt(ridge)
-    product, scattered = problem.hessian_scattered(p, seed=3)
+    product, signed = problem.hessian_under_signs(p, seed=3)
     q = -gradient - product
     terms = torch.stack([-(gradient @ p), p @ q, (q @ q) / ridge])
     # q has the rounding of a product with p: it enters through p·q and, divided by λ, through ‖q‖².
-    loss = EPSILON * 8 * (gradient.norm() + q.norm()).item() + _added_up(problem, scattered)
+    loss = EPSILON * 8 * (gradient.norm() + q.norm()).item() + _added_up(problem, signed)
     slack = p.norm().item() * loss + (2 * q.norm().item() * loss + loss**2) / ridge
     allowance = slack + 8 * EPSILON * terms.abs().sum().item()
     bound = sqrt(max(0.0, terms.sum().item()) + allowance)

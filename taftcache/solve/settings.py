@@ -34,7 +34,7 @@ class Goal:
         proof_passes: spent after the solve on a closer bound (quadratic, no ball).
         decisive: go on, instead, until the certified distance is at most ``DECISIVE`` of what taking out a typical row
             would move, by an estimate (no ball; the head's closed form has no goal). ``Solution.stats`` have that
-            estimate as "row_moves"; of a solve in the space of the rows always, for there it costs no pass.
+            estimate as ``row_moves``; of a solve in the space of the rows always, for there it costs no pass.
         until_decisive: go on beyond the tolerance until then, for at most as many passes again or fifty, where the
             estimate is a good one: in the space of the rows, over the span of the gradients, under the rows' exact
             kernel, and under a sample's curvature. Elsewhere this has no effect.

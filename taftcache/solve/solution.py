@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from math import inf, sqrt
 from sys import float_info
-from typing import Any
 
 from torch import Tensor
+
+from taftcache.solve_stats import SolveStats
 
 
 class Status(Enum):
@@ -115,7 +116,7 @@ class Solution:
     value: Tensor
     status: Status
     certificate: Certificate
-    stats: dict[str, Any] = field(default_factory=dict)
+    stats: SolveStats = field(default_factory=SolveStats)
     gradients: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
     dual: Tensor | None = field(default=None, repr=False)
 

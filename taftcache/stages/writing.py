@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -11,20 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from taftcache.cache.place.failure import cannot
 from taftcache.errors import StoreWriteError
-
-ADVICE = {
-    errno.ENOENT: "make the folder that it goes into",
-    errno.ENOTDIR: "name a place inside a folder",
-    errno.EISDIR: "name a file, not a folder",
-    errno.EACCES: "name a folder that you may write to",
-    errno.EPERM: "name a folder that you may write to",
-    errno.EROFS: "name a folder on a disk that can be written to",
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some space, or ask for a larger quota",
-    errno.EFBIG: "name a disk that takes files of this size",
-    errno.ENAMETOOLONG: "choose a shorter name",
-}
 
 
 @contextmanager
@@ -44,11 +31,11 @@ def whole(place: Path, *, folder: bool = False, again: bool = False) -> Iterator
         yield partial
         _publish(partial, place)
     except OSError as error:
-        raise _refused(place, error.errno, str(error)) from error
+        raise cannot("write", place, error) from error
     except Exception as error:
         # safetensors has an error of its own for what the disk refuses
         if found := re.search(r"I/O error.*\(os error (\d+)\)", str(error)):
-            raise _refused(place, int(found[1]), str(error)) from error
+            raise cannot("write", place, OSError(int(found[1]), str(error))) from error
         raise
     finally:
         _remove(partial)
@@ -90,7 +77,7 @@ def writable(place: Path, *, folder: bool = False, again: bool = False) -> None:
         with tempfile.TemporaryFile(dir=above) as probe:  # of no name, so that a kill leaves nothing
             probe.write(bytes(4096))
     except OSError as error:
-        raise _refused(place, error.errno, str(error)) from error
+        raise cannot("write", place, error) from error
 
 
 def reserve(place: Path, size: int) -> None:
@@ -146,12 +133,6 @@ def _runs(process: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _refused(place: Path, number: int | None, text: str) -> StoreWriteError:
-    """The error for a number of ``errno``."""
-    reason = os.strerror(number).lower() if number else text
-    return StoreWriteError(f"cannot write {place}: {reason}", do=ADVICE.get(number or 0, "look at the disk"))
 
 
 def _remove(file: Path) -> None:

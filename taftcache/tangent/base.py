@@ -41,6 +41,13 @@ class Base:
     spec: TangentSpec
     module: nn.Module | None = None
 
+    @classmethod
+    def of(cls, config: TailConfig, tensors: Mapping[str, Tensor], spec: TangentSpec) -> Base:
+        """Of tensors in any order, the class token among them where it was reset; KeyError where one is missing."""
+        token = [config.token_name] if config.token_name in tensors else []
+        names = [*token, *config.parameters, *config.buffers, *config.head_names]
+        return cls(config, {name: tensors[name] for name in names}, spec)
+
     @cached_property
     def tail(self) -> Tail:
         """f, J and Jᵀ at this point."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
@@ -67,6 +69,20 @@ class Teachers:
     slices: Mapping[str, slice] = field(default_factory=dict)
 
 
+class TeacherUse(msgspec.Struct, frozen=True):
+    """How much of one teacher a tangent student uses: its features, those with B_a ≠ 0, their share of Σ ‖B_a‖."""
+
+    features: int
+    in_use: int
+    energy: float
+
+
+class TaughtStats(SolveStats, frozen=True, kw_only=True, omit_defaults=True):
+    """Figures of a tangent student's solve, with those of each teacher by its name."""
+
+    teachers: dict[str, TeacherUse]
+
+
 def minimise_taught(
     base: Base,
     sources: Sequence[RowSource],
@@ -78,7 +94,7 @@ def minimise_taught(
     start: Tensor | None = None,
     on_pass: OnPass | None = None,
 ) -> Solution:
-    """Δw of the tangent student, with its certificate; ``stats`` say what of each teacher is in use.
+    """Δw of the tangent student, with its certificate; ``stats`` are ``TaughtStats``.
 
     Everything runs on the CPU. The result depends on nothing but the arguments.
 
@@ -188,19 +204,19 @@ class _TangentStudent:
             best = self.at(best.delta)  # B of a turn is rough; an audit finds the best one
         certificate = self.certificate(best, scale)
         sizes = np.linalg.norm(best.B, axis=1)
-        stats = {
-            "solver": "by turns: pcg, group lasso",
-            "passes": self._passes(),
-            "rounds": rounds,
-            "teachers": {
-                name: {
-                    "features": where.stop - where.start,
-                    "in_use": int((sizes[where] > 0).sum()),
-                    "energy": float(sizes[where].sum() / max(sizes.sum(), 1e-300)),
-                }
+        stats = TaughtStats(
+            solver="by turns: pcg, group lasso",
+            passes=self._passes(),
+            rounds=rounds,
+            teachers={
+                name: TeacherUse(
+                    features=where.stop - where.start,
+                    in_use=int((sizes[where] > 0).sum()),
+                    energy=float(sizes[where].sum() / max(sizes.sum(), 1e-300)),
+                )
                 for name, where in slices.items()
             },
-        }
+        )
         return Solution(best.delta, status, certificate, stats)
 
     def _step(self, at: _Point, tolerance: float, max_passes: int) -> _Point:

@@ -196,10 +196,16 @@ def _gone(destroyed: Sequence[str], shards: Sequence[str]) -> list[str]:
 
 def _proof(name: str, c: dict[str, Any]) -> str:
     """A renewed component's certificate beside what the removal moved."""
-    moved = "" if c["moved"] is None else f"; the removal moved it by {c['moved']:.1e}"
+    moved = ""
+    if c["moved"] is not None:
+        moved = f"; the removal moved it by {c['moved']:.1e}"
+    elif c.get("moved_at_least") is not None:  # of a receipt, which has no more
+        moved = f"; the removal moved it by {c['moved_at_least']:.1e} at least"
+    other = c.get("other_ridge", False)
     if c.get("ridge_before") is not None:
         moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}, with these {c['ridge_before']:.1e}"
-    loose = LOOSE if c["decisive"] is False else ""
-    if c.get("ridge_before") is not None and c["decisive"] is None:
-        loose = UNKNOWN
+        other = True
+    elif other:
+        moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}"
+    loose = LOOSE if c["decisive"] is False else UNKNOWN if other and c["decisive"] is None else ""
     return f"{name}: {certified(c)}{moved}{loose}"

@@ -178,10 +178,14 @@ def show_append(report: AppendReport) -> None:
 
 
 def show_train(report: TrainReport) -> None:
-    """Certificates by component, beside what they are to decide of where that is known."""
-    beside = any("row_moves" in c for c in report.certificates.values())
+    """Certificates by component and model, beside what they are to decide of where that is known."""
+    made, certificates = report.composed, dict(report.certificates)
+    solved = {*report.trained, *(made.made if made is not None else ())}
+    if made is not None and made.certificate is not None:
+        certificates[EXACT] = made.certificate
+    beside = any("row_moves" in c for c in certificates.values())
     table = Table("component", "rows", "relative gradient", "‖Δw−Δw*‖ ≤", "a row moves" if beside else "F−F* ≤", "")
-    for name, c in report.certificates.items():
+    for name, c in certificates.items():
         moves = f"{c['row_moves']:.1e}" if "row_moves" in c else ""
         table.add_row(
             name,
@@ -189,13 +193,16 @@ def show_train(report: TrainReport) -> None:
             f"{c['relative_gradient']:.1e}",
             f"{c['distance_bound']:.1e}",
             moves if beside else f"{c['gap_bound']:.1e}",
-            "solved" if name in report.trained else "kept",
+            "solved" if name in solved else "kept",
         )
+    for name in [] if made is None else made.models:
+        if name not in certificates:
+            table.add_row(name, *[""] * 4, "made" if name in solved else "kept")
     print_table(table)
-    for name, c in report.certificates.items():
+    for name, c in certificates.items():
         if "row_moves" in c and not c["decisive"]:
             OUT.print(f"{name}: certified to {c['distance_bound']:.1e}, {decides(c)}", soft_wrap=True)
-    print_notes(report.notes)
+    print_notes([*report.notes, *(made.notes if made is not None else [])])
 
 
 def show_compose(report: ComposeReport) -> None:

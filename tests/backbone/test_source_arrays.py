@@ -193,7 +193,10 @@ def test_an_hdf5_file_cannot_point_at_another(tmp_path):
         (tmp_path / "secret").write_bytes(bytes(PIXELS.size))
         file.create_dataset("images", PIXELS.shape, "u1", external=[(str(tmp_path / "secret"), 0, PIXELS.size)])
         file["labels"] = LABELS
-    for name in ("link", "raw"):
+    with h5py.File(tmp_path / "links.hdf5", "w") as file:
+        file["elsewhere/images"] = h5py.ExternalLink(str(tmp_path / "other.hdf5"), "images")
+        file["images"], file["labels"] = h5py.SoftLink("/elsewhere/images"), LABELS
+    for name in ("link", "links", "raw"):
         with pytest.raises(DataError, match="another file"):
             only(source="hdf5", train=str(tmp_path / f"{name}.hdf5"))
 
@@ -205,7 +208,7 @@ def test_hdf5_images_that_were_never_written_are_no_black_pictures(tmp_path, chu
         file["labels"] = LABELS
         if chunks:
             file["images"][:3] = 1
-    with pytest.raises(DataError, match="images was not written whole"):
+    with pytest.raises(DataError, match="reads as zeros"):
         only(source="hdf5", train=str(tmp_path / "a.hdf5"))
 
 
@@ -217,7 +220,7 @@ def test_hdf5_links_in_a_circle_and_labels_without_end(tmp_path):
     with h5py.File(tmp_path / "many.hdf5", "w") as file:
         file["images"] = PIXELS
         file.create_dataset("labels", (2**40,), "i8", chunks=(2**20,))
-    with pytest.raises(DataError, match=r"labels was not written|one label per image"):
+    with pytest.raises(DataError, match=r"labels has only 0 of its|one label per image"):
         only(source="hdf5", train=str(tmp_path / "many.hdf5"))
 
 
@@ -314,7 +317,7 @@ def test_pictures_that_nobody_can_decode(tmp_path, size):
         rows = file.create_dataset("images", (6, *size), "u1", chunks=(3, *size) if size[0] == 1 << 15 else (1, 64, 64))
         file["labels"] = LABELS
         rows.id.write_direct_chunk((0, 0, 0), b"x")
-    with pytest.raises(DataError, match=r"chunks of more than|not written whole"):
+    with pytest.raises(DataError, match=r"chunks of|reads as zeros"):
         only(source="hdf5", train=str(tmp_path / "a.hdf5"))
 
 

@@ -20,6 +20,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.proof import certified
 from taftcache.solve.solution import Status
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 from tests.solve.problems import case, dense
@@ -121,7 +122,7 @@ def test_a_schedule_gets_nearer_and_its_certificate_says_how_near(preset):
     run = Run(objective.loss, schedule.rate, objective.ridge, penalty=penalty)
     (delta,) = train_tangents(case().base, problem_rows(), [run], schedule)
     problem = Problem.of(objective, TangentOperator(case().base, problem_rows(), dtype=torch.float64))
-    found = certified(problem, delta, 1e-6, {}, above=Status.max_passes)
+    found = certified(problem, delta, 1e-6, SolveStats(), above=Status.max_passes)
     whole = dense(loss=objective.loss, ridge=objective.ridge)
     gap, best = found.certificate.objective - whole.value(whole.solution), whole.value(whole.solution)
     assert found.status is Status.max_passes

@@ -168,7 +168,8 @@ def test_a_lost_component_is_dropped_and_the_ledger_is_not_invented(path) -> Non
     flip(path / ledger)
     outcome, faults = mend(path, Images())
     assert outcome.dropped == ["components/000"]
-    assert [f.file for f in faults] == list(outcome.left) == ["ledger"]
+    assert [f.file for f in faults] == list(outcome.left) == [ledger]
+    assert str(faults[0]).count(ledger) == 1, "it was said of the file ledger, which is none"
     with FeatureStore(path) as store:
         assert list(store.objects()) == ["base/tail"]
     assert (path / ledger).exists()

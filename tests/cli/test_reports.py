@@ -21,8 +21,8 @@ COMMANDS = [name for name, command in get_command(app).commands.items() if not c
 ELSEWHERE = {"view", "teach", "push"}
 RUN = {"store", "root_digest", "extract", "train", "compose", "evaluate", "forget", "seconds"}
 EXTRACT = {"store", "root_digest", "shards", "images", "skipped", "seconds", "bytes", "notes"}
-TRAIN = {"store", "root_digest", "trained", "kept", "certificates", "seconds", "notes"}
-COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "changed", "models", "left_out"}
+TRAIN = {"store", "root_digest", "trained", "kept", "certificates", "composed", "seconds", "notes"}
+COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "changed", "models", "made", "left_out"}
 COMPOSE |= {"certificate", "moved", "passes", "seconds", "notes"}
 EVALUATE = {"store", "root_digest", "rows", "accuracy", "best", "intervals", "against", "proven", "notes"}
 PREDICT = {"store", "root_digest", "model", "predictions", "notes", "unreadable"}
@@ -61,7 +61,7 @@ APPEND = {
     "seconds",
     "dry_run",
 }
-APPEND |= {"unread", "closed", "relabelled", "notes"}
+APPEND |= {"unread", "closed", "new_classes", "relabelled", "notes"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "again", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
@@ -156,6 +156,18 @@ def test_training_ends_at_the_root_that_it_reports(cli, store):
     assert reported == FeatureStore(store).root_digest != before
 
 
+def test_the_table_of_a_training_has_the_models_that_it_composes(cli, store):
+    """It ended with the components, though most of the time may go into the exact model, and people use that."""
+    given = ("train", store, "--set", "compose.mode=exact", "--set", "objective.kappa=3")
+    for exact, mean in (("solved", "made"), ("kept", "kept")):
+        lines = {line.split()[1]: line.split() for line in cli(*given).out.splitlines() if "models/" in line}
+        assert (len(lines["models/exact"]), lines["models/exact"][-2]) == (13, exact)
+        assert lines["models/mean"][-2] == mean
+    made = cli(*given, "--set", "compose.mode=mean", "--json").json["composed"]
+    assert (made["models"], made["made"]) == (["models/mean", "models/exact"], [])
+    assert "models/mean" not in cli("train", store, "--shard", "000").out
+
+
 def test_tables_of_every_command(cli, store, images, tmp_path):
     file = toml(tmp_path / "tiny.toml", store)
     with FeatureStore(store) as opened:
@@ -204,6 +216,25 @@ def test_the_list_of_commands_fits_its_lines(cli, monkeypatch):
     assert sorted(listed) == sorted(COMMANDS)
     assert "..." not in said.replace("[ARGS]...", "")
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_the_help_of_forget_begins_with_what_matters(cli, monkeypatch):
+    """It had 14 options in one list."""
+    monkeypatch.setenv("COLUMNS", "80")
+    said = cli("forget", "--help").out
+    first, *others = [part.splitlines() for part in said.partition("\nOptions:\n")[2].split("\n\n")]
+    names = [[line.split()[0] for line in lines if line.startswith("  --")] for lines in (first, *others)]
+    assert names[0] == ["--sample", "--file", "--dry-run", "--json", "--help"]
+    assert [lines[0] for lines in others] == ["Many at once:", "How models are renewed:", "What proves it:"]
+    params = get_command(app).commands["forget"].params
+    assert {n for some in names for n in some} == {"--help", *(p.opts[0] for p in params if p.opts[0][0] == "-")}
+
+
+def test_where_a_command_writes_is_named_alike():
+    """A place that has to be given is an argument; one that need not be, an option of one name."""
+    commands = get_command(app).commands.items()
+    named = {c: p.opts for c, command in commands for p in command.params if {"-o", "--out", "--output"} & {*p.opts}}
+    assert named == {name: ["-o", "--output"] for name in ("init", "report", "compare")}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

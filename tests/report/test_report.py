@@ -41,7 +41,9 @@ def test_a_file_is_the_old_one_where_a_write_fails(tmp_path, monkeypatch):
     with pytest.raises(StoreWriteError, match="no space left") as error:
         write_bytes(file, b"new")
     assert str(file) in error.value.fault
+    assert "free some space" in error.value.do
     assert file.read_bytes() == b"old"
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_a_missing_plot_library_is_named_before_the_work(tmp_path, monkeypatch):

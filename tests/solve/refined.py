@@ -24,6 +24,7 @@ from taftcache.solve.minimise import Method, minimise
 from taftcache.solve.proof import certified
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Solution
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
@@ -221,7 +222,7 @@ def _problem(drawn: Drawn) -> Problem:
 
 def _path(drawn: Drawn, tolerance: float, passes: int) -> Solution:
     problem = _problem(drawn)
-    return certified(problem, HeadPath(problem).delta(drawn.ridge), tolerance, {})
+    return certified(problem, HeadPath(problem).delta(drawn.ridge), tolerance, SolveStats())
 
 
 def _any(drawn: Drawn, tolerance: float, passes: int) -> Solution:
@@ -229,7 +230,7 @@ def _any(drawn: Drawn, tolerance: float, passes: int) -> Solution:
     found = _minimised()(drawn, 1e-14, 400).value
     noise = torch.from_numpy(np.random.default_rng(passes).normal(size=len(found)))
     moved = found + tolerance * found.norm() / len(found) ** 0.5 * noise
-    return certified(_problem(drawn), moved, tolerance, {})
+    return certified(_problem(drawn), moved, tolerance, SolveStats())
 
 
 SOLVERS: dict[str, tuple[str, bool, Callable[[Drawn, float, int], Solution]]] = {

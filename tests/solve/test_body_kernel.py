@@ -293,7 +293,7 @@ def test_few_landmarks_lead_to_the_same_solution(monkeypatch, kind):
     monkeypatch.setattr("taftcache.solve.minimise.DIRECT", 0)
     monkeypatch.setattr(LANDMARKS, 6)
     found = minimised(base, sources, loss, 1e-3, tolerance=1e-7, max_passes=300)
-    assert (found.stats["solver"], found.converged) == ("row space", True)
+    assert (found.stats.solver, found.converged) == ("row space", True)
     assert (found.value - exact.value).norm().item() <= found.certificate.distance <= 1e-3 * exact.value.norm().item()
 
 
@@ -306,10 +306,10 @@ def test_tails_on_all_tokens_are_solved_in_the_space_of_the_rows(monkeypatch, ki
     exact = minimised(base, sources, loss, 1e-3, tolerance=1e-9)
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_WRITTEN", 0)  # or the exact kernel would do
     found = minimised(base, sources, loss, 1e-3, tolerance=1e-7)
-    assert (exact.stats["solver"], found.stats["solver"]) == ("pcg", "row space")
+    assert (exact.stats.solver, found.stats.solver) == ("pcg", "row space")
     assert exact.converged
     assert found.converged
     assert (found.value - exact.value).norm().item() <= found.certificate.distance <= 1e-3 * exact.value.norm().item()
-    most = 3 * found.stats["passes"]
+    most = 3 * found.stats.passes
     factors = minimised(base, sources, loss, 1e-3, tolerance=1e-7, max_passes=most, method="conjugate")
     assert not factors.converged

@@ -144,10 +144,10 @@ def test_a_certificate_is_proven_again(way, monkeypatch):
         step = solution.value - whole.solution
         energy = (step @ whole.H @ step).sqrt().item()
         products = []
-        for name in ("hessian", "hessian_scattered"):
+        for name in ("hessian", "hessian_under_signs"):
             product = getattr(Problem, name)
             monkeypatch.setattr(Problem, name, lambda *a, product=product, **k: products.append(1) or product(*a, **k))
         without = certify(base, sources, objective, solution.value, goal=goal)
-        assert without.stats["passes"] == again.stats["passes"] + len(products)
-        assert without.stats["proof_passes"] == 2 + len(products)
-        assert 0.5 * energy <= without.stats["energy_at_least"] <= energy <= without.certificate.energy <= 2 * energy
+        assert without.stats.passes == again.stats.passes + len(products)
+        assert without.stats.proof_passes == 2 + len(products)
+        assert 0.5 * energy <= without.stats.energy_at_least <= energy <= without.certificate.energy <= 2 * energy

@@ -65,8 +65,8 @@ def test_newton_ends_at_the_optimum(ridge, method, solver):
     solution = solve(CrossEntropy(), ridge, tolerance=1e-8, method=method)
     x, value = cross_entropy_optimum(ridge)
     assert solution.converged
-    assert solution.stats["solver"] == solver
-    assert solution.stats["passes"] <= (60 if method == "auto" else 400)
+    assert solution.stats.solver == solver
+    assert solution.stats.passes <= (60 if method == "auto" else 400)
     assert (solution.value - x).norm() <= 1e-4 * x.norm()
     c = solution.certificate
     assert (solution.value - x).norm().item() <= c.distance + 1e-6 * x.norm().item()
@@ -77,7 +77,7 @@ def test_newton_ends_at_the_optimum(ridge, method, solver):
 def test_newton_within_its_passes(limit):
     solution = solve(CrossEntropy(), 1e-3, tolerance=1e-12, max_passes=limit)
     assert solution.status is Status.max_passes
-    assert solution.stats["passes"] - solution.stats["proof_passes"] <= limit
+    assert solution.stats.passes - solution.stats.proof_passes <= limit
     assert (
         solution.certificate.objective
         < make_problem(loss=CrossEntropy(), ridge=1e-3).evaluate(torch.zeros_like(solution.value))[0]
@@ -92,7 +92,7 @@ def test_newton_where_rows_can_be_told_apart():
     centres = generator.normal(size=(classes, width))
     X = 8 * (centres[y] + 3 * generator.standard_t(3, size=(count, width))) / np.arange(1, width + 1) ** 0.4
     fitted = TangentClassifier(scaling="none", ridge=1e-4, tolerance=1e-2, max_passes=150).fit(X, y)
-    assert fitted.solution_.stats["solver"] == "newton"
+    assert fitted.solution_.stats.solver == "newton"
     assert fitted.solution_.converged
     assert fitted.score(X, y) == 1
 
@@ -103,7 +103,7 @@ def test_the_ball_of_a_quadratic_from_one_run(radius, ridge):
     whole = dense(loss=LOSS, ridge=max(ridge, 1e-9))
     solution = solve(ridge=ridge, radius=radius, tolerance=1e-5, max_passes=600)
     x = whole.in_ball(radius)
-    assert solution.stats["norm"] <= radius * (1 + 1e-12)
+    assert solution.stats.norm <= radius * (1 + 1e-12)
     gap = whole.value(solution.value) - whole.value(x)
     assert gap <= solution.certificate.gap + 1e-7
     if solution.converged and radius < 100:
@@ -155,7 +155,7 @@ def test_a_gap_allows_for_what_its_gradient_may_be_wrong_by(ridge):
 
 def test_acceleration_takes_fewer_passes():
     options = {"ridge": 1e-2, "tolerance": 1e-3, "max_passes": 20_000}
-    plain, fast = (solve(method=method, **options).stats["passes"] for method in ("projected", "accelerated"))
+    plain, fast = (solve(method=method, **options).stats.passes for method in ("projected", "accelerated"))
     assert fast < plain / 2
 
 
@@ -170,7 +170,7 @@ def test_a_ball_of_any_radius_ends_within_the_tolerance(part, ridge):
     found = solve(ridge=ridge, radius=radius)
     assert found.status is Status.converged
     assert found.value.norm() == pytest.approx(radius, rel=1e-6)
-    assert found.stats["passes"] <= 50
+    assert found.stats.passes <= 50
 
 
 def test_a_wide_ball_is_no_ball():

@@ -57,7 +57,7 @@ def test_the_certified_distance_is_below_what_a_row_moves(monkeypatch, way, alph
     for name, value in limits.items():
         monkeypatch.setattr(name, value)
     found = solve(loss, ridge, "conjugate" if way in CONJUGATE else "auto")
-    estimated = found.stats["row_moves"]
+    estimated = found.stats.row_moves
     assert found.converged
     assert least <= estimated / np.quantile(each, 0.1) <= most
     assert found.certificate.distance <= DECISIVE * estimated
@@ -93,7 +93,7 @@ def test_rows_of_no_weight_have_no_part_in_the_estimate(monkeypatch, way):
     method = "conjugate" if way in CONJUGATE else "auto"
     found = solve(RSL(alpha=1.0), 1e-2, method, weights=RowWeights(by_sample=omega))
     assert found.converged
-    assert found.certificate.distance <= DECISIVE * found.stats["row_moves"]
+    assert found.certificate.distance <= DECISIVE * found.stats.row_moves
 
 
 @pytest.mark.law("A solve that goes on until it decides does so where the estimate is good, and is else as it was")
@@ -111,14 +111,14 @@ def test_beyond_its_tolerance_it_goes_on_until_it_decides(monkeypatch, way):
     assert torch.equal(near.value, tight.value)  # it decided before
     if way == "Kronecker factors":
         assert torch.equal(loose.value, plain.value)
-        assert "row_moves" not in {**loose.stats, **near.stats}
+        assert loose.stats.row_moves is near.stats.row_moves is None
         return
-    moves = loose.stats["row_moves"]
+    moves = loose.stats.row_moves
     assert loose.certificate.distance <= DECISIVE * moves
     assert way == "the exact kernel" or plain.certificate.distance > DECISIVE * moves
-    assert moves == pytest.approx(near.stats["row_moves"], rel=0.3)
+    assert moves == pytest.approx(near.stats.row_moves, rel=0.3)
     if way == "the space of the rows":  # where it costs no pass, whatever ends the solve
-        assert tight.stats["row_moves"] == pytest.approx(moves, rel=0.3)
+        assert tight.stats.row_moves == pytest.approx(moves, rel=0.3)
 
 
 def test_what_is_converged_stays_so_where_it_does_not_decide(monkeypatch):
@@ -153,16 +153,16 @@ def test_under_cross_entropy_too(ridge, train):
     truth = np.quantile([(found.value - best).norm().item() for found in without], 0.1)
     found = solve_cross_entropy(ridge, decisive=True, train=train)
     assert found.converged
-    assert 0.5 <= found.stats["row_moves"] / truth <= 1.5
-    assert found.certificate.distance <= DECISIVE * found.stats["row_moves"]
+    assert 0.5 <= found.stats.row_moves / truth <= 1.5
+    assert found.certificate.distance <= DECISIVE * found.stats.row_moves
     assert (found.value - best).norm() <= found.certificate.distance
 
 
 def test_cross_entropy_goes_on_beyond_its_tolerance_until_it_decides():
     found, plain = (solve_cross_entropy(1e-3, tolerance=1e-2, until_decisive=u) for u in (True, False))
     assert found.converged
-    assert found.certificate.distance <= DECISIVE * found.stats["row_moves"] < plain.certificate.distance
-    few = solve_cross_entropy(1e-3, tolerance=1e-2, until_decisive=True, max_passes=plain.stats["passes"])
+    assert found.certificate.distance <= DECISIVE * found.stats.row_moves < plain.certificate.distance
+    few = solve_cross_entropy(1e-3, tolerance=1e-2, until_decisive=True, max_passes=plain.stats.passes)
     assert few.converged  # as many passes as there are, and a solve that was near enough is not called stalled
     assert few.certificate.relative_gradient <= 1e-2
 
@@ -171,7 +171,7 @@ def test_a_row_alone_moves_nothing_that_could_be_compared():
     found, plain = (solve_cross_entropy(1e-2, np.arange(1), decisive=d) for d in (True, False))
     assert found.converged
     assert found.certificate.relative_gradient <= 1e-6
-    assert "row_moves" not in {**found.stats, **plain.stats}
+    assert found.stats.row_moves is plain.stats.row_moves is None
 
 
 def test_of_more_logits_than_fit_a_decision_is_refused(monkeypatch):
@@ -185,7 +185,7 @@ def test_rows_of_no_weight_have_no_part_in_that_of_cross_entropy():
     omega[::2] = 0
     found = solve_cross_entropy(1e-2, decisive=True, weights=RowWeights(by_sample=omega))
     assert found.converged
-    assert found.certificate.distance <= DECISIVE * found.stats["row_moves"]
+    assert found.certificate.distance <= DECISIVE * found.stats.row_moves
 
 
 def test_an_interrupt_while_it_estimates_keeps_what_was_solved(monkeypatch):
@@ -203,7 +203,7 @@ def test_what_cannot_be_reached_is_said(monkeypatch):
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     found = solve(RSL(alpha=1.0), 1e-3, "conjugate", max_passes=6)
     assert found.status is Status.max_passes
-    assert found.stats["row_moves"] > 0
+    assert found.stats.row_moves > 0
 
 
 @pytest.mark.parametrize("more", [{"radius": 1.0}, {"method": "accelerated"}])

@@ -97,7 +97,7 @@ def test_the_kernel_of_any_tail_is_its_jacobians(pool):
     assert (DualInverse(problem).apply(product) - v).norm() <= 1e-10 * product.norm() / problem.ridge
     solution = minimised(base, many_tokens(base), loss, 1e-3, tolerance=1e-9)
     assert solution.converged
-    assert solution.stats["passes"] < 8
+    assert solution.stats.passes < 8
 
 
 def test_limits_of_gradients_that_are_written_out(monkeypatch):
@@ -232,9 +232,9 @@ def test_the_space_of_the_rows_is_taken_where_a_factorisation_costs_more(monkeyp
     monkeypatch.setattr("taftcache.solve.minimise.DIRECT", N * K - 1)
     assert through_rows(problem)
     by_rows = solve()
-    assert [direct.stats["solver"], by_rows.stats["solver"]] == ["pcg", "row space"]
+    assert [direct.stats.solver, by_rows.stats.solver] == ["pcg", "row space"]
     assert (direct.value - by_rows.value).norm() <= direct.certificate.distance + by_rows.certificate.distance
-    assert solve(start=by_rows.value).stats["solver"] == "pcg"  # a start that is not zero
+    assert solve(start=by_rows.value).stats.solver == "pcg"  # a start that is not zero
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", N * K - 1)
     assert not kernel_inverse_fits(problem)
     assert through_rows(problem)

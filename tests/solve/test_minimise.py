@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf, nan
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -16,6 +17,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.squared_error import SquaredError
 from taftcache.solve.methods.head import solve_head
 from taftcache.solve.minimise import minimise
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.rows import ArrayBlock, ArrayRows
 from tests.solve.problems import K, N, case, dense, labels, make_problem, minimised, rows, tokens
 
@@ -41,8 +43,13 @@ def test_head_in_groups_of_classes(monkeypatch, classes_a_group):
     whole = solve_head(make_problem(loss=loss, head=True))
     monkeypatch.setattr("taftcache.solve.methods.head.GROUP_BYTES", classes_a_group * 8 * 13 * 13)
     parts = solve_head(make_problem(loss=loss, head=True))
-    assert parts.stats["passes"] - whole.stats["passes"] == -(-K // classes_a_group) - 1
+    assert parts.stats.passes - whole.stats.passes == -(-K // classes_a_group) - 1
     assert (parts.value - whole.value).norm() <= 1e-13 * whole.value.norm()
+
+
+def test_figures_that_a_solver_does_not_have_are_left_out_of_the_json():
+    stats = SolveStats(solver="pcg", passes=3, rounds=0).with_proof(2)
+    assert msgspec.json.encode(stats) == b'{"solver":"pcg","passes":5,"rounds":0,"proof_passes":2}'
 
 
 @pytest.fixture(params=["kernel", "iterations"])
@@ -221,7 +228,7 @@ def test_a_start_that_is_too_large_is_refused(loss, settings, value):
 def test_bytes_do_not_depend_on_the_precision_around(method, loss, settings):
     def solved() -> tuple[torch.Tensor, int]:
         found = minimised(case().base, rows(), loss, 1e-3, tolerance=1e-5, **settings)
-        return found.value, found.stats["passes"]
+        return found.value, found.stats.passes
 
     value, passes = solved()
     before = torch.get_float32_matmul_precision()

@@ -9,7 +9,14 @@ from functools import cache
 import pytest
 import torch
 
-from taftcache.objective.cotangent import Cotangent, Given, LossGradient, LossHessian, Scattered, ScatteredHessian
+from taftcache.objective.cotangent import (
+    Cotangent,
+    Given,
+    GradientUnderSigns,
+    HessianUnderSigns,
+    LossGradient,
+    LossHessian,
+)
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
@@ -72,8 +79,8 @@ RESPONSES = {
     "slope": lambda terms, z: LossGradient(keep=True, **terms),
     "bend": lambda terms, z: LossHessian(point=None, **terms),
     "bend at a point": lambda terms, z: LossHessian(point=z, **terms),
-    "scattered": lambda terms, z: Scattered(seed=3, point=None, **terms),
-    "bend, scattered": lambda terms, z: ScatteredHessian(seed=3, point=None, **terms),
+    "under signs": lambda terms, z: GradientUnderSigns(seed=3, point=None, **terms),
+    "bend, under signs": lambda terms, z: HessianUnderSigns(seed=3, point=None, **terms),
     "given": lambda terms, z: Given(values=z),
 }
 

@@ -21,6 +21,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import looked_at, prove
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve_stats import SolveStats
 from tests.solve.problems import Dense, case, dense, make_problem
 
 LOSS = RSL(alpha=1.0, kappa=5.0)
@@ -110,7 +111,7 @@ def claim(ridge, alpha, kappa, tolerance, max_passes, dtype, preconditioner):
     problem, exact = (make_problem(loss=loss, ridge=ridge, dtype=d) for d in (dtype, torch.float64))
     solution = solve(problem, exact, preconditioner, tolerance=tolerance, max_passes=max_passes)
     claims_hold(solution, dense(loss=loss, ridge=ridge), ridge, tolerance)
-    assert solution.stats["passes"] <= max_passes
+    assert solution.stats.passes <= max_passes
     assert solution.certificate.objective <= exact.evaluate(torch.zeros_like(solution.value))[0] * (1 + 1e-12)
 
 
@@ -193,13 +194,13 @@ def test_every_pass_is_reported():
     problem = make_problem(loss=LOSS)
     solution = solve(problem, problem, tolerance=1e-6, on_pass=lambda *step: seen.append(step))
     assert [passes for passes, _ in seen] == sorted({passes for passes, _ in seen})
-    assert seen[-1][0] <= solution.stats["passes"] <= seen[-1][0] + solution.stats["rounds"]
+    assert seen[-1][0] <= solution.stats.passes <= seen[-1][0] + solution.stats.rounds
 
 
 def test_convergence_by_less_than_rounding_is_taken_back():
     problem, value = make_problem(), dense(loss=LOSS, ridge=1e-2).solution
-    tolerance = looked_at(problem, value, 1.0, {}).certificate.relative_gradient * (1 + 1e-9)
-    found = looked_at(problem, value, tolerance, {})
+    tolerance = looked_at(problem, value, 1.0, SolveStats()).certificate.relative_gradient * (1 + 1e-9)
+    found = looked_at(problem, value, tolerance, SolveStats())
     assert found.converged
     assert prove(found, problem, tolerance).status is Status.stalled
     assert prove(found, problem, 1e-9).converged
@@ -207,7 +208,7 @@ def test_convergence_by_less_than_rounding_is_taken_back():
 
 def test_what_two_ways_of_computing_a_gradient_differ_by_is_allowed_for():
     problem, value = make_problem(), dense(loss=LOSS, ridge=1e-2).solution
-    found = looked_at(problem, value, 1.0, {})
+    found = looked_at(problem, value, 1.0, SolveStats())
     at_zero, gradient = found.gradients
     wrong = gradient + 1e-9 * at_zero.norm() * torch.ones_like(gradient)
     proven = prove(replace(found, gradients=(at_zero, wrong)), problem, 1.0)
@@ -217,7 +218,7 @@ def test_what_two_ways_of_computing_a_gradient_differ_by_is_allowed_for():
 def test_gradients_that_are_rounding_alone_are_those_of_an_optimum():
     """No gradient is below a part of nothing: without this, a base point that is the optimum would never be."""
     problem = make_problem(loss=LOSS)
-    found = looked_at(problem, torch.zeros(problem.operator.layout.size, dtype=torch.float64), 1e-9, {})
+    found = looked_at(problem, torch.zeros(problem.operator.layout.size, dtype=torch.float64), 1e-9, SolveStats())
     nothing = 1e-20 * found.gradients[0]
     figures = replace(found.certificate, gradient=nothing.norm().item(), gradient_at_zero=nothing.norm().item())
     assert not prove(found, problem, 1e-9).converged
@@ -229,7 +230,7 @@ def test_start_at_the_optimum_takes_two_passes():
     solution = solve(problem, problem, tolerance=1e-8)
     again = solve(problem, problem, tolerance=1e-8, start=solution.value)
     assert again.converged
-    assert again.stats["passes"] <= 2
+    assert again.stats.passes <= 2
     assert torch.equal(again.value, solution.value)
 
 

@@ -92,9 +92,9 @@ every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 def test_a_limit_is_kept_whatever_it_is(solver):
     whole = solver(Goal(tolerance=1e-5, max_passes=2000))
     assert whole.converged
-    for limit in range(4, min(whole.stats["passes"], 70)):
+    for limit in range(4, min(whole.stats.passes, 70)):
         cut = solver(Goal(tolerance=1e-5, max_passes=limit))
-        assert cut.stats["passes"] <= limit, limit
+        assert cut.stats.passes <= limit, limit
         assert cut.status is Status.max_passes or cut.converged, limit
 
 

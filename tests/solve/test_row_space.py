@@ -87,7 +87,7 @@ def test_conjugate_gradients_go_on_where_rounding_stops_it(monkeypatch):
     solution = minimised(case("all", "class-token").base, sources, LOSS, 1e-2, tolerance=1e-6, on_pass=on_pass)
     whole = dense("all", "class-token", loss=LOSS, ridge=1e-2)
     assert solution.converged
-    assert solution.stats["solver"] == "row space, pcg"
+    assert solution.stats.solver == "row space, pcg"
     assert told == sorted(told)
     assert (solution.value - whole.solution).norm() <= 1e-3 * whole.solution.norm()
 
@@ -108,7 +108,7 @@ def test_a_solve_that_rounding_stops_goes_on_under_a_larger_shift_and_then_in_fl
     assert status is (Status.converged if times < 3 else Status.stalled)
     assert shifts[0] == 0 < shifts[1]
     assert len(shifts) == min(times + 1, 3)
-    assert ("float64" in rows.solution(status).stats["solver"]) == (times > 1)
+    assert ("float64" in rows.solution(status).stats.solver) == (times > 1)
     away = rows.point.value - whole.solution
     assert (away.norm() <= 1e-3 * whole.solution.norm()) == (times < 3)
 
@@ -128,8 +128,8 @@ def test_a_solve_that_is_to_decide_goes_on_in_float64_too(monkeypatch):
     solution = rows.solution(rows.decide())
     assert calls == [True, True, False]
     assert solution.converged
-    assert solution.stats["solver"] == "row space, float64"
-    assert solution.certificate.distance <= DECISIVE * solution.stats["row_moves"]
+    assert solution.stats.solver == "row space, float64"
+    assert solution.certificate.distance <= DECISIVE * solution.stats.row_moves
     assert (solution.value - whole.solution).norm() <= solution.certificate.distance
 
 
@@ -147,7 +147,7 @@ def test_the_residual_bounds_the_gap_on_the_way(passes):
     rows, whole = space(max_passes=passes), dense(loss=LOSS, ridge=1e-2)
     solution = rows.solution(rows.run(1e-12))
     assert solution.status is Status.max_passes
-    assert solution.stats["passes"] <= passes
+    assert solution.stats.passes <= passes
     gap = whole.value(solution.value) - whole.value(whole.solution)
     assert 0 < gap <= solution.certificate.gap
     assert solution.certificate.gap <= 30 * gap
@@ -229,7 +229,7 @@ def test_logits_may_be_more_than_parameters(monkeypatch):
     base, train = case().base, ["norm.*", "head.*"]
     solution = minimised(base, data(), LOSS, 1e-3, train=train, tolerance=1e-8)
     P = len(solution.value)
-    assert solution.stats["solver"] == "row space"
+    assert solution.stats.solver == "row space"
     assert 2 * P < N * K < 4 * P
     operator = TangentOperator(base, data(), trained=base.trained(train), dtype=torch.float64)
     whole = Problem(operator, LOSS, 1e-3)

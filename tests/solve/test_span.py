@@ -62,8 +62,8 @@ def test_every_radius_gets_its_own_solution(monkeypatch, way, loss):
         assert whole.value(found.value) - whole.value(x) <= found.certificate.gap + 1e-12
         assert found.certificate.gap <= 1e-3 * whole.value(x)
         nu = -(whole.gradient(x) @ x / (x @ x)).item()
-        assert found.stats["multiplier"] == pytest.approx(nu, rel=1e-2, abs=1e-6)
-        assert found.stats["radius"] == radius
+        assert found.stats.multiplier == pytest.approx(nu, rel=1e-2, abs=1e-6)
+        assert found.stats.radius == radius
 
 
 @pytest.mark.parametrize("way", ["rows", "kernel"])
@@ -71,8 +71,8 @@ def test_together_they_take_fewer_passes_than_alone(monkeypatch, way):
     force(monkeypatch, way)
     free = dense(loss=LOSS, ridge=1e-3).solution.norm().item()
     radii = [part * free for part in (0.1, 0.2, 0.4, 0.6, 0.8)]
-    together = sum(found.stats["passes"] for found in solved(radii))
-    alone = sum(solved([radius])[0].stats["passes"] for radius in radii)
+    together = sum(found.stats.passes for found in solved(radii))
+    alone = sum(solved([radius])[0].stats.passes for radius in radii)
     assert together <= 0.9 * alone
 
 
@@ -97,12 +97,12 @@ def test_a_span_that_is_full_gives_up_its_oldest(monkeypatch, way):
     force(monkeypatch, way)
     free = dense(loss=LOSS, ridge=1e-3).solution.norm().item()
     radii = [0.3 * free, 0.9 * free]
-    enough = [found.stats["directions"] for found in solved(radii)]
+    enough = [found.stats.directions for found in solved(radii)]
     monkeypatch.setattr("taftcache.solve.methods.span.MOST", 10)
     monkeypatch.setattr("taftcache.solve.methods.span.LEAST", 10)
     for radius, found in zip(radii, solved(radii), strict=True):
         assert found.status is Status.converged
-        assert found.stats["directions"] <= 10 < enough[-1]
+        assert found.stats.directions <= 10 < enough[-1]
         x = dense(loss=LOSS, ridge=1e-3).in_ball(radius)
         assert (found.value - x).norm() <= 1e-3 * x.norm()
 
@@ -128,7 +128,7 @@ def test_a_solve_that_is_cut_short_stays_within_the_ball(monkeypatch, limit):
     whole = dense(loss=LOSS, ridge=1e-3)
     for radius, found in zip([1.0, 1.5], solved([1.0, 1.5], tolerance=1e-9, max_passes=limit), strict=True):
         assert found.status is Status.max_passes
-        assert found.stats["passes"] - found.stats["proof_passes"] <= limit
+        assert found.stats.passes - found.stats.proof_passes <= limit
         assert found.value.norm() <= radius * (1 + 1e-12)
         assert whole.value(found.value) - whole.value(whole.in_ball(radius)) <= found.certificate.gap
 

@@ -60,7 +60,7 @@ def test_another_ridge_goes_on_over_the_same_directions():
     assert first.converged
     assert second.converged
     assert left_over(both.at(8e-3).exact, second.value) <= 1e-6
-    assert second.stats["passes"] <= 0.8 * alone.stats["passes"]
+    assert second.stats.passes <= 0.8 * alone.stats.passes
     assert (second.value - alone.value).norm() <= second.certificate.distance + alone.certificate.distance
 
 
@@ -90,7 +90,7 @@ def test_it_goes_on_from_the_dual_vectors_of_the_rows_that_stay(ridge, gone):
     assert warm.certificate.distance <= enough
     assert (warm.value - cold.value).norm() <= warm.certificate.distance + cold.certificate.distance
     assert warm.certificate.gradient == pytest.approx(both.exact.evaluate(warm.value)[1].norm().item(), rel=1e-6)
-    assert warm.stats["passes"] < (0.8 if ridge == 1e-2 or not gone else 1.1) * cold.stats["passes"]
+    assert warm.stats.passes < (0.8 if ridge == 1e-2 or not gone else 1.1) * cold.stats.passes
 
 
 def test_it_begins_with_what_the_rows_that_left_carried():
@@ -110,7 +110,7 @@ def test_it_goes_on_for_no_more_passes_than_it_may(most):
     left = [RowSubset(rows(), torch.nonzero(stays)[:, 0].numpy())]
     both = ProblemPair(*(replace(of, operator=of.operator.over(left)) for of in pair(1e-2)))
     begun = SpanNewton(both).restart(Restart(rows(), old.value, old.dual, stays, lambda moved: 0.0), most)
-    assert begun.stats["passes"] <= most
+    assert begun.stats.passes <= most
 
 
 @pytest.mark.parametrize("times", [-30, -100])
@@ -161,4 +161,4 @@ def test_an_interrupt_leaves_the_best_so_far():
 def test_it_keeps_to_its_passes(limit):
     found = SpanNewton(pair()).solve(Goal(tolerance=1e-12, max_passes=limit))
     assert found.status is Status.max_passes
-    assert found.stats["passes"] <= limit
+    assert found.stats.passes <= limit

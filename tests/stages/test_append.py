@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 import taftcache
+from taftcache.backbone.sources.folder import FolderSource
 from taftcache.cache.format.ledger import ADOPT
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, UnreadableImage
 from taftcache.names import counted
 from taftcache.stages.extract.appending import AppendReport
 from taftcache.stages.progress import Silent
 from taftcache.terminal.pipeline import show_append
-from tests.stages.making import recipe, tree, write_images
+from tests.stages.making import recipe, toml, tree, write_images
 
 MEMORY = ("ledger/", "tombstones.key", "lists/tombstones", "manifest.json")
 
@@ -260,16 +263,16 @@ def test_further_images_of_a_forgotten_class_are_left_out_and_named(tmp_path, im
     (folder / "1" / "broken.png").unlink()
     for name in ("1/broken", "1/new", "0/new"):
         shutil.copy(next((folder / "0").glob("*.png")), folder / f"{name}.png")
-    assert "1 sample of forgotten classes left out: 1 (1)" in taftcache.extract(made).notes[0]
+    assert "1 sample left out, of forgotten classes: 1 (1)" in taftcache.extract(made).notes[0]
     report = taftcache.append(made)
     out = 1 if by == "class" else 2  # what was skipped of a class is forgotten with it
     assert (report.closed, report.images, list(report.added.values())) == ({"1": out}, 1, [1])
-    assert f"{counted(out, 'sample')} of forgotten classes left out: 1 ({out})" in report.notes[0]
+    assert f"{counted(out, 'sample')} left out, of forgotten classes: 1 ({out})" in report.notes[0]
     again = taftcache.append(made)
     everyone = len(list(folder.glob("*/*.png")))
     assert (again.closed, again.added, again.known) == ({"1": out}, {}, everyone - out)
     show_append(again)
-    assert "of forgotten classes left out" in capsys.readouterr().out
+    assert "left out, of forgotten classes" in capsys.readouterr().out
     with FeatureStore(tmp_path / "store") as store:
         assert store.classes == ["0", "2"]
 
@@ -351,7 +354,7 @@ def test_a_store_of_more_classes_leaves_out_what_the_old_one_forgot(tmp_path, im
     shutil.copytree(folder / "1", folder / "9")
     (note,) = taftcache.extract(old).notes
     assert "of 1 class that the store does not have (first: 9/" in note
-    assert "only a new store takes them, and append refuses" in note
+    assert "only a new store takes them" in note
     with pytest.raises(DataError) as caught:
         taftcache.append(old)
     assert f"--forgotten-of {tmp_path / 'old'}: otherwise it takes in again" in caught.value.do
@@ -401,6 +404,28 @@ def test_a_refused_store_remembers_nothing_and_other_ids_are_refused(tmp_path, i
     assert any("remembers no request" in text for text in report.notes)
 
 
+def test_what_another_store_forgot_is_counted_in_a_dry_run_and_the_data_listed_once(tmp_path, images, monkeypatch):
+    old, listed, init = tmp_path / "old", [], FolderSource.__init__
+    file = toml(tmp_path / "new.toml", tmp_path / "new", data={"source": "folder", "train": str(images)})
+    monkeypatch.setattr(FolderSource, "__init__", lambda self, *args: [listed.append(args), init(self, *args)][1])
+    taftcache.extract(asked(old, images))
+    with FeatureStore(old) as store:
+        shard = store.shards[0]
+        kept = shard.rows - 4
+    taftcache.forget(old, shard.sample_ids[:4])
+    listed.clear()
+    given = ["extract", str(file), "--forgotten-of", str(old), "--set", "data.unreadable=skip"]
+    for dry_run in (["--dry-run"], []):
+        result = CliRunner().invoke(app, [*given, *dry_run])
+        assert result.exit_code == 0
+        assert "4 samples left out, forgotten before" in result.output
+        assert len(listed) == 1
+        listed.clear()
+    planned = taftcache.estimate(asked(tmp_path / "other", images), forgotten_of=old)
+    assert planned.rows[shard.name] in (kept, kept + 1)  # with the one that does not decode
+    assert not (tmp_path / "other.forgotten").exists()
+
+
 def columns(shard):
     return shard.sample_ids, shard.labels.tolist()
 
@@ -414,18 +439,37 @@ def test_what_cannot_be_appended(few, images, tmp_path):
     (images / "9").mkdir()
     shutil.copy(next(images.glob("1/*.png")), images / "9")
     for dry_run in (True, False):
-        with pytest.raises(DataError, match="1 other class, the first: '9'"):
+        with pytest.raises(DataError, match=r"1 sample of 1 class that .* does not have(.|\n)*got: 9 \(1\)"):
             taftcache.append(asked(few, images), dry_run=dry_run)
     assert tree(few) == before
     strange, known = taftcache.extract(asked(few, images)).notes
     assert "1 image of 1 class that the store does not have (first: 9/" in strange
-    assert "append takes them in" not in known  # nor does it, while that one is there
+    assert "append --skip-new-classes takes them in" in known  # while that one is there
     shutil.rmtree(images / "9")
     half = tmp_path / "half"
     with pytest.raises(KeyboardInterrupt):
         taftcache.extract(asked(half, images), progress=Interrupting(1))
     with pytest.raises(StoreError, match="finished"):
         taftcache.append(asked(half, images))
+
+
+@pytest.mark.law("A store that grew has the bytes of one made at once")
+def test_new_classes_are_left_out_where_that_is_asked_for(few, images, fresh, tmp_path, capsys):
+    folder = shutil.copytree(images, tmp_path / "images")
+    for name in ("8", "9"):
+        shutil.copytree(folder / "1", folder / name)
+    more, before = {"9": 14, "8": 14}, tree(few)
+    planned = taftcache.append(asked(few, folder), skip_new_classes=True, dry_run=True)
+    assert tree(few) == before
+    report = taftcache.append(asked(few, folder), skip_new_classes=True)
+    assert tree(few) == fresh
+    for said in (planned, report):
+        assert (said.new_classes, said.known, said.added) == (more, 28, planned.added)
+        show_append(said)
+        text = " ".join(capsys.readouterr().out.split())
+        assert "28 samples left out, of classes that the store does not have: 8 (14), 9 (14)" in text
+    again = taftcache.append(asked(few, folder), skip_new_classes=True)
+    assert (again.added, again.new_classes, again.root_digest) == ({}, more, report.root_digest)
 
 
 @pytest.mark.law("A store that grew has the bytes of one made at once")

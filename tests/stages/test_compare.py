@@ -395,7 +395,7 @@ def random_weights(file, shape):
 def test_command(place, tmp_path, capsys):
     settings = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "reports": ["table2"]}
     file = toml(tmp_path / "tiny.toml", place, compare=settings)
-    for arguments in (["compare", str(file), "--out", str(tmp_path / "out")], ["run", str(file)]):
+    for arguments in (["compare", str(file), "-o", str(tmp_path / "out")], ["run", str(file)]):
         with pytest.raises(SystemExit) as end:
             main([*arguments, "--json"])
         assert end.value.code == 0

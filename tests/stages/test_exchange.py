@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import taftcache
+from taftcache.backbone.files import file_digest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError
 from tests.stages.making import recipe, tree
@@ -76,6 +77,8 @@ def test_rows_alone_are_a_store_that_is_not_trained(finished, tmp_path):
     others(finished, tmp_path / "o.h5")
     report = taftcache.import_(tmp_path / "o.h5", recipe(tmp_path / "new"), columns=columns())
     assert not report.trainable
+    left = file_digest(tmp_path / "o.h5").encode()  # would be of rows that are forgotten later, too
+    assert [name for name, data in tree(tmp_path / "new").items() if left in data] == []
     assert taftcache.verify(tmp_path / "new").faults == []
     with FeatureStore(tmp_path / "new", mode="a") as store:
         with pytest.raises(StoreError, match="base"):

@@ -52,7 +52,9 @@ def never_seen(photographed: Path, images: Path, tmp_path: Path, which: str, sec
     return tmp_path / "forgot", tmp_path / "never"
 
 
-@pytest.mark.law("A forgotten sample leaves store and models with the bytes of never seen, and no trace")
+@pytest.mark.law(
+    "A forgotten sample leaves store and models with the bytes of never seen, and neither its row nor its id in a file"
+)
 @pytest.mark.parametrize(
     ("which", "settings"),
     [("several", "exact"), ("both", "mean"), ("several", "class-token")]
@@ -74,7 +76,9 @@ def recipe_of(path: Path, tmp_path: Path):
     return parse_recipe(values)
 
 
-@pytest.mark.law("A forgotten sample leaves store and models with the bytes of never seen, and no trace")
+@pytest.mark.law(
+    "A forgotten sample leaves store and models with the bytes of never seen, and neither its row nor its id in a file"
+)
 def test_a_store_without_a_recipe_forgets(tmp_path):
     ids = names(12)
     for name, kept in (("forgot", ids), ("never", ids[1:])):
@@ -97,7 +101,9 @@ def test_one_by_one_is_all_at_once(photographed, tmp_path):
     assert commits(once) == commits(twice)
 
 
-@pytest.mark.law("A forgotten sample leaves store and models with the bytes of never seen, and no trace")
+@pytest.mark.law(
+    "A forgotten sample leaves store and models with the bytes of never seen, and neither its row nor its id in a file"
+)
 def test_nothing_of_the_sample_is_left(photographed, tmp_path):
     path = shutil.copytree(photographed, tmp_path / "store")
     (gone,) = some_ids(path)["one"]
@@ -125,9 +131,9 @@ def test_ledger_has_the_receipt(photographed, tmp_path):
         assert store.root_digest == report.root_digest
     assert receipt["event"] == "forget"
     assert receipt["samples"] == 3
-    assert receipt["root_before"] == report.root_before
+    assert report.root_before not in str(receipt)
     assert receipt["renewed"] == report.renewed == ["components/000", "components/001", "models/head", "models/mean"]
-    assert receipt["certificates"] == report.certificates
+    assert receipt["certificates"].keys() == report.certificates.keys()
     for certificate in report.certificates.values():
         assert certificate["converged"]
         assert 0 < certificate["distance_bound"] < certificate["moved"]
@@ -296,7 +302,7 @@ def test_a_store_made_anew_where_one_forgot(store, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             taftcache.extract(recipe(store))
     report = taftcache.run(recipe(store))
-    assert report.extract.notes == [f"{everyone - rows} images forgotten here before, and left out"]
+    assert report.extract.notes == [f"{everyone - rows} samples left out, forgotten before"]
     with open_store(store) as opened:
         assert [ref.name for ref in opened.manifest.shards] == shards
         assert opened.manifest.content_digest == content

@@ -169,7 +169,7 @@ def test_a_dry_run_counts_rows_and_passes_and_what_memory_holds(exact):
             assert found.keys() == {"components/001", "models/head", "models/exact"}
             for name, seconds in found.items():
                 n = rows if name == "components/001" else everyone
-                assert seconds == n * (3 + metas[name].passes * each + metas[name].stats["proof_passes"] * 100)
+                assert seconds == n * (3 + metas[name].passes * each + metas[name].stats.proof_passes * 100)
 
 
 def test_a_dry_run_says_of_what_it_knows_no_duration(exact):

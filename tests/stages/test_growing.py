@@ -155,7 +155,7 @@ def test_what_cannot_be_appended(early, finished, tmp_path):
     old = some(OLD)
     for wrong, kind, says in (
         ((x[:, :4], y, ids), DataError, "not as wide as .*\n  got: 4 numbers, 6 in the store"),
-        ((x, ["dog", *y[1:]], ids), DataError, "no class 'dog', and a store's classes cannot be added to"),
+        ((x, ["dog", *y[1:]], ids), DataError, "1 sample of 1 class that .* and a store's classes cannot be added to"),
         ((x * [[np.nan]], y, ids), DataError, "'clip/1': NaN"),
         ((x, y, old["ids"][: len(y)]), StoreError, "holds other rows(.|\n)*ids of their own"),
         ((old["x"], np.roll(old["y"], 1), old["ids"]), StoreError, "is .* there and .* here"),
@@ -204,6 +204,18 @@ def test_files_are_appended_by_command(early, tmp_path):
         assert result.exit_code == 0
         assert says in result.output
         assert ("next   taftcache train" in result.output) == ("rows made" in says)
+
+
+def test_vectors_of_new_classes_are_left_out_where_that_is_asked_for(early, whole, tmp_path):
+    path, file = shutil.copytree(early, tmp_path / "store"), tmp_path / "more.npz"
+    labels = [*LABELS[LATER], "emu", "emu"]
+    ids = [*some(LATER)["ids"], "e/1", "e/2"]
+    np.savez(file, vectors=np.concatenate([X[LATER], X[:2]]), labels=np.array(labels), ids=np.array(ids))
+    refused = CliRunner().invoke(app, ["append", str(path), str(file), "--dry-run"])
+    assert "taftcache import --forgotten-of" in refused.stderr
+    result = CliRunner().invoke(app, ["append", str(path), str(file), "--skip-new-classes"])
+    assert (result.exit_code, tree(path)) == (0, whole)
+    assert "2 samples left out, of classes that the store does not have: emu (2)" in " ".join(result.output.split())
 
 
 @pytest.mark.law("An old copy that is put back is noticed before its first read")

@@ -20,7 +20,7 @@ def history(folder: Path, count: int) -> str:
 
 @pytest.mark.law(
     "Whatever was asked, in whatever order and however often killed, a cold request ends in "
-    "the bytes of one that was told all at once, without a trace"
+    "the bytes of one that was told all at once, with nothing left of their rows"
 )
 @pytest.mark.slow
 def test_a_few_sequences_of_requests(tmp_path):

@@ -22,6 +22,7 @@ SHADOWS = 96
 SPLITS = 6
 EACH = 40  # rows that are kept, forgotten, and never seen
 RIDGE = 1e-4
+UNTOLD = 0.65  # area under the curve; of rows that nothing tells apart it is 0.5, and over six splits seldom 0.6
 
 
 class Rows:
@@ -118,17 +119,23 @@ def attacked(tmp_path_factory):
     return areas
 
 
-@pytest.mark.law("An attack that tells members from others cannot tell the forgotten from the never seen")
+@pytest.mark.law(
+    "From the new model alone an attack that tells members from others cannot tell the forgotten from the never seen"
+)
 def test_forgotten_rows_look_like_rows_never_seen(attacked):
+    """Whoever has the old model, too, subtracts them."""
     low, high = interval(attacked["forgotten"])
-    assert low <= 0.5 <= high
+    assert low > 1 - UNTOLD
+    assert high < UNTOLD
 
 
 def test_kept_rows_are_told_apart(attacked):
     assert interval(attacked["kept"])[0] > 0.75
 
 
-@pytest.mark.law("An attack that tells members from others cannot tell the forgotten from the never seen")
+@pytest.mark.law(
+    "From the new model alone an attack that tells members from others cannot tell the forgotten from the never seen"
+)
 def test_the_attack_sees_rows_that_were_not_forgotten(attacked):
-    """The same rows, before they were forgotten: the first test has the power to fail."""
-    assert interval(attacked["before"])[0] > 0.75
+    """The same rows, before they were forgotten, are above the bound of the first test by far."""
+    assert interval(attacked["before"])[0] > 0.75 > UNTOLD

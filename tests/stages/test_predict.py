@@ -197,7 +197,7 @@ def test_folders_and_images_that_cannot_be_read(photographed, images, tmp_path, 
     plain = taftcache.predict(place, good, device="cpu").predictions
     assert [p.labels for p in report.predictions[: len(good)]] == [p.labels for p in plain]
     assert list(report.unreadable) == [str(folder / "0" / "broken.png"), str(tmp_path / "gone.png")]
-    assert "1 file left out, of types that are not read" in report.notes
+    assert "1 file left out, of types that are not read: .heic 1; convert them, to .png or .jpg" in report.notes
     show_predict(report)
     said = capsys.readouterr()
     assert said.err.count("left out: the image") == 2

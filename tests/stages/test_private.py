@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ import taftcache
 from taftcache.cli import main
 from taftcache.errors import RecipeError
 from taftcache.names import PRIVATE
-from taftcache.privacy.statement import EVENT, audit_statement
+from taftcache.privacy.statement import EVENT, NOT_COVERED, OF_THE_ID, audit_statement
 from taftcache.recipe import parse_recipe, recipe_values
-from tests.seeded import SeededBits
+from tests.seeded import seeded_noise
 from tests.stages.making import PRIVACY, open_store, settings
 
 
@@ -78,7 +79,8 @@ def test_an_exact_model_beside_private_components_is_refused(store):
 
 def test_noise_of_a_seed_makes_a_component_that_is_not_private(store):
     with open_store(store) as opened:
-        report = taftcache.train_private(opened, settings(opened), bits=SeededBits(0))
+        with seeded_noise():
+            report = taftcache.train_private(opened, settings(opened))
         assert not any(said["private"] for said in report.statements.values())
         assert all("not private" in said["noise"] for said in report.statements.values())
         taftcache.compose(opened)
@@ -87,7 +89,8 @@ def test_noise_of_a_seed_makes_a_component_that_is_not_private(store):
 
 def test_noise_of_a_seed_is_not_kept_where_privacy_is_asked_for(store):
     with open_store(store) as opened:
-        taftcache.train_private(opened, settings(opened, budget=20.0), shards=["000"], bits=SeededBits(0))
+        with seeded_noise():
+            taftcache.train_private(opened, settings(opened, budget=20.0), shards=["000"])
         report = taftcache.train_private(opened, settings(opened, budget=20.0), shards=["000"])
         assert report.trained == ["components/000"]
         assert report.statements["components/000"]["private"]
@@ -145,3 +148,18 @@ def test_commands(store: Path, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["train", str(store), "--private", "--rate", "0.5", "--rate", "1"])
     assert "not covered" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_labels_that_ids_name_are_not_covered_by_replacing(photographed, store, tmp_path, relation):
+    """Another label is another id there, and so no neighbour's."""
+    folder = shutil.copytree(photographed, tmp_path / "folder")
+    for path, named in ((folder, True), (store, False)):
+        with open_store(path) as opened:
+            report = taftcache.train_private(opened, settings(opened, relation=relation))
+            taftcache.compose(opened)
+            told = ["does not protect labels" in note for note in report.notes]
+            assert told == [True] * (named and relation == "replace-one")
+            for said in (opened.objects()["models/mean"].meta[PRIVATE], *report.statements.values()):
+                assert said["not_covered"] == [*NOT_COVERED, *([OF_THE_ID] if relation == "replace-one" else [])]
+        assert taftcache.audit(path).findings == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -18,8 +19,9 @@ from taftcache.names import ONE_SETTING, PRIVATE, epsilon_text
 from taftcache.privacy import trainer
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.privacy.statement import EVENT, PLAN, Promise, fixed_promise, held_to, spent
+from taftcache.privacy.statement import EVENT, PLAN, Promise, fixed_promise, held_to, spent, weak_promise
 from taftcache.recipe import parse_recipe
+from taftcache.stages.progress import Silent
 from taftcache.stages.train.private_records import deciding
 from taftcache.stages.train.record import subtracted
 from tests.stages.making import PRIVACY, open_store, recipe, settings
@@ -307,11 +309,53 @@ def test_tuning_that_was_not_charged_is_said_of_what_is_trained_after_it(store):
     assert taftcache.audit(store).findings == []
 
 
-def test_a_delta_that_protects_nobody_is_named(store):
+class Heard(Silent):
+    """Keeps what is said, and that a task began."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.heard.append(text)
+
+    def task(self, name: str, total: int | None) -> AbstractContextManager[Silent]:
+        self.heard.append("task")
+        return super().task(name, total)
+
+
+def test_a_delta_that_promises_nothing_is_refused_before_anything_is_fixed(store):
+    before = FeatureStore(store).root_digest
     with open_store(store) as opened:
-        (note,) = taftcache.train_private(opened, settings(opened, delta=0.3)).notes
-        assert note.startswith("delta 0.3 is not below one in the rows of components/000, components/001")
-        assert taftcache.train_private(opened, settings(opened, delta=0.3)).notes == [note]
+        rows = sum(shard.rows for shard in opened.shards)
+        with pytest.raises(RecipeError, match="promises nothing here") as refused:
+            taftcache.train_private(opened, settings(opened, delta=1 / rows))
+        assert opened.root_digest == before
+        assert "delta = 0.02" in refused.value.got
+        assert "set privacy.delta to 0.001 or less" in refused.value.do
+        assert taftcache.train_private(opened, settings(opened, delta=0.001)).notes == []
+    assert taftcache.audit(store).notes == []
+
+
+def test_what_promises_little_is_said_before_it_is_fixed_and_wherever_it_goes(store, tmp_path):
+    with open_store(store) as opened:
+        rows, heard = sum(shard.rows for shard in opened.shards), Heard()
+        asked = settings(opened, delta=0.2 / rows, epsilon=12.0, relation="add-remove")
+        notes = taftcache.train_private(opened, asked, progress=heard).notes
+        assert [note.split()[0] for note in notes] == ["delta", "epsilon"]
+        assert heard.heard[:3] == [*notes, "task"]
+        assert not re.search(rf"\b{rows}\b", " ".join(notes))  # which one row more or less would change
+        assert taftcache.train_private(opened, asked).notes == notes
+        taftcache.export_model(opened, tmp_path / "out", "components/000")
+    assert [note.split()[0] for note in taftcache.audit(store).notes] == ["delta", "epsilon"]
+    card = " ".join((tmp_path / "out" / "README.md").read_text().split())
+    assert "where it is far below one in the rows" in card
+    assert "An epsilon above 10 bounds next to nothing" in card
+
+
+def test_a_delta_that_an_earlier_release_fixed_is_named():
+    (note,) = weak_promise(1.0, 0.01, 100)
+    assert "fixed for this store" in note
+    assert weak_promise(10.0, 0.001, 100) == []
 
 
 def test_a_balanced_plan_does_not_go_with_rows_that_come_or_go(tmp_path):

@@ -23,7 +23,7 @@ from taftcache.stages.train import private_training
 from taftcache.stages.train.private_records import KEYS, read_keys
 from taftcache.stages.train.record import settings_of
 from tests.keys import make_key
-from tests.seeded import SeededBits
+from tests.seeded import seeded_noise
 from tests.stages.making import open_store, settings
 
 COMPONENT = {"kind", "train", "shards", "rows", "stats", "norm", "privacy"}
@@ -95,7 +95,8 @@ def test_neighbours_leave_alike_but_for_what_is_noisy(finished, tmp_path):
         if name == "other":
             swap_a_row(path)
         with open_store(path) as store:
-            taftcache.train_private(store, settings(store), bits=SeededBits(0))
+            with seeded_noise():
+                taftcache.train_private(store, settings(store))
             taftcache.compose(store)
             leave(store, tmp_path / f"{name}-out")
         out = tmp_path / f"{name}-out"
@@ -117,7 +118,8 @@ def test_what_the_store_itself_says_of_a_component_is_random_or_noisy(finished, 
         if name == "other":
             swap_a_row(path)
         with open_store(path) as store:
-            taftcache.train_private(store, settings(store), bits=SeededBits(0))
+            with seeded_noise():
+                taftcache.train_private(store, settings(store))
             taftcache.compose(store)
             objects = {n: dict(ref.meta) for n, ref in store.objects().items() if PRIVATE in ref.meta}
             keys += [objects[f"components/00{k}"].pop("key") for k in (0, 1)]
@@ -296,7 +298,8 @@ def test_epsilon_is_rounded_up(value, text):
 
 def test_noise_of_a_seed_is_no_promise_on_the_card(store, tmp_path):
     with open_store(store) as opened:
-        taftcache.train_private(opened, settings(opened), bits=SeededBits(0))
+        with seeded_noise():
+            taftcache.train_private(opened, settings(opened))
         taftcache.export_model(opened, tmp_path / "model", "components/000")
     assert "None: its noise came from a seed" in (tmp_path / "model" / "README.md").read_text()
 
@@ -340,7 +343,8 @@ def test_a_claim_in_a_file_that_does_not_follow_is_found_and_stays(private, tmp_
 
 def test_seeded_noise_called_private_is_found(store):
     with open_store(store) as opened:
-        taftcache.train_private(opened, settings(opened), shards=["000"], bits=SeededBits(0))
+        with seeded_noise():
+            taftcache.train_private(opened, settings(opened), shards=["000"])
         said = opened.objects()["components/000"].meta[PRIVATE]
         rewritten(opened, "components/000", **{PRIVATE: {**said, "private": True}})
     assert [f.problem for f in taftcache.audit(store).findings if f.kind == "privacy statement"] == [

@@ -124,7 +124,7 @@ OTHERS = [
     ("extract {T}/within.toml", "it lies in a store"),
     ("teach {T}/teach.toml", "it lies in a store"),
     ("teach {T}/teach.toml --set path='{S}'", "it is a store"),
-    ("compare paper-digits --out {S}", "it is a store"),
+    ("compare paper-digits -o {S}", "it is a store"),
     ("import {T}/broken.safetensors {S}", "broken"),
     ("append {T}/other.toml", "store"),
     ("extract {T}/other.toml", "store.seed"),

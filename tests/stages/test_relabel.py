@@ -124,8 +124,10 @@ def test_labels_that_cannot_be_taken_in(tmp_path, images):
     listed(table, labels | {one: "bird"})
     before = tree(tmp_path / "store")
     for dry_run in (True, False):
-        with pytest.raises(DataError, match="no class 'bird'"):
+        with pytest.raises(DataError, match=r"1 sample of 1 class that(.|\n)*bird"):
             taftcache.append(made, relabel=True, dry_run=dry_run)
+    report = taftcache.append(made, relabel=True, skip_new_classes=True)
+    assert (report.new_classes, report.relabelled) == ({"bird": 1}, {})
     assert tree(tmp_path / "store") == before
     moved = asked(tmp_path / "store", listed(tmp_path / "moved.csv", corrected(labels)), images)
     with pytest.raises(IdentityError) as caught:

@@ -55,7 +55,7 @@ def test_another_ridge_is_not_what_the_removal_moved(trained, mode):
         assert unknown(report) == {"components/001": True, "models/head": False, "models/exact": True}
         assert "components/001" in report.notes[-1]
         assert any("is not known" in note for note in report.notes)
-        assert any("solved cold after 0 warm passes" in note for note in report.notes) == (mode == "resolve")
+        assert any("was solved cold: it was made from other" in note for note in report.notes) == (mode == "resolve")
         # what is renewed now was solved with the store's settings
         report = taftcache.forget(store, [first, store.shard("001").sample_ids[1]], mode=mode)
         assert not any(unknown(report).values())
@@ -93,15 +93,16 @@ def test_a_ridge_that_the_rows_that_stay_chose_is_said(tmp_path, monkeypatch, ca
         assert figures["ridge"] == pytest.approx(10 * figures["ridge_before"])
         assert 0 < figures["row_moves"] < 0.1 * figures["moved"]
         assert figures["decisive"] == (figures["distance_bound"] <= 0.1 * figures["row_moves"])
-        assert (
-            taftcache.receipts(store).receipts[0].certificates["models/exact"].ridge_before == figures["ridge_before"]
-        )
+        said = taftcache.receipts(store).receipts[0].certificates["models/exact"]
+        assert (said.other_ridge, said.ridge, said.decisive) == (True, figures["ridge"], figures["decisive"])
+        assert said.ridge_before is said.moved_at_least is None
         show_forget(report)
         show_receipts(taftcache.receipts(store))
         told = " ".join(capsys.readouterr().out.split())
         alike = sum(f"{each['ridge']:.1e}" == f"{figures['ridge']:.1e}" for each in report.certificates.values())
         assert told.count(f"with another λ: the rows that stay chose {figures['ridge']:.1e}") == 2 * alike
-        assert told.count(f"taking out a row moves about {figures['row_moves']:.1e}: decisive; the removal moved") == 2
+        for moves, then in ((figures["row_moves"], "; the removal moved"), (said.row_moves, ", with another λ")):
+            assert told.count(f"taking out a row moves about {moves:.1e}: decisive{then}") == 1
         again = taftcache.forget(store, [other])
         assert "ridge_before" not in again.certificates["models/exact"]
     assert taftcache.audit(tmp_path / "store").findings == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from typer.testing import CliRunner
 
 import taftcache
 from taftcache.cache.columns import Columns
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
 from taftcache.errors import BackboneError, CompositionError, DataError, IdentityError, RecipeError, StoreError
 from taftcache.model.component import read_base, read_component
 from taftcache.recipe import apply_overrides, parse_recipe
@@ -190,6 +193,49 @@ def test_a_forgotten_vector_leaves_no_trace(made, tmp_path):
     assert taftcache.audit(path).findings == []
 
 
+@pytest.mark.law("A store of vectors that forgot one is the store that never had it.")
+@pytest.mark.parametrize("anew", [False, True], ids=["elsewhere", "at its own place"])
+def test_what_was_forgotten_is_left_out_when_vectors_are_imported_again(made, tmp_path, anew):
+    old, file = shutil.copytree(made, tmp_path / "old" / "store"), tmp_path / "all.npz"
+    with open_store(old) as store:
+        gone = [i for i in store.shards[0].sample_ids if LABELS[IDS.index(i)] != "ant"][:2]
+        taftcache.forget(store, gone, classes=[store.classes[0]])
+        left = np.array([not store.is_forgotten(i) for i in IDS]) & (LABELS != "ant")
+    path = old if anew else tmp_path / "new" / "store"
+    if anew:
+        taftcache.export(old, tmp_path / "e.h5")
+        with pytest.raises(StoreError, match="of which nothing is left out"):
+            taftcache.import_(tmp_path / "e.h5", recipe_of_vectors(tmp_path / "s", SMALL), forgotten_of=old)
+        shutil.rmtree(old)
+        with pytest.raises(DataError, match="all of its samples were forgotten"):
+            taftcache.import_vectors(vectors()[~left], LABELS[~left], old, ids=list(np.array(IDS)[~left]))
+        assert not old.exists()
+    np.savez(file, vectors=vectors(), labels=LABELS, ids=np.array(IDS))
+    given = ["import", str(file), str(path), *(part for text in SMALL for part in ("--set", text))]
+    for _ in range(2):
+        result = CliRunner().invoke(app, given if anew else [*given, "--forgotten-of", str(old)])
+        assert result.exit_code == 0, result.output
+        assert f"{(~left).sum()} samples left out, forgotten before" in result.output
+    never = {"ids": [i for i, kept in zip(IDS, left, strict=True) if kept], "overrides": SMALL}
+    taftcache.import_vectors(vectors()[left], LABELS[left], tmp_path / "never/store", **never)
+    assert shards(path) == shards(tmp_path / "never/store")
+    with FeatureStore(path) as store:
+        assert all(map(store.is_forgotten, gone))
+        assert "ant" not in store.classes
+
+
+def test_the_command_that_the_export_of_a_network_names_writes_the_head(made, tmp_path, monkeypatch):
+    """As it is pasted: a placeholder in it became a file's name."""
+    path = shutil.copytree(made, tmp_path / "my vectors")
+    with pytest.raises(BackboneError, match="no network to export") as refused:
+        taftcache.export_model(path, tmp_path / "model")
+    command, says, _ = refused.value.do.partition(" writes the head")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert (result.exit_code, bool(says)) == (0, True)
+    assert set(load_file(tmp_path / "head.safetensors")) == {"head.weight", "head.bias"}
+
+
 def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
     x = vectors()
     with FeatureStore(made) as store:
@@ -241,7 +287,7 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         ):
             with pytest.raises(DataError, match=says):
                 taftcache.predict(store, [tmp_path / wrong])
-        with pytest.raises(BackboneError, match=f"export-component {made} models/exact FILE writes the head alone"):
+        with pytest.raises(BackboneError, match=f"export-component {made} models/exact head.safetensors"):
             taftcache.export_model(store, tmp_path / "model")
         taftcache.export_component(store, "models/exact", tmp_path / "head.safetensors")
         head, rows = load_file(tmp_path / "head.safetensors"), vectors() / np.sqrt((vectors() ** 2).mean(1))[:, None]

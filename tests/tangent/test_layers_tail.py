@@ -276,7 +276,7 @@ def test_a_solve_ends_at_the_minimiser(name, largest, monkeypatch):
     loss = RSL()
     solution = minimised(base, [ArrayRows(rows.numpy(), labels)], loss, ridge, tolerance=1e-8)
     assert solution.status is Status.converged
-    assert (solution.stats["passes"] < 8) == bool(largest)
+    assert (solution.stats.passes < 8) == bool(largest)
     operator = TangentOperator(base, [ArrayRows(rows.numpy(), labels)], dtype=torch.float64)
     assert not operator.tail.rank_one
     problem = Problem(operator, loss, ridge)

@@ -25,7 +25,7 @@ from taftcache.solve.solution import Status
 from taftcache.tangent.rows import ArrayRows
 from taftcache.teaching.lasso import group_lasso, subgradient
 from taftcache.teaching.rows import taught_rows
-from taftcache.teaching.tangent_student import Teachers, certificate_at, minimise_taught
+from taftcache.teaching.tangent_student import Teachers, TeacherUse, certificate_at, minimise_taught
 from tests.solve.problems import N, case, dense, minimised, rows
 from tests.stages.making import commits, recipe
 from tests.tangent.vits import make_case
@@ -99,7 +99,7 @@ def test_the_optimality_conditions_hold_in_dense_algebra():
         + tau * np.linalg.norm(B, axis=1).sum()
     )
     assert found.certificate.objective == pytest.approx(value.item(), rel=1e-9)
-    assert found.stats["teachers"]["good"]["in_use"] == (np.linalg.norm(B, axis=1)[:5] > 0).sum()
+    assert found.stats.teachers["good"].in_use == (np.linalg.norm(B, axis=1)[:5] > 0).sum()
 
 
 @cache
@@ -166,9 +166,9 @@ def test_junk_is_exactly_zero_and_what_helps_is_not():
         held.base, source, OBJECTIVE, Teachers(psi=both, prior=prior, slices=SLICES),
         goal=Goal(tolerance=1e-3), arithmetic=Arithmetic(precision="float64"),
     )  # fmt: skip
-    teachers = found.stats["teachers"]
-    assert teachers["junk"] == {"features": 4, "in_use": 0, "energy": 0.0}
-    assert teachers["good"]["in_use"] == 5
+    teachers = found.stats.teachers
+    assert teachers["junk"] == TeacherUse(features=4, in_use=0, energy=0.0)
+    assert teachers["good"].in_use == 5
 
 
 @pytest.mark.parametrize("tolerance", [1e-1, *(pytest.param(t, marks=pytest.mark.full) for t in (1e-2, 1e-3)), 1e-4])

@@ -20,11 +20,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "names": set(),
     "expected": {"errors"},
     "rounding": set(),
+    "foreign_hdf5": set(),
     "cache.place": {"errors"},
     "cache.format": {"errors", "names", "cache.place"},
     "cache.read": {"errors", "names", "cache.format", "cache.place"},
     "cache.write": {"errors", "names", "cache.format", "cache.place", "cache.read"},
-    "cache": {"errors", "names", "cache.format", "cache.place", "cache.read", "cache.write"},
+    "cache": {"errors", "names", "foreign_hdf5", "cache.format", "cache.place", "cache.read", "cache.write"},
     "tangent": {"errors", "expected", "tangent.class_row", "tangent.layers"},
     "tangent.class_row": {"errors", "tangent"},
     "tangent.layers": {"errors", "tangent", "tangent.class_row"},
@@ -36,20 +37,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "baselines": {"errors", "objective"} | _TANGENT,
     "backbone": {"errors", "backbone.cut", "backbone.sources"} | _TANGENT,
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
-    "backbone.sources": {"errors", "names", "backbone"},
+    "backbone.sources": {"errors", "names", "foreign_hdf5", "backbone"},
     "backbone.forward": {"errors", "backbone", "backbone.sources"} | _TANGENT,
     "recipe_files": {"errors"},
     "recipe_sections": {"errors", "recipe_files", "backbone.files", "tangent.spec"},
     "recipe": {"errors", "recipe_files", "recipe_sections", "expected", "backbone.files", "backbone.spec"}
     | {"tangent.spec", "privacy.spec"},
-    "report": {"errors"},
+    "report": {"errors", "cache.place"},
     "consent": {"errors", "recipe", "cache", "cache.place"},
 }
 _SOLVING = {"errors", "objective", "backbone", "backbone.cut", "backbone.sources"} | _TANGENT | _SOLVE
 MAY_IMPORT["model"] = (
     {"errors", "names", "consent", "recipe", "backbone", "backbone.cut", "backbone.sources"} | _STORE | _TANGENT
 )
-MAY_IMPORT["model"] |= {"cache.write", "backbone.forward"}
+MAY_IMPORT["model"] |= {"cache.write", "backbone.forward", "solve_stats"}
 MAY_IMPORT["teaching"] = (
     {"errors", "names", "objective", "recipe", "recipe_sections", "recipe_files", "backbone", "model"}
     | _STORE
@@ -126,7 +127,7 @@ HOMES = {
     "obstore": {"cache"},
     "timm": {"backbone"},
     "torchvision": {"backbone"},
-    "h5py": {"backbone", "cache"},
+    "h5py": {"backbone", "cache", "foreign_hdf5"},
     "sklearn": {
         "backbone.sources",
         "estimator",

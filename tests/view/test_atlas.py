@@ -387,9 +387,9 @@ def test_the_picture_is_what_the_model_sees():
 def test_a_report_that_cannot_be_written_says_why(tmp_path, atlas, monkeypatch):
     monkeypatch.setattr("taftcache.view.report.Atlas", lambda store: atlas)
     monkeypatch.setattr(atlas, "work", lambda skip=(): None)
-    with pytest.raises(StoreWriteError, match=r"cannot write .*: no such file") as caught:
+    with pytest.raises(StoreWriteError, match=r"cannot write .*: no such folder") as caught:
         taftcache.write_report(atlas.store, tmp_path / "missing" / "report.html")
-    assert caught.value.do == "make the folder that it goes into"
+    assert caught.value.do == "correct the path, or make what is missing"
     (tmp_path / "folder").mkdir()
     with pytest.raises(StoreWriteError, match="exists already"):
         taftcache.write_report(atlas.store, tmp_path / "folder")

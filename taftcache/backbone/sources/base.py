@@ -20,6 +20,16 @@ class Item(NamedTuple):
     label: int
 
 
+class Labelled(Protocol):
+    """Samples with labels, indexes to ``classes``."""
+
+    @property
+    def classes(self) -> list[str]: ...
+
+    @property
+    def items(self) -> list[Item]: ...
+
+
 class Source(Protocol):
     """Labelled images in a fixed order; ``read`` may be called from several threads at once."""
 

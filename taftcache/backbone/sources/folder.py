@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from PIL import Image
@@ -88,12 +89,22 @@ def left_aside(source: Source) -> list[str]:
     return source.aside if isinstance(source, FolderSource) else []
 
 
-def images_below(folder: Path) -> tuple[list[Path], int]:
-    """The images below a folder, at any depth and in the order of their paths, and how many more are of a type that is
-    not read."""
+def images_below(folder: Path) -> tuple[list[Path], list[str]]:
+    """The images below a folder, at any depth and in the order of their paths, and what else is there that is of a type
+    which is not read."""
     paths = sorted(_images(folder, "", []))
     found = [folder / path.removeprefix("/") for path in paths if suffix(path) in SUFFIXES]
-    return found, len(paths) - len(found)
+    return found, [path for path in paths if suffix(path) in UNREAD]
+
+
+def unread_notes(files: Iterable[str]) -> list[str]:
+    """A note on those of some files that are images of types which are not read; none where there are none."""
+    types = Counter(suffix(file) for file in files if suffix(file) in UNREAD)
+    if not types:
+        return []
+    named = ", ".join(f"{name} {n}" for name, n in sorted(types.items(), key=lambda item: (-item[1], item[0])))
+    left = counted(types.total(), "file")
+    return [f"{left} left out, of types that are not read: {named}; convert them, to .png or .jpg"]
 
 
 def suffix(name: str) -> str:

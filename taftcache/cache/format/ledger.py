@@ -68,13 +68,21 @@ def read_chain(root: Home, ref: LedgerRef | None, after: int = 0) -> list[tuple[
     chain: list[tuple[str, dict[str, Any]]] = []
     head = ref.head if ref else ""
     for seq in range(ref.entries if ref else 0, after, -1):
-        file = entry_path(seq, head)
-        entry = _entry(root, file, head, seq)
+        entry = read_entry(root, seq, head)
+        chain.append((entry_path(seq, head), entry))
         head = entry["previous"]
-        chain.append((file, entry))
-    if head and not after:
-        raise Fault(file=entry_path(1, head), problem="the ledger's first entry names one before it").error()
     return chain[::-1]
+
+
+def read_entry(root: Home, seq: int, head: str) -> dict[str, Any]:
+    """The entry ``seq`` (from 1), whose digest is ``head``."""
+    file = entry_path(seq, head)
+    entry = _decoded(read_named(root, file, MAX_ENTRY_BYTES, head, "the chain"), seq)
+    if entry is None:
+        raise Fault(file=file, problem="it is no ledger entry of that number").error()
+    if seq == 1 and entry["previous"]:
+        raise Fault(file=file, problem="the ledger's first entry names one before it").error()
+    return entry
 
 
 def charges(root: Home, ref: LedgerRef | None, after: int = 0) -> list[Charge]:
@@ -100,6 +108,12 @@ def tombstone(sample_id: str, key: bytes) -> str:
     """The keyed BLAKE3 of a forgotten id: with the key one can ask about an id, without it the id cannot be guessed."""
     # A name that is no text, as a shell may pass it, is no id of any sample: it can be asked about all the same.
     return blake3(sample_id.encode(errors="surrogatepass"), key=key).hexdigest()
+
+
+def names_state(said: object, state: str, key: bytes) -> bool:
+    """Whether what an entry says of a state of the store is that of the digest ``state``: its hash under ``key`` (b""
+    for none), or in entries of earlier releases the digest itself."""
+    return said == state or (bool(key) and said == tombstone(state, key))
 
 
 def commitment(tombstones: Iterable[str]) -> dict[str, Any]:
@@ -128,13 +142,6 @@ def unnamed_key(root: Home) -> bytes:
     except FileNotFoundError:
         return b""
     return key if len(key) == KEY_BYTES else b""
-
-
-def _entry(root: Home, file: str, head: str, seq: int) -> dict[str, Any]:
-    entry = _decoded(read_named(root, file, MAX_ENTRY_BYTES, head, "the chain"), seq)
-    if entry is None:
-        raise Fault(file=file, problem="it is no ledger entry of that number").error()
-    return entry
 
 
 def _decoded(raw: bytes, seq: int) -> dict[str, Any] | None:

@@ -63,14 +63,29 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
         done += size
         if progress:
             progress(done, total)
+    return faults + _memory_faults(root, named)
+
+
+def _memory_faults(root: Home, named: Manifest) -> list[Fault]:
+    """Of the ledger's newest damaged entry, before which none can be judged, and of the tombstones' key."""
+    faults, file = [], ""
+    end = named.ledger
     try:
-        ledger.read_chain(root, named.ledger)
+        head = end.head if end else ""
+        for seq in range(end.entries if end else 0, 0, -1):
+            file = ledger.entry_path(seq, head)
+            head = ledger.read_entry(root, seq, head)["previous"]
+    except StoreUnreachable:
+        raise
+    except StoreError as error:
+        faults.append(Fault.met(error, file=file))
+    try:
         if named.tombstone_key:
             ledger.read_key(root, named)
     except StoreUnreachable:
         raise
     except StoreError as error:
-        faults.append(Fault.met(error, file="ledger"))
+        faults.append(Fault.met(error, file=ledger.KEY_FILE))
     return faults
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.proof import binds, check_finite, constrained_gap, multiplier, reached
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Solution, Status
+from taftcache.solve_stats import SolveStats
 
 COARSE = 1e-1  # tolerance of the first solves
 STEP = 10.0  # by which the ridge changes at most from one solve to the next
@@ -75,7 +77,7 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
             outside = norm > radius or (ridge > exact.ridge and norm > NEAR * radius)
             held = _held(exact, found.value * (radius / norm) if outside else found.value, radius)
             least = target if outside or ridge == exact.ridge else INSIDE * target
-            passes, solves = passes + found.stats["passes"] + 1, solves + 1
+            passes, solves = passes + found.stats.passes + 1, solves + 1
             idle = 0 if held.left < 0.9 * best.left else idle + 1
             best = held if held.objective <= best.objective else best
             if found.status is Status.interrupted or idle == PATIENCE:
@@ -89,15 +91,15 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
             accuracy = min(max(0.2 * least / scale, min(0.5 * accuracy, 0.1 * away)), 0.1 * enough)
     except KeyboardInterrupt:
         status = Status.interrupted
-    found_there = at_ball(best.gradient, best.value, radius)
-    stats = {"solver": "secular equation", "passes": passes, "solves": solves, **found_there}
+    taken = SolveStats(solver="secular equation", passes=passes, solves=solves)
+    stats = at_ball(taken, best.gradient, best.value, radius)
     return reached(exact, best.value, best.objective, (at_zero, best.gradient), status, stats, left=best.left)
 
 
-def at_ball(gradient: Tensor, value: Tensor, radius: float) -> dict[str, float]:
-    """Figures of a solution Δw [P] in a ball: ‖Δw‖, R, and ν, which is 0 where the ball does not bind."""
+def at_ball(stats: SolveStats, gradient: Tensor, value: Tensor, radius: float) -> SolveStats:
+    """The ``stats`` of a solution Δw [P] in a ball, with ‖Δw‖, R, and ν, which is 0 where the ball does not bind."""
     nu = multiplier(gradient, value) if binds(value, radius) else 0.0
-    return {"norm": value.norm().item(), "radius": radius, "multiplier": nu}
+    return msgspec.structs.replace(stats, norm=value.norm().item(), radius=radius, multiplier=nu)
 
 
 def _held(exact: Problem, value: Tensor, radius: float) -> _Held:

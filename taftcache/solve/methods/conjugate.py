@@ -16,6 +16,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
+from taftcache.solve_stats import SolveStats
 
 # The float32 product carries about six digits: an inner run asked for more would chase rounding.
 INNER_REDUCTION = 1e-5
@@ -101,7 +102,7 @@ class _Conjugate:
     def solution(self, status: Status) -> Solution:
         """What was reached."""
         at = self.point
-        stats = {"solver": "pcg", "passes": self.passes, "rounds": self._rounds}
+        stats = SolveStats(solver="pcg", passes=self.passes, rounds=self._rounds)
         return reached(self._exact, at.value, at.objective, (self._at_zero, at.gradient), status, stats)
 
     def arrive(self) -> _Point:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import sqrt
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -68,7 +69,7 @@ def decisive_pcg(
     start: Tensor | None = None,
     on_pass: OnPass | None = None,
 ) -> Solution:
-    """``pcg`` until ‖∇F‖/λ is ``SHARE`` of what a typical row moves, which ``stats`` have as "row_moves".
+    """``pcg`` until ‖∇F‖/λ is ``SHARE`` of what a typical row moves, which ``stats`` have as ``row_moves``.
 
     The estimate is made anew where a solve to the last one has ended. With ``until_decisive`` it is first made where
     the tolerance is met, and what follows takes nothing back of that.
@@ -86,12 +87,12 @@ def decisive_pcg(
         if goal.until_decisive and turn == 0:
             if not found.converged or not isinstance(inverse.made, DualInverse | SampledInverse):
                 return found
-            most, status = further(found.stats["passes"], most), Status.converged
-        solving, rounds = solving + found.stats["passes"], rounds + found.stats["rounds"]
+            most, status = further(found.stats.passes, most), Status.converged
+        solving, rounds = solving + found.stats.passes, rounds + (found.stats.rounds or 0)
         try:
             moves = estimate.at(found.value)
         except KeyboardInterrupt:
-            stats = {**found.stats, "passes": solving + estimate.passes, "rounds": rounds}
+            stats = msgspec.structs.replace(found.stats, passes=solving + estimate.passes, rounds=rounds)
             return replace(found, status=Status.interrupted, stats=stats)
         passes = solving + estimate.passes
         wanted = SHARE * moves * pair.exact.ridge
@@ -99,7 +100,7 @@ def decisive_pcg(
             break
         relative = 0.9 * wanted / found.certificate.gradient_at_zero
         asked, start = replace(goal, tolerance=relative, max_passes=max(1, most - passes)), found.value
-    stats = {**found.stats, "passes": passes, "rounds": rounds, "row_moves": moves}
+    stats = msgspec.structs.replace(found.stats, passes=passes, rounds=rounds, row_moves=moves)
     ended = found.status if status is None or found.status is Status.interrupted else status
     return replace(found, status=ended, stats=stats)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.proof import looked_at
 from taftcache.solve.solution import Solution
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.operator import TangentOperator
 
 # Bytes that the normal matrices of one group of classes may take when each class has its own.
@@ -48,9 +49,9 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     return looked_at(problem, _flat(problem, _whole(solution, basis)), tolerance, _closed(problem))
 
 
-def _closed(problem: Problem) -> dict[str, Any]:
+def _closed(problem: Problem) -> SolveStats:
     """What a closed form says of itself before anyone looks at it."""
-    return {"solver": "closed form", "passes": problem.operator.passes}
+    return SolveStats(solver="closed form", passes=problem.operator.passes)
 
 
 def has_path(problem: Problem) -> bool:

@@ -23,6 +23,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
+from taftcache.solve_stats import SolveStats
 
 GROWTH = 3.0  # of the region after a step whose fall was foretold
 ARMIJO = 1e-4  # of the fall that the slope promises along a step, which F has to fall by at least
@@ -96,7 +97,7 @@ class _Newton:
 
     def solution(self, status: Status) -> Solution:
         """What was reached."""
-        stats = {"solver": "newton", "passes": self._passes, "rounds": self._rounds}
+        stats = SolveStats(solver="newton", passes=self._passes, rounds=self._rounds)
         value, objective, gradient, _ = self._point
         return reached(self._exact, value, objective, (self._at_zero, gradient), status, stats)
 

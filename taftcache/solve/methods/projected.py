@@ -11,6 +11,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.proof import check_finite, constrained_gap, reached
 from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
+from taftcache.solve_stats import SolveStats
 
 
 def project(value: Tensor, radius: float | None) -> Tensor:
@@ -90,7 +91,7 @@ class _Projected:
         """What was reached."""
         best = self._best
         name = "accelerated projected gradient" if self._accelerate else "projected gradient"
-        stats = {"solver": name, "passes": self._passes, "radius": self._radius}
+        stats = SolveStats(solver=name, passes=self._passes, radius=self._radius)
         gradients = self._at_zero, best.gradient
         return reached(self._exact, best.value, best.objective, gradients, status, stats, left=self._left())
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,6 +44,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import OnPass
 from taftcache.solve.solution import Solution, Status
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.operator import RowSum
 from taftcache.tangent.rows import RowSource, RowSubset
 
@@ -346,9 +347,8 @@ class RowSpace:
         assert self._at_zero is not None
         assert at.gradient is not None
         solver = "row space" if self.inner is not self.exact else "row space, float64"
-        stats: dict[str, Any] = {"solver": solver, "passes": self.passes, "rounds": self.rounds}
-        if self.kernel is not None:  # by which a receipt decides where its λ is another than before
-            stats["row_moves"] = self.row_moves()
+        moves = None if self.kernel is None else self.row_moves()  # a receipt decides by it where its λ is another
+        stats = SolveStats(solver=solver, passes=self.passes, rounds=self.rounds, row_moves=moves)
         gradients, dual = (self._at_zero, at.gradient), self.scale * at.dual
         residual = 2 * sqrt(self.exact.ridge) * self._distance(at)
         return reached(self.exact, at.value, at.objective, gradients, status, stats, residual=residual, dual=dual)

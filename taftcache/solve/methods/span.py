@@ -29,6 +29,7 @@ from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.proof import constrained_gap, multiplier, reached
 from taftcache.solve.settings import Goal, OnPass
 from taftcache.solve.solution import Solution, Status
+from taftcache.solve_stats import SolveStats
 
 IDLE = 32  # directions without progress after which rounding is taken to have eaten them
 # Directions that are kept, and their bytes: not ``Arithmetic.memory``, on which no digit of a result may depend.
@@ -273,9 +274,7 @@ class SpanSolver:
 
     def _solution(self, radius: float, status: Status) -> Solution:
         at, exact = self.point, self._exact
-        stats = {
-            "solver": "one span", "passes": self.passes, "directions": self._span.count,
-            **at_ball(at.gradient, at.value, radius),
-        }  # fmt: skip
+        taken = SolveStats(solver="one span", passes=self.passes, directions=self._span.count)
+        stats = at_ball(taken, at.gradient, at.value, radius)
         gradients = self._at_zero, at.gradient
         return reached(exact, at.value, at.objective, gradients, status, stats, left=self._left(at))

@@ -38,6 +38,7 @@ from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite, reached
 from taftcache.solve.settings import Goal, OnPass
 from taftcache.solve.solution import Solution, Status
+from taftcache.solve_stats import SolveStats
 from taftcache.tangent.rows import RowSubset
 
 DIRECTIONS = 64  # that F is minimised over; the oldest is given up beyond that
@@ -113,7 +114,7 @@ class SpanNewton:
         ended = self._until(lambda: wanted, last)
         if goal.decisive or ended is Status.interrupted:
             status = ended
-        return self._solution(status, **({"row_moves": moves} if moves else {}))
+        return self._solution(status, moves or None)
 
     def restart(self, at: Restart, max_passes: int) -> Solution:
         """From the dual vectors of the rows that stay, until the certified distance ‖∇F‖/λ is ``at.distance``."""
@@ -129,9 +130,10 @@ class SpanNewton:
         ridge = self._pair.exact.ridge
         return self._solution(self._until(lambda: ridge * at.enough(self.point.value), last))
 
-    def _solution(self, status: Status, **more: float) -> Solution:
+    def _solution(self, status: Status, row_moves: float | None = None) -> Solution:
         at, gradients = self.point, (self._at_zero, self.point.gradient)
-        stats = {"solver": "span newton", "passes": self.passes - self._told, "rounds": self.rounds, **more}
+        passes = self.passes - self._told
+        stats = SolveStats(solver="span newton", passes=passes, rounds=self.rounds, row_moves=row_moves)
         self._told = self.passes
         return reached(self._pair.exact, at.value, at.objective, gradients, status, stats, dual=at.dual)
 

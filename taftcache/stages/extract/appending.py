@@ -18,8 +18,8 @@ from taftcache.names import HELD_OUT, PRIVATE, component_of, counted, first_few
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import ImageRows
-from taftcache.stages.extract.filling import OldRows, RowOrigin, class_indexes, fill
-from taftcache.stages.extract.forgotten import StayOut, closed_notes, forgotten_items, open_images
+from taftcache.stages.extract.filling import OldRows, RowOrigin, check_classes, class_indexes, fill
+from taftcache.stages.extract.forgotten import StayOut, left_out_notes, open_images, staying_out
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, classes_of, elsewhere, other_classes, other_classes_note
 from taftcache.stages.extract.plan import PlannedShard, split
@@ -36,8 +36,9 @@ class AppendReport:
     kept their files; ``known`` samples were there before.
 
     ``images`` (or vectors) were made rows of, ``skipped`` of them did not decode; ``unread`` are those known samples
-    that were skipped before. ``closed``: of forgotten classes, how many further samples each has, which were left out.
-    ``dry_run``: all of this is planned only, as if every new sample could be read.
+    that were skipped before. ``closed``: of forgotten classes, how many further samples each has, which were left out;
+    ``new_classes``: the same of classes that the store never had. ``dry_run``: all of this is planned only, as if every
+    new sample could be read.
     """
 
     store: Path
@@ -53,6 +54,7 @@ class AppendReport:
     seconds: float = 0.0
     dry_run: bool = False
     closed: dict[str, int] = field(default_factory=dict)
+    new_classes: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -63,6 +65,7 @@ def append(
     new_shard: bool = False,
     dry_run: bool = False,
     relabel: bool = False,
+    skip_new_classes: bool = False,
 ) -> AppendReport:
     """Extract the images of the recipe's data that its store does not hold yet.
 
@@ -81,10 +84,13 @@ def append(
         relabel: give rows that are there the classes that the data has for them now. Each shard with such rows is
             written anew, in a commit of its own, with the bytes of one that was extracted with these labels, and what
             was trained on it is outdated. Without it a note counts them.
+        skip_new_classes: leave out the images of classes that the store does not have, and say how many; rows that are
+            there keep their labels.
 
     Raises:
         IdentityError: other weights, preprocessing, dtype, split or library versions than the store's.
-        DataError: a class that the store does not have. StoreError: an extraction that is not finished.
+        DataError: classes that the store does not have, unless they are skipped.
+        StoreError: an extraction that is not finished.
     """
     progress, recipe = progress or Silent(), checked_recipe(recipe)
     begin = time.perf_counter()
@@ -97,7 +103,7 @@ def append(
         check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
         source, test, notes = open_images(recipe.data, store.path)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
-        out = forgotten_items(store.is_forgotten, source, test)
+        out = staying_out(store.is_forgotten, source, test, known=store.classes)
 
         def origin() -> ImageRows:
             model = load_frozen(same_rows(store, recipe), store.classes)
@@ -107,14 +113,16 @@ def append(
 
         others = other_classes(store, classes_of(source, test))
         notes += [] if relabel else other_classes_note(others)
-        new = NewSamples(store, recipe, given, out, new_shard, _mended(store, source, test), others if relabel else {})
-        if new.shards:
-            class_indexes(store, source.classes)  # before anything is staged, and in a dry run too
+        new = NewSamples(
+            store, recipe, given, out, new_shard,
+            mended=_mended(store, source, test), relabelled=others if relabel else {},
+            skip_new_classes=skip_new_classes,
+        )  # fmt: skip
         return new.report(begin, None if dry_run else new.grow(origin, progress), notes)
 
 
 def _by_shard(store: FeatureStore, relabelled: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, int]]:
-    """Shard -> the labels that some of its rows get; DataError for those of a class that is none of the store's."""
+    """Shard -> the labels that some of its rows get; DataError for those of a class that was forgotten."""
     names = sorted({given for _, given in relabelled.values()})
     index = dict(zip(names, class_indexes(store, names), strict=True))
     if gone := sorted(i for i, (_, given) in relabelled.items() if index[given] < 0):
@@ -148,14 +156,15 @@ class NewSamples:
 
     Args:
         given: ids to train on, and those of a second source that is for testing, as ``split`` takes them.
-        out: samples that stay out, for they or their classes were forgotten.
+        out: samples that stay out.
         new_shard: as for ``append``.
         mended: ids of samples that were skipped, and are none any more: each goes where it was left out.
         relabelled: what `other_classes` says of rows that are there, which get the class given for them.
+        skip_new_classes: as for ``append``.
 
     Raises:
         StoreError: a store that is not finished. RecipeError: a balanced plan has no place for further samples.
-        DataError: rows that are there are to get a class that the store does not have.
+        DataError: samples of classes that the store does not have, or that rows which are there are to get.
     """
 
     def __init__(
@@ -167,6 +176,7 @@ class NewSamples:
         new_shard: bool,
         mended: Collection[str] = (),
         relabelled: Mapping[str, tuple[str, str]] | None = None,
+        skip_new_classes: bool = False,
     ) -> None:
         if not is_complete(store):
             raise StoreError(
@@ -180,13 +190,19 @@ class NewSamples:
         skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
         left = skipped.keys() - set(mended)
         self._closed = [name for i, name in out.closed.items() if i not in rows and i not in left]
+        strange = {i: name for i, name in out.strange.items() if i not in rows and i not in left}
+        corrected, gone = relabelled or {}, out.strange.keys()
+        self._strange = [*strange.values(), *(out.strange[i] for i in corrected.keys() & gone)]
+        if not skip_new_classes:
+            otherwise = "leave them out (--skip-new-classes, or skip_new_classes=True), or "
+            check_classes(store, self._strange, otherwise)
         mended = set(mended) - out.all
         self._unread = sum(i in left for ids in given for i in ids or ())
         known = rows | skipped.keys() | out.all
         training, test = ([i for i in ids if i not in known] if ids is not None else None for ids in given)
-        new = len(training or ()) + len(test or ()) + len(mended) + len(self._closed)
+        new = len(training or ()) + len(test or ()) + len(mended) + len(self._closed) + len(strange)
         self._known = sum(len(ids or ()) for ids in given) - new
-        self._labels = _by_shard(store, relabelled or {})
+        self._labels = _by_shard(store, {i: both for i, both in corrected.items() if i not in gone})
         placed = self._placed(training or [], test, new_shard)
         self.shards = self._with(placed, {i: skipped[i] for i in mended}, from_test=test is not None)
 
@@ -219,10 +235,12 @@ class NewSamples:
             seconds=time.perf_counter() - begin,
             dry_run=counts is None,
             closed=dict(sorted(Counter(self._closed).items())),
+            new_classes=dict(sorted(Counter(self._strange).items())),
             notes=[
                 *notes,
                 *self._of_labels(),
-                *closed_notes(self._closed),
+                *left_out_notes(self._closed),
+                *left_out_notes(self._strange, "classes that the store does not have"),
                 *([] if counts is None else self._unmade()),
             ],
         )

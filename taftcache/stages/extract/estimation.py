@@ -13,8 +13,9 @@ from taftcache.backbone.forward.extract import default_batch
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
+from taftcache.cache.opening import Place
 from taftcache.recipe import Recipe, checked_recipe
-from taftcache.stages.extract.forgotten import open_images
+from taftcache.stages.extract.forgotten import open_images, remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen, run_frozen
 from taftcache.stages.extract.plan import plan_images
 from taftcache.stages.extract.room import bytes_of, free_bytes
@@ -50,19 +51,21 @@ class _Counted:
         self.consumed += len(ids) + len(skipped)
 
 
-def estimate(recipe: Recipe, *, batches: int = 2) -> EstimateReport:
+def estimate(recipe: Recipe, *, batches: int = 2, forgotten_of: Place | None = None) -> EstimateReport:
     """Run a few batches of the recipe's own images through the frozen layers, and say what all of them would take.
 
     Args:
         batches: timed, after one that warms up.
+        forgotten_of: as for ``extract``.
 
     Raises:
         DataError, BackboneError, RecipeError: as the extraction itself would.
     """
     recipe = checked_recipe(recipe)
     source, test, notes = open_images(recipe.data, recipe.store_path)
-    shards = plan_images(recipe, source, test)
-    model = load_frozen(recipe, source.classes)
+    beside, unasked = remembered(recipe.store_path, forgotten_of, source, test)
+    shards, classes, left = without_forgotten(beside.holds, plan_images(recipe, source, test), source, test)
+    model = load_frozen(recipe, classes)
     batch = default_batch(model[0].cut)
     tried = min(len(source.items), batch * batches)
     _timed(model, recipe, source, min(batch, tried))
@@ -72,14 +75,14 @@ def estimate(recipe: Recipe, *, batches: int = 2) -> EstimateReport:
     return EstimateReport(
         store=recipe.store_path,
         rows=rows,
-        classes=len(source.classes),
+        classes=len(classes),
         kept=model[0].describe(),
         bytes=bytes_of(rows.values(), model[0], recipe),
         free_bytes=free_bytes(recipe.store_path),
         tried=tried,
         images_per_second=speed,
         seconds=sum(rows.values()) / speed,
-        notes=notes,
+        notes=[*notes, *unasked, *left],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,23 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
-from taftcache.cache.copying import carry_tombstones
 from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.opening import Place
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import recorded_recipe, remember
-from taftcache.errors import StoreError
-from taftcache.names import CLASS, counted, is_model
+from taftcache.names import counted, is_model
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import fill_missing
-from taftcache.stages.extract.forgotten import closed_notes, forgotten_items, open_images
+from taftcache.stages.extract.forgotten import (
+    left_out_notes,
+    open_images,
+    remembered,
+    staying_out,
+    without_forgotten,
+)
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, run_frozen
 from taftcache.stages.extract.identity import check_request, check_tail, classes_of, other_classes, other_classes_note
 from taftcache.stages.extract.moving import follow, is_moved, may_move
@@ -79,35 +82,23 @@ def extract(
     path = recipe.store_path
     exists = FeatureStore.exists(path)
     remember(path, recipe)
-    carried = None if forgotten_of is None else _carried(forgotten_of, recipe)
-    if exists:
-        with FeatureStore(path) as store:
-            whole = is_complete(store)
-            check_request(store, recipe, but=may_move(store, recipe) if whole else ())
-            check_tail(store, recipe)
-            if whole and not is_moved(store, recipe):
-                return _report(store, notes=_news(store, recipe))
-        if whole:
-            with FeatureStore(path, mode="a") as store:
-                moved = follow(store, recipe, progress)
-                return _report(store, seconds=time.perf_counter() - begin, notes=[moved, *_news(store, recipe)])
+    if exists and (done := _complete(recipe, forgotten_of, progress, begin)) is not None:
+        return done
     source, test, aside = open_images(recipe.data, path)
     shards = plan_images(recipe, source, test)
+    beside, unasked = remembered(path, forgotten_of, source, test)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
-        beside = carried or TombstoneFile(path)
         forgotten = beside.holds if there is None else there.is_forgotten
-        shards, classes, notes = _without_forgotten(forgotten, shards, source, test)
-        notes = [*aside, *notes]
+        shards, classes, notes = without_forgotten(forgotten, shards, source, test)
+        notes = [*aside, *unasked, *notes]
         if check is not None:
             check(recipe, classes, shards, there)
         model = load_frozen(recipe, classes)
         identity = made_from(recipe, *model)
         if there is None:
             check_room(path, bytes_of((len(shard.ids) for shard in shards.values()), model[0], recipe))
-            if carried is not None:
-                carried.save()  # nothing refuses the recipe any more
-                notes += [] if carried.key else [f"{forgotten_of} remembers no request: nothing is kept out for it"]
+            beside.save()  # nothing refuses the recipe any more
             store = stack.enter_context(create_store(recipe, identity, classes, len(shards)))
             notes += _place_notes(path)
         else:
@@ -126,18 +117,22 @@ def extract(
         return _report(store, images, time.perf_counter() - begin, notes)
 
 
-def _carried(forgotten_of: Place, recipe: Recipe) -> TombstoneFile:
-    """What a new store of the recipe is to remember of that one; StoreError where the two have no id in common."""
-    own = classes_of(*open_source(recipe.data))
-    with FeatureStore(forgotten_of) as other:
-        theirs = [i for ref in other.manifest.shards for i in other.shard(ref.name).sample_ids]
-        if theirs and own.keys().isdisjoint(theirs):
-            raise StoreError(
-                f"none of the ids of {other.path} is in this data: what was forgotten there would come back unseen",
-                got=f"{min(own)!r} here, {min(theirs)!r} there",
-                do="name the data as that store's recipe does, with data.test or without, or leave --forgotten-of out",
-            )
-        return carry_tombstones(other, recipe.store_path)
+def _complete(recipe: Recipe, forgotten_of: Place | None, progress: Progress, begin: float) -> ExtractReport | None:
+    """What is to be said, and where its images were moved to be done, of a store that is there and complete; None of
+    one that is not."""
+    path = recipe.store_path
+    remembered(path, forgotten_of)
+    with FeatureStore(path) as store:
+        whole = is_complete(store)
+        check_request(store, recipe, but=may_move(store, recipe) if whole else ())
+        check_tail(store, recipe)
+        if not whole:
+            return None
+        if not is_moved(store, recipe):
+            return _report(store, notes=_news(store, recipe))
+    with FeatureStore(path, mode="a") as store:
+        moved = follow(store, recipe, progress)
+        return _report(store, seconds=time.perf_counter() - begin, notes=[moved, *_news(store, recipe)])
 
 
 def create_store(recipe: Recipe, identity: dict[str, Any], classes: Sequence[str], shards: int) -> FeatureStore:
@@ -221,17 +216,6 @@ def source_of(shard: PlannedShard, source: Source, test: Source | None) -> Sourc
     return test if shard.from_test and test is not None else source
 
 
-def _without_forgotten(
-    forgotten: Callable[[str], bool], shards: Mapping[str, PlannedShard], source: Source, test: Source | None
-) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
-    """Shards and classes without what was forgotten at the store's place before, and notes that say how much."""
-    out = forgotten_items(forgotten, source, test)
-    kept = {name: replace(s, ids=[i for i in s.ids if i not in out.all]) for name, s in shards.items()}
-    notes = [f"{counted(len(out.ids), 'image')} forgotten here before, and left out"] if out.ids else []
-    notes += closed_notes(out.closed.values())
-    return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
-
-
 def _record(recipe: Recipe) -> dict[str, Any]:
     """What the store keeps of the recipe: not what changes no byte of it, and no id that is to be forgotten."""
     values = recipe_values(recipe)
@@ -242,22 +226,21 @@ def _record(recipe: Recipe) -> dict[str, Any]:
 def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     """What the source holds that the store does not, and the other way round."""
     source, test = open_source(recipe.data)
-    there, classes = classes_of(source, test), set(store.classes)
+    there = classes_of(source, test)
     rows = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
     skipped = {left_out.id for left_out in store.manifest.skipped}
-    out = forgotten_items(store.is_forgotten, source, test)
-    notes = closed_notes(name for i, name in out.closed.items() if i not in rows | skipped)
-    new = sorted(there.keys() - rows - skipped - out.all)
-    strange = [i for i in new if there[i] not in classes]
-    if strange:
+    known = rows | skipped
+    out = staying_out(store.is_forgotten, source, test, known=store.classes)
+    notes = left_out_notes(name for i, name in out.closed.items() if i not in known)
+    if strange := sorted(out.strange.keys() - known):
         lacking = f"{counted(len({there[i] for i in strange}), 'class')} that the store does not have"
         notes.append(
             f"not in the store: {counted(len(strange), 'image')} of {lacking} (first: {strange[0]}); only a new store "
-            "takes them, and append refuses while they are there"
+            "takes them"
         )
-    if new := [i for i in new if there[i] in classes]:
-        takes = "" if strange else "; taftcache append takes them in"
-        notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}){takes}")
+    if new := sorted(there.keys() - known - out.all):
+        takes = f"taftcache append{' --skip-new-classes' if strange else ''} takes them in"
+        notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); {takes}")
     notes += other_classes_note(other_classes(store, there))
     if gone := sorted(rows - there.keys()):
         notes.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -15,8 +16,9 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.writer import ShardWriter
 from taftcache.errors import DataError
-from taftcache.names import CLASS, counted
+from taftcache.names import CLASS, counted, with_counts
 from taftcache.recipe import Recipe
+from taftcache.stages.completeness import making_of
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.progress import Progress
 
@@ -62,7 +64,9 @@ def fill(
         plan: the store's plan from this commit on, where it changes: a further shard, which is not made without rows.
     """
     everyone = shard.ids if old is None else old.among(shard.ids, recipe.store.seed)
-    classes, given = class_indexes(store, origin.classes(shard)), origin.labels(shard)
+    names, given = origin.classes(shard), origin.labels(shard)
+    check_classes(store, (names[given[i]] for i in shard.ids))
+    classes = class_indexes(store, names)
     labels = {} if old is None else dict(zip(old.shard.sample_ids, old.shard.labels.tolist(), strict=True))
     with (
         store.writer(
@@ -96,20 +100,23 @@ def fill_missing(
 
 
 def class_indexes(store: FeatureStore, theirs: Sequence[str]) -> list[int]:
-    """For each class of a source its index in the store, -1 for one that was forgotten there.
-
-    Raises:
-        DataError: a class that the store never had.
-    """
+    """For each class of a source its index in the store, -1 for one that it does not have."""
     index = {name: k for k, name in enumerate(store.classes)}
-    if unknown := [name for name in theirs if name not in index and not store.is_forgotten(CLASS + name)]:
-        raise DataError(
-            f"{store.path} has no class {unknown[0]!r}, and a store's classes cannot be added to",
-            got=f"{counted(len(unknown), 'other class')}, the first: {unknown[0]!r}",
-            do=f"make a new store for the larger set of classes, with taftcache extract --forgotten-of {store.path}: "
-            "otherwise it takes in again what was forgotten here",
-        )
     return [index.get(name, -1) for name in theirs]
+
+
+def check_classes(store: FeatureStore, classes: Iterable[str], otherwise: str = "") -> None:
+    """DataError where some of ``classes`` (one name for each sample) were never the store's."""
+    counts = Counter(classes)
+    strange = {n: counts[n] for n in counts.keys() - {*store.classes} if not store.is_forgotten(CLASS + n)}
+    if strange:
+        raise DataError(
+            f"{counted(sum(strange.values()), 'sample')} of {counted(len(strange), 'class')} that {store.path} does "
+            "not have, and a store's classes cannot be added to",
+            got=with_counts(strange),
+            do=f"{otherwise}make a new store for the larger set of classes, with taftcache {making_of(store)} "
+            f"--forgotten-of {store.path}: otherwise it takes in again what was forgotten here",
+        )
 
 
 class OldRows:

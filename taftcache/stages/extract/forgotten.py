@@ -1,63 +1,106 @@
-"""What is left out of a source: samples that stay out of a store, for they or their classes were forgotten there,
-folders without images, and files that no folder's source reads."""
+"""What is left out of a source: samples that stay out of a store, for they or their classes were forgotten there, or
+it does not have their classes; folders without images, and files that no folder's source reads."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from taftcache.backbone.sources.base import Item, Source, check_items
-from taftcache.backbone.sources.folder import SUFFIXES, UNREAD, empty_folders, left_aside, suffix
+from taftcache.backbone.sources.base import Item, Labelled, Source, check_items
+from taftcache.backbone.sources.folder import SUFFIXES, empty_folders, left_aside, suffix, unread_notes
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
+from taftcache.cache.copying import carry_tombstones
+from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.names import CLASS, counted, first_few
+from taftcache.errors import StoreError
+from taftcache.names import CLASS, counted, first_few, with_counts
+from taftcache.stages.extract.plan import PlannedShard
 
 
 class StayOut(NamedTuple):
-    """``ids`` of samples that were forgotten. ``closed``: of further samples of a class that was forgotten, which no
-    store can take in again, for its classes cannot be added to: id -> class."""
+    """``ids`` of samples that were forgotten. Of further samples, id -> class: ``closed`` of a class that was
+    forgotten, ``strange`` of one that the store never had; it can take neither in, for its classes cannot be added
+    to."""
 
     ids: set[str]
     closed: dict[str, str]
+    strange: dict[str, str]
 
     @property
     def all(self) -> set[str]:
-        """Ids of both kinds."""
-        return self.ids | self.closed.keys()
+        """Ids of all kinds."""
+        return self.ids | self.closed.keys() | self.strange.keys()
 
 
 def staying_out(
-    forgotten: Callable[[str], bool], samples: Iterable[tuple[str, int]], classes: Sequence[str]
+    forgotten: Callable[[str], bool], *sources: Labelled | None, known: Collection[str] | None = None
 ) -> StayOut:
-    """Those of ``samples`` (id, index into ``classes``) that are ``forgotten``: they themselves, or their classes."""
-    out, gone = StayOut(set(), {}), {k for k, name in enumerate(classes) if forgotten(CLASS + name)}
-    for i, label in samples:
-        if forgotten(i):
-            out.ids.add(i)
-        elif label in gone:
-            out.closed[i] = classes[label]
+    """Those samples of some sources that are ``forgotten``, they themselves or their classes, or of classes that are
+    not among the ``known`` ones; None of a new store, which takes any."""
+    out = StayOut(set(), {}, {})
+    for source in sources:
+        if source is None:
+            continue
+        gone = {name for name in source.classes if forgotten(CLASS + name)}
+        strange = set[str]() if known is None else {*source.classes} - {*known}
+        for i, label in source.items:
+            name = source.classes[label]
+            if forgotten(i):
+                out.ids.add(i)
+            elif name in gone:
+                out.closed[i] = name
+            elif name in strange:
+                out.strange[i] = name
     return out
 
 
-def forgotten_items(forgotten: Callable[[str], bool], *sources: Source | None) -> StayOut:
-    """`staying_out` of the images of some sources."""
-    found = [staying_out(forgotten, source.items, source.classes) for source in sources if source is not None]
-    ids, closed = (part for out in found for part in out.ids), (part for out in found for part in out.closed.items())
-    return StayOut(set(ids), dict(closed))
+def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None) -> tuple[TombstoneFile, list[str]]:
+    """What a new store at ``path`` is to keep out: what the place remembers and what ``forgotten_of`` has forgotten,
+    which the place does once that is saved. A note where the latter is nothing.
+
+    Raises:
+        StoreError: no id of ``sources``, where they are given, is one of that store's; or as for `carry_tombstones`.
+    """
+    if forgotten_of is None:
+        return TombstoneFile(path), []
+    with FeatureStore(forgotten_of) as other:
+        own = {item.id for source in sources if source is not None for item in source.items}
+        theirs = [i for ref in other.manifest.shards for i in other.shard(ref.name).sample_ids] if own else []
+        if theirs and own.isdisjoint(theirs):
+            raise StoreError(
+                f"none of the ids of {other.path} is in this data: what was forgotten there would come back unseen",
+                got=f"{min(own)!r} here, {min(theirs)!r} there",
+                do="name the data as was done for that store, with a test part or without, with ids or without, or "
+                "leave --forgotten-of out",
+            )
+        carried = carry_tombstones(other, path)
+        return carried, [] if carried.key else [f"{other.path} remembers no request: nothing is kept out for it"]
 
 
-def closed_notes(classes: Iterable[str]) -> list[str]:
-    """A note on samples of forgotten ``classes`` (one name for each sample) that were left out; none where none was."""
+def without_forgotten(
+    forgotten: Callable[[str], bool], shards: Mapping[str, PlannedShard], source: Labelled, test: Labelled | None
+) -> tuple[dict[str, PlannedShard], list[str], list[str]]:
+    """Shards and classes without what is ``forgotten``, and notes that say how much."""
+    out = staying_out(forgotten, source, test)
+    gone = out.all
+    kept = {name: replace(s, ids=[i for i in s.ids if i not in gone]) for name, s in shards.items()}
+    notes = [f"{counted(len(out.ids), 'sample')} left out, forgotten before"] if out.ids else []
+    notes += left_out_notes(out.closed.values())
+    return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
+
+
+def left_out_notes(classes: Iterable[str], kind: str = "forgotten classes") -> list[str]:
+    """A note on samples of ``classes`` (one name for each sample) that were left out; none where none was."""
     counts = Counter(classes)
     if not counts:
         return []
     left = counted(counts.total(), "sample")
-    named = ", ".join(f"{name} ({n})" for name, n in sorted(counts.items()))
-    return [f"{left} of forgotten classes left out: {named}; only another store takes them"]
+    return [f"{left} left out, of {kind}: {with_counts(counts)}; only another store takes them"]
 
 
 def open_images(data: DataSpec, store: Path | None) -> tuple[Source, Source | None, list[str]]:
@@ -102,12 +145,7 @@ def _aside_notes(sources: Iterable[Source]) -> list[str]:
     """Notes on images that folders have and that are not taken; none where there are none."""
     aside = [path for source in sources for path in left_aside(source)]
     loose = [path for path in aside if suffix(path) in SUFFIXES]
-    types = Counter(suffix(path) for path in aside if suffix(path) in UNREAD)
-    notes = []
-    if types:
-        named = ", ".join(f"{name} {n}" for name, n in sorted(types.items(), key=lambda item: (-item[1], item[0])))
-        left = counted(types.total(), "file")
-        notes.append(f"{left} left out, of types that are not read: {named}; convert them, to .png or .jpg")
+    notes = unread_notes(aside)
     if loose:
         notes.append(f"{counted(len(loose), 'image')} left out, beside the class folders: {first_few(loose)}")
     return notes

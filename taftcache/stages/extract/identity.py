@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from taftcache.backbone.files import file_digest, weights_file
-from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.base import Labelled
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import IdentityError
@@ -62,7 +62,7 @@ def check_tail(store: FeatureStore, recipe: Recipe) -> None:
         select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
 
 
-def classes_of(*sources: Source | None) -> dict[str, str]:
+def classes_of(*sources: Labelled | None) -> dict[str, str]:
     """The class of every sample of some sources, by id."""
     return {item.id: source.classes[item.label] for source in sources if source is not None for item in source.items}
 

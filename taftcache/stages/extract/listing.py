@@ -142,7 +142,7 @@ def _add(store: FeatureStore, recipe: Recipe, model: tuple[Reduction, Preprocess
     put_tail(store, model[0])
     images = ImageRows(recipe=recipe, model=model, source=source, test=None)
     if store.has_shard(SHARD):
-        NewSamples(store, recipe, (ids, None), StayOut(set(), {}), new_shard=False).grow(lambda: images, Silent())
+        NewSamples(store, recipe, (ids, None), StayOut(set(), {}, {}), new_shard=False).grow(lambda: images, Silent())
     else:
         fill(store, recipe, plan_shards(recipe, ids)[SHARD], images, Silent())
 

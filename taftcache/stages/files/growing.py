@@ -18,9 +18,8 @@ from taftcache.errors import DataError, StoreError
 from taftcache.names import counted
 from taftcache.recipe import Recipe, stored_at
 from taftcache.stages.extract.appending import AppendReport, NewSamples
-from taftcache.stages.extract.filling import class_indexes
 from taftcache.stages.extract.forgotten import staying_out
-from taftcache.stages.extract.identity import other_classes
+from taftcache.stages.extract.identity import classes_of, other_classes
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.importing import open_features
 from taftcache.stages.files.vectors import Vectors
@@ -36,6 +35,7 @@ def append_vectors(
     new_shard: bool = False,
     dry_run: bool = False,
     relabel: bool = False,
+    skip_new_classes: bool = False,
     progress: Progress | None = None,
 ) -> AppendReport:
     """Add vectors [n, d] with classes y [n] to a store that ``import_vectors`` or ``import_`` made of vectors.
@@ -45,14 +45,15 @@ def append_vectors(
 
     Args:
         x, y, ids: as for ``import_vectors``. Rows are known by their ids, so further ones need ids of their own.
-        new_shard, dry_run, relabel: as for ``append``; without ``relabel`` another class of a row that is there is a
-            StoreError.
+        new_shard, dry_run, relabel, skip_new_classes: as for ``append``; without ``relabel`` another class of a row
+            that is there is a StoreError.
 
     Raises:
-        DataError: what cannot be used, another width, a class that the store does not have.
+        DataError: what cannot be used, another width, classes that the store does not have.
         StoreError: a store of anything else, or a row with an id of the store's that is not the row there.
     """
-    return _append(Vectors.in_memory("rows", x, y, ids), store, new_shard, dry_run, relabel, progress or Silent())
+    given = Vectors.in_memory("rows", x, y, ids)
+    return _append(given, store, new_shard, dry_run, relabel, skip_new_classes, progress or Silent())
 
 
 def append_file(
@@ -64,6 +65,7 @@ def append_file(
     new_shard: bool = False,
     dry_run: bool = False,
     relabel: bool = False,
+    skip_new_classes: bool = False,
 ) -> AppendReport:
     """``append_vectors`` of a file, read as ``import_`` reads it.
 
@@ -74,14 +76,19 @@ def append_file(
         given = open_features(stack, Path(file).expanduser(), columns or Columns(), Path(store))
         if isinstance(given, FeatureFile):
             raise DataError(f"{file} is the export of a store, not a file of vectors", do="import it into a new store")
-        return _append(given, store, new_shard, dry_run, relabel, progress or Silent())
+        return _append(given, store, new_shard, dry_run, relabel, skip_new_classes, progress or Silent())
 
 
 def _append(
-    given: Vectors, path: Path | str, new_shard: bool, dry_run: bool, relabel: bool, progress: Progress
+    given: Vectors,
+    path: Path | str,
+    new_shard: bool,
+    dry_run: bool,
+    relabel: bool,
+    skip_new_classes: bool,
+    progress: Progress,
 ) -> AppendReport:
     begin = time.perf_counter()
-    given = given.narrowed()
     with FeatureStore(path, mode="r" if dry_run else "a") as store:
         imported = store.identity.get("imported", {})
         if "scaling" not in imported:
@@ -100,15 +107,14 @@ def _append(
                 got=f"{counted(given.tokens_shape[-1], 'number')}, {shape[-1]} in the store",
                 do="append vectors of the same model, or import these into a store of their own",
             )
-        class_indexes(store, given.classes)
         recipe = stored_at(store.path, recorded_recipe(store))
         rows = ImportedRows(given, None, imported["scaling"], verb="append")
         rows.check(recipe.store.dtype, progress)
         rows.check_known(store, labels=not relabel)
-        out = staying_out(store.is_forgotten, zip(given.ids, given.labels, strict=True), given.classes)
-        classes = {i: given.classes[k] for i, k in zip(given.ids, given.labels, strict=True)} if relabel else {}
-        others = other_classes(store, classes)
-        new = NewSamples(store, recipe, (given.ids, _tested(store, recipe)), out, new_shard, relabelled=others)
+        out = staying_out(store.is_forgotten, given, known=store.classes)
+        others = other_classes(store, classes_of(given) if relabel else {})
+        ids = given.ids, _tested(store, recipe)
+        new = NewSamples(store, recipe, ids, out, new_shard, relabelled=others, skip_new_classes=skip_new_classes)
         return new.report(begin, None if dry_run else new.grow(lambda: rows, progress))
 
 

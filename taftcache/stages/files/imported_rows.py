@@ -96,11 +96,10 @@ class ImportedRows:
         return notes
 
     def check_same(self, store: FeatureStore, shard: PlannedShard) -> None:
-        """StoreError where a shard that is there has other rows than are given now, but for those forgotten there."""
+        """StoreError where a shard that is there has other rows than are given now."""
         part, place, there = self._parts[shard.from_test], self._place[shard.from_test], store.shard(shard.name)
-        given = [i for i in shard.ids if not store.is_forgotten(i)]
-        if there.sample_ids != given:
-            others = sorted(set(given) ^ set(there.sample_ids))
+        if there.sample_ids != shard.ids:
+            others = sorted(set(shard.ids) ^ set(there.sample_ids))
             _differs(
                 store, f"{counted(len(others), 'sample')} of shard {shard.name} in one alone, the first: {others[0]!r}"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,10 +14,10 @@ import msgspec
 from numpy.typing import ArrayLike
 from safetensors.torch import save
 
-from taftcache.backbone.files import file_digest
 from taftcache.backbone.reduction import Reduction
 from taftcache.cache.columns import Columns
 from taftcache.cache.hdf5 import FeatureFile, restore
+from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import remember
 from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
@@ -24,6 +25,7 @@ from taftcache.names import counted
 from taftcache.recipe import Recipe, apply_overrides, checked_recipe, parse_recipe
 from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
+from taftcache.stages.extract.forgotten import remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen
 from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.files.imported_rows import ImportedRows
@@ -67,6 +69,7 @@ def import_(
     test: Path | str | None = None,
     test_labels: str | None = None,
     scaling: Scaling = "row",
+    forgotten_of: Place | None = None,
 ) -> ImportReport:
     """Make a store of the features in a file: HDF5, npy, npz, Parquet or CSV.
 
@@ -81,15 +84,23 @@ def import_(
         test: a file of held-out rows; without one, the recipe's part of the rows is held out.
         test_labels: the name or file of its labels, where it is not the name that ``columns`` has.
         scaling: "row" divides each vector by its root mean square, "none" leaves it as it is.
+        forgotten_of: a store; what it has forgotten, samples and classes, is left out, as for ``extract``.
 
     Raises:
         DataError: what cannot be used: NaN, overflow, an id twice, rows that were never written, links, plug-ins.
+        StoreError: ``forgotten_of`` beside an export, which comes back as a whole.
     """
     progress, path, columns = progress or Silent(), Path(file).expanduser(), columns or Columns()
     begin, recipe = time.perf_counter(), checked_recipe(recipe)
     with ExitStack() as stack:
         features = open_features(stack, path, columns, recipe.store_path)
         if isinstance(features, FeatureFile):
+            if forgotten_of is not None:
+                raise StoreError(
+                    f"{path} is the export of a store, of which nothing is left out",
+                    got=f"--forgotten-of {os.fspath(forgotten_of)}",
+                    do="import it without, and forget the samples in the new store",
+                )
             remember(recipe.store_path, recipe)
             with progress.task("import", None) as task:
                 store = restore(features, recipe.store_path, lambda done, total: task.note(f"{done} of {total} rows"))
@@ -108,7 +119,7 @@ def import_(
             if isinstance(found, FeatureFile):
                 raise DataError(f"{test} is the export of a store, not a file of held-out rows", do="import it alone")
             tested = found.narrowed()
-        return _import(_Request(features, tested, recipe, backbone, scaling), path, progress, begin)
+        return _import(_Request(features, tested, recipe, backbone, scaling, forgotten_of), path, progress, begin)
 
 
 def import_vectors(
@@ -120,6 +131,7 @@ def import_vectors(
     test: tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, Sequence[str]] | None = None,
     scaling: Scaling = "row",
     overrides: Sequence[str] = (),
+    forgotten_of: Place | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
     """Make a store of vectors in memory, or mapped: a linear head can be trained, composed and forgotten on it.
@@ -130,7 +142,7 @@ def import_vectors(
         ids: of the samples [n], by which they are forgotten; they are numbered without.
         test: x and y of held-out rows, and their ids or none; without, a part of the rows is held out
             (``data.held_out``, a fifth).
-        scaling: as for ``import_``.
+        scaling, forgotten_of: as for ``import_``.
         overrides: of the recipe, as on the command line: "store.shards=8", "data.held_out=0".
 
     Raises:
@@ -142,7 +154,8 @@ def import_vectors(
     features = Vectors.in_memory("rows", x, y, ids)
     tested = None if test is None else Vectors.in_memory("test", *test).narrowed()
     recipe = recipe_of_vectors(store, overrides)
-    return _import(_Request(features, tested, recipe, False, scaling), None, progress or Silent(), begin)
+    asked = _Request(features, tested, recipe, False, scaling, forgotten_of)
+    return _import(asked, None, progress or Silent(), begin)
 
 
 def recipe_of_vectors(store: Path | str, overrides: Sequence[str] = ()) -> Recipe:
@@ -199,6 +212,7 @@ class _Request:
     recipe: Recipe
     backbone: bool
     scaling: Scaling
+    forgotten_of: Place | None
 
     @property
     def of_vectors(self) -> bool:
@@ -208,7 +222,7 @@ class _Request:
 
 def _import(asked: _Request, file: Path | None, progress: Progress, begin: float) -> ImportReport:
     """A store of features that someone else extracted."""
-    features, recipe = asked.features, asked.recipe
+    features, test, recipe = asked.features, asked.test, asked.recipe
     _check(asked)
     scaling = asked.scaling if asked.of_vectors else None
     rows = ImportedRows(features, asked.test, scaling)
@@ -216,16 +230,26 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
     if asked.of_vectors:
         tangent = msgspec.structs.replace(recipe.tangent, blocks=0, train="head")
         recipe = msgspec.structs.replace(recipe, tangent=tangent)
-    remember(recipe.store_path, recipe)
-    frozen = load_frozen(recipe, features.classes)[0] if asked.backbone else None
-    identity = _vector_identity(asked, file) if asked.of_vectors else _identity(features, recipe, frozen)
-    test = asked.test
-    shards = plan_shards(recipe, features.ids, None if test is None else test.ids)
-    if FeatureStore.exists(recipe.store_path):
-        store = FeatureStore(recipe.store_path, mode="a")
-    else:
-        store = create_store(recipe, identity, features.classes, len(shards))
-    with store:
+    path = recipe.store_path
+    remember(path, recipe)
+    beside, unasked = remembered(path, asked.forgotten_of, features, test)
+    with ExitStack() as stack:
+        there = stack.enter_context(FeatureStore(path, mode="a")) if FeatureStore.exists(path) else None
+        planned = plan_shards(recipe, features.ids, None if test is None else test.ids)
+        forgotten = beside.holds if there is None else there.is_forgotten
+        shards, classes, left = without_forgotten(forgotten, planned, features, test)
+        notes += [*unasked, *left]
+        if not shards:
+            raise DataError(
+                f"nothing is left of {features.path}: all of its samples were forgotten",
+                got=counted(len(features.ids), "sample"),
+                do="give others, or leave --forgotten-of out",
+            )
+        frozen = load_frozen(recipe, classes)[0] if asked.backbone else None
+        identity = _vector_identity(asked, file) if asked.of_vectors else _identity(features, recipe, frozen)
+        if there is None:
+            beside.save()  # nothing refuses the file any more
+        store = there or stack.enter_context(create_store(recipe, identity, classes, len(shards)))
         store.check_identity(identity)
         _check_plan(store, plan_record(recipe, len(shards)))
         for shard in shards.values():
@@ -304,8 +328,7 @@ def _put_head(store: FeatureStore, width: int, scaling: Scaling) -> None:
 
 
 def _vector_identity(asked: _Request, file: Path | None) -> dict[str, Any]:
-    """What a store of vectors says its rows were made from: no digest of the file, for that would keep a trace of
-    every row that is forgotten later."""
+    """What a store of vectors says its rows were made from; as for `_identity`, without a digest."""
     name = "arrays" if file is None else file.name
     return {
         "imported": {"file": name, "scaling": asked.scaling},
@@ -318,13 +341,15 @@ def _vector_identity(asked: _Request, file: Path | None) -> dict[str, Any]:
 def _identity(features: Vectors, recipe: Recipe, frozen: Reduction | None) -> dict[str, Any]:
     """What the store says its rows were made from: the file, and the layers ``frozen`` where they are known.
 
+    No digest of the file, for that would keep a trace of every row that is forgotten later.
+
     Raises:
         DataError: the layers make rows of another shape.
     """
-    name, digest, shape = features.path.name, file_digest(features.path), features.tokens_shape
+    name, shape = features.path.name, features.tokens_shape
     identity: dict[str, Any] = {
-        "imported": {"file": name, "digest": digest},
-        "backbone": {"model": "unknown", "weights": name, "weights_digest": digest},
+        "imported": {"file": name},
+        "backbone": {"model": "unknown", "weights": name, "weights_digest": "unknown"},
         "cut": {"start": "unknown", "rows": "features", "shape": list(shape)},
         "dtype": recipe.store.dtype,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import BackboneError, RecipeError
 from taftcache.model.card import private_card
-from taftcache.model.folder import CARD, files_in, is_model_folder, open_model, origin_of, save_merged, save_model
+from taftcache.model.folder import CARD, is_model_folder, open_model, origin_of, save_merged, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import check_onnx, write_program
+from taftcache.model.saved import files_in
 from taftcache.names import PRIVATE, model_of, scaling_of
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.private_claims import check_claim
@@ -114,7 +116,8 @@ def _export_model(
         raise BackboneError(
             f"{store.path} was made of vectors, and has no network to export",
             got=model,
-            do=f"taftcache export-component {store.path} {model} FILE writes the head alone: its weight and bias",
+            do=f"taftcache export-component {shlex.quote(str(store.path))} {model} head.safetensors writes the head "
+            "alone: its weight and bias",
         )
     writable(folder, folder=True)
     loaded = TangentModel.load(store, model, device, consent)

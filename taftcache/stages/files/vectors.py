@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from taftcache.backbone.sources.arrays import label_indexes, texts, to_numpy
+from taftcache.backbone.sources.base import Item
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.hdf5 import StoredRows
 from taftcache.errors import DataError, first_line
@@ -107,6 +108,11 @@ class Vectors:
         """(t, d) of a row; t = 1 of a vector."""
         *t, d = self.values.shape[1:]
         return (t[0] if t else 1), d
+
+    @property
+    def items(self) -> list[Item]:
+        """Ids and labels."""
+        return [Item(i, k) for i, k in zip(self.ids, self.labels.tolist(), strict=True)]
 
     def narrowed(self) -> Vectors:
         """The same with the classes that occur alone: "0" is none of a store's where 1 and 2 are all labels."""

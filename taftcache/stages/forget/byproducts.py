@@ -30,6 +30,7 @@ from taftcache.cache.write.tombstones import are_tombstones
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError
 from taftcache.model.component import Component
 from taftcache.names import counted, is_model
+from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.receipts import replaced_shards
@@ -110,9 +111,10 @@ SINGLY = 5  # so many files of one folder with the same problem are listed one b
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """Digests: of the store and its shards as they are, and of the store before each request, by the request.
+    """Digests of the store and its shards as they are; and keyed hashes of those from before each request.
 
-    replaced: the keyed hashes of the shards that a request wrote anew or dropped, by the request. key: theirs.
+    before, replaced: of the store, and of the shards that a request wrote anew or dropped, by the request. ``before``
+    has digests themselves of the receipts of earlier releases. key: the hashes'.
     """
 
     store: FeatureStore
@@ -126,7 +128,7 @@ class _Known:
     def of(cls, store: FeatureStore) -> _Known:
         requests, key = dict[str, dict[str, Any]](), b""
         with suppress(StoreError):  # the chain's own finding says it
-            requests = {f"ledger/{e['seq']:06d}": e for e in store.ledger() if e.get("event") == "forget"}
+            requests = {f"ledger/{e['seq']:06d}": e for e in store.ledger() if e.get("event") == FORGOTTEN}
             key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
         return cls(
             store=store,
@@ -145,16 +147,18 @@ class _Known:
         lists = [set(DIGEST.findall(match[1])) for match in SHARDS.finditer(text)]
         found = set(ROOT.findall(text))
         roots = found - self.now
-        for root in roots & self.before.keys():
+        for root in (roots | self._keyed(roots)) & self.before.keys():
             return f"made from the store as it was before {self.before[root]}"
-        hashes = {ledger.tombstone(own, self.key) for own in chain.from_iterable(lists)} if self.key else set[str]()
-        if gone := hashes & self.replaced.keys():
+        if gone := self._keyed(chain.from_iterable(lists)) & self.replaced.keys():
             return f"made from shards as they were before {min(self.replaced[own] for own in gone)}"
         if any(named & self.shards and named - self.shards for named in lists):  # receipts of earlier releases
             return "made from shards as they were before rows left them"
         if lists and all(named <= self.shards for named in lists):
             return ""
         return UNSURE if roots or lists else "" if found else None
+
+    def _keyed(self, digests: Iterable[str]) -> set[str]:
+        return {ledger.tombstone(own, self.key) for own in digests} if self.key else set()
 
     def is_strange(self, data: bytes) -> bool:
         """Whether a file is a component, and its numbers are those of none that is in the store."""

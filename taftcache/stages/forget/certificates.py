@@ -78,7 +78,7 @@ def _own_faults(said: CertificateRecord, component: Component, settings: Setting
 
 def _shortfalls(said: CertificateRecord, proven: Solution) -> Iterator[str]:
     """Figures that are smaller than what is proven now, by more than rounding; or than what can be true."""
-    now, least = proven.certificate, proven.stats.get("energy_at_least")
+    now, least = proven.certificate, proven.stats.energy_at_least
     slack = now.rounding or ROUNDING * now.gradient_at_zero
     if not now.gradient <= said.gradient * (1 + RELATIVE) + slack:
         yield f"‖∇F‖ is {now.gradient:.3e}, its certificate says {said.gradient:.3e}"

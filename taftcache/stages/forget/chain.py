@@ -54,9 +54,18 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
     _dates(entries, to)
     _copies(entries, to)
     receipts = [entry for entry in entries if is_receipt(entry)]
-    if receipts and entries[-1].get("content_after") not in (None, store.manifest.content_digest):
+    if receipts and _has_changed(store, entries[-1].get("content_after")):
         to.notes.append("the store has changed since its last receipt")
     return len(receipts), valid
+
+
+def _has_changed(store: FeatureStore, after: object) -> bool:
+    """Whether the store's content is another than an entry says; False where it says nothing."""
+    try:
+        key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
+    except (IntegrityError, FormatError):  # `check_beside` says it
+        return False
+    return after is not None and not ledger.names_state(after, store.manifest.content_digest, key)
 
 
 def check_beside(store: FeatureStore, to: Findings) -> None:

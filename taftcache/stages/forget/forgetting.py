@@ -20,6 +20,7 @@ from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, shard_of
 from taftcache.privacy.statement import forgetting_note
+from taftcache.stages.forget.chain import DESTROYED
 from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forgetting
 from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
@@ -171,9 +172,8 @@ def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -
     if store.manifest.tombstone_key or store.tombstone_file.key:  # an old copy may have none, the file beside it one
         with store.transaction() as change:
             entry = {
-                "event": "destroy-key",
+                "event": DESTROYED,
                 "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                "root_before": before,
                 "tombstones": len(store.manifest.tombstones),
             }
             change.destroy_key()

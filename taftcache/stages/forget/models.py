@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from taftcache.cache.format.manifest import CURVE
@@ -21,7 +22,7 @@ from taftcache.names import (
     is_model,
     shard_of,
 )
-from taftcache.privacy.statement import EVENT
+from taftcache.privacy.statement import EVENT, Statement, weak_promise
 from taftcache.stages.forget.certificates import check_certificate
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.progress import Progress, numbered
@@ -160,7 +161,19 @@ def _private(store: FeatureStore, components: Mapping[str, Component], to: Findi
             to.found("privacy statement", name, problem)
         if name in names and not _is_entry(charged.get(name), there):
             to.found("privacy statement", name, "the ledger does not have what its training released")
+    to.notes.extend(_weak([components[name].meta for name in sorted(names & components.keys())]))
     return names
+
+
+def _weak(metas: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Notes where private components promise little of so many rows as their releases let be known."""
+    with suppress(FormatError):  # a finding of its own
+        claims = [meta for meta in metas if isinstance(meta.get(PRIVATE), Mapping)]
+        said = [(Statement.from_dict(meta[PRIVATE]), meta_of(meta).rows or 0) for meta in claims]
+        if held := [(s.epsilon, s.delta, rows) for s, rows in said if s.private]:
+            epsilons, deltas, rows = zip(*held, strict=True)
+            return weak_promise(max(epsilons), max(deltas), sum(rows))
+    return []
 
 
 def _charged(store: FeatureStore) -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import frexp, ldexp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from unicodedata import normalize
@@ -40,17 +41,47 @@ NOT_COVERED = (
 )
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What a receipt says of a renewed component; see `renewal.certificate_of`."""
+class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a receipt says of a renewed component: the figures of `renewal.certificate_of` that stay.
+
+    Bounds from above are rounded up to a power of two, what others are held against down to one. ``decisive`` is of the
+    figures themselves. ``other_ridge``: the rows that stay chose another λ, so that ``decisive`` is of ``row_moves``.
+    ``moved`` and ``ridge_before`` are of receipts of earlier releases, which round nothing.
+    """
 
     relative_gradient: float
     distance_bound: float
+    converged: bool | None = None
     moved: float | None = None
     moved_at_least: float | None = None
     decisive: bool | None = None
     ridge: float | None = None
     ridge_before: float | None = None
+    other_ridge: bool = False
     row_moves: float | None = None
+
+    @classmethod
+    def of(cls, figures: Mapping[str, Any]) -> Proof:
+        """What stays of a new component's figures.
+
+        All digits of one, or of how far a removal moved it, would tell a row that left from every other: whoever solves
+        with and without a guess compares them. So it is with the certificate, which follows from the rows that are here
+        now, of rows that leave later. Not kept either: passes, of a warm solve a function of where it began; F, ‖∇F‖
+        and rounding, which no bound here needs; the λ from before, and how far a change of λ moved the component, which
+        proves nothing of the removal. λ stays, for it says what was minimised, and is one of a short grid. That the
+        rows chose another one stays, too, for without it nobody could read ``decisive``: a few bits of the row.
+        """
+        other, least, moves = "ridge_before" in figures, figures["moved_at_least"], figures.get("row_moves")
+        return cls(
+            relative_gradient=_power_of_two(figures["relative_gradient"], up=True),
+            distance_bound=_power_of_two(figures["distance_bound"], up=True),
+            converged=figures["converged"],
+            moved_at_least=None if other or least is None else _power_of_two(least, up=False),
+            decisive=figures["decisive"],
+            ridge=figures["ridge"],
+            other_ridge=other,
+            row_moves=None if moves is None else _power_of_two(moves, up=False),
+        )
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +91,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     that it forgot, and not a digest of them all. ``signature`` is "none", "valid", "wrong", or "unchecked" where the
     package cryptography is not installed. ``shards`` has the number of rows that left, by shard; ``copies`` is how many
     rows of other ids held the same bytes and stayed, ``copies_taken`` how many of ``samples`` were not named, but held
-    the same bytes.
+    the same bytes. ``root_before``, ``content_before`` and ``content_after`` are keyed hashes of the store's digests;
+    in receipts of earlier releases the digests themselves.
     """
 
     seq: int
@@ -86,6 +118,14 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     content_before: str = ""
     content_after: str = ""
     not_covered: str = ""
+
+
+def _power_of_two(figure: float, up: bool) -> float:
+    """The power of two next to a figure ≥ 0, not less than it where ``up``, else not more; 0 stays."""
+    if figure == 0:
+        return 0.0
+    fraction, exponent = frexp(figure)  # figure = fraction · 2^exponent, 1/2 ≤ fraction < 1
+    return ldexp(1.0, exponent - (not up or fraction == 0.5))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,22 +181,33 @@ def receipt_of(
     certificates: Mapping[str, Mapping[str, Any]],
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """The ledger's entry; ids, shards and classes that were asked for as such stand in it as keyed hashes."""
+    """The ledger's entry; ids, shards and classes that were asked for as such stand in it as keyed hashes.
+
+    What else it says of what left: how many rows of which shards, as their files' new names do; and that rows with the
+    same bytes stayed, which are here to be seen.
+    """
     manifest, request = store.manifest, plan.request
     hashes = change.tombstones([*request.samples, *request.asked])
-    # Under the key, too: a digest itself would tell whoever guesses a row right that it was there.
+    # Under the key, too: a digest itself would tell whoever guesses a row right that it was there. The content after
+    # has rows that later requests may forget.
     replaced = change.tombstones(change.replaced())
+    states = {
+        name: change.tombstones([own])[0]
+        for name, own in (
+            ("root_before", manifest.digest),
+            ("content_before", manifest.content_digest),
+            ("content_after", change.content_digest()),
+        )
+    }
     return {
-        "event": "forget",
+        "event": FORGOTTEN,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "mode": plan.mode + (" cold" if plan.cold else ""),
         "samples": len(request.samples),
         "ids": hashes if len(hashes) <= MAX_IDS else [],
         "ids_digest": digest(canonical(hashes)),
         **change.commitment(),
-        "root_before": manifest.digest,
-        "content_before": manifest.content_digest,
-        "content_after": change.content_digest(),
+        **states,
         "shards_before": replaced if len(replaced) <= MAX_IDS else [],
         "copies": len(request.copies),  # their ids would remain here
         "copies_taken": len(request.copies_taken),
@@ -165,7 +216,7 @@ def receipt_of(
         "classes_removed": len(request.classes),
         "renewed": list(plan.renewed),
         "destroyed": list(plan.destroyed),
-        "certificates": {name: dict(c) for name, c in certificates.items()},
+        "certificates": {name: msgspec.to_builtins(Proof.of(c)) for name, c in certificates.items()},
         "ridge": plan.recipe.objective.ridge,
         "convention": CONVENTION,
         "notes": list(notes),

@@ -12,7 +12,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import refusal
 from taftcache.model.component import Component, StoredComponents, read_base, read_component
-from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, counted, shard_of
+from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, shard_of
 from taftcache.stages.forget.planning import ForgetPlan
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, Warm, resolve_warm
 from taftcache.stages.progress import Progress, numbered
@@ -97,9 +97,7 @@ def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], prog
     # Whatever the recipe's tolerance is, the request was for a certificate that decides.
     goal = settings.goal if settings.goal.decisive else replace(settings.goal, until_decisive=True)
     made[EXACT] = solve_exact(settings, rows.shards, sums.mean, sums.digests, progress, choice=warm.choice, goal=goal)
-    return Remade(
-        components=made, notes=[f"{EXACT} was solved cold after {counted(warm.passes, 'warm pass')}: {warm.failure}"]
-    )
+    return Remade(components=made, notes=[f"{EXACT} was solved cold: {warm.failure}"])
 
 
 def _remaining(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard]) -> _Remaining:

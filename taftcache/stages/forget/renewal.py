@@ -59,7 +59,7 @@ def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
     entry: dict[str, Any] = {
         **new.meta["certificate"],
         "converged": new.record.converged,
-        "passes": new.meta["stats"].get("passes"),
+        "passes": new.record.passes,
         "moved": None,
         "moved_at_least": None,
         "decisive": None,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.backbone.sources.arrays import to_numpy
-from taftcache.backbone.sources.folder import SUFFIXES, images_below
+from taftcache.backbone.sources.folder import SUFFIXES, images_below, unread_notes
 from taftcache.backbone.sources.npz import FAULTS, mapped
 from taftcache.backbone.sources.pictures import listed
 from taftcache.backbone.sources.rgb import Picture
@@ -112,7 +112,7 @@ def predict(
 
 def _files(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
     """The images, in place of a folder those in it; and notes on what else it has."""
-    found, others = list[Picture](), 0
+    found, others = list[Picture](), list[str]()
     for picture in listed(images):
         if not (isinstance(picture, str | Path) and Path(picture).is_dir()):
             found.append(picture)
@@ -121,12 +121,12 @@ def _files(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
         if not inside:
             raise DataError(
                 f"the folder {picture} has no images",
-                got=f"{counted(more, 'file')} of types that are not read",
+                got=f"{counted(len(more), 'file')} of types that are not read",
                 do=f"name one with files ending in {', '.join(sorted(SUFFIXES))}",
             )
         found += inside
         others += more
-    return found, [f"{counted(others, 'file')} left out, of types that are not read"] if others else []
+    return found, unread_notes(others)
 
 
 def _classified(

@@ -54,9 +54,9 @@ OUTDATED = "not made from the rows and settings that the store has now"
 class ComposeReport:
     """The composition ``model``: members, how far the identity was off, and what else was made of them.
 
-    ``models`` are all compositions that are current now. ``certificate`` and ``moved``, ‖Δw_exact − Δw_mean‖, are of
-    the exact model, ``passes`` what it took. ``left_out`` are shards that were subtracted. ``notes``: which
-    members are out of date, and why the exact model ended above its tolerance.
+    ``models`` are all compositions that are current now, ``made`` those that were not before. ``certificate`` and
+    ``moved``, ‖Δw_exact − Δw_mean‖, are of the exact model, ``passes`` what it took. ``left_out`` are shards that were
+    subtracted. ``notes``: which members are out of date, and why the exact model ended above its tolerance.
     """
 
     store: Path
@@ -66,6 +66,7 @@ class ComposeReport:
     identity_error: float
     changed: bool
     models: list[str] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     certificate: dict[str, Any] | None = None
     moved: float = 0.0
@@ -117,11 +118,11 @@ def compose(
         with store.transaction() as change:
             put_component(change, EXACT, made[EXACT])
             record_recipe(change, store, recipe)
-    return _report(store, names, stale, changed=bool(made), seconds=time.perf_counter() - begin)
+    return _report(store, names, stale, list(made), seconds=time.perf_counter() - begin)
 
 
 def _report(
-    store: FeatureStore, members: list[str], stale: list[str], *, changed: bool, seconds: float
+    store: FeatureStore, members: list[str], stale: list[str], made: list[str], *, seconds: float
 ) -> ComposeReport:
     """What the store has now of compositions of these ``members``."""
     objects = store.objects()
@@ -133,7 +134,8 @@ def _report(
         model=MEAN,
         members=members,
         identity_error=objects[MEAN].meta["identity_error"],
-        changed=changed,
+        changed=bool(made),
+        made=made,
         models=[name for name in (MEAN, WEIGHTED, EXACT) if name in objects],
         left_out=subtracted(store),
         certificate=judged(meta) or None,

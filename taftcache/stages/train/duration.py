@@ -42,9 +42,8 @@ class _RowCost(NamedTuple):
         kept = min(1.0, memory / (self.nbytes * rows))  # the other rows are prepared in every pass
         each = kept * self.again + (1 - kept) * self.first
         chosen: int = (meta.ridge_choice or meta.radius_choice or {}).get("passes", 0)
-        proof: int = (meta.stats or {}).get("proof_passes", 0)
         choice = min(rows, MOST_ROWS) * chosen * each
-        return choice + rows * (self.first + meta.passes * each + proof * self.exact)
+        return choice + rows * (self.first + meta.passes * each + meta.stats.proof_passes * self.exact)
 
 
 def expected_seconds(
@@ -65,7 +64,7 @@ def expected_seconds(
         cost = cache(partial(_row_cost, settings, tuple(store.shards)))
         for name, meta in metas.items():
             mode: Train = "head" if name == HEAD else settings.train
-            if not meta.passes or settings.is_taught(mode) or (meta.stats or {}).get("solver") == "adam":
+            if not meta.passes or settings.is_taught(mode) or meta.stats.solver == "adam":
                 continue
             shards = [store.shard(shard_of(name))] if is_component(name) else store.shards
             rows = sum(shard.rows - leaving.get(shard.name, 0) for shard in shards)

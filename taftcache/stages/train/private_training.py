@@ -30,7 +30,7 @@ from taftcache.objective.named import true_class_weight
 from taftcache.objective.rsl import RSL
 from taftcache.privacy.accountant import Release
 from taftcache.privacy.network import TangentNetwork, accuracy
-from taftcache.privacy.noise import Bits
+from taftcache.privacy.spec import Relation
 from taftcache.privacy.statement import (
     EVENT,
     PLAN,
@@ -38,10 +38,11 @@ from taftcache.privacy.statement import (
     Statement,
     after,
     charge,
+    check_delta,
     fixed_promise,
     held_to,
     spent_before,
-    too_loose,
+    weak_promise,
 )
 from taftcache.privacy.trainer import check_trained, plan, train_privately
 from taftcache.recipe import Recipe, recipe_values
@@ -107,7 +108,6 @@ def train_private(
     progress: Progress | None = None,
     rates: Sequence[float] = (1.0,),
     charged: bool = True,
-    bits: Bits | None = None,
     signing_key: Path | str | None = None,
 ) -> PrivateTrainReport:
     """Train a private component on every shard (or those named) that has none of these rows and settings.
@@ -124,7 +124,6 @@ def train_private(
             kept.
         charged: whether the promise is about all that were tried together. Otherwise each spends all of epsilon, and
             component and ledger say that its tuning was not charged.
-        bits: of the noise; the operating system's by default, any other makes components that say they are not private.
         signing_key: a file with the Ed25519 key that the ledger's entries are signed with.
 
     Raises:
@@ -143,8 +142,11 @@ def train_private(
     if settings.is_taught(settings.train) and settings.refusal is None:
         settings.taught(store.shards)  # private training does without, but the record that names them must be followed
     work = _prepare(store, settings, shards, tuning)
+    if work.todo:
+        for note in work.notes:
+            progress.say(note)  # while nothing is fixed yet
     for shard in work.todo:
-        component = private_component(store, settings, shard, tuning, progress, bits)
+        component = private_component(store, settings, shard, tuning, progress)
         with store.transaction() as change:
             _put(change, store, work, shard, component, signer)
     if not work.todo and (work.dropped or recorded_values(store, settings.recipe) != store.manifest.recipe):
@@ -163,7 +165,7 @@ def train_private(
         budget=work.promise.epsilon,
         seconds=time.perf_counter() - begin,
         notes=[
-            *too_loose(work.promise.delta, {name: meta_of(objects[name].meta).rows for name in names}),
+            *work.notes,
             *([] if shards is None else outdated_notes(store, settings)),
         ],
     )
@@ -174,7 +176,7 @@ class _Work:
     """What a call is going to do, once nothing stands against it.
 
     ``spent``: ε of each shard to train once it is trained. ``uncharged``: releases of each that are not in it.
-    ``uncharged_before``: shards of which earlier ones are not.
+    ``uncharged_before``: shards of which earlier ones are not. ``notes``: what the promise does not say.
     """
 
     settings: Settings
@@ -186,6 +188,7 @@ class _Work:
     spent: dict[str, float]
     uncharged: list[Release]
     uncharged_before: set[str]
+    notes: list[str]
 
 
 def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | None, tuning: Tuning) -> _Work:
@@ -201,7 +204,9 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
     lost_base = _of_other_bases(store, settings, wanted)
     said = [ref.meta[PRIVATE]["relation"] for ref in objects.values() if PRIVATE in ref.meta]
     fixed = fixed_promise(store.manifest.plan, ledger, said[0] if said else spec.relation, chain(*others))
-    promise = held_to(fixed, spec)
+    promise, rows = held_to(fixed, spec), sum(shard.rows for shard in store.shards)
+    if fixed is None:
+        check_delta(promise.delta, rows)
     keys = read_keys(store)
     todo = [
         shard
@@ -210,6 +215,7 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
         or not is_current(keys, there.meta, private_key(settings, shard, tuning))
     ]
     releases = planned.releases * tuning.runs
+    spent = charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others))
     return _Work(
         settings=settings,
         tuning=tuning,
@@ -217,11 +223,26 @@ def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | No
         todo=todo,
         dropped=sorted({*lost_base, *_void(store, [*(shard.name for shard in wanted), *with_noise(store)])}),
         promise=promise,
-        spent=charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others)),
+        spent=spent,
         uncharged=planned.releases * (len(tuning.rates) - tuning.runs),
         uncharged_before={name for entry in ledger if "uncharged" in entry for name in entry["shards"]}
         | {s.name for s in todo if any("uncharged" in entry for entry in chain(*others))},
+        notes=[
+            *_bare_labels(store, wanted, promise.relation),
+            *weak_promise(max(spent.values(), default=promise.epsilon), promise.delta, rows),
+        ],
     )
+
+
+def _bare_labels(store: FeatureStore, wanted: Sequence[Shard], relation: Relation) -> list[str]:
+    """A note where ids name the classes: then under replace-one no row has a neighbour of another class."""
+    ids = ((i, store.classes[label]) for s in wanted for i, label in zip(s.sample_ids, s.labels.tolist(), strict=True))
+    if relation != "replace-one" or not all(f"/{name}/" in f"/{i}" for i, name in ids):
+        return []
+    return [
+        "the ids name the classes, as in a folder of classes: replace-one does not protect labels here, for with "
+        "another label a row has another id, and perhaps another shard; add-remove does (docs/privacy.md)"
+    ]
 
 
 def _of_other_bases(store: FeatureStore, settings: Settings, wanted: Sequence[Shard]) -> list[str]:
@@ -365,7 +386,6 @@ def private_component(
     shard: Shard,
     tuning: Tuning,
     progress: Progress,
-    bits: Bits | None,
 ) -> Component:
     """Train on one shard's rows, once for each rate: the best component, its privacy statement in ``meta``."""
     recipe, base, rates = settings.recipe, settings.base, tuning.rates
@@ -380,7 +400,6 @@ def private_component(
                 private_loss(recipe, base.config.classes),
                 recipe.privacy,
                 shards=[shard.name],
-                bits=bits,
                 runs=tuning.runs,
                 factor=factor,
                 progress=lambda step: task.advance(),
@@ -398,9 +417,9 @@ def private_component(
         "kind": "component",
         "train": settings.train,
         "shards": [shard.name],
-        "rows": result.stats["rows_said"],
+        "rows": result.stats.rows_said,
         "key": new_key(),
-        "stats": result.stats,
+        "stats": msgspec.to_builtins(result.stats),
         "norm": result.delta.norm().item(),
         PRIVATE: statement.as_dict(),
     }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import isfinite, nan
 from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from taftcache.baselines.tangent_training import PRESETS, Preset, Run, train_tan
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import RecipeError, SolveError
 from taftcache.model.component import Component
-from taftcache.model.meta import ComponentMeta
+from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
@@ -24,6 +25,7 @@ from taftcache.solve.minimise import minimise, resume
 from taftcache.solve.proof import certified
 from taftcache.solve.settings import DECISIVE, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
+from taftcache.solve_stats import SolveStats
 from taftcache.stages.progress import Progress, Task
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
@@ -123,7 +125,7 @@ def is_chosen_again(choice: Choice | None, settings: Settings, old: Component) -
 
 def record_of(choice: Choice | None) -> dict[str, Any]:
     """What a component says of a choice."""
-    return {} if choice is None else {f"{name}_choice": choice.as_dict() for name in choice.taken}
+    return {} if choice is None else {f"{name}_choice": asdict(choice) for name in choice.taken}
 
 
 def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
     ``row_moves`` is about how far taking out a typical row would move it: an estimate. Empty without a certificate.
     """
     proven: dict[str, Any] = meta.get("certificate", {})
-    moves = meta.get("stats", {}).get("row_moves")
+    moves = meta_of(meta).stats.row_moves
     if not proven or moves is None:
         return proven
     return {**proven, "row_moves": moves, "decisive": proven["distance_bound"] <= DECISIVE * moves}
@@ -158,7 +160,7 @@ def _description(settings: Settings, sources: Sequence[Shard], mode: Train, solu
         "key": INTERRUPTED if stopped else settings.key(sources, mode),
         "converged": solution.converged,
         "status": solution.status.value,
-        "stats": solution.stats,
+        "stats": msgspec.to_builtins(solution.stats),
     }
 
 
@@ -248,5 +250,5 @@ def _by_schedule(
         on_epoch=lambda epoch: on_pass(epoch, nan),
     )  # fmt: skip
     steps = schedule.epochs * -(-exact.operator.rows // schedule.batch)
-    stats = {"solver": "adam", "passes": schedule.epochs, "steps": steps}
+    stats = SolveStats(solver="adam", passes=schedule.epochs, steps=steps)
     return certified(exact, delta, goal.tolerance, stats, above=Status.schedule_ended)

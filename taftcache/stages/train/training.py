@@ -20,6 +20,7 @@ from taftcache.stages.completeness import still_missing
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, Silent, numbered
 from taftcache.stages.train.checks import check_coefficients, check_kept, imported, orphans
+from taftcache.stages.train.composing import ComposeReport
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import (
     plan_with,
@@ -39,7 +40,10 @@ UNCOMMITTED_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class TrainReport:
-    """What stage 2 did: ``trained`` now, ``kept`` from before; certificates by name, as ``judged`` has them."""
+    """What stage 2 did: ``trained`` now, ``kept`` from before; certificates by name, as ``judged`` has them.
+
+    composed: what was made of the components afterwards, by the command ``taftcache train``.
+    """
 
     store: Path
     root_digest: str
@@ -48,6 +52,7 @@ class TrainReport:
     certificates: dict[str, dict[str, Any]]
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    composed: ComposeReport | None = None
 
 
 @at_its_place("a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from threading import Lock
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.names import is_model, model_of, one_of_trained
@@ -166,8 +168,11 @@ def _renamed(side: Side, names: list[str]) -> NDArray[np.int32]:
 def _receipt(here: FeatureStore, there: FeatureStore) -> str:
     """Which receipt leads from one store to the other, in words; "" where none does."""
     for first, second, when in ((there, here, "before"), (here, there, "after")):
+        key = b""
+        with suppress(StoreError):  # without it receipts of earlier releases are known
+            key = ledger.read_key(second.root, second.manifest) if second.manifest.tombstone_key else b""
         for entry in second.ledger():
-            if entry.get("root_before") == first.root_digest:
+            if ledger.names_state(entry.get("root_before"), first.root_digest, key):
                 what = f"{entry['event']} of {entry.get('samples', 0)} at {entry.get('time', '')}"
                 return f"The second store is this one {when} entry {entry['seq']} of the ledger ({what})."
     return ""

@@ -1,0 +1,107 @@
+"""What every saved folder is read back by: a description, digests of its files, the backbone, and parts that must fit.
+
+Nothing in a folder is believed. A saved model (``folder.py``) and a saved estimator are two kinds of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from safetensors import SafetensorError
+from torch import Tensor
+
+from taftcache.backbone.files import WEIGHTS_NAME, file_digest
+from taftcache.backbone.model import Backbone, load_backbone
+from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.errors import FormatError, IntegrityError, RecipeError, first_line
+from taftcache.tangent.parameters import Layout
+
+BACKBONE = "backbone"
+CONFIG = "config.json"
+NETWORKS = {f"{place}{name}" for place in ("", f"{BACKBONE}/") for name in (CONFIG, WEIGHTS_NAME)}
+
+
+class _Description(Protocol):
+    @property
+    def format(self) -> int: ...
+
+
+# What torch and timm raise for parts that do not fit.
+_UNFIT = (ArithmeticError, AttributeError, LookupError, RecipeError, RuntimeError, TypeError, ValueError)
+D = TypeVar("D", bound=_Description)
+
+
+def files_in(folder: Path) -> list[str]:
+    """The names of the files below ``folder``, in order."""
+    return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+
+
+def under(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of a file's tensors called ``kind/<name>``, by that name."""
+    return {name.removeprefix(f"{kind}/"): t for name, t in tensors.items() if name.startswith(f"{kind}/")}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A kind of folder in the words of its errors: what it holds, and what to do about one that cannot be read."""
+
+    kind: str
+    do: str
+
+    def described(self, file: Path, form: type[D], formats: Container[int]) -> D:
+        """What ``file`` says of its folder; FormatError where it is none of this kind, or of a later format."""
+        with self.fitting(file.parent):
+            said = msgspec.json.decode(file.read_bytes(), type=form)
+        if said.format not in formats:
+            raise FormatError(
+                f"the saved {self.kind} has format {said.format}, which this release does not know",
+                got=str(file.parent),
+                do="use a newer release",
+            )
+        return said
+
+    def check(self, folder: Path, files: Mapping[str, str], known: Set[str]) -> None:
+        """FormatError for a name that is not ``known``; IntegrityError for a file that is not there, or another."""
+        if files.keys() - known:
+            raise self.unfit(f"its description names other files than a saved {self.kind} has")
+        for name in files:
+            if not (folder / name).is_file() or file_digest(folder / name) != files[name]:
+                raise self.changed(folder / name)
+
+    def backbone(
+        self, folder: Path, files: Container[str], preprocess: PreprocessSpec, device: str, precision: Any = "float32"
+    ) -> Backbone:
+        """The network that lies below ``backbone/`` if the description's ``files`` say so, and else beside the rest."""
+        network = (folder / BACKBONE if f"{BACKBONE}/{WEIGHTS_NAME}" in files else folder).absolute()
+        return load_backbone(BackboneSpec(weights=f"local-dir:{network}", precision=precision), preprocess, device)
+
+    def flat(self, moved: Mapping[str, Tensor], layout: Layout) -> Tensor:
+        """Δw [P] of its parts; FormatError unless they are those of ``layout``."""
+        if not moved or layout.shapes != {name: tuple(tensor.shape) for name, tensor in moved.items()}:
+            raise self.unfit("what was trained has other shapes than the parameters of the tail, or is not there")
+        return layout.flatten(moved)
+
+    @contextmanager
+    def fitting(self, folder: Path) -> Iterator[None]:
+        """Whatever torch, timm and msgspec raise for a folder that they cannot read, as a FormatError."""
+        try:
+            yield
+        except (OSError, SafetensorError, msgspec.DecodeError) as error:
+            raise FormatError(f"no saved {self.kind} at {folder}", got=first_line(error), do=self.do) from error
+        except _UNFIT as error:
+            raise self.unfit(f"{type(error).__name__}: {error}") from error
+
+    def changed(self, file: Path) -> IntegrityError:
+        """The error for a file that is not there, or another."""
+        return IntegrityError(
+            f"a file of the saved {self.kind} is not as it was saved", got=str(file), do="copy it again"
+        )
+
+    def unfit(self, got: str) -> FormatError:
+        """The error for parts that were never saved together."""
+        return FormatError(f"the parts of the saved {self.kind} do not fit together", got=got, do=self.do)
