@@ -24,6 +24,7 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import float64_device
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.sources.arrays import widened
 from taftcache.backbone.sources.pictures import decoded
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec, backbone_of
@@ -141,6 +142,7 @@ class TangentEstimator(BaseEstimator):
 
     def _checked(self, X: Any, y: Any, **of_y: Any) -> tuple[Any, np.ndarray]:
         """X and y as scikit-learn checks them; of images and cached rows only y, and whether there are as many."""
+        X = widened(X)
         if self.backbone is None:
             checked: tuple[Any, np.ndarray] = validate_data(self, X, y, dtype=[np.float64, np.float32], **of_y)
             return checked
@@ -312,6 +314,7 @@ class TangentEstimator(BaseEstimator):
 
     def _logits(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "solution_")
+        X = widened(X)
         if self.backbone is None:
             X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         if self._spec is None:

@@ -33,7 +33,7 @@ from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.spec import BackboneSpec, Features, PreprocessSpec
 from taftcache.errors import ArgumentError, FormatError
 from taftcache.model.component import Component
-from taftcache.model.folder import CARD, WEIGHTS, save_model
+from taftcache.model.folder import CARD, ESTIMATOR, WEIGHTS, save_model
 from taftcache.model.folder import DESCRIPTION as MODEL
 from taftcache.model.meta import CertificateRecord, ComponentMeta
 from taftcache.model.predictor import TangentModel
@@ -46,7 +46,6 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec
 
-DESCRIPTION = "estimator.json"
 TENSORS = "estimator.safetensors"
 FORMAT = 1
 _SAVED = Saved("estimator", "name a folder that save() wrote, or save it again")
@@ -108,7 +107,7 @@ def save_estimator(estimator: Any, folder: Path) -> None:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial / TENSORS)
         files = {name: file_digest(partial / name) for name in files_in(partial) if name != CARD}
         described = _described(estimator, arguments, labels, cut, files)
-        (partial / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
+        (partial / ESTIMATOR).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
 
 
 def load_estimator(kind: type[Any], folder: Path, device: str | None) -> Any:
@@ -185,7 +184,7 @@ def _described(
 
 def _read(folder: Path, kind: str) -> _Described:
     """What a folder says of itself."""
-    described = _SAVED.described(folder / DESCRIPTION, _Described, (FORMAT,))
+    described = _SAVED.described(folder / ESTIMATOR, _Described, (FORMAT,))
     if described.kind != kind:
         raise FormatError(f"{folder} has another estimator than a {kind}", got=described.kind, do="load it with that")
     if TENSORS not in described.files:

@@ -69,6 +69,8 @@ def test_of_features(tmp_path, fresh, targets):
     mine = fresh.fit(X.astype(np.float32), targets(y))
     mine.save(tmp_path / "saved")
     assert sorted(f.name for f in (tmp_path / "saved").iterdir()) == ["estimator.json", "estimator.safetensors"]
+    with pytest.raises(FormatError, match=r"(?s)no model.*load, whose coef_"):
+        taftcache.export_model(tmp_path / "saved", tmp_path / "onnx", onnx=True)
     same(mine, type(fresh).load(tmp_path / "saved"), X)
 
 
@@ -94,6 +96,9 @@ def test_of_images(tmp_path, monkeypatch):
     monkeypatch.setattr(estimator_base, "load_backbone", None)
     same(mine, TangentClassifier.load(tmp_path / "saved", device="cpu"), images[:4])
     model = taftcache.open_model(tmp_path / "saved", device="cpu")
+    taftcache.export_model(tmp_path / "saved", tmp_path / "program", program=True)
+    program, x = torch.export.load(tmp_path / "program" / "program.pt2").module(), torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(program(x), model(x))
     with torch.no_grad():
         logits = model(torch.stack([model.transform(_picture(image)) for image in images[:4]])).numpy()
     assert np.allclose(logits, mine.decision_function(images[:4]), atol=1e-3)

@@ -75,10 +75,11 @@ def short(data: dict[str, Any]) -> str:
         "",
         "Each method was trained once; ± is a 95 % interval over held-out images. 'Ahead' and 'behind' are relative to"
         f" taftcache's model of all rows, on the same images. Times are for {TITLES[first]}, {threads(data[first])},"
-        " and include choosing settings and the pass through the frozen layers. The others have a single model here, which"
-        " is trained again without the shard or sample. They could be split into shards as well (SISA), at a cost in"
-        " accuracy ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa)). A shard of the mean is its"
-        " component alone. [How, and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
+        " and include choosing settings and the pass through the frozen layers. The others have a single model here,"
+        " which is trained again without the shard or sample. They could be split into shards as well (SISA), at a"
+        " cost in accuracy ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa)). A shard of the"
+        " mean is its component alone."
+        " [How, and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
         *footnote(data),
     ]
     return "\n".join(text)

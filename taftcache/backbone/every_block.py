@@ -40,7 +40,7 @@ class EveryBlock(nn.Module):
         forward: Any = self.network.forward_intermediates
         asked = inspect.signature(forward).parameters
         self._prefix = {"return_prefix_tokens": True} if "return_prefix_tokens" in asked else {}
-        self._class_token = bool(self._prefix) and getattr(network, "cls_token", None) is not None
+        self._class_token = getattr(network, "cls_token", None) is not None
 
     def get_classifier(self) -> nn.Module:
         """None of its own."""
@@ -51,9 +51,9 @@ class EveryBlock(nn.Module):
         found = self.network.forward_intermediates(images, output_fmt="NCHW", intermediates_only=True, **self._prefix)
         parts: list[Tensor] = []
         for block in found:
-            places = block[0] if self._prefix else block
-            if self._class_token:
-                parts.append(block[1][:, 0])
+            places, prefix = block if isinstance(block, tuple) else (block, None)
+            if self._class_token and prefix is not None:
+                parts.append(prefix[:, 0])
             parts.append(places.float().mean((2, 3)))
         return torch.cat([layer_norm(part.float(), part.shape[1:]) for part in parts], 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -109,7 +110,7 @@ def _float32_by_default() -> Iterator[None]:
 def _first_blocks(backbone: Backbone, count: int) -> Backbone:
     """The model with only its first ``count`` blocks; what stands before and behind them stays."""
     module: Any = backbone.model
-    held = getattr(module, "blocks", None)
+    held, options = getattr(module, "blocks", None), inspect.signature(type(module)).parameters
     if not isinstance(held, nn.Sequential) or count > len(held):
         has = f"{len(held)} blocks" if isinstance(held, nn.Sequential) else "no sequence of blocks"
         raise BackboneError(
@@ -117,23 +118,24 @@ def _first_blocks(backbone: Backbone, count: int) -> Backbone:
             got=f"{has}, student.blocks = {count}",
             do="lower student.blocks, or take a vision transformer",
         )
+    depth = {name: count for name in ("depth", "num_blocks") if name in options}
+    if not depth:
+        raise BackboneError(
+            f"timm builds no {backbone.name} of fewer blocks, which could not be loaded again",
+            got=f"student.blocks = {count}",
+            do="leave student.blocks out, or take a vision transformer",
+        )
     module.blocks = held[:count]
-    return replace(backbone, name=f"{backbone.name}, first {count} of {len(held)} blocks")
+    config = {**backbone.config, "model_args": {**backbone.config["model_args"], **depth}}
+    return replace(backbone, name=f"{backbone.name}, first {count} of {len(held)} blocks", config=config)
 
 
 def _check_linear(student: Student) -> None:
-    """BackboneError for a model that cannot be computed, or whose logits are not one linear map of one feature."""
+    """BackboneError for a model whose logits are not one linear map of one feature."""
     backbone, module = student.backbone, student.backbone.model
     with torch.no_grad():
         images = torch.zeros(2, *backbone.data_config["input_size"], dtype=torch.float32)
-        try:
-            feature, logits = student(images)
-        except RuntimeError as error:  # of a convolutional network, whose last layers fit its last block alone
-            raise BackboneError(
-                f"the student {backbone.name} cannot be computed",
-                got=str(error).splitlines()[0],
-                do="leave student.blocks out, or take a vision transformer",
-            ) from error
+        feature, logits = student(images)
         if feature.shape != (2, student.width) or not torch.allclose(logits, module(images), atol=1e-4):
             raise BackboneError(
                 f"the logits of the student {backbone.name} are not one linear map of its feature",

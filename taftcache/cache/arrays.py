@@ -16,6 +16,7 @@ from taftcache.cache.place.address import open_home
 from taftcache.cache.read.contents import Contents, read_manifest
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import IntegrityError, RecipeError
+from taftcache.names import counted
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class DaskRows(NamedTuple):
     tokens: Any
     labels: Any
     ids: NDArray[np.str_]
+
+    def __repr__(self) -> str:
+        return f"DaskRows(tokens={self.tokens!r}, labels={self.labels!r}, ids=[{len(self.ids)}])"
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,10 @@ class RowDataset:
     parts: Sequence[ShardAt]
     classes: list[str]
     _open: dict[int, Shard] = field(default_factory=dict, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        held = ((len(self), "row"), (len(self.parts), "shard"), (len(self.classes), "class"))
+        return f"RowDataset({', '.join(counted(count, thing) for count, thing in held)})"
 
     def __len__(self) -> int:
         return sum(part.rows for part in self.parts)

@@ -88,7 +88,7 @@ class FeatureFile:
             raise DataError(
                 f"cannot read {self.path}: it is not HDF5",
                 got=f"a file ending in {self.path.suffix or 'nothing'}",
-                do="HDF5, or vectors as .npy, .npz or .parquet",
+                do="HDF5, or vectors as .npy, .npz, .parquet, .csv or .tsv; of a tensor np.save(file, tensor)",
             )
         with self._reading():
             self._file = h5py.File(self.path, "r", rdcc_nbytes=_CACHE)

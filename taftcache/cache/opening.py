@@ -40,7 +40,7 @@ def at_its_place(
                 return stage(store, *args, **named)
             if not isinstance(store, str | os.PathLike):
                 raise ArgumentError(
-                    f"{stage.__name__} was not given a store",
+                    f"{stage.__name__.lstrip('_')} was not given a store",
                     got=f"a {type(store).__name__}",
                     do='give an open FeatureStore, or where it lies: "stores/quickstart"',
                 )

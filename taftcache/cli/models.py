@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import taftcache
-from taftcache.cli.options import AllowHub, Json, Model, StorePath, Weights, consent_to, print_report
+from taftcache.cli.options import AllowHub, Json, Model, StorePath, Weights, consent_to, print_report, store_of
 from taftcache.terminal.models import show_component, show_export_model, show_push
 
 commands = typer.Typer()
@@ -16,7 +16,12 @@ commands = typer.Typer()
 
 @commands.command("export-model")
 def export_model(
-    store: StorePath,
+    store: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STORE|MODEL", help="a store, or a folder with one model: a student's, say", callback=store_of
+        ),
+    ],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a new folder for the model")],
     model: Model = None,
     merged: Annotated[bool, typer.Option("--merged", help="timm's files alone, where only the head has moved")] = False,
@@ -33,6 +38,7 @@ def export_model(
     """Save one model for use without its store.
 
     Weights as safetensors, a description, a model card. Where the head alone has moved, timm loads the folder, too.
+    Of a folder with one model (exported, a student's, or of TangentClassifier.save): --program and --onnx.
 
     Example: taftcache export-model stores/quickstart digits-model --program
     """

@@ -390,7 +390,7 @@ def evaluate(
 
 @commands.command()
 def predict(
-    store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or an exported model's")],
+    store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or a model's")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files, and folders of them")],
     model: Model = None,
     top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="classes to show for each image")] = 3,
@@ -404,7 +404,7 @@ def predict(
 ) -> None:
     """Classify image files.
 
-    With one of the store's models, or with an exported one.
+    With one of the store's models, an exported one, or a student.
 
     Example: taftcache predict stores/quickstart digit.png
     """

@@ -33,10 +33,10 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.files import WEIGHTS_NAME, file_digest
 from taftcache.backbone.model import Backbone, weights_digest
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.saved import save_backbone
+from taftcache.backbone.saved import name_classes, save_backbone
 from taftcache.backbone.spec import Features, PreprocessSpec
 from taftcache.cache.format.digest import plain
-from taftcache.errors import CompositionError, IntegrityError, StoreWriteError
+from taftcache.errors import CompositionError, FormatError, IntegrityError, StoreWriteError
 from taftcache.model.card import Origin, Score, card, private_card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.predictor import TangentModel
@@ -51,6 +51,7 @@ from taftcache.tangent.spec import TangentSpec
 DESCRIPTION = "taftcache.json"
 WEIGHTS = "tangent.safetensors"
 CARD = "README.md"
+ESTIMATOR = "estimator.json"
 FORMATS = (1, 2)
 # Stands where timm looks for the name of an architecture: its error quotes it.
 NOT_TIMM = "a tangent model, which timm cannot build; use taftcache.open_model or taftcache.from_pretrained"
@@ -78,8 +79,36 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_model_folder(folder: Path | str) -> bool:
-    """Whether ``folder`` holds a saved model rather than a store."""
-    return (Path(folder) / DESCRIPTION).is_file()
+    """Whether ``folder`` holds a saved model, or a network in timm's layout, rather than a store."""
+    return any((Path(folder) / name).is_file() for name in (DESCRIPTION, CONFIG, ESTIMATOR))
+
+
+def origin_of(folder: Path | str) -> Origin:
+    """What the model in ``folder`` is called, and the root digest of its store; of a network, what config.json says.
+
+    Raises:
+        FormatError: as ``open_model``.
+    """
+    if (Path(folder) / DESCRIPTION).is_file():
+        described = read_description(folder)
+        return Origin(name=described.model, root_digest=described.root_digest)
+    config = _config(Path(folder))
+    return Origin(name=str(config.get("architecture")), root_digest=str(config.get("root_digest", "")))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """A network's config.json, and the names of its classes within it."""
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+        return {**config, "label_names": [str(name) for name in config["pretrained_cfg"]["label_names"]]}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise FormatError(
+            f"no model with names of its classes at {folder}",
+            got=f"{CONFIG}: {type(error).__name__}: {error}",
+            do="TangentClassifier.load, whose coef_ and intercept_ are all of it"
+            if (folder / ESTIMATOR).is_file()
+            else "name a folder of export-model, or of a student",
+        ) from error
 
 
 def save_model(
@@ -186,9 +215,7 @@ def as_network(model: TangentModel) -> Backbone:
             got=f"{apart:.1e} of the largest apart",
             do="save the tangent model itself",
         )
-    own = {k: v for k, v in merged.pretrained_cfg.items() if not k.startswith("test_")}  # of other sizes and crops
-    names = {"num_classes": len(model.classes), "label_names": model.classes}
-    merged.pretrained_cfg = {**own, **model.transform.config, **names}
+    name_classes(merged, model.classes, model.transform.config)
     return replace(model.cut.backbone, model=merged)
 
 
@@ -227,6 +254,9 @@ def save_merged(model: TangentModel, folder: Path | str, *, name: str, root_dige
 def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
     """The model that ``save_model`` wrote; needs neither its store nor anything that trained it.
 
+    A network in timm's layout whose config.json names its classes is taken too, as a model that nothing has moved from:
+    a student of ``teach``, say, or what ``export-model --merged`` wrote.
+
     Nothing in the folder is believed: digests are compared, and the tail must be the one that its backbone has.
 
     Raises:
@@ -234,8 +264,11 @@ def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
             were saved, or have numbers that are not finite. BackboneError: weights that do not fit its config.json.
     """
     folder = Path(folder)
-    described = read_description(folder)
+    alone = is_model_folder(folder) and not (folder / DESCRIPTION).is_file()
+    described = None if alone else read_description(folder)
     with _SAVED.fitting(folder):
+        if described is None:
+            return _network(folder, device)
         check_files(folder, described)
         tensors = load_file(folder / WEIGHTS)
         backbone = _SAVED.backbone(
@@ -244,6 +277,19 @@ def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
         if backbone.weights_digest != described.weights_digest:
             raise _SAVED.changed(folder / WEIGHTS_NAME)
         return _assembled(described, tensors, backbone)
+
+
+def _network(folder: Path, device: str) -> TangentModel:
+    """A network of timm's as the base point of its own head, and Δw = 0."""
+    classes = _config(folder)["label_names"]
+    cut = Cut(_SAVED.backbone(folder, (), PreprocessSpec(), device), 0)
+    config, state = cut.tail_config(), cut.tail_state()
+    shapes = [tuple(state[name].shape) for name in config.head_names if name in state]
+    if shapes != [(len(classes), config.width), (len(classes),)]:
+        raise _SAVED.unfit(f"{len(classes)} names of classes, and a head for {config.classes}")
+    base = Base(config, {name: state[name] for name in config.head_names}, TangentSpec(blocks=0, train="head"))
+    component = Component(base.digest, base.layout, torch.zeros(base.layout.size, dtype=torch.float64))
+    return TangentModel(cut, Preprocess(cut.backbone), base, component, classes)
 
 
 def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: Backbone) -> TangentModel:

@@ -157,6 +157,19 @@ class TangentModel(nn.Module):
             inputs = torch.stack([self.transform(decoded(pictures, index)) for index in range(len(pictures))])
             return self.cut.prefix(inputs.to(device)).float().cpu().numpy()
 
+    def logits(self, images: Iterable[Picture], batch: int = 32) -> np.ndarray:
+        """Logits float32 [n,K] of images as ``predict`` takes them, in the order of ``classes``.
+
+        Raises:
+            UnreadableImage, DataError, ArgumentError: as ``predict``.
+        """
+        check_counts(batch=batch)
+        pictures, found = listed(images), [np.empty((0, len(self.classes)), np.float32)]
+        for k in range(0, len(pictures), batch):
+            inputs = [self.transform(decoded(pictures, index)) for index in range(len(pictures))[k : k + batch]]
+            found.append(self(torch.stack(inputs)).cpu().numpy())
+        return np.concatenate(found)
+
     def predict(
         self,
         images: Iterable[Picture],

@@ -22,7 +22,7 @@ def show_export_model(report: ExportModelReport) -> None:
     OUT.print(f"files  {', '.join(report.files)}")
     if "taftcache.json" in report.files:
         OUT.print(f"next   taftcache predict {shlex.quote(str(report.folder))} IMAGE", soft_wrap=True)
-    else:
+    elif "config.json" in report.files:
         name = json.dumps(f"local-dir:{report.folder}", ensure_ascii=False)
         OUT.print(f"next   timm.create_model({name}, pretrained=True)", soft_wrap=True)
 

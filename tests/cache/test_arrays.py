@@ -32,6 +32,7 @@ def test_dask_arrays_are_the_rows(path, names):
     with FeatureStore(path) as store:
         tokens, labels, ids = rows(store, names or ["000", "001"])
         found = store.to_dask(names)
+        assert repr(found).endswith(f"ids=[{len(ids)}])")
         sizes = [min(s.chunk_rows, s.rows - k) for s in map(store.shard, names or ["000", "001"])
                  for k in range(0, s.rows, s.chunk_rows)]  # fmt: skip
     assert found.tokens.chunks[0] == found.labels.chunks[0] == tuple(sizes)
@@ -57,6 +58,7 @@ def test_a_dataset_is_the_rows_in_any_process(path):
     with FeatureStore(path) as store:
         tokens, labels, ids = rows(store, ["000", "001"])
         data = store.dataset()
+        assert repr(data) == f"RowDataset({len(data)} rows, 2 shards, {len(store.classes)} classes)"
         assert len(store.dataset(["held-out"])) == store.held_out.rows
     assert data[1][2] == ids[1]  # shards in hand
     data = pickle.loads(pickle.dumps(data))

@@ -13,7 +13,7 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import ridge_path
-from taftcache.solve.methods.head import HeadPath, has_path, solve_head
+from taftcache.solve.methods.head import HeadPath, has_path, has_quick_heads, solve_head
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
@@ -100,3 +100,27 @@ def test_a_heads_path_has_the_solution_at_every_ridge(monkeypatch, decomposed, t
     start = posed.evaluate(torch.zeros_like(found[0], dtype=torch.float64))[1].norm()
     for ridge, delta in zip(ridges, found, strict=True):
         assert replace(posed, ridge=ridge).evaluate(delta.double())[1].norm() <= tolerance * start
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_a_classs_own_rows_change_in_the_common_matrix_gives_the_same_head(monkeypatch, weighted):
+    """Classes of few rows beside a wide feature: one matrix is factored, and not one a class."""
+    posed = problem(30, 3.0, weighted)
+    whole = solve_head(posed)
+    assert not has_quick_heads(posed)
+    monkeypatch.setattr("taftcache.solve.methods.head.GROUP_BYTES", 8 * 13 * D)  # a class or so at a time
+    assert has_quick_heads(posed)
+    monkeypatch.setattr("taftcache.solve.methods.head._own_normals", None)
+    found = solve_head(posed)
+    assert found.converged
+    assert (found.value - whole.value).norm() <= 1e-10 * whole.value.norm()
+    objective = Objective(loss=posed.loss, weights=posed.weights, train="head")
+    paths = ridge_path(posed.operator.base, posed.operator.sources, objective, [1e-4, 1e-3, 1e-1])
+    assert (paths[1].double() - whole.value).norm() <= 1e-6 * whole.value.norm()
+
+
+def test_a_class_of_many_rows_or_of_a_smaller_curvature_has_a_matrix_of_its_own(monkeypatch):
+    monkeypatch.setattr("taftcache.solve.methods.head.GROUP_BYTES", 8 * 13 * D)
+    assert not has_quick_heads(problem(60, 3.0))
+    posed = problem(30, 0.3)
+    assert (solve_head(posed).value - dense(posed)).norm() <= 1e-8 * solve_head(posed).value.norm()

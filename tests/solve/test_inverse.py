@@ -123,6 +123,17 @@ def test_kroneckers_head_is_exact_when_alpha_is_one():
     assert (KroneckerPreconditioner(problem).apply(problem.hessian(v)) - v).norm() <= 1e-9 * v.norm()
 
 
+def test_the_heads_input_is_taken_apart_once_for_every_ridge_and_point(monkeypatch):
+    """And gives the bytes of what was taken apart for that problem alone."""
+    problem, calls, real = replace(make_problem(head=True), loss=CrossEntropy()), [], torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda factor: calls.append(factor) or real(factor))
+    v, moved = draw(problem, 2)
+    for at in (problem, replace(problem, ridge=0.3), problem.at(moved)[2]):
+        alone = KroneckerPreconditioner(replace(at, operator=make_problem(head=True).operator))
+        assert torch.equal(KroneckerPreconditioner(at).apply(v), alone.apply(v))
+    assert len(calls) == 1 + 3
+
+
 @every_case
 @pytest.mark.parametrize("head", [False, True])
 def test_sampled_is_the_inverse_of_its_samples_curvature(vit, spec, head):

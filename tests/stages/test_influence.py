@@ -192,6 +192,8 @@ def test_a_query_names_the_samples_that_moved_it(finished, tmp_path):
 def test_an_image_file_is_a_query_too(finished, tmp_path):
     from PIL import Image
 
+    with pytest.raises(UnknownSample, match=r"no file, and no sample: no row has the id 'digit\.pgn'"):
+        taftcache.query_influence(finished, "digit.pgn")
     images, _ = digits()
     file = tmp_path / "digit.png"
     Image.fromarray(images[3]).convert("RGB").save(file)
@@ -214,7 +216,7 @@ def test_a_query_of_a_store_of_vectors_is_an_id(tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["influence", str(tmp_path / "s"), "--query", ids[3], "--json"])
     assert json.loads(capsys.readouterr().out)["query"] == ids[3]
-    with pytest.raises(UnknownSample, match="no row has the id 'https:"):
+    with pytest.raises(UnknownSample, match=r"^no row has the id 'https:"):
         taftcache.query_influence(tmp_path / "s", "https://example.org/33")
 
 

@@ -40,6 +40,11 @@ def worst(path: Path, images: Path, name: str) -> float:
     ids, _, cached = from_cache(path, name)
     model = TangentModel.load(path, name, "cpu")
     predictions = model.predict([images / i for i in ids], top=3, batch=16)
+    logits = model.logits([images / i for i in ids], batch=16)
+    assert (logits.shape, model.logits([]).shape) == ((len(ids), len(model.classes)), (0, len(model.classes)))
+    assert [[float(z[model.classes.index(k)]) for k in p.labels] for z, p in zip(logits, predictions, strict=True)] == [
+        p.logits for p in predictions
+    ]
     seen = torch.tensor([[dict(zip(p.labels, p.logits, strict=True))[c] for c in model.classes] for p in predictions])
     return ((seen - cached).abs().max() / cached.abs().max()).item()
 

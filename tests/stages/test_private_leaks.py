@@ -68,6 +68,9 @@ def test_no_digest_of_the_rows_leaves(private, tmp_path):
             data = file.read_bytes()
             assert [d for d in digests if d[:16].encode() in data] == [], file
     assert open_model(tmp_path / "out" / "mean", device="cpu").component.meta[PRIVATE]["epsilon"] <= 8
+    report = taftcache.export_model(tmp_path / "out" / "mean", tmp_path / "program", program=True)
+    assert (report.files, report.root_digest) == (["README.md", "program.pt2"], "")
+    assert "differential privacy" in (tmp_path / "program" / "README.md").read_text()
 
 
 def swap_a_row(path: Path) -> None:

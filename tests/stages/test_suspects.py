@@ -17,6 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, SolveError, StoreError
 from taftcache.objective.problem import Problem
+from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.methods.head import HeadPath
 from taftcache.stages.look import duplicates as twins
 from taftcache.stages.look import outliers as far
@@ -125,21 +126,20 @@ def test_without_components_a_row_is_judged_by_a_head_solved_without_it(untraine
         report, (shard,) = taftcache.suspects(store, top=1000), store.shards
         found, made = {s.sample: s.margin for s in report.suspects}, settings_of(store)
         base, objective = untouched_base(store, made), made.objective(store.shards, "head")
-        ridge = float(report.method.rpartition("= ")[2].rstrip(")"))
+        ridge = choose_ridge(base, [shard], objective, arithmetic=made.arithmetic).ridge
+        assert f"leave-one-out, λ = {ridge:.1e}" in report.method
         tokens, labels = shard.tokens(slice(0, shard.rows)), np.asarray(shard.labels)
         for n in (0, shard.rows // 2, shard.rows - 1):
             keep = np.arange(shard.rows) != n
             operator = TangentOperator(
                 base, [ArrayRows(tokens[keep], labels[keep])], trained=base.head_layout, dtype=torch.float64
             )
-            # λN stays as it is
-            head = HeadPath(Problem.of(objective, operator)).weights(ridge * shard.rows / (shard.rows - 1))
+            head = HeadPath(Problem.of(objective, operator)).weights(ridge)
             row = TangentOperator(base, [ArrayRows(tokens[[n]], labels[[n]])], dtype=torch.float64)
             ((state, _),) = row.blocks()
             z = state.logits + torch.cat([state.feature, state.feature.new_ones(1, 1)], 1) @ head.T
             (margin,) = margins(z.numpy(), labels[[n]])
-            assert found[shard.sample_ids[n]] == pytest.approx(margin, rel=0.05, abs=1e-3)  # λ is told to two digits
-    assert "leave-one-out" in report.method
+            assert found[shard.sample_ids[n]] == pytest.approx(margin, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,8 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
             assert [p.logits for p in taftcache.predict(store, [tmp_path / "same.npy"], top=2).predictions] == [
                 p.logits for p in found
             ]
+        halved = torch.tensor(x).bfloat16()
+        assert len(taftcache.predict(store, halved, top=2).predictions) == len(x)
         for array in (x, torch.tensor(x)):
             here = taftcache.predict(store, array, top=2).predictions
             assert [p.logits for p in here] == [p.logits for p in found]
@@ -446,6 +448,11 @@ def test_tensors_are_arrays_whatever_follows_them(tmp_path):
     taftcache.import_vectors(tensor, labels, tmp_path / "s", overrides=SMALL)
     assert taftcache.append_vectors(x, labels.numpy(), tmp_path / "s").known == N
     assert taftcache.append_vectors(tensor, labels, tmp_path / "s").known == N
+    halved = tensor.bfloat16()
+    taftcache.import_vectors(halved, labels, tmp_path / "half", overrides=SMALL)
+    assert taftcache.append_vectors(halved.float(), labels, tmp_path / "half").known == N
+    fit = taftcache.TangentClassifier(ridge=0.1).fit(halved.detach(), labels)
+    assert np.array_equal(fit.predict(halved.detach()), fit.predict(halved.detach().float()))
     with pytest.raises(DataError, match="there are no vectors"):
         taftcache.import_vectors(x[:0], LABELS[:0], tmp_path / "none")
 

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import save_file
 
 import taftcache
+from taftcache.backbone.model import weights_digest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ArgumentError, DataError, FormatError, RecipeError, SolveError, StoreError, StoreNotFound
 from taftcache.recipe import Recipe, load_recipe
@@ -30,7 +31,7 @@ from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tenso
 from taftcache.teaching.students.images import augmented
 from taftcache.teaching.students.students import StudentSettings, per_class
 from taftcache.teaching.students.trainer import CHECKPOINT, StudentOutcome, StudentTraining, _Run, measured
-from tests.teaching.making import teaching_recipe
+from tests.teaching.making import VIT, teacher_recipe, teaching_recipe
 from tests.test_house.pages import ROOT
 from tests.test_surroundings import AROUND
 
@@ -284,23 +285,67 @@ def test_a_student_is_trained_again_when_other_weights_lie_at_its_place(teachers
     assert teach(further).trained == 1
 
 
-def test_a_student_goes_into_timm_with_what_its_outcome_says(teachers, tmp_path):
-    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, train={"epochs": 1})
+@pytest.mark.parametrize("of", ["bundled", "file", "blocks", "random"])
+def test_timm_builds_a_student_from_its_folder(teachers, tmp_path, of):
+    """Whatever it was begun from, and with its preprocessing and its classes' names."""
+    torch.manual_seed(0)
+    weights = tmp_path / "own.safetensors"
+    save_file(timm.create_model("vit_tiny_patch16_224", num_classes=3, **VIT).state_dict(), weights)
+    own = {"model": "vit_tiny_patch16_224", "weights": str(weights), "model_args": VIT}
+    bundled = {"model": None, "weights": "bundled", "model_args": {}}
+    student = {"bundled": bundled, "file": own, "blocks": {**own, "blocks": 1}, "random": {}}[of]
+    size = [3, 32, 32] if of == "bundled" else [3, 16, 16]
+    sections = {"student": student, "preprocess": {"input_size": size, "mean": [0.2, 0.3, 0.4]}}
+    recipe = teaching_recipe(tmp_path / "out", teachers, teach={"prior": "none"}, train={"epochs": 1}, **sections)
+    before = tmp_path / "out" / "students" / "none-b0-s0" / "student.safetensors"
+    before.parent.mkdir(parents=True)
+    before.touch()  # as students were once kept
     with open_students(recipe, Silent()) as students:
         settings = students.settings("none", 0.0, 0)
         outcome, file = students.outcome(settings), students.student_file(settings)
         joined, images = students.joined, students._images
-    said = json.loads((file.parent / "outcome.json").read_text())
-    assert said["classes"] == joined.classes
-    assert said["preprocess"]["input_size"] == [3, 16, 16]
-    spec = recipe.student
-    model = timm.create_model(spec.model, num_classes=len(said["classes"]), **spec.model_args).eval()
-    model.load_state_dict(load_file(file))
+    assert file.parent == before.parent
+    assert not before.exists()
+    model = timm.create_model(f"local-dir:{file.parent}", pretrained=True).eval()
+    assert model.pretrained_cfg["label_names"] == joined.classes
+    data = timm.data.resolve_model_data_config(model)
+    assert (data["input_size"], data["mean"]) == (tuple(size), [0.2, 0.3, 0.4])
     pixels = images.pixels(joined.held_out) / 255
-    mean, std = (torch.tensor(said["preprocess"][key])[:, None, None] for key in ("mean", "std"))
+    mean, std = (torch.tensor(data[key])[:, None, None] for key in ("mean", "std"))
     with torch.no_grad():
         right = model((pixels - mean) / std).argmax(1).numpy() == joined.labels[joined.held_out]
     assert right.mean() == outcome.accuracy
+    said = json.loads((file.parent / "outcome.json").read_text())
+    assert (said["classes"], said["preprocess"]["input_size"]) == (joined.classes, size)
+
+
+def test_a_student_is_a_model_for_whatever_takes_one(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path / "out", teachers, teach={"prior": "none"}, train={"epochs": 1})
+    folder = teach(recipe).student.parent
+    network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    model = taftcache.open_model(folder, device="cpu")
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), network(images))
+    picture = np.zeros((16, 16, 3), np.uint8)
+    report = taftcache.predict(folder, [picture], top=10, device="cpu")
+    assert report.predictions == model.predict([picture], top=10)
+    assert (report.model, sorted(report.predictions[0].labels)) == ("vit_tiny_patch16_224", [str(k) for k in range(10)])
+    assert taftcache.export_model(folder, tmp_path / "program", program=True).files == ["program.pt2"]
+    program = torch.export.load(tmp_path / "program" / "program.pt2").module()
+    torch.testing.assert_close(program(images), model(images))
+    with pytest.raises(RecipeError, match="in other forms only"):
+        taftcache.export_model(folder, tmp_path / "again")
+    made = teacher_recipe(tmp_path / "store", limit=30)
+    spec = msgspec.structs.replace(made.backbone, model=None, weights=str(folder), model_args={})
+    taftcache.extract(msgspec.structs.replace(made, backbone=spec))
+    with FeatureStore(tmp_path / "store") as store:
+        assert store.identity["backbone"]["weights_digest"] == weights_digest(network.state_dict())
+    config = json.loads((folder / "config.json").read_text())
+    config["pretrained_cfg"]["label_names"] = ["one"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FormatError, match=r"(?s)do not fit together.*1 names of classes"):
+        taftcache.open_model(folder)
 
 
 def test_an_audit_finds_the_students_of_a_forgotten_row(teachers, tmp_path):

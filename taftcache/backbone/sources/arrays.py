@@ -81,8 +81,13 @@ def to_numpy(what: str, given: Any) -> Any:
             got=counted(int(np.ma.getmaskarray(given).sum()), "masked value"),
             do="leave those rows out, or write what they lack: filled(…)",
         )
-    found = given.detach().cpu() if hasattr(given, "detach") else given
+    found = widened(given.detach().cpu()) if hasattr(given, "detach") else given
     return np.asarray(found) if hasattr(found, "__array__") else found
+
+
+def widened(given: Any) -> Any:
+    """A tensor of bfloat16, which NumPy does not have, in float32; anything else as it is."""
+    return given.float() if str(getattr(given, "dtype", "")) == "torch.bfloat16" else given
 
 
 def check_expansion(file: Path, needed: int, size: int) -> None:

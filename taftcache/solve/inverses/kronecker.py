@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -22,11 +23,13 @@ from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.tangent.factors import Direct, Factor, RankOne, TokenSum
+from taftcache.tangent.operator import TangentOperator
 
 SAMPLE_ROWS = 1024  # factors settle with far fewer rows than a shard may hold
 PROBES = 2
 LARGEST_FACTOR = 2048  # an eigendecomposition above this costs more than the passes it saves
 LARGEST_DENSE = 8192
+_known: WeakKeyDictionary[TangentOperator, tuple[Tensor, tuple[Tensor, Tensor | None]]] = WeakKeyDictionary()
 
 
 class _Piece(NamedTuple):
@@ -92,7 +95,7 @@ class KroneckerPreconditioner:
                 dense = moment if dense is None else dense + moment
                 self._small = [part.where for part in direct]
         left = {k: _eigen(moment / count) for k, moment in G.items()}
-        right = {k: _eigen(moment / count) for k, moment in A.items()}
+        right = {k: _eigen_of_input(problem.operator, moment / count) for k, moment in A.items()}
         middle = {k: left[k][0][:, None] * right[k][0][None, :] for k in left}
         places = self._correct(problem, left, right, middle, count)
         self._pairs = [
@@ -195,6 +198,16 @@ def _add(moments: dict[int, Tensor], key: int, rows: Tensor, dense: bool, scale:
 
 def _along(rows: Tensor, basis: Tensor | None) -> Tensor:
     return rows.clone() if basis is None else rows @ basis.to(rows)
+
+
+def _eigen_of_input(operator: TangentOperator, factor: Tensor) -> tuple[Tensor, Tensor | None]:
+    """``_eigen``; the head's input is the same at every λ and Δw, where it costs more than the rest of a step."""
+    if not operator.head_alone:
+        return _eigen(factor)
+    known = _known.get(operator)
+    if known is None or not torch.equal(known[0], factor):
+        known = _known[operator] = factor, _eigen(factor)
+    return known[1]
 
 
 def _eigen(factor: Tensor) -> tuple[Tensor, Tensor | None]:

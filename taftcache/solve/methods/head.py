@@ -183,7 +183,10 @@ class HeadPath:
         return count
 
     def leave_one_out(self, ridges: Sequence[float]) -> list[LeaveOneOut]:
-        """Mean loss, and accuracy where targets are classes, of predictions made without the row itself."""
+        """Mean loss, and accuracy where targets are classes, of predictions made without the row itself.
+
+        They are those of λN, which a λ is chosen for: of N − 1 rows alone its λ is N/(N − 1) times as large.
+        """
         losses = torch.zeros(len(ridges), dtype=torch.float64, device=self._values.device)
         correct = torch.zeros_like(losses)
         classes = True
@@ -199,7 +202,10 @@ class HeadPath:
         ]
 
     def left_out_logits(self, ridge: float) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits [b,K] of every row by the head without that row, and labels [b], block by block in one pass."""
+        """Logits [b,K] of every row by the head without that row, and labels [b], block by block in one pass.
+
+        λN stays as it is: λ(N − 1)/N gives the head that N − 1 rows have at λ.
+        """
         for labels, _, residual, target in self._left_out([ridge]):
             yield residual[:, 0].add_(target), labels
 

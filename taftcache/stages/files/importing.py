@@ -71,7 +71,7 @@ def import_(
     scaling: Scaling = "row",
     forgotten_of: Place | None = None,
 ) -> ImportReport:
-    """Make a store of the features in a file: HDF5, npy, npz or Parquet.
+    """Make a store of the features in a file: HDF5, npy, npz, Parquet or CSV.
 
     A file that ``export`` wrote as HDF5 gives the shards that it came from, byte for byte, and its own settings. Any
     other has vectors [n, d] (HDF5 also rows [n, t, d]), labels, and ids or none; ``recipe`` says how they are split

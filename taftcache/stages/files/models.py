@@ -1,17 +1,21 @@
-"""A store's model as a folder of its own."""
+"""A store's model as a folder of its own, and a model of a folder in another form."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import BackboneError, RecipeError
-from taftcache.model.folder import save_merged, save_model
+from taftcache.model.card import private_card
+from taftcache.model.folder import CARD, is_model_folder, open_model, origin_of, save_merged, save_model
 from taftcache.model.predictor import TangentModel
+from taftcache.model.programs import check_onnx, write_program
+from taftcache.model.saved import files_in
 from taftcache.names import PRIVATE, model_of, scaling_of
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.private_claims import check_claim
@@ -30,9 +34,8 @@ class ExportModelReport:
     bytes: int
 
 
-@at_its_place()
 def export_model(
-    store: FeatureStore,
+    store: Place,
     folder: Path | str,
     model: str | None = None,
     *,
@@ -47,8 +50,10 @@ def export_model(
     A private model's folder says what is promised, and nothing that its promise does not cover: not the store's root
     digest either, which is a digest of all rows, and no accuracy, for no promise covers held-out rows.
 
+    Of a model that has left its store, or was taught or fitted without one, the program and ONNX are made alone.
+
     Args:
-        store: open, or its place.
+        store: open, or its place; or a folder with one model, as ``open_model`` takes it.
         folder: where to.
         model: its name in the store; the best that it has by default (``model_of``).
         merged: timm's files alone, where only the head has moved.
@@ -62,13 +67,51 @@ def export_model(
         not empty, or cannot be written. CompositionError: nothing to merge. FormatError: the model's claim of privacy
         does not follow from its noise.
     """
-    folder, model = Path(folder), model or model_of(store.objects())
     if merged and (program or onnx):
         raise RecipeError(
             "a merged model has timm's files alone, without a program or ONNX",
             got="merged with " + ("program" if program else "onnx"),
             do="leave one of them out",
         )
+    if isinstance(store, str | os.PathLike) and is_model_folder(Path(store)):
+        return _in_another_form(Path(store), Path(folder), program, onnx, device)
+    return _export_model(store, Path(folder), model, merged, program, onnx, device, consent)
+
+
+def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool, device: str) -> ExportModelReport:
+    """The program and ONNX of the model in the folder ``store``, with its promise if it is private."""
+    if not (program or onnx):
+        raise RecipeError(
+            "a saved model is exported in other forms only: as a program, or in ONNX",
+            got=f"{store}, which is one already",
+            do="add --onnx or --program, or name its store in its place",
+        )
+    writable(folder, folder=True)
+    origin, model = origin_of(store), open_model(store, device=device)
+    if onnx:
+        check_onnx()
+    exported = model.program()
+    with whole(folder, folder=True) as partial:
+        partial.mkdir()
+        write_program(model, exported, partial, program=program, onnx=onnx)
+        if said := model.component.record.privacy:
+            (partial / CARD).write_text(private_card(origin.name, said), "utf-8")
+        files = files_in(partial)
+    return _report(store, origin.root_digest, origin.name, folder, files)
+
+
+@at_its_place()
+def _export_model(
+    store: FeatureStore,
+    folder: Path,
+    model: str | None,
+    merged: bool,
+    program: bool,
+    onnx: bool,
+    device: str,
+    consent: Consent | None,
+) -> ExportModelReport:
+    model = model or model_of(store.objects())
     if scaling_of(store.identity) is not None:
         raise BackboneError(
             f"{store.path} was made of vectors, and has no network to export",
@@ -99,10 +142,12 @@ def export_model(
                 onnx=onnx,
             )
         store.check_may_leave()
+    return _report(store.path, store.root_digest, model, folder, files)
+
+
+def _report(store: Path, root_digest: str, model: str, folder: Path, files: list[str]) -> ExportModelReport:
     size = sum((folder / file).stat().st_size for file in files)
-    return ExportModelReport(
-        store=store.path, root_digest=store.root_digest, model=model, folder=folder, files=files, bytes=size
-    )
+    return ExportModelReport(store=store, root_digest=root_digest, model=model, folder=folder, files=files, bytes=size)
 
 
 def _public_dataset(store: FeatureStore) -> str | None:

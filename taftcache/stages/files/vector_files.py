@@ -1,4 +1,4 @@
-"""Files of vectors that other tools wrote: npy, npz, Parquet and HDF5, with labels and ids in them or beside them."""
+"""Files of vectors that other tools wrote, from npy to CSV and HDF5, with labels and ids in them or beside them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from taftcache.cache.hdf5 import FeatureFile
 from taftcache.errors import DataError
 from taftcache.stages.files.vectors import NAME_THEM, Vectors
 
-SUFFIXES = (".npy", ".npz", ".parquet", ".pq")
 _TABLES = (".csv", ".tsv")
+SUFFIXES = (".npy", ".npz", ".parquet", ".pq", *_TABLES)
 _LOCAL = struct.Struct("<26xHH")  # of a zip member's own header: the lengths of its name and of what follows it
 _AGAIN = "write it again, without Python objects: texts as array.astype(str)"
 _LABELS = "name them: --labels, or Columns(labels=…)"
@@ -43,6 +43,8 @@ def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> V
     try:
         if path.suffix.lower() == ".npy":
             return _from_npy(path, columns)
+        if path.suffix.lower() in _TABLES:
+            return _from_text(path, columns)
         return _from_npz(path, columns) if path.suffix.lower() == ".npz" else _from_parquet(path, columns, scratch)
     except MemoryError as error:
         raise DataError(
@@ -118,6 +120,29 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
     except pa.ArrowException as error:
         raise DataError(f"{path} cannot be read as Parquet", got=str(error), do="write it again") from error
     return Vectors.of(path, values, labels, ids)
+
+
+def _from_text(path: Path, columns: Columns) -> Vectors:
+    """A CSV or TSV file: whatever is neither labels nor ids is a column of numbers."""
+    table = read_table(path).columns
+    names = columns.within(table)
+    for name in (columns.tokens, columns.classes):
+        if name is not None:
+            raise DataError(
+                f"{path} has no column of vectors, but one for each of their numbers", got=name, do="leave its name out"
+            )
+    numbers = []
+    for name in [name for name in table if name not in (names.labels, names.ids, NAMES)]:
+        try:
+            if not name:
+                raise ValueError("a column without a name, as pandas has for its index")
+            numbers.append(np.array(table[name], np.float64))
+        except ValueError as error:
+            do = "numbers alone beside labels and ids, under a line of names: in pandas to_csv(…, index=False)"
+            raise DataError(f"{path} has a column that is none of a vector", got=f"{name!r}: {error}", do=do) from error
+    beside = _Beside(path, columns, table)
+    values = np.stack(numbers, 1) if numbers else np.empty((0, 0))
+    return Vectors.of(path, values, beside.labels(names), beside.ids(names))
 
 
 def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:

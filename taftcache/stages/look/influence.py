@@ -257,10 +257,15 @@ class _Setting(ModelParts):
 
     def query_rows(self, query: Picture, consent: Consent | None) -> tuple[RowSource, Base]:
         """A query's row at the tail's input, and the base point for such rows."""
-        name = str(query)
+        name, vectors = str(query), scaling_of(self.store.identity) is not None
         no_file = isinstance(query, str) and not Path(name).expanduser().exists()
-        if self.store.holds(name) or no_file or scaling_of(self.store.identity) is not None:
-            shard, row = self.store.locate(name)  # of vectors nothing else can be asked for
+        if self.store.holds(name) or no_file or vectors:
+            try:
+                shard, row = self.store.locate(name)  # of vectors nothing else can be asked for
+            except UnknownSample as error:
+                if vectors:
+                    raise
+                raise UnknownSample(f"no file, and no sample: {error.fault}", got=error.got, do=error.do) from error
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
         tokens = TangentModel.load(self.store, consent=consent).tokens([query])
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()

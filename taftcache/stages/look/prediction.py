@@ -19,7 +19,7 @@ from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import DataError, StoreError, UnreadableImage, check_counts
-from taftcache.model.folder import is_model_folder, open_model, read_description
+from taftcache.model.folder import is_model_folder, open_model, origin_of
 from taftcache.model.predictor import Alike, Prediction, TangentModel
 from taftcache.names import counted, model_of, scaling_of
 from taftcache.stages.look.evaluation import held_out_margins
@@ -63,7 +63,7 @@ def predict(
     A store of vectors classifies every row of an array or of .npy files [n, d], scaled as its own were.
 
     Args:
-        store: an open store, a store's folder, or a folder that ``export_model`` wrote (which holds one model).
+        store: an open store, a store's folder, or a folder with one model: of ``export_model``, or of a student.
         images: image files, folders of them (at any depth), PIL images or arrays of uint8 [h,w,3]; of a store of
             vectors, numbers [n, d] (an array, a tensor or a table) or .npy files of them.
         model: which of the store's models; the best that it has by default (``model_of``).
@@ -97,13 +97,13 @@ def predict(
     if not is_model_folder(store):
         with FeatureStore(store) as opened:
             return predict(opened, images, model=model, top=top, device=device, consent=consent, unreadable=unreadable)
-    described = read_description(store)
+    origin = origin_of(store)
     images, notes = _files(images)
     found, left = _classified(open_model(store, device=device), images, top, unreadable)
     return PredictReport(
         store=Path(store),
-        root_digest=described.root_digest,
-        model=described.model,
+        root_digest=origin.root_digest,
+        model=origin.name,
         predictions=found,
         unreadable=left,
         notes=notes,

@@ -208,7 +208,8 @@ def _by_head(
         )
         path = HeadPath(Problem.of(objective, operator))
         task.advance()
-        blocks = list(path.left_out_logits(ridge))
+        rows = operator.rows  # λ is beside a mean over one row less, and a path's beside a sum over all
+        blocks = list(path.left_out_logits(ridge * (rows - 1) / rows))
         task.advance()
     return f"the head solved without the row (exact leave-one-out, λ = {ridge:.1e})", iter(blocks)
 

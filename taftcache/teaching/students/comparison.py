@@ -172,7 +172,7 @@ def costs(students: Students, notes: list[str]) -> list[Row]:
             notes.append(f"{teacher.name}: parameters and latency unknown, its model does not load ({error.fault})")
             continue
         rows.append(
-            row(f"teacher {teacher.name} ({backbone.name})", backbone.model, backbone.data_config["input_size"])
+            row(f"teacher {teacher.name} ({backbone.name})", backbone.network, backbone.data_config["input_size"])
         )
     return rows
 

@@ -19,6 +19,7 @@ from taftcache.backbone.device import float64_device
 from taftcache.backbone.files import file_digest, weights_file, weights_kind
 from taftcache.backbone.model import Backbone, load_backbone
 from taftcache.backbone.preprocess import Preprocess
+from taftcache.backbone.saved import name_classes, save_config
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.backbone.student import RANDOM, Student, build_student
@@ -127,7 +128,8 @@ class Students:
         if found is not None:
             self.kept += 1
             return found
-        (folder / OUTCOME).unlink(missing_ok=True)
+        for before in (OUTCOME, "student.safetensors"):  # as students were once kept, without what builds them
+            (folder / before).unlink(missing_ok=True)
         device = float64_device(self.recipe.device)
         # What a program has asked of torch is in no key, and so must not decide a student's bytes.
         with (
@@ -138,6 +140,8 @@ class Students:
         ):
             student = self.student(settings.seed)
             outcome = self._train(student, settings, folder, key, on_epoch)
+        name_classes(student.model, self.joined.classes, student.backbone.data_config)
+        save_config(student.backbone, folder)
         self.trained += 1
         held = {
             "key": key,

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from taftcache.backbone.files import WEIGHTS_NAME
 from taftcache.backbone.student import Student
 from taftcache.errors import SolveError
 from taftcache.teaching.features import TeacherFeatures
@@ -28,7 +29,7 @@ from taftcache.teaching.students.images import Images
 from taftcache.teaching.students.priors import Prior
 
 EVALUATION_BATCH = 256
-STUDENT = "student.safetensors"
+STUDENT = WEIGHTS_NAME
 CHECKPOINT = "checkpoint.safetensors"
 
 OnEpoch = Callable[[int, str], None]
@@ -99,7 +100,8 @@ def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch
     """Train to the end, or on from the checkpoint in ``folder`` that was made under the same ``key``.
 
     β = 0 is standard transfer learning: no prior, no teacher and no unlabelled image is read, and the
-    student's bytes do not depend on any of them. The finished student is ``student.safetensors`` there.
+    student's bytes do not depend on any of them. The finished student's weights are ``model.safetensors``
+    there.
 
     Raises:
         SolveError: a loss that is not finite. KeyboardInterrupt: as it came, the last checkpoint kept.
