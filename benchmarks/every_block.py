@@ -1,0 +1,122 @@
+"""A head that reads every block, beside the last block's tangent: accuracy, bytes a sample, and seconds.
+
+    python benchmarks/every_block.py [DATA ...] [--keep FOLDER] [--json]
+
+DATA is digits, caltech101 or cifar10; the last two, through DeiT-tiny, need TAFTCACHE_DATA, and are in the default
+where it is set. Each is run twice with λ chosen from the rows, as its recipe is (the last block re-initialised and
+linearised), and with backbone.features = "every block", tangent.blocks = 0 and tangent.init = "zero". Held against
+each other, on the same held-out rows: the two models of all rows, the two means of the components, and each model of
+all rows and the linear probe of its own features. Seconds are the processor's of training and composing; all else does
+not depend on what the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from record import print_report
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.model.component import read_component
+from taftcache.names import EXACT, MEAN
+from taftcache.recipe import Recipe, load_recipe
+from taftcache.report.paired import row_verdict
+from taftcache.stages.look.evaluation import PROBE
+from taftcache.stages.train.record import settings_of
+from taftcache.tangent.operator import TangentOperator
+
+CIFAR = ["data.source=npz", "data.limit=3000", "preprocess.interpolation=bicubic"] + [
+    f"data.{part}=${{TAFTCACHE_DATA}}/cifar10_{part}_jpeg.npz" for part in ("train", "test")
+]
+DATA: dict[str, tuple[str, list[str]]] = {
+    "digits": ("quickstart", ["forget.samples=[]"]),
+    "caltech101": ("caltech101", []),
+    "cifar10": ("caltech101", CIFAR),
+}
+USUAL = ["objective.ridge=auto"]
+WIDE = [*USUAL, "backbone.features=every block", "tangent.blocks=0", "tangent.init=zero", "tangent.reset_block=false"]
+
+
+def right(store: FeatureStore, name: str) -> dict[str, bool]:
+    """Which held-out rows a model gives their class, by id."""
+    assert store.held_out is not None
+    base = settings_of(store).base
+    component = read_component(store, name, base)
+    operator = TangentOperator(base, [store.held_out], trained=component.layout)
+    found = [
+        (state.logits + change).argmax(1) == labels
+        for (state, labels), change in zip(operator.blocks(), operator.matvec(component.delta), strict=True)
+    ]
+    return dict(zip(store.held_out.sample_ids, torch.cat(found).tolist(), strict=True))
+
+
+def ran(recipe: Recipe) -> dict[str, Any]:
+    """One store, and what its models know."""
+    taftcache.extract(recipe)
+    begin = time.process_time()
+    taftcache.train(recipe.store_path, recipe)
+    taftcache.compose(recipe.store_path, recipe=recipe)
+    seconds = time.process_time() - begin
+    scores = taftcache.evaluate(recipe.store_path, probe=True)
+    assert scores.against is not None
+    with FeatureStore(recipe.store_path) as store:
+        return {
+            "rows": sum(shard.rows for shard in store.shards),
+            "held_out": scores.rows,
+            "bytes_per_sample": store.shards[0].nbytes / store.shards[0].rows,
+            "accuracy": {m: [scores.accuracy[m], *scores.intervals[m]] for m in (EXACT, MEAN, PROBE)},
+            "ahead_of_probe": [scores.against.ahead, *scores.against.interval],
+            "verdict": scores.against.verdict,
+            "processor_seconds": seconds,
+            "right": {name: right(store, name) for name in (EXACT, MEAN)},
+        }
+
+
+def measured(name: str, folder: Path) -> dict[str, Any]:
+    """Both stores of one data set, and their models against each other."""
+    recipe, overrides = DATA[name]
+    found = {
+        kind: ran(load_recipe(recipe, [*overrides, *said, f"store.path={folder / f'{name}-{kind}'}"]))
+        for kind, said in (("last", USUAL), ("every", WIDE))
+    }
+    usual, wide = (found[kind].pop("right") for kind in ("last", "every"))
+    against = {}
+    for model in (EXACT, MEAN):
+        ids = sorted(usual[model])
+        both = row_verdict(*(np.array([of[model][i] for i in ids]) for of in (wide, usual)))
+        against[model] = {"ahead": both.ahead, "interval": both.interval, "verdict": both.verdict}
+    return {**found, "every_against_last": against}
+
+
+def main() -> None:
+    """Print the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="*", default=list(DATA) if os.environ.get("TAFTCACHE_DATA") else ["digits"])
+    parser.add_argument("--keep", type=Path, help="stores are made there, and found there the next time")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = {name: measured(name, args.keep or Path(folder)) for name in args.data}
+    if args.json:
+        print_report({"data": found})
+        return
+    for name, of in found.items():
+        for kind in ("last", "every"):
+            scores = "  ".join(f"{model} {100 * a:.2f} %" for model, (a, *_) in of[kind]["accuracy"].items())
+            spent = f"{of[kind]['bytes_per_sample']:,.0f} bytes a sample, {of[kind]['processor_seconds']:.0f} s"
+            print(f"{name}, {kind}: {scores}  {spent}")
+        for model, both in of["every_against_last"].items():
+            low, high = both["interval"]
+            print(f"  {model}: {100 * both['ahead']:+.2f} ({100 * low:+.1f} to {100 * high:+.1f}), {both['verdict']}")
+
+
+if __name__ == "__main__":
+    main()
