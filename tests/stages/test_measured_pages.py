@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def tools():
     """What writes the tables, by name."""
     names = ("make_growth", "make_defaults", "make_rows", "make_alternatives", "make_workers", "make_last_block")
-    names += ("make_classifier", "make_tangent", "marked")
+    names += ("make_classifier", "make_tangent", "make_every_block", "marked")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "tools"))
         yield {name: importlib.import_module(name) for name in names}
@@ -170,5 +170,7 @@ def test_the_pages_have_what_was_measured(tools):
         ("docs/benchmarks.md", "classifier", tools["make_classifier"].table(kept("classifier.json"))),
         ("docs/benchmarks.md", "last-block", tools["make_last_block"].table(kept("last-block.json"))),
         ("README.md", "defaults", tools["make_defaults"].sentence(defaults)),
+        ("docs/benchmarks.md", "every-block", tools["make_every_block"].table(kept("every-block.json"))),
+        ("README.md", "every-block", tools["make_every_block"].sentence(kept("every-block.json"))),
     ):
         assert f"<!-- {name} -->\n\n{text}\n\n<!-- /{name} -->" in (ROOT / page).read_text("utf-8"), page
