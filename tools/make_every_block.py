@@ -56,7 +56,7 @@ def sentence(report: dict[str, Any]) -> str:
     less = min(f["last"]["bytes_per_sample"] / f["every"]["bytes_per_sample"] for f in report["data"].values())
     return (
         f"A head that reads every block, [one setting away](docs/guide.md#a-head-that-reads-every-block), has "
-        f"{', '.join(parts[:-1])} and {parts[-1]}, from a cache at most 1/{less:.0f} as large: "
+        f"{' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}, from a cache at most 1/{int(less)} as large: "
         "[figures](docs/benchmarks.md#a-head-that-reads-every-block)."
     )
 
