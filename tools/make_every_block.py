@@ -54,9 +54,10 @@ def sentence(report: dict[str, Any]) -> str:
         verdict = found["every_against_last"]["models/exact"]["verdict"]
         parts.append(f"{every:.1f} % on {DATA[name].partition(',')[0]} (the default {last:.1f}; {verdict})")
     less = min(f["last"]["bytes_per_sample"] / f["every"]["bytes_per_sample"] for f in report["data"].values())
+    said = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     return (
-        f"A head that reads every block, [one setting away](docs/guide.md#a-head-that-reads-every-block), has "
-        f"{' and '.join(filter(None, (', '.join(parts[:-1]), parts[-1])))}, from a cache at most 1/{int(less)} as large: "
+        f"A head that reads every block, [one setting away](docs/guide.md#a-head-that-reads-every-block), has {said}, "
+        f"from a cache at most 1/{int(less)} as large: "
         "[figures](docs/benchmarks.md#a-head-that-reads-every-block)."
     )
 
