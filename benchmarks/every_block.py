@@ -1,4 +1,4 @@
-"""A head that reads every block, beside the last block's tangent: accuracy, bytes a sample, and seconds.
+"""A head that reads every block, beside the last block's tangent: accuracy, and bytes a sample.
 
     python benchmarks/every_block.py [DATA ...] [--keep FOLDER] [--json]
 
@@ -6,8 +6,7 @@ DATA is digits, caltech101 or cifar10; the last two, through DeiT-tiny, need TAF
 where it is set. Each is run twice with λ chosen from the rows, as its recipe is (the last block re-initialised and
 linearised), and with backbone.features = "every block", tangent.blocks = 0 and tangent.init = "zero". Held against
 each other, on the same held-out rows: the two models of all rows, the two means of the components, and each model of
-all rows and the linear probe of its own features. Seconds are the processor's of training and composing; all else does
-not depend on what the machine does.
+all rows and the linear probe of its own features. Nothing of it depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +59,8 @@ def right(store: FeatureStore, name: str) -> dict[str, bool]:
 def ran(recipe: Recipe) -> dict[str, Any]:
     """One store, and what its models know."""
     taftcache.extract(recipe)
-    begin = time.process_time()
     taftcache.train(recipe.store_path, recipe)
     taftcache.compose(recipe.store_path, recipe=recipe)
-    seconds = time.process_time() - begin
     scores = taftcache.evaluate(recipe.store_path, probe=True)
     assert scores.against is not None
     with FeatureStore(recipe.store_path) as store:
@@ -75,7 +71,6 @@ def ran(recipe: Recipe) -> dict[str, Any]:
             "accuracy": {m: [scores.accuracy[m], *scores.intervals[m]] for m in (EXACT, MEAN, PROBE)},
             "ahead_of_probe": [scores.against.ahead, *scores.against.interval],
             "verdict": scores.against.verdict,
-            "processor_seconds": seconds,
             "right": {name: right(store, name) for name in (EXACT, MEAN)},
         }
 
@@ -111,8 +106,7 @@ def main() -> None:
     for name, of in found.items():
         for kind in ("last", "every"):
             scores = "  ".join(f"{model} {100 * a:.2f} %" for model, (a, *_) in of[kind]["accuracy"].items())
-            spent = f"{of[kind]['bytes_per_sample']:,.0f} bytes a sample, {of[kind]['processor_seconds']:.0f} s"
-            print(f"{name}, {kind}: {scores}  {spent}")
+            print(f"{name}, {kind}: {scores}  {of[kind]['bytes_per_sample']:,.0f} bytes a sample")
         for model, both in of["every_against_last"].items():
             low, high = both["interval"]
             print(f"  {model}: {100 * both['ahead']:+.2f} ({100 * low:+.1f} to {100 * high:+.1f}), {both['verdict']}")

@@ -28,16 +28,16 @@ PROBE = "linear probe (scikit-learn)"
 
 def table(report: dict[str, Any]) -> str:
     """Two lines a data set, and what the second is ahead by."""
-    head = ["data", "model", "of all rows", "mean of components", "linear probe", "bytes a sample", "processor s"]
+    head = ["data", "model", "of all rows", "mean of components", "linear probe", "bytes a sample"]
     rows = []
     for name, found in report["data"].items():
         for kind, title in KINDS.items():
             one = found[kind]
             cells = [interval(one["accuracy"][model]) for model in ("models/exact", "models/mean", PROBE)]
-            spent = [f"{one['bytes_per_sample']:,.0f}", f"{one['processor_seconds']:,.0f}"]
-            rows.append([f"{DATA[name]}: {one['rows']:,} rows, {one['held_out']:,} held out", title, *cells, *spent])
+            size = f"{one['bytes_per_sample']:,.0f}"
+            rows.append([f"{DATA[name]}: {one['rows']:,} rows, {one['held_out']:,} held out", title, *cells, size])
         both = [found["every_against_last"][model] for model in ("models/exact", "models/mean")]
-        rows.append(["", "difference, on the same rows", *(ahead(one) for one in both), "", "", ""])
+        rows.append(["", "difference, on the same rows", *(ahead(one) for one in both), "", ""])
     return "\n".join([*markdown_table(head, rows), "", marked.measured(report)])
 
 
