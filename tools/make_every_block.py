@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import marked
-from make_defaults import interval, signed
+from make_defaults import PROBE, interval, signed
 
 from taftcache.report.tables import markdown_table
 
@@ -23,7 +23,6 @@ DATA = {
     "cifar10": "CIFAR-10, DeiT-tiny",
 }
 KINDS = {"last": "last block's tangent", "every": "head on every block"}
-PROBE = "linear probe (scikit-learn)"
 
 
 def table(report: dict[str, Any]) -> str:

@@ -34,8 +34,8 @@ class Backbone:
     """A frozen model in evaluation mode, its weights in float32.
 
     model: timm's, or an ``EveryBlock`` of it. name: the timm architecture. weights_digest: BLAKE3 over timm's state
-    (see ``weights_digest``). data_config: timm's
-    resolved preprocessing. config: what a store records, JSON only. precision: of the frozen layers' arithmetic.
+    (see ``weights_digest``). data_config: timm's resolved preprocessing. config: what a store records, JSON only.
+    precision: of the frozen layers' arithmetic.
     """
 
     model: nn.Module

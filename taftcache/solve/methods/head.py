@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -370,17 +370,11 @@ def _solve_updated(problem: Problem, moments: _Moments, root: Tensor, basis: Ten
     −L⁻ᵀ(I − Y(I + YᵀY)⁻¹Yᵀ)L⁻¹b. The classes whose rows take GROUP_BYTES together are one group, and one pass.
     """
     turned = torch.linalg.solve_triangular(root, -moments.right.T, upper=False)  # L⁻¹b [n,K]
-    held = moments.counts.cumsum(0) * (8 * len(root)) // GROUP_BYTES
-    for group in range(int(held[-1]) + 1):
+    held = (moments.counts.cumsum(0) * (8 * len(root)) // GROUP_BYTES).tolist()
+    for group in sorted(set(held)):
         mine: dict[int, list[Tensor]] = {k: [] for k in range(len(held)) if held[k] == group}
-        start = 0
-        for state, labels in problem.operator.blocks():
-            x = _extended(state.feature, basis)
-            diagonal = problem.diagonal(labels, x, start)
-            extra = (diagonal.gather(1, labels[:, None]) - _common(diagonal, labels)).sqrt()
-            for k in mine.keys() & set(labels.tolist()):
-                mine[k].append(extra[labels == k] * x[labels == k])
-            start += len(labels)
+        for k, extra, x in _own_rows(problem, mine.keys(), basis):
+            mine[k].append(extra.sqrt() * x)
         for k, parts in mine.items():
             if parts:
                 Y = torch.linalg.solve_triangular(root, torch.cat(parts).T, upper=False)  # [n,m]
@@ -393,14 +387,20 @@ def _solve_updated(problem: Problem, moments: _Moments, root: Tensor, basis: Ten
 def _own_normals(problem: Problem, classes: slice, common: Tensor, basis: Tensor | None) -> Tensor:
     """Normal matrices [len(classes), n, n], each ``common`` and what the class's own D adds, in one pass."""
     own = common.repeat(classes.stop - classes.start, 1, 1)
+    for k, extra, x in _own_rows(problem, range(classes.start, classes.stop), basis):
+        own[k - classes.start] += x.T @ (extra * x)
+    return own
+
+
+def _own_rows(problem: Problem, classes: Container[int], basis: Tensor | None) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Of each block in one pass: a class, what its own ωD/N [m,1] has beyond the others', and its rows x̃ [m,n]."""
     start = 0
     for state, labels in problem.operator.blocks():
         x = _extended(state.feature, basis)
         diagonal = problem.diagonal(labels, x, start)
         extra = diagonal.gather(1, labels[:, None]) - _common(diagonal, labels)
         for k in torch.unique(labels).tolist():
-            if classes.start <= k < classes.stop:
+            if k in classes:
                 mine = labels == k
-                own[k - classes.start] += x[mine].T @ (extra[mine] * x[mine])
+                yield k, extra[mine], x[mine]
         start += len(labels)
-    return own
