@@ -60,7 +60,7 @@ class Bench:
         settings = settings_of(wide)
         self.exact = read_component(wide, EXACT, settings.base)
         assert self.exact.record.certified is not None
-        self.settings: Settings = settings.at(self.exact.record.certified.ridge)
+        self.settings: Settings = settings.at(ridge=self.exact.record.certified.ridge)
         self.base = self.settings.base
         assert wide.held_out is not None
         self.held_labels = np.asarray(wide.held_out.labels)
