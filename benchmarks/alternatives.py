@@ -17,7 +17,8 @@ can. The rate is the best on a training row in five, at half of the epochs, of t
 end at which the best one lies; ``at_end`` says where it still does.
 Nothing is augmented unless ``--augment`` says that lora and all see each image flipped and shifted at random.
 taftcache: the recipe as it is (its last block is drawn anew), in ten shards: the mean of their components (``mean``)
-and the exact model of all rows.
+and the exact model of all rows. every block: taftcache's head on every block, as `taftcache init` drafts it, on the
+same images and in as many shards, from a store of its own.
 
 Seconds are of the clock and of the processor: ``prepare`` (features or decoded images), ``choose`` and ``train``. Then
 what a removal costs. taftcache solves one shard again, or forgets one sample in all of its models by either mode. The
@@ -62,7 +63,12 @@ from taftcache.stages.progress import Silent
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.solving import solve_component
 
-METHODS = ("probe", *RIVALS, "taftcache")
+METHODS = ("probe", *RIVALS, "taftcache", "every block")
+# What init drafts, over what a recipe says.
+DRAFTED = (
+    *("backbone.features=every block", "tangent.blocks=0", "tangent.init=zero", "tangent.reset_block=false"),
+    *("objective.ridge=auto", "solver.tolerance=auto", "store.cache=auto"),
+)
 
 
 def probe(case: Case) -> dict[str, Any]:
@@ -88,10 +94,22 @@ def probe(case: Case) -> dict[str, Any]:
 
 
 def ours(case: Case) -> dict[str, Any]:
-    """Training and composition of a copy of the store, one shard again, and a sample forgotten by both modes."""
-    path = case.folder / "trained"
+    """The recipe's model."""
+    return trained(case.folder / "trained", case.recipe.store_path, case.prepared["tokens"])
+
+
+def every_block(case: Case) -> dict[str, Any]:
+    """The head on every block."""
+    recipe = case.drafted(*DRAFTED)
+    shutil.rmtree(recipe.store_path, ignore_errors=True)
+    _, prepare = timed(lambda: taftcache.extract(recipe))
+    return trained(case.folder / "trained-every-block", recipe.store_path, prepare)
+
+
+def trained(path: Path, extracted: Path, prepare: dict[str, float]) -> dict[str, Any]:
+    """Training and composition of a copy of a store, one shard again, and a sample forgotten by both modes."""
     shutil.rmtree(path, ignore_errors=True)
-    shutil.copytree(case.recipe.store_path, path)
+    shutil.copytree(extracted, path)
     with FeatureStore(path, mode="a") as store:
         assert store.held_out is not None
         _, training = timed(lambda: taftcache.train(store))
@@ -103,7 +121,7 @@ def ours(case: Case) -> dict[str, Any]:
         _, alone = timed(again)
         sample = shard.sample_ids[0]
     forget = {mode: forgotten(path, sample, mode) for mode in ("retrain", "resolve")}
-    prepared = {"prepare": case.prepared["tokens"], "choose": added()}
+    prepared = {"prepare": prepare, "choose": added()}
     shard = {"how": "its component alone, solved again", **alone}
     return {
         "right": right.astype(int).tolist(),
@@ -130,12 +148,15 @@ def forgotten(path: Path, sample: str, mode: Any) -> dict[str, float]:
             return timed(lambda: taftcache.forget(store, [sample], mode=mode))[1]
 
 
+OWN = {"probe": probe, "every block": every_block}
+
+
 def measured(name: str, place: Path, args: argparse.Namespace) -> dict[str, Any]:
     """The methods that are asked for, and those that were measured before with the same settings."""
     case = Case(name, place, args)
     found: dict[str, Any] = {}
     for method in METHODS:
-        kept, work = case.kept, partial(probe if method == "probe" else ours, case)
+        kept, work = case.kept, partial(OWN.get(method, ours), case)
         if method in RIVALS:
             kept = kept.having(
                 **{key: value for key, value in asdict(RIVALS[method]).items() if value},
@@ -151,8 +172,9 @@ def measured(name: str, place: Path, args: argparse.Namespace) -> dict[str, Any]
             found[method] = kept.once(method, lambda work=work: {**work(), **record()})
         elif (before := kept.get(method)) is not None:
             found[method] = before
-    if "mean" in found.get("taftcache", {}):
-        found["mean"] = {**{key: found["taftcache"][key] for key in record()}, **found["taftcache"].pop("mean")}
+    for method, title in (("taftcache", "mean"), ("every block", "every block, mean")):
+        if "mean" in found.get(method, {}):
+            found[title] = {**{key: found[method][key] for key in record()}, **found[method].pop("mean")}
     held = int(case.held.sum())
     about = {"rows": len(case.ids) - held, "held_out": held, "classes": case.classes, "backbone": case.backbone}
     return {**about, "shards": SHARDS, "methods": compared(found)}

@@ -142,6 +142,7 @@ class Case:
         self.folder, self.epochs, self.args = place / name, args.epochs or epochs, args
         overrides = (*overrides, *args.set, "store.cache=tokens", f"store.shards={SHARDS}")
         self.recipe: Recipe = load_recipe(recipe, [*overrides, f"store.path={self.folder / 'store'}"])
+        self._from = (recipe, overrides)
         self.kept = Kept(self.folder, recipe=[recipe, *overrides])
         self.prepared = {"tokens": self.kept.once("extraction", self._extract)}
         with FeatureStore(self.recipe.store_path) as store:
@@ -152,6 +153,11 @@ class Case:
             self.held = torch.arange(len(self.ids)) >= len(self.ids) - store.held_out.rows
             self.classes = len(store.classes)
             self.backbone = store.identity["backbone"]["model"]
+
+    def drafted(self, *changes: str) -> Recipe:
+        """The recipe with changes, for a store of its own."""
+        recipe, overrides = self._from
+        return load_recipe(recipe, [*overrides, *changes, f"store.path={self.folder / 'drafted'}"])
 
     def _extract(self) -> dict[str, float]:
         """All of it at once: what an interrupted run left is no measure of the whole."""

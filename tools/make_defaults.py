@@ -14,11 +14,19 @@ from typing import Any
 
 import marked
 
-DATA = {"quickstart": ("scikit-learn's digits", "the bundled ViT"), "caltech101": ("Caltech-101", "DeiT-tiny")}
-SHORT = {"quickstart": "digits", "caltech101": "Caltech-101"}
+DATA = {
+    "quickstart": "`quickstart`: digits, bundled ViT",
+    "init caltech101": "`init`: Caltech-101, DeiT-tiny",
+    "caltech101": "`caltech101`: Caltech-101, DeiT-tiny",
+}
+SHORT = {
+    "quickstart": "The demo reaches {} on digits",
+    "init caltech101": "what `init` writes for Caltech-101 reaches {} through DeiT-tiny",
+}
 PROBE = "linear probe (scikit-learn)"
+SOLVED = {"components/000": "shard", "models/head": "head", "models/exact": "all rows"}
 MODELS = {
-    "models/exact": "exact model of all rows (the default)",
+    "models/exact": "model of all rows (the default)",
     "models/mean": "mean of the components",
     "models/head": "exact head of all rows",
     PROBE: "linear probe",
@@ -28,18 +36,19 @@ MODELS = {
 def table(report: dict[str, Any]) -> str:
     """A column a data set."""
     found = report["recipes"]
-    heads = [f"{' through '.join(DATA[n])}: {r['rows']:,} rows, {r['held_out']:,} held out" for n, r in found.items()]
+    heads = [f"{DATA[n]}, {r['rows']:,} rows, {r['held_out']:,} held out" for n, r in found.items()]
     lines = [["", *heads], ["---"] * (len(heads) + 1)]
     for model, title in MODELS.items():
-        lines.append([title, *(interval(r["accuracy"][model]) for r in found.values())])
+        scores = [r["accuracy"].get(model) for r in found.values()]
+        lines.append([title, *("" if one is None else interval(one) for one in scores)])
     against = [f"{signed(r['ahead_of_probe'])}: {r['verdict']}" for r in found.values()]
     lines.append(["default against probe, on the same rows", *against])
     proven = [f"{100 * r['labels_proven']['models/exact']:.1f} %" for r in found.values()]
     lines.append(["labels provably those of a full retrain", *proven])
     for mode in ("retrain", "resolve"):
         spent = [r["forget"][mode]["models"] for r in found.values()]
-        cells = [", ".join(str(one["passes"]) for one in models.values()) for models in spent]
-        lines.append([f"passes of a removal, `{mode}`: shard, head, exact", *cells])
+        cells = [", ".join(f"{SOLVED[name]} {one['passes']}" for name, one in models.items()) for models in spent]
+        lines.append([f"passes of a removal, `{mode}`", *cells])
     text = [*(f"| {' | '.join(line)} |" for line in lines), "", f"{receipts(found)} {marked.measured(report)}"]
     return "\n".join(text)
 
@@ -55,16 +64,17 @@ def receipts(found: dict[str, Any]) -> str:
 
 
 def sentence(report: dict[str, Any]) -> str:
-    """The default beside the probe, in words."""
+    """The defaults beside the probe, in words."""
     parts = []
-    for name, found in report["recipes"].items():
+    for name, text in SHORT.items():
+        found = report["recipes"][name]
         ours, theirs = (100 * found["accuracy"][model][0] for model in ("models/exact", PROBE))
-        probe = "probe" if parts else "linear probe"
         low, high = (f"{100 * each:+.1f}".replace("-", "−") for each in found["ahead_of_probe"][1:])
         says = found["verdict"] + ("" if found["verdict"] == "within noise" else f", {low} to {high} points")
-        parts.append(f"{ours:.1f} % on {SHORT[name]} ({probe} {theirs:.1f}; {says})")
+        probe = "probe" if parts else "linear probe on the same features"
+        parts.append(f"{text.format(f'{ours:.1f} %')} ({probe} {theirs:.1f}; {says})")
     figures = "[figures](docs/benchmarks.md#what-a-run-gives-without-a-switch)"
-    return f"By default a run reaches {' and '.join(parts)}: {figures}."
+    return f"{'; '.join(parts)}: {figures}."
 
 
 def interval(values: Sequence[float]) -> str:

@@ -20,6 +20,7 @@ from taftcache.report.tables import markdown_table
 DATA = {
     "digits": "digits, bundled ViT",
     "caltech101": "Caltech-101, DeiT-tiny",
+    "caltech101-bundled": "Caltech-101, bundled ViT",
     "cifar10": "CIFAR-10, DeiT-tiny",
 }
 KINDS = {"last": "last block's tangent", "every": "head on every block"}
@@ -51,12 +52,14 @@ def sentence(report: dict[str, Any]) -> str:
     for name, found in report["data"].items():
         every, last = (100 * found[kind]["accuracy"]["models/exact"][0] for kind in ("every", "last"))
         verdict = found["every_against_last"]["models/exact"]["verdict"]
-        parts.append(f"{every:.1f} % on {DATA[name].partition(',')[0]} (the default {last:.1f}; {verdict})")
+        data, _, network = DATA[name].partition(", ")
+        through = f" through the {network}" if "bundled" in network and name != "digits" else ""
+        parts.append(f"{every:.1f} % against {last:.1f} on {data}{through} ({verdict})")
     less = min(f["last"]["bytes_per_sample"] / f["every"]["bytes_per_sample"] for f in report["data"].values())
     said = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     return (
-        f"A head that reads every block, [one setting away](docs/guide.md#a-head-that-reads-every-block), has {said}, "
-        f"from a cache at most 1/{int(less)} as large: "
+        "What `init` chooses is a [head that reads every block](docs/guide.md#a-head-that-reads-every-block). Beside "
+        f"the tangent of the last block it has {said}, from a cache at most 1/{int(less)} as large: "
         "[figures](docs/benchmarks.md#a-head-that-reads-every-block)."
     )
 

@@ -108,6 +108,7 @@ def show_init(report: InitReport) -> None:
             f"split    {report.images - report.held_out:,} to train on in {counted(report.shards, 'shard')},"
             f" {report.held_out:,} held out to test",
             f"model    {report.backbone}{small}",
+            f"trained  {'a head on every block' if report.features == 'every block' else 'the end of it, linearised'}",
             f"cost     about {readable_size(costs.bytes)} of rows, models apart;"
             f" {readable_time(costs.seconds)} to run the frozen layers once",
             f"store    {costs.store}{free}",

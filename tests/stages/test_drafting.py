@@ -17,7 +17,7 @@ import taftcache
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import BackboneError, DataError, RecipeError, StoreWriteError
 from taftcache.recipe import load_recipe
-from taftcache.stages.extract import looking
+from taftcache.stages.extract import drafting, looking
 from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
 from tests.backbone.test_table import saved, write
 from tests.stages.making import write_images
@@ -103,7 +103,7 @@ def test_a_recipe_for_what_lies_there(place, kind):
     assert data.items() <= values["data"].items()
     assert (report.images, report.classes, report.pixels) == (42, classes, (8, 8))
     assert report.held_out == (14 if "test" in values["data"] else report.estimate.rows["held-out"])
-    assert values["backbone"] == {"weights": "bundled"}
+    assert values["backbone"] == {"weights": "bundled", "features": "every block"}
     recipe = load_recipe("mine.toml")
     assert (recipe.name, recipe.store_path, recipe.store.shards) == ("mine", place / "stores/mine", 1)
     if kind in ("folder", "saved"):
@@ -143,7 +143,7 @@ def test_a_recipe_explains_itself_and_is_never_lost(place):
     sections = tomllib.loads(text)
     said = [f"{name}.{key}" for name, section in sections.items() for key in section]
     assert all(f"# {COMMENTS[name]}\n" in text for name in said if name in COMMENTS)
-    assert set(COMMENTS) - set(said) == {"data.unreadable"}
+    assert set(COMMENTS) - set(said) == {"data.unreadable", "tangent.reset_block"}
     with pytest.raises(RecipeError, match=r"images\.toml exists already") as caught:
         taftcache.init_recipe("images")
     assert "--force" in caught.value.do
@@ -155,6 +155,41 @@ def test_a_recipe_explains_itself_and_is_never_lost(place):
     assert report.shards == 2
     with pytest.raises(StoreWriteError, match="cannot write"):
         taftcache.init_recipe("images", "nowhere/a.toml")
+
+
+HEAD = ({"weights": "bundled", "features": "every block"}, {"blocks": 0, "init": "zero"})
+LAST_BLOCK = ({"weights": "bundled"}, {"reset_block": True})
+
+
+@pytest.mark.parametrize(
+    ("changes", "backbone", "tangent"),
+    [
+        ([], *HEAD),
+        (["backbone.features=every block"], *HEAD),
+        (["backbone.features=last"], HEAD[0] | {"features": "last"}, LAST_BLOCK[1]),
+        (["tangent.blocks=1"], LAST_BLOCK[0], LAST_BLOCK[1] | {"blocks": 1}),
+        (["tangent.train=head"], LAST_BLOCK[0], LAST_BLOCK[1] | {"train": "head"}),
+        (["store.cache=tokens"], *LAST_BLOCK),
+    ],
+)
+def test_a_head_on_every_block_unless_something_else_is_asked_for(place, changes, backbone, tangent):
+    report = taftcache.init_recipe("images", overrides=changes)
+    values = tomllib.loads(report.recipe.read_text(encoding="utf-8"))
+    assert (values["backbone"], values["tangent"]) == (backbone, tangent)
+
+
+def test_blocks_that_say_too_much_are_not_chosen(place, monkeypatch):
+    """The bundled model's six blocks say 1,152 numbers, of some 33 rows."""
+    monkeypatch.setattr(drafting, "WIDE", 60)
+    report = taftcache.init_recipe("images")
+    values = tomllib.loads(report.recipe.read_text(encoding="utf-8"))
+    assert (values["backbone"], values["tangent"]) == LAST_BLOCK
+    assert [note for note in report.notes if "1,152 numbers" in note and "features=every block" in note]
+    assert report.estimate.numbers > 1152
+    asked = taftcache.init_recipe("images", force=True, overrides=["backbone.features=every block"])
+    assert (asked.estimate.numbers, asked.notes) == (1152, [])
+    monkeypatch.setattr(drafting, "WIDE", 80)  # twice the rows: they span no more
+    assert taftcache.init_recipe("images", force=True).estimate.numbers == 1152
 
 
 def test_names_of_folders_that_need_care(place):
@@ -318,7 +353,8 @@ def test_weights_called_after_a_model_name_it(place, monkeypatch, file, model):
     monkeypatch.setattr(frozen, "load_backbone", lambda spec, *rest, **named: load(BackboneSpec(), *rest, **named))
     report = taftcache.init_recipe("images", overrides=[f"backbone.weights=/x/{file}"])
     backbone = tomllib.loads(report.recipe.read_text(encoding="utf-8"))["backbone"]
-    assert backbone == {"weights": f"/x/{file}"} | ({} if model is None else {"model": model})
+    named = {} if model is None else {"model": model}
+    assert backbone == {"weights": f"/x/{file}", "features": "every block"} | named
 
 
 def test_a_column_is_named(place):

@@ -10,6 +10,7 @@ from typing import Any
 
 from taftcache.backbone.model import named_by
 from taftcache.backbone.sources.base import Source
+from taftcache.backbone.spec import EVERY_BLOCK, Features
 from taftcache.errors import BackboneError
 from taftcache.names import HELD_OUT, counted, first_few
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
@@ -23,13 +24,19 @@ from taftcache.stages.writing import whole
 PRETRAINED = "deit_tiny_patch16_224.fb_in1k"
 SMALL = 64  # pixels of a side, up to which the bundled backbone of 32 x 32 serves
 ROWS, PER_CLASS, SHARDS = 100, 3, 10  # rows of a shard at least, of one class too, and shards at most
+WIDE = 10_000  # numbers of a feature, or rows if they span less, of which a closed form has matrices of 0.8 GB
+LAST: Features = "last"
+TANGENT: dict[Features, dict[str, Any]] = {LAST: {"reset_block": True}, EVERY_BLOCK: {"blocks": 0, "init": "zero"}}
 COMMENTS = {
     "data.source": "Where the images are.",
     "data.held_out": "The part of the images that is kept for testing; which ones follows from their names.",
     "data.unreadable": "Images that do not decode are left out, and listed; without this line they stop the run.",
     "backbone.weights": "The frozen network whose output is cached once.",
+    "backbone.features": "What comes out of every block is kept: smaller than tokens, and more accurate where tried.",
     "store.path": "Where the cache, the models and the receipts are kept: a full path, the same from anywhere.",
     "store.shards": "Disjoint parts of the data: each is trained, and retrained after forgetting, on its own.",
+    "tangent.blocks": "A head is trained on it. For the last block's tangent: init with --set tangent.blocks=1.",
+    "tangent.init": "The head starts from zero.",
     "tangent.reset_block": "Trains the last block from a new start: better on Caltech-101 and digits; not on CIFAR-10.",
     "objective.ridge": 'How strongly the weights are held back: "auto" chooses it from the rows; a number is quicker.',
     "solver.tolerance": 'How near the optimum a solve comes: "auto" goes on until receipts decide.',
@@ -41,8 +48,8 @@ COMMENTS = {
 class InitReport:
     """A recipe that was written, what it was made of, and what it costs.
 
-    images: in all; held_out: of them, for testing. pixels: width and height of the image in the middle. estimate: bytes
-    and seconds of the extraction, measured on a few images.
+    images: in all; held_out: of them, for testing. pixels: width and height of the image in the middle. features: what
+    the head reads. estimate: bytes and seconds of the extraction, measured on a few images.
     """
 
     recipe: Path
@@ -53,6 +60,7 @@ class InitReport:
     shards: int
     pixels: tuple[int, int]
     backbone: str
+    features: Features
     estimate: EstimateReport
     notes: list[str]
 
@@ -113,6 +121,7 @@ def init_recipe(
         shards=recipe.store.shards,
         pixels=(pixels.width, pixels.height),
         backbone=recipe.backbone.model or recipe.backbone.weights,
+        features=recipe.backbone.features,
         estimate=costs,
         notes=notes,
     )
@@ -156,17 +165,19 @@ def _chosen(
     if weights.suffix == ".safetensors" and "model" not in said and (named := named_by(weights)):
         said["model"] = named
     small = max(pixels.width, pixels.height) <= SMALL
-    if said:
-        backbone = {"weights": "pretrained", **said} if "model" in said else said
+    if "weights" in said or "model" in said:
+        backbone = {"weights": "pretrained", **said}
     else:
-        backbone = {"weights": "bundled"} if small else {"weights": "pretrained", "model": PRETRAINED}
+        backbone = ({"weights": "bundled"} if small else {"weights": "pretrained", "model": PRETRAINED}) | said
+    of_rows = given.get("tangent") or "cache" in given.get("store", {})
+    features = said.get("features", LAST if of_rows else EVERY_BLOCK)
     rows = int(images * (1 - data.get("held_out", 0)))
     shards = max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes)))
     return {
         "data": data,
-        "backbone": backbone,
+        "backbone": backbone | ({"features": features} if features == EVERY_BLOCK else {}),
         "store": {"path": str(Path(f"stores/{name}").absolute()), "shards": shards},
-        "tangent": {"reset_block": True},
+        "tangent": TANGENT[features],
         "objective": {"ridge": "auto"},
         "solver": {"tolerance": "auto"},
         "compose": {"mode": "auto"},
@@ -181,7 +192,7 @@ def _tried(
     hub = "; its weights are looked for here and on the model hub" if recipe.backbone.weights == "pretrained" else ""
     progress.say(f"trying a few images with {recipe.backbone.model or 'the bundled model'}{hub}")
     try:
-        return values, estimate(recipe), []
+        costs = estimate(recipe)
     except BackboneError as error:
         if recipe.backbone.model != PRETRAINED or any(text.startswith("backbone") for text in overrides):
             raise
@@ -189,8 +200,21 @@ def _tried(
             f"{error.fault}; the recipe takes the bundled model, which sees 32 x 32 pixels; "
             "--weights FILE.safetensors takes weights from a file"
         )
-    values |= {"backbone": {"weights": "bundled"}}
-    values, costs, notes = _tried(values, overrides, progress)
+        backbone = values["backbone"] | {"weights": "bundled"}
+        del backbone["model"]
+    else:
+        rows = sum(count for name, count in costs.rows.items() if name != HELD_OUT)
+        asked = any(text.startswith("backbone.features") for text in overrides)
+        if recipe.backbone.features != EVERY_BLOCK or asked or min(costs.numbers, 2 * rows) <= WIDE:
+            return values, costs, []
+        note = (
+            f"the blocks of {recipe.backbone.model} say {costs.numbers:,} numbers of an image, many for a head in "
+            f"closed form; the recipe takes the last block's tangent; --set 'backbone.features={EVERY_BLOCK}' takes it "
+            "all the same"
+        )
+        backbone = {key: value for key, value in values["backbone"].items() if key != "features"}
+        values["tangent"] = TANGENT[LAST]
+    values, costs, notes = _tried(values | {"backbone": backbone}, overrides, progress)
     return values, costs, [note, *notes]
 
 

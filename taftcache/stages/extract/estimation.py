@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,14 +26,15 @@ from taftcache.stages.extract.room import bytes_of, free_bytes
 class EstimateReport:
     """Images by shard, bytes of all rows, and seconds, measured on a few of the images; nothing was written.
 
-    bytes: of the activations, in whole chunks. free_bytes: where the store would lie, None for a bucket. notes: on what
-    lies there and is left out.
+    numbers: of a row. bytes: of the activations, in whole chunks. free_bytes: where the store would lie, None for a
+    bucket. notes: on what lies there and is left out.
     """
 
     store: Path
     rows: dict[str, int]
     classes: int
     kept: str
+    numbers: int
     bytes: int
     free_bytes: int | None
     tried: int
@@ -77,6 +79,7 @@ def estimate(recipe: Recipe, *, batches: int = 2, forgotten_of: Place | None = N
         rows=rows,
         classes=len(classes),
         kept=model[0].describe(),
+        numbers=math.prod(model[0].tokens_shape),
         bytes=bytes_of(rows.values(), model[0], recipe),
         free_bytes=free_bytes(recipe.store_path),
         tried=tried,
