@@ -65,7 +65,8 @@ APPEND |= {"unread", "closed", "new_classes", "relabelled", "notes"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "again", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
-INIT = {"recipe", "source", "images", "held_out", "classes", "shards", "pixels", "backbone", "estimate", "notes"}
+INIT = {"recipe", "source", "images", "held_out", "classes", "shards", "pixels", "backbone", "features", "estimate"}
+INIT |= {"notes"}
 IMPORT = {"scaling", "store", "root_digest", "file", "exported", "shards", "tokens", "classes", "trainable", "seconds"}
 IMPORT |= {"notes"}
 GC = {"store", "root_digest", "dry_run", "removed", "kept"}
@@ -331,7 +332,15 @@ def test_what_init_and_demo_say_fits_its_lines(cli, images, tmp_path, monkeypatc
     """A path or a list of classes may be longer than a line, but then it is all of it."""
     monkeypatch.chdir(tmp_path)
     lines = cli("init", images, "-o", "mine.toml").out.splitlines()
-    assert [line.split()[0] for line in lines][:6] == ["images", "classes", "split", "model", "cost", "store"]
+    assert [line.split()[0] for line in lines][:7] == [
+        "images",
+        "classes",
+        "split",
+        "model",
+        "trained",
+        "cost",
+        "store",
+    ]
     assert max(len(line) for line in lines if not line.startswith("store")) <= 80
     few = ("data.limit=60", "store.shards=2", "solver.tolerance=1e-3", "forget.samples=[]")
     said = cli("demo", *(x for o in few for x in ("--set", o))).out
