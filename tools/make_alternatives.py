@@ -2,10 +2,11 @@
 
 python tools/make_alternatives.py [REPORT.json …]
 
-The reports are those that the benchmark printed with ``--json``, docs/results/alternatives-*.json by default; of a data
-set that is in two the later one counts. What reports from before its present form lack comes from others that are kept:
-the mean's accuracy from defaults.json, and fine-tuning from a block that is drawn anew from the paper's Table 1. The
-whole goes to docs/benchmarks.md and the short form to README.md, between their marks.
+The reports are those that the benchmark printed with ``--json``, docs/results/alternatives-*.json by default; what one
+lacks of a data set comes from a later one, and is marked as measured apart. What reports from before its present form
+lack comes from others that are kept: the mean's accuracy from defaults.json, and fine-tuning from a block that is drawn
+anew from the paper's Table 1. The whole goes to docs/benchmarks.md and the short form to README.md, between their
+marks.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ METHODS = {
     "lora": "LoRA (peft), rank 8 on qkv",
     "last block": "fine-tuning of the last block",
     "all": "fine-tuning of all of it",
-    "mean": "taftcache, mean of ten shards",
-    "taftcache": "taftcache, exact model",
+    "mean": "taftcache, last block, mean of ten shards",
+    "taftcache": "taftcache, last block, exact model",
+    "every block, mean": "taftcache, head on every block, mean of ten shards",
+    "every block": "taftcache, head on every block, exact model",
 }
+WHOLE = ("taftcache", "every block")  # every model of a store, not one component
 ANEW = "fine-tuning of the last block, drawn anew¹"
 TITLES = {"digits": "digits", "caltech101": "Caltech-101", "cifar10": "CIFAR-10"}
 
@@ -44,7 +48,7 @@ def full(data: dict[str, Any]) -> str:
         ]
         for method, of in listed(found):
             parts = of.get("seconds", {})
-            cells = [METHODS[method], accuracy(of), against(of)]
+            cells = [title_of(method, found), accuracy(of), against(of)]
             cells += [both(parts[part]) if part in parts else "" for part in ("prepare", "choose", "train")]
             text.append(f"| {' | '.join([*cells, *again(method, of, both)])} |")
             if method == "last block" and "anew" in found:
@@ -60,10 +64,13 @@ def short(data: dict[str, Any]) -> str:
     first = next(iter(data))
     head = ["", *(f"{TITLES[name]}, %" for name in data), "train", "retrain one shard", "forget one sample"]
     text = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for method, title in METHODS.items():
+    for method in METHODS:
         there = [found["methods"].get(method) for found in data.values()]
         if any(there):
-            cells = [title, *("" if of is None else f"{accuracy(of, True)}{said(of)}" for of in there)]
+            cells = [
+                title_of(method, data[first]),
+                *("" if of is None else f"{accuracy(of, True)}{said(of)}" for of in there),
+            ]
             costs = data[first]["methods"].get(method)
             cells += ["", "", ""] if costs is None else [total(costs), *again(method, costs, clock)]
             text.append(f"| {' | '.join(cells)} |")
@@ -74,8 +81,9 @@ def short(data: dict[str, Any]) -> str:
     text += [
         "",
         "Each method was trained once; ± is a 95 % interval over held-out images. 'Ahead' and 'behind' are relative to"
-        f" taftcache's model of all rows, on the same images. Times are for {TITLES[first]}, {threads(data[first])},"
-        " and include choosing settings and the pass through the frozen layers. The others have a single model here,"
+        " taftcache's exact model of the last block, on the same images. Times are for"
+        f" {TITLES[first]}, {threads(data[first])}, and include choosing settings and the pass through the frozen"
+        " layers. The others have a single model here,"
         " which is trained again without the shard or sample. They could be split into shards as well (SISA), at a"
         " cost in accuracy ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa)). A shard of the"
         " mean is its component alone."
@@ -86,14 +94,22 @@ def short(data: dict[str, Any]) -> str:
 
 
 def footnote(data: dict[str, Any]) -> list[str]:
-    """What the line of another benchmark is."""
-    if not any("anew" in found for found in data.values()):
-        return []
-    return [
-        "",
-        "¹ Measured apart, by the paper's schedule: NLFT-1 of Table 1, which trains on the class row alone; mean and"
-        " deviation of three seeds, and processor seconds of one training, without the choice of its settings.",
-    ]
+    """What the lines of other runs are."""
+    lines = []
+    if any("anew" in found for found in data.values()):
+        lines += [
+            "",
+            "¹ Measured apart, by the paper's schedule: NLFT-1 of Table 1, which trains on the class row alone; mean"
+            " and deviation of three seeds, and processor seconds of one training, without the choice of its settings.",
+        ]
+    if days := {found["apart"][method] for found in data.values() for method in found["apart"]}:
+        lines += ["", f"² Measured apart from the other lines, on the same images ({', '.join(sorted(days))})."]
+    return lines
+
+
+def title_of(method: str, found: dict[str, Any]) -> str:
+    """As the tables have it."""
+    return METHODS[method] + ("²" if method in found["apart"] else "")
 
 
 def deviating(line: dict[str, Any]) -> str:
@@ -147,7 +163,7 @@ def total(of: dict[str, Any]) -> str:
 
 def again(method: str, of: dict[str, Any], said: Callable[[dict[str, float]], str]) -> list[str]:
     """Seconds of a shard's retraining, and of a sample's removal."""
-    if method == "taftcache":
+    if method in WHOLE:
         return ["as a sample", f"{said(of['sample'])} by `--mode resolve`, {said(of['sample_retrain'])} by default"]
     return [said(of["shard"]), said(of["sample"])]
 
@@ -192,10 +208,17 @@ def main(files: Sequence[str]) -> None:
 
 
 def read(files: Sequence[str | Path]) -> dict[str, Any]:
-    """What was measured by data set; of one that is in two files, the later one's."""
+    """What was measured by data set; what one file lacks of one, from a later one about the same model."""
     data: dict[str, Any] = {}
     for file in files:
-        data |= json.loads(Path(file).read_text(encoding="utf-8"))["data"]
+        report = json.loads(Path(file).read_text(encoding="utf-8"))
+        for name, found in report["data"].items():
+            first = data.setdefault(name, found | {"apart": {}})
+            if first["methods"]["taftcache"]["accuracy"] != found["methods"]["taftcache"]["accuracy"]:
+                raise SystemExit(f"{file}: its model of {name} is not that of the reports before")
+            late = {method: of for method, of in found["methods"].items() if method not in first["methods"]}
+            first["apart"] |= dict.fromkeys(late, report.get("date", "no date kept"))
+            first["methods"] |= late
     for name, found in data.items():
         methods = found["methods"]
         if "mean" not in methods and (mean := default_mean(name, methods.get("taftcache"))):
