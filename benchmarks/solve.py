@@ -44,10 +44,11 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import load_recipe
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
+from taftcache.solve.inverses.head_path import HeadPath
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.inverses.sampled import SampledInverse, sampled_fits
-from taftcache.solve.methods.head import HeadPath, solve_head
+from taftcache.solve.methods.head import solve_head
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.row_space import RowSpace
 from taftcache.solve.minimise import minimise

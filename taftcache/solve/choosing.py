@@ -20,9 +20,10 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import kernel_inverse_fits
+from taftcache.solve.inverses.head_path import HeadPath, has_path
 from taftcache.solve.inverses.inverse import ShiftedInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
-from taftcache.solve.methods.head import HeadPath, has_path, has_quick_heads, heads_of
+from taftcache.solve.methods.head import quick_heads
 from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.span_newton import SpanNewton, span_fits
@@ -246,9 +247,9 @@ def _downwards(
         for ridge in reversed(ridges):
             yield _Solved(ridge, path.delta(ridge), pair.exact.operator.passes, more=False)
         return
-    if has_quick_heads(pair.exact):
-        downwards = ridges[::-1]
-        for ridge, delta in zip(downwards, heads_of(pair.exact, downwards), strict=True):
+    downwards = ridges[::-1]
+    if (quick := quick_heads(pair.exact, downwards)) is not None:
+        for ridge, delta in zip(downwards, quick, strict=True):
             yield _Solved(ridge, delta, pair.exact.operator.passes, more=True)
         return
     if asked.loss.quadratic and class_kernel_fits(pair.inner):

@@ -37,8 +37,8 @@ from taftcache.solve.directions import conjugate_solution
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
 from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits, weigh_in_place
+from taftcache.solve.inverses.head_path import HeadPath, has_path
 from taftcache.solve.inverses.inverse import approximate_inverse
-from taftcache.solve.methods.head import HeadPath, has_path
 from taftcache.solve.minimise import minimise, through_rows
 from taftcache.solve.settings import GOAL, Arithmetic, Goal
 from taftcache.tangent.base import Base

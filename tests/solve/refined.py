@@ -19,7 +19,7 @@ from taftcache.objective.loss import Loss
 from taftcache.objective.named import named_loss
 from taftcache.objective.objective import MOST, Objective
 from taftcache.objective.problem import Problem
-from taftcache.solve.methods.head import HeadPath
+from taftcache.solve.inverses.head_path import HeadPath
 from taftcache.solve.minimise import Method, minimise
 from taftcache.solve.proof import certified
 from taftcache.solve.settings import Goal

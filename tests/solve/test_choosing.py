@@ -13,8 +13,8 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve import choosing
 from taftcache.solve.choosing import ALONE, GRID, NEAR, STEPS, TriedRidge, choose_ridge, ridge_path
+from taftcache.solve.inverses.head_path import HeadPath, has_path
 from taftcache.solve.leave_one_out import leave_one_out
-from taftcache.solve.methods.head import HeadPath, has_path
 from taftcache.solve.settings import Arithmetic
 from taftcache.tangent.rows import RowSubset
 from tests.solve.problems import K, N, case, dense, labels, make_problem, rows
@@ -59,7 +59,7 @@ def test_leave_one_out_is_leaving_each_row_out(ridge, weighted, loss):
 
 
 def test_decompositions_of_many_classes_need_memory(monkeypatch):
-    monkeypatch.setattr("taftcache.solve.methods.head.GROUP_BYTES", 1000)
+    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 1000)
     HeadPath(make_problem(loss=LOSS, head=True))
     with pytest.raises(SolveError, match="its own D"):
         HeadPath(make_problem(loss=UNEVEN, head=True))

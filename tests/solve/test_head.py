@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from taftcache.errors import SolveError
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import ridge_path
-from taftcache.solve.methods.head import HeadPath, has_path, has_quick_heads, solve_head
+from taftcache.solve.inverses.cholesky import cholesky, solved
+from taftcache.solve.inverses.head_path import HeadPath, has_path
+from taftcache.solve.methods.head import quick_heads, solve_head
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
@@ -57,6 +63,7 @@ def test_a_head_of_few_rows_is_the_dense_solution(rows, alpha, weighted):
     exact = dense(posed)
     path = HeadPath(posed)
     assert path._values.shape[-1] == rows
+    assert path._vectors.stride() == (rows * rows, 1, rows)  # what LAPACK writes over: else torch takes a copy
     solved = solve_head(posed)
     assert solved.converged
     for value in (solved.value, path.delta(posed.ridge)):
@@ -67,7 +74,7 @@ def test_a_head_of_few_rows_is_the_dense_solution(rows, alpha, weighted):
 def test_what_follows_from_a_heads_decompositions(monkeypatch, rows, alpha, weighted):
     posed, ridges = problem(rows, alpha, weighted), [1e-4, 1e-1]
     found = HeadPath(posed)
-    monkeypatch.setattr("taftcache.solve.methods.head._few", lambda *_: False)
+    monkeypatch.setattr("taftcache.solve.inverses.head_moments._few", lambda *_: False)
     whole = HeadPath(posed)
     assert whole._values.shape[-1] == D + 1
     direction = torch.randn(posed.operator.layout.size, dtype=torch.float64, generator=torch.manual_seed(0))
@@ -92,7 +99,7 @@ def test_a_heads_path_has_the_solution_at_every_ridge(monkeypatch, decomposed, t
     """Of more rows than the space of the rows takes, small ridges all had what the first of them did; also where each
     class has its own D and there is no room for a decomposition each."""
     if not decomposed:
-        monkeypatch.setattr("taftcache.solve.methods.head.GROUP_BYTES", 1000)
+        monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 1000)
     posed, ridges = problem(200, 2.0), [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
     assert has_path(posed) == decomposed
     objective = Objective(loss=posed.loss, train="head")
@@ -107,10 +114,10 @@ def test_what_a_classs_own_rows_change_in_the_common_matrix_gives_the_same_head(
     """Classes of few rows beside a wide feature: one matrix is factored, and not one a class."""
     posed = problem(30, 3.0, weighted)
     whole = solve_head(posed)
-    assert not has_quick_heads(posed)
-    monkeypatch.setattr("taftcache.solve.methods.head.GROUP_BYTES", 8 * 13 * D)  # a class or so at a time
-    assert has_quick_heads(posed)
-    monkeypatch.setattr("taftcache.solve.methods.head._own_normals", None)
+    assert quick_heads(posed, [1.0]) is None
+    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 8 * 13 * D)  # a class or so at a time
+    assert quick_heads(posed, [1.0]) is not None
+    monkeypatch.setattr("taftcache.solve.methods.head.own_normals", None)
     found = solve_head(posed)
     assert found.converged
     assert (found.value - whole.value).norm() <= 1e-10 * whole.value.norm()
@@ -120,7 +127,57 @@ def test_what_a_classs_own_rows_change_in_the_common_matrix_gives_the_same_head(
 
 
 def test_a_class_of_many_rows_or_of_a_smaller_curvature_has_a_matrix_of_its_own(monkeypatch):
-    monkeypatch.setattr("taftcache.solve.methods.head.GROUP_BYTES", 8 * 13 * D)
-    assert not has_quick_heads(problem(60, 3.0))
+    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 8 * 13 * D)
+    assert quick_heads(problem(40, 3.0), [1.0]) is None
     posed = problem(30, 0.3)
+    with monkeypatch.context() as patched:  # both are known without the moments
+        patched.setattr("taftcache.solve.methods.head.head_moments", None)
+        assert quick_heads(problem(60, 3.0), [1.0]) is None
+        assert quick_heads(posed, [1.0]) is None
     assert (solve_head(posed).value - dense(posed)).norm() <= 1e-8 * solve_head(posed).value.norm()
+
+
+class Matrices(TorchDispatchMode):
+    """How many matrices [n,n] there are at once, at most, of those that torch hands out."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self._n, self._seen, self.most = n, [], 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        made = [t for t in tree_leaves(found) if isinstance(t, torch.Tensor) and t.shape[-2:] == (self._n, self._n)]
+        self._seen = [each for each in self._seen if each() is not None] + [weakref.ref(t) for t in made]
+        alive = [t for each in self._seen if (t := each()) is not None]
+        self.most = max(self.most, len({t.untyped_storage().data_ptr() for t in alive}))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("solve", "alpha", "most"),
+    [
+        (lambda posed: solve_head(posed), 1.0, 1),
+        (lambda posed: list(quick_heads(posed, [1e-1, 1e-2, 1e-3])), 3.0, 2),
+        (lambda posed: solve_head(posed), 0.3, 2),  # a class's own beside the common one
+        (lambda posed: HeadPath(posed).moves(), 1.0, 1),
+    ],
+    ids=["one λ", "several", "a class each", "every λ"],
+)
+def test_matrices_as_wide_as_the_feature_are_no_more_than_there_must_be(monkeypatch, solve, alpha, most):
+    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 8 * 13 * D)
+    posed = problem(30, alpha)
+    with Matrices(D + 1) as counted:
+        solve(posed)
+    assert counted.most == most
+
+
+def test_a_cholesky_factor_in_the_place_of_its_matrix_is_the_same():
+    rows = torch.randn(200, 60, dtype=torch.float64, generator=torch.manual_seed(0))
+    matrix = (rows.T @ rows).mT
+    beside = cholesky(matrix, 1.0)
+    assert cholesky(matrix, 1.0, out=matrix).data_ptr() == matrix.data_ptr()
+    assert torch.equal(matrix, beside)
+    right = torch.randn(60, 3, dtype=torch.float64, generator=torch.manual_seed(0))
+    assert torch.allclose(solved(matrix, right), torch.cholesky_solve(right, beside), rtol=1e-12)
+    with pytest.raises(SolveError, match="rounding is larger"):
+        cholesky(-beside @ beside.T, 1.0)

@@ -18,7 +18,7 @@ from taftcache.cli import main
 from taftcache.errors import RecipeError, SolveError, StoreError
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
-from taftcache.solve.methods.head import HeadPath
+from taftcache.solve.inverses.head_path import HeadPath
 from taftcache.stages.look import duplicates as twins
 from taftcache.stages.look import outliers as far
 from taftcache.stages.look import suspects as judging

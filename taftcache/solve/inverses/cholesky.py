@@ -8,18 +8,32 @@ from torch import Tensor
 from taftcache.errors import SolveError
 
 
-def cholesky(matrix: Tensor, ridge: float) -> Tensor:
+def cholesky(matrix: Tensor, ridge: float, *, out: Tensor | None = None) -> Tensor:
     """L [..,n,n] with LLᵀ = ``matrix``, whose eigenvalues are ``ridge`` at least but for rounding.
+
+    Args:
+        matrix: of which the lower triangle counts.
+        ridge: λ.
+        out: where L is written; ``matrix`` itself, where it lies column by column, saves a copy.
 
     Raises:
         SolveError: rounding took more than that from it, or a number is not finite.
     """
-    factor: Tensor
-    factor, failed = torch.linalg.cholesky_ex(matrix)
+    largest = matrix.diagonal(dim1=-2, dim2=-1).abs().max()  # and that of all entries, where none is below 0
+    failed = torch.empty(matrix.shape[:-2], dtype=torch.int32, device=matrix.device)
+    factor = torch.empty_like(matrix.mT).mT if out is None else out
+    torch.linalg.cholesky_ex(matrix, out=(factor, failed))
     if bool((failed != 0).any()):
         raise SolveError(
             "rounding is larger than the ridge: what is to be solved is not positive definite",
-            got=f"ridge {ridge:.2g} beside entries of up to {matrix.abs().max().item():.2g}",
+            got=f"ridge {ridge:.2g} beside entries of up to {largest.item():.2g}",
             do="raise the ridge, or lower alpha and the weights of classes",
         )
     return factor
+
+
+def solved(root: Tensor, right: Tensor) -> Tensor:
+    """(LLᵀ)⁻¹ of ``right`` [..,n,m] from L = ``root`` [..,n,n]; ``torch.cholesky_solve`` takes a copy of it first."""
+    turned = torch.linalg.solve_triangular(root, right, upper=False)
+    found: Tensor = torch.linalg.solve_triangular(root.mT, turned, upper=True)
+    return found

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
-from taftcache.solve.methods.head import HeadPath
+from taftcache.solve.inverses.head_path import HeadPath
 from taftcache.stages.look.row_table import Reader, RowTable
 from taftcache.stages.look.scoring import Scorer
 from taftcache.tangent.rows import ArrayBlock

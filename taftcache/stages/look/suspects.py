@@ -21,7 +21,7 @@ from taftcache.model.composition import compose
 from taftcache.names import component_of, counted, first_few
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
-from taftcache.solve.methods.head import HeadPath
+from taftcache.solve.inverses.head_path import HeadPath
 from taftcache.stages.look.inspection import private_notes, private_parts
 from taftcache.stages.look.probe import untouched_base
 from taftcache.stages.look.scoring import margins

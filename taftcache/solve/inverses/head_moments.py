@@ -1,0 +1,159 @@
+"""What a head's closed forms read of the rows: second moments of x̃ = [feature; 1], or of x̃ in a basis of their own.
+
+The matrix of n×n numbers is the most that a head's solve holds. It is summed in place and lies column by column, so
+that LAPACK takes it without a copy, and whoever asked for it may write over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from taftcache.errors import SolveError
+from taftcache.objective.problem import Problem
+
+# Bytes that the normal matrices of one group of classes may take when each class has its own, or their rows.
+GROUP_BYTES = 512 << 20
+
+
+@dataclass(frozen=True)
+class HeadMoments:
+    """Sums over all rows x̃, with n = d+1 numbers each, or as many as there are rows where these are few.
+
+    basis: Q [d+1,n], in which few rows are written.
+    normal: [n,n] 1/N Σ ω D x̃x̃ᵀ, with the D of classes that are not the row's own.
+    right: [K,n] 1/N Σ ω ∂ℓ/∂z x̃ᵀ at Δw = 0.
+    shared: whether D is the same for all classes of each row.
+    counts: [K] rows of each class.
+    above: whether no row's own class has a smaller D than the others.
+    """
+
+    basis: Tensor | None
+    normal: Tensor
+    right: Tensor
+    shared: bool
+    counts: Tensor
+    above: bool
+
+
+def head_moments(problem: Problem) -> HeadMoments:
+    """The moments, from two passes, or three where rows are few beside their width.
+
+    Raises:
+        SolveError: features or logits that are not finite.
+    """
+    basis, operator = _span(problem), problem.operator
+    K, n = operator.classes, operator.base.config.width + 1 if basis is None else basis.shape[1]
+    normal = torch.zeros(n, n, dtype=torch.float64, device=operator.device).mT
+    right = torch.zeros(K, n, dtype=torch.float64, device=operator.device)
+    counts = torch.zeros(K, dtype=torch.int64, device=operator.device)
+    shared, above, start = True, True, 0
+    for state, labels in operator.blocks():
+        x = extended(state.feature, basis)
+        z = problem.logits(state.logits, None).double()
+        gradient, diagonal = problem.loss.gradient(z, labels), problem.loss.hessian(z, labels, torch.ones_like(z))
+        if problem.weights is not None:
+            weight = problem.weights.at(labels, start, z)
+            gradient, diagonal = gradient * weight, diagonal * weight
+        common = common_diagonal(diagonal, labels)
+        shared = shared and bool((diagonal == common).all())
+        above = above and bool((diagonal >= common).all())
+        if not labels.is_floating_point():
+            counts += torch.bincount(labels, minlength=K)
+        normal.addmm_(x.T, common * x)
+        right += gradient.T @ x
+        start += len(labels)
+    # The diagonal has the largest entry of such a sum, and whatever of a row is not finite.
+    if not (torch.isfinite(normal.diagonal()).all() and torch.isfinite(right).all()):
+        raise SolveError(
+            "the head's features or logits are not finite",
+            got=f"{operator.rows} rows with NaN or infinity among them",
+            do="look for extreme numbers in the rows",
+        )
+    return HeadMoments(basis, normal.div_(operator.rows), right.div_(operator.rows), shared, counts, above)
+
+
+def first_diagonal(problem: Problem) -> tuple[Tensor, Tensor, int]:
+    """D [b,K] of the first rows, ``common_diagonal`` [b,1] of it, and n, for which nothing else is read."""
+    state, labels = next(iter(problem.operator.blocks()))
+    z = state.logits.double()
+    diagonal = problem.loss.hessian(z, labels, torch.ones_like(z))
+    n = problem.operator.rows if _few(problem, state.feature) else state.feature.shape[1] + 1
+    return diagonal, common_diagonal(diagonal, labels), n
+
+
+def _few(problem: Problem, feature: Tensor) -> bool:
+    """Whether a basis of the rows costs less than matrices of the size of a feature [b,d]."""
+    return 2 * problem.operator.rows <= feature.shape[1] + 1
+
+
+def _span(problem: Problem) -> Tensor | None:
+    """An orthonormal basis Q [d+1,N] of what the rows x̃ span, from one pass, where they are few beside their width.
+
+    A ridge takes whatever else there is of W to zero, so that W = W̃Qᵀ with W̃ [K,N] of the rows Qᵀx̃.
+    """
+    blocks = problem.operator.blocks()
+    first, _ = next(blocks)
+    if not _few(problem, first.feature):
+        return None
+    rows = torch.cat([extended(state.feature) for state in (first, *(state for state, _ in blocks))])
+    return torch.linalg.qr(rows.T).Q if torch.isfinite(rows).all() else None
+
+
+def in_full(own: Tensor, basis: Tensor | None) -> Tensor:
+    """[K,d+1] of [K,n] in a basis."""
+    return own if basis is None else own @ basis.T
+
+
+def extended(feature: Tensor, basis: Tensor | None = None) -> Tensor:
+    """x̃ [b,d+1], or [b,n] in a basis."""
+    whole = torch.cat([feature, torch.ones_like(feature[:, :1])], 1).double()
+    return whole if basis is None else whole @ basis
+
+
+def flat(problem: Problem, solution: Tensor) -> Tensor:
+    weight, bias = problem.operator.base.config.head_names
+    return problem.operator.layout.flatten({weight: solution[:, :-1], bias: solution[:, -1]})
+
+
+def groups(K: int, size: int) -> Iterator[slice]:
+    step = max(1, GROUP_BYTES // (8 * size * size))
+    yield from (slice(k, min(K, k + step)) for k in range(0, K, step))
+
+
+def row_groups(counts: Tensor, n: int) -> list[int]:
+    """The group [K] of each class of so many rows: the rows of a group take GROUP_BYTES together, or a class more."""
+    found: list[int] = (counts.cumsum(0) * (8 * n) // GROUP_BYTES).tolist()
+    return found
+
+
+def common_diagonal(diagonal: Tensor, labels: Tensor) -> Tensor:
+    """ωD [n,1] of the classes that are not the row's own; there alone our losses have another curvature."""
+    if diagonal.shape[1] == 1 or labels.is_floating_point():
+        return diagonal[:, :1]
+    return torch.where(labels[:, None] == 0, diagonal[:, 1:2], diagonal[:, :1])
+
+
+def own_normals(problem: Problem, classes: slice, common: Tensor, basis: Tensor | None) -> Tensor:
+    """Normal matrices [len(classes), n, n], each ``common`` and what the class's own D adds, in one pass."""
+    own = common.mT.repeat(classes.stop - classes.start, 1, 1).mT
+    for k, extra, x in own_rows(problem, range(classes.start, classes.stop), basis):
+        own[k - classes.start].addmm_(x.T, extra * x)
+    return own
+
+
+def own_rows(problem: Problem, classes: Container[int], basis: Tensor | None) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Of each block in one pass: a class, what its own ωD/N [m,1] has beyond the others', and its rows x̃ [m,n]."""
+    start = 0
+    for state, labels in problem.operator.blocks():
+        x = extended(state.feature, basis)
+        diagonal = problem.diagonal(labels, x, start)
+        extra = diagonal.gather(1, labels[:, None]) - common_diagonal(diagonal, labels)
+        for k in torch.unique(labels).tolist():
+            if k in classes:
+                mine = labels == k
+                yield k, extra[mine], x[mine]
+        start += len(labels)

@@ -1,0 +1,208 @@
+"""The head alone for every λ: an eigendecomposition, the inverse Hessian that it gives, leave-one-out errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from taftcache.errors import SolveError
+from taftcache.objective.problem import Problem
+from taftcache.solve.inverses.head_moments import (
+    extended,
+    first_diagonal,
+    flat,
+    groups,
+    head_moments,
+    in_full,
+    own_normals,
+)
+from taftcache.tangent.operator import TangentOperator
+
+
+def has_path(problem: Problem) -> bool:
+    """Whether ``HeadPath`` serves: the head alone, a quadratic loss, one D for all classes or room for each one's."""
+    operator = problem.operator
+    if not operator.head_alone or not problem.loss.quadratic or not operator.rows:
+        return False
+    diagonal, common, n = first_diagonal(problem)
+    return bool((diagonal == common).all()) or len(list(groups(operator.classes, n))) == 1
+
+
+class HeadPath:
+    """The head for every λ from one eigendecomposition, its leverages, and its exact leave-one-out errors.
+
+    With Σ = 1/N Σ ω_n D_n x̃x̃ᵀ = VSVᵀ and R = 1/N Σ ω_n ∂ℓ_n x̃ᵀ at Δw = 0, the head is W(λ) = −R V (S + λ)⁻¹Vᵀ. Leaving
+    row n out while λ keeps its meaning as the weight beside the sum over N rows,
+
+        r_n^(−n) = r_n / (1 − h_n)        h_n = (ω_n D_n/N) x̃_nᵀ(Σ + λI)⁻¹x̃_n
+
+    is the residual of its own prediction, without a solve. Where each class has its own D (α ≠ 1) it has its own Σ, V
+    and h too: a decomposition a class, from one pass more. Costs one pass, one more for each look at the rows, and one
+    where rows are few beside their width: then x̃, Σ and V are those of their own basis (``_span``), of n numbers.
+
+    Args:
+        problem: over the head alone; its own λ has no part in it.
+
+    Raises:
+        SolveError: a problem that ``has_path`` denies one.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        if not has_path(problem):
+            raise SolveError(
+                "a head for every λ needs a square loss over the head alone, and memory where each class has its own D",
+                got=f"{problem.loss}, {problem.operator.rows} rows, {problem.operator.classes} classes",
+                do="a square loss with alpha = 1, or solve each λ on its own",
+            )
+        moments = head_moments(problem)
+        self._basis = moments.basis
+        normal = moments.normal.mT[None].mT  # with strides [n²,1,n], for else eigh takes a copy
+        if not moments.shared:
+            normal = own_normals(problem, slice(0, problem.operator.classes), moments.normal, self._basis)
+        values = normal.new_empty(normal.shape[:2])
+        # [C,n] and, in the place of what is decomposed, [C,n,n]: one for all classes, or each
+        self._values, self._vectors = torch.linalg.eigh(normal, out=(values, normal))
+        self._values.clamp_min_(0)
+        self._right = self._turn(moments.right, self._vectors)
+
+    def weights(self, ridge: float) -> Tensor:
+        """W(λ) [K, d+1], the bias last."""
+        return in_full(self._own_weights(ridge), self._basis)
+
+    def _own_weights(self, ridge: float) -> Tensor:
+        """W(λ) [K,n] for x̃ as they are written here."""
+        return -self._turn(self._right / (self._values + ridge), self._vectors.mT)
+
+    def heads(self, ridges: Sequence[float]) -> Tensor:
+        """W(λ) [L, K, d+1] for every λ."""
+        return torch.stack([self.weights(ridge) for ridge in ridges])
+
+    def delta(self, ridge: float) -> Tensor:
+        """W(λ) as Δw [P]."""
+        return flat(self._problem, self.weights(ridge))
+
+    def inverse(self, direction: Tensor, ridge: float) -> Tensor:
+        """(Σ + λI)⁻¹ applied to each class's part of a direction [P] of the head: H(λ)⁻¹ j."""
+        names = self._problem.operator.base.config.head_names
+        weight, bias = (self._problem.operator.layout.views(direction)[name] for name in names)
+        whole = torch.cat([weight, bias[:, None]], 1)
+        own = whole if self._basis is None else whole @ self._basis
+        found = self._turn(self._turn(own, self._vectors) / (self._values + ridge), self._vectors.mT)
+        if self._basis is None:
+            return flat(self._problem, found)
+        return flat(self._problem, in_full(found - own / ridge, self._basis) + whole / ridge)
+
+    def leverages(self, ridge: float) -> Tensor:
+        """h [N,K] of each row and class, or [N,1] where all classes have the same; in one pass."""
+        return torch.cat([block.leverage[:, 0] for block in self._blocks([ridge])])
+
+    def moves(self) -> Tensor:
+        """‖W₋ₙ − W(λ)‖ [N] of every row at the problem's λ, in one pass; see ``taftcache.solve.leave_one_out``."""
+        problem, N = self._problem, self._problem.operator.rows
+        ridge = problem.ridge * (N - 1) / N
+        inverse = 1 / (self._values + ridge)  # [C,n]
+        shift = self._right * (1 / (self._values + problem.ridge) - inverse)  # of W(λ') − W(λ), in the basis V
+        head, found = self._own_weights(ridge).T, []
+        for x, base, labels, curvature, leverage in self._blocks([ridge]):
+            residual = x @ head + problem.loss.gradient(base, labels) / curvature
+            step = curvature / N * residual / (1 - leverage[:, 0]).clamp_min(1e-12)  # [b,K]
+            squares = shift.square().sum().expand(len(labels)).clone()
+            for c, (V, each) in enumerate(zip(self._vectors, inverse, strict=True)):
+                y, k = (x @ V) * each, slice(None) if len(inverse) == 1 else slice(c, c + 1)
+                squares += step[:, k].square().sum(1) * y.square().sum(1) + 2 * (step[:, k] * (y @ shift[k].T)).sum(1)
+            found.append(squares.clamp_min(0).sqrt())
+        return torch.cat(found)
+
+    def correct(self, operator: TangentOperator, ridges: Sequence[float]) -> Tensor:
+        """How many of an operator's rows each W(λ) gives their own class [L], in one pass over them."""
+        heads = self.heads(ridges).flatten(0, 1).T  # [d+1,L·K]
+        count = torch.zeros(len(ridges), dtype=torch.int64, device=heads.device)
+        for state, labels in operator.blocks():
+            change = (extended(state.feature) @ heads).view(len(labels), len(ridges), -1)
+            base = self._problem.logits(state.logits, None).double()
+            count += (change.add_(base[:, None]).argmax(2) == labels[:, None]).sum(0)
+        return count
+
+    def leave_one_out(self, ridges: Sequence[float]) -> list[LeaveOneOut]:
+        """Mean loss, and accuracy where targets are classes, of predictions made without the row itself.
+
+        They are those of λN, which a λ is chosen for: of N − 1 rows alone its λ is N/(N − 1) times as large.
+        """
+        losses = torch.zeros(len(ridges), dtype=torch.float64, device=self._values.device)
+        correct = torch.zeros_like(losses)
+        classes = True
+        for labels, curvature, residual, target in self._left_out(ridges):
+            losses += 0.5 * (curvature[:, None] * residual.square()).sum((0, 2))  # ℓ = ½ Σ D (z − target)²
+            classes = not labels.is_floating_point()
+            if classes:
+                correct += (residual.add_(target[:, None]).argmax(2) == labels[:, None]).sum(0)
+        rows = self._problem.operator.rows
+        return [
+            LeaveOneOut(ridge, loss / rows, right / rows if classes else None)
+            for ridge, loss, right in zip(ridges, losses.tolist(), correct.tolist(), strict=True)
+        ]
+
+    def left_out_logits(self, ridge: float) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits [b,K] of every row by the head without that row, and labels [b], block by block in one pass.
+
+        λN stays as it is: λ(N − 1)/N gives the head that N − 1 rows have at λ.
+        """
+        for labels, _, residual, target in self._left_out([ridge]):
+            yield residual[:, 0].add_(target), labels
+
+    def _left_out(self, ridges: Sequence[float]) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Labels [b], D [b,K or 1], and what predictions made without the row are off by [b,L,K] from targets [b,K]."""
+        heads = torch.cat([self._own_weights(ridge) for ridge in ridges]).T  # [n,L·K]
+        for x, base, labels, curvature, leverage in self._blocks(ridges):
+            # Where a row alone decides a direction, h is 1 up to rounding: λ > 0 keeps it below.
+            held = 1 / (1 - leverage).clamp_min(1e-12)
+            change = (x @ heads).view(len(labels), len(ridges), -1)
+            away = self._problem.loss.gradient(base, labels) / curvature  # from the target
+            yield labels, curvature, change.add_(away[:, None]).mul_(held), base - away
+
+    def _blocks(self, ridges: Sequence[float]) -> Iterator[_Block]:
+        """The rows with their leverages at every λ, in one pass."""
+        problem = self._problem
+        inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges], 1)  # [C,L,n]
+        start = 0
+        for state, labels in problem.operator.blocks():
+            x = extended(state.feature, self._basis)
+            base = problem.logits(state.logits, None).double()
+            curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, : len(inverses)]
+            weight = curvature / problem.operator.rows
+            if problem.weights is not None:
+                weight = weight * problem.weights.at(labels, start, base)
+            own = [(x @ V).square_() @ each.T for V, each in zip(self._vectors, inverses, strict=True)]  # [b,L] each
+            yield _Block(x, base, labels, curvature, weight[:, None] * torch.stack(own, 2))
+            start += len(labels)
+
+    @staticmethod
+    def _turn(rows: Tensor, by: Tensor) -> Tensor:
+        """rows [K,n], each times its class's matrix of ``by`` [C,n,n]."""
+        if len(by) == 1:
+            return rows @ by[0]
+        return torch.bmm(rows[:, None], by)[:, 0]
+
+
+class _Block(NamedTuple):
+    """Some rows as ``HeadPath`` sees them."""
+
+    x: Tensor  # [b,n] x̃
+    base: Tensor  # [b,K] the base point's logits
+    labels: Tensor  # [b]
+    curvature: Tensor  # [b,K] D, or [b,1] where it is the same for all classes
+    leverage: Tensor  # [b,L,K] h at every λ, or [b,L,1]
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """Errors at one λ: mean loss, and the share of rows whose class is predicted (None for a regression)."""
+
+    ridge: float
+    loss: float
+    accuracy: float | None
