@@ -104,14 +104,15 @@ def _solve_updated(problem: Problem, moments: HeadMoments, root: Tensor) -> Tens
     """
     turned = torch.linalg.solve_triangular(root, -moments.right.T, upper=False)  # L⁻¹b [n,K]
     held = row_groups(moments.counts, len(root))
-    for group in sorted(set(held)):
+    for group in sorted({held[k] for k in moments.counts.nonzero()[:, 0].tolist()}):
         mine: dict[int, list[Tensor]] = {k: [] for k in range(len(held)) if held[k] == group}
         for k, extra, x in own_rows(problem, mine.keys(), moments.basis):
             mine[k].append(extra.sqrt() * x)
-        for k, parts in mine.items():
-            if parts:
-                Y = torch.linalg.solve_triangular(root, torch.cat(parts).T, upper=False)  # [n,m]
-                inner = torch.eye(Y.shape[1], dtype=Y.dtype, device=Y.device) + Y.T @ Y
-                turned[:, k] -= Y @ torch.cholesky_solve(Y.T @ turned[:, k : k + 1], torch.linalg.cholesky(inner))[:, 0]
+        there = [k for k, parts in mine.items() if parts]
+        rows = torch.cat([part for k in there for part in mine[k]])
+        all_of = torch.linalg.solve_triangular(root, rows.T, upper=False)  # at once: a class alone has few columns
+        for k, Y in zip(there, all_of.split([sum(map(len, mine[k])) for k in there], 1), strict=True):  # [n,m]
+            inner = torch.eye(Y.shape[1], dtype=Y.dtype, device=Y.device) + Y.T @ Y
+            turned[:, k] -= Y @ torch.cholesky_solve(Y.T @ turned[:, k : k + 1], torch.linalg.cholesky(inner))[:, 0]
     found: Tensor = torch.linalg.solve_triangular(root.T, turned, upper=True)
     return found.T
