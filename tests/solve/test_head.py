@@ -19,7 +19,7 @@ from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import ridge_path
 from taftcache.solve.inverses.cholesky import cholesky, solved
 from taftcache.solve.inverses.head_path import HeadPath, has_path
-from taftcache.solve.methods.head import quick_heads, solve_head
+from taftcache.solve.methods.head import head_bytes, quick_heads, solve_head
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
@@ -74,7 +74,7 @@ def test_a_head_of_few_rows_is_the_dense_solution(rows, alpha, weighted):
 def test_what_follows_from_a_heads_decompositions(monkeypatch, rows, alpha, weighted):
     posed, ridges = problem(rows, alpha, weighted), [1e-4, 1e-1]
     found = HeadPath(posed)
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments._few", lambda *_: False)
+    monkeypatch.setattr("taftcache.solve.inverses.head_moments.few", lambda *_: False)
     whole = HeadPath(posed)
     assert whole._values.shape[-1] == D + 1
     direction = torch.randn(posed.operator.layout.size, dtype=torch.float64, generator=torch.manual_seed(0))
@@ -153,13 +153,17 @@ class Matrices(TorchDispatchMode):
         return found
 
 
+def path_of(posed):
+    return HeadPath(posed).moves()
+
+
 @pytest.mark.parametrize(
     ("solve", "alpha", "most"),
     [
-        (lambda posed: solve_head(posed), 1.0, 1),
+        (solve_head, 1.0, 1),
         (lambda posed: list(quick_heads(posed, [1e-1, 1e-2, 1e-3])), 3.0, 2),
-        (lambda posed: solve_head(posed), 0.3, 2),  # a class's own beside the common one
-        (lambda posed: HeadPath(posed).moves(), 1.0, 1),
+        (solve_head, 0.3, 2),  # a class's own beside the common one
+        (path_of, 1.0, 1),
     ],
     ids=["one λ", "several", "a class each", "every λ"],
 )
@@ -169,6 +173,8 @@ def test_matrices_as_wide_as_the_feature_are_no_more_than_there_must_be(monkeypa
     with Matrices(D + 1) as counted:
         solve(posed)
     assert counted.most == most
+    every = solve == path_of
+    assert head_bytes(posed, chosen=every) == 8 * (D + 1) ** 2 * (most + 2 * every)  # LAPACK takes two more
 
 
 def test_a_cholesky_factor_in_the_place_of_its_matrix_is_the_same():

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
 import torch
 
+import taftcache
+from taftcache.errors import SolveError
 from taftcache.recipe import parse_recipe
 from taftcache.remote.components import solve_job
 from taftcache.stages import memory
 from taftcache.stages.memory import free_memory, memory_of
+from taftcache.stages.train.record import settings_of
+from taftcache.stages.train.room import check_head_fits
+from taftcache.stages.train.training import train
 
 CPU = torch.device("cpu")
 
@@ -60,3 +66,49 @@ def test_what_the_recipe_leaves_open_is_shared_by_the_workers(machine):
         for values in ({"device": "cpu"}, {"device": "cpu", "solver": {"memory": "3GB"}})
     )
     assert (shared, said) == (500_000_000, 3_000_000_000)
+
+
+@pytest.fixture
+def vectors(monkeypatch, tmp_path):
+    """A store of 30 vectors of 8 numbers in 2 shards, whose matrices take 648 bytes each, on a machine with next to no
+    memory; returns its place and a function that says what is free, at one look after another."""
+    monkeypatch.setattr("taftcache.stages.train.room.GROUP_BYTES", 0)
+    x = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    taftcache.import_vectors(x, [0, 1, 2] * 20, tmp_path / "store", overrides=["store.shards=2", "objective.alpha=1.0"])
+
+    def free(*bytes_: int) -> None:
+        left = list(bytes_)
+        found = lambda _: left.pop(0) if len(left) > 1 else left[0]  # noqa: E731
+        monkeypatch.setattr("taftcache.stages.train.room.free_memory", found)
+
+    return tmp_path / "store", free
+
+
+def test_a_head_without_room_for_its_matrices_is_refused_before_anything_is_solved(vectors, monkeypatch):
+    path, free = vectors
+    for looks in ((3 * 648 - 1,), (3 * 648, 0)):  # at the second component, too
+        free(*looks)
+        with monkeypatch.context() as patched:
+            patched.setattr("taftcache.stages.train.training.solve_component", None)
+            with pytest.raises(SolveError, match="no room in memory") as refused:
+                train(path)
+        assert "objective.ridge needs 0.0 GB" in str(refused.value)
+    with monkeypatch.context() as patched:  # memory may have gone meanwhile, and a worker has its own
+        patched.setattr("taftcache.stages.train.training.check_head_fits", lambda *_, **__: None)
+        with pytest.raises(SolveError, match="no room in memory"):
+            train(path)
+    free(3 * 648)
+    assert train(path).trained
+
+
+def test_a_given_ridge_needs_one_matrix_and_cross_entropy_none(vectors):
+    path, free = vectors
+    for change, room in ({"ridge": 1e-3}, 648), ({"loss": "cross_entropy"}, 0):
+        free(room)
+        with taftcache.FeatureStore(path) as store:
+            settings = settings_of(store).at(**change)
+            check_head_fits(settings, store.shards, "head", chosen=settings.chooses_ridge)
+            if room:
+                free(room - 1)
+                with pytest.raises(SolveError, match="no room"):
+                    check_head_fits(settings, store.shards, "head", chosen=False)

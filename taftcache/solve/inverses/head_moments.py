@@ -81,13 +81,14 @@ def first_diagonal(problem: Problem) -> tuple[Tensor, Tensor, int]:
     state, labels = next(iter(problem.operator.blocks()))
     z = state.logits.double()
     diagonal = problem.loss.hessian(z, labels, torch.ones_like(z))
-    n = problem.operator.rows if _few(problem, state.feature) else state.feature.shape[1] + 1
+    rows, width = problem.operator.rows, state.feature.shape[1]
+    n = rows if few(rows, width) else width + 1
     return diagonal, common_diagonal(diagonal, labels), n
 
 
-def _few(problem: Problem, feature: Tensor) -> bool:
-    """Whether a basis of the rows costs less than matrices of the size of a feature [b,d]."""
-    return 2 * problem.operator.rows <= feature.shape[1] + 1
+def few(rows: int, width: int) -> bool:
+    """Whether a basis of so many rows costs less than matrices of the size of a feature [b,width]."""
+    return 2 * rows <= width + 1
 
 
 def _span(problem: Problem) -> Tensor | None:
@@ -97,7 +98,7 @@ def _span(problem: Problem) -> Tensor | None:
     """
     blocks = problem.operator.blocks()
     first, _ = next(blocks)
-    if not _few(problem, first.feature):
+    if not few(problem.operator.rows, first.feature.shape[1]):
         return None
     rows = torch.cat([extended(state.feature) for state in (first, *(state for state, _ in blocks))])
     return torch.linalg.qr(rows.T).Q if torch.isfinite(rows).all() else None

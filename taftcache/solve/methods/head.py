@@ -11,6 +11,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky, solved
 from taftcache.solve.inverses.head_moments import (
     HeadMoments,
+    few,
     first_diagonal,
     flat,
     groups,
@@ -43,6 +44,23 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     return looked_at(
         problem, next(_heads(problem, head_moments(problem), [problem.ridge])), tolerance, _closed(problem)
     )
+
+
+def head_bytes(problem: Problem, *, chosen: bool) -> int:
+    """About how many bytes ``solve_head`` takes at most at once: matrices [n,n], and the basis of few rows.
+
+    chosen: whether λ is chosen first by a ``HeadPath``, where there is one. LAPACK takes two matrices more for it.
+    """
+    operator = problem.operator
+    rows, wide, K = operator.rows, operator.base.config.width + 1, operator.classes
+    n = rows if few(rows, wide - 1) else wide
+    z = torch.zeros(1, K, dtype=torch.float64)
+    diagonal = problem.loss.hessian(z, torch.zeros(1, dtype=torch.int64), torch.ones_like(z))
+    together = next(groups(K, n)).stop
+    own = 0 if bool((diagonal == diagonal[:, :1]).all()) else together
+    matrices = 1 + own + (2 if chosen and own in (0, K) else 0)
+    basis = 3 * wide * rows if n == rows else 0  # the rows, Q, and what is left of R
+    return 8 * (matrices * n * n + basis)
 
 
 def quick_heads(problem: Problem, ridges: Sequence[float]) -> Iterator[Tensor] | None:

@@ -60,6 +60,11 @@ class Settings:
         return named_loss(asked.loss, true_class_weight(asked.alpha, self.base.config.classes), asked.kappa)
 
     @property
+    def chooses_ridge(self) -> bool:
+        """Whether λ is chosen from the rows."""
+        return self.recipe.objective.ridge == "auto"
+
+    @property
     def goal(self) -> Goal:
         """When a cold solve ends."""
         solver = self.recipe.solver

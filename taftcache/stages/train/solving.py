@@ -27,6 +27,7 @@ from taftcache.solve.settings import DECISIVE, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
 from taftcache.solve_stats import SolveStats
 from taftcache.stages.progress import Progress, Task
+from taftcache.stages.train.room import check_head_fits
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
@@ -83,8 +84,9 @@ def solve_component(
     Raises:
         KeyboardInterrupt: the solve was interrupted, unless ``options`` keep it.
         RecipeError: a prior from teachers with a method or a ball that it does not have.
-        SolveError: as ``minimise`` has it.
+        SolveError: as ``minimise`` and ``check_head_fits`` have it.
     """
+    check_head_fits(settings, sources, mode, chosen=options.choice is None and settings.chooses_ridge)
     objective, arithmetic = settings.objective(sources, mode), settings.arithmetic
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
         curve = _Curve(task)
@@ -110,7 +112,7 @@ def solve_component(
 def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> Choice | None:
     """λ, or R of a ball, as the rows of ``sources`` choose it; None where the settings name both."""
     asked, objective, arithmetic = settings.recipe.objective, settings.objective(sources, mode), settings.arithmetic
-    if asked.ridge == "auto":
+    if settings.chooses_ridge:
         return choose_ridge(settings.base, sources, objective, arithmetic=arithmetic)
     if isinstance(asked.radius, list) and not settings.is_taught(mode):
         return choose_radius(settings.base, sources, objective, asked.radius, arithmetic=arithmetic)

@@ -30,6 +30,7 @@ from taftcache.stages.train.record import (
     wanted_shards,
     with_noise,
 )
+from taftcache.stages.train.room import check_head_fits
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component, unfinished
 from taftcache.tangent.spec import Train
@@ -93,6 +94,9 @@ def train(
     kept = [job.name for job in jobs if keys.get(job.name) == job.key]
     todo = [job for job in jobs if job.name not in kept]
     _check_todo(store, todo)
+    if cluster is None:  # of its memory a worker knows
+        for job in todo:
+            check_head_fits(settings, job.shards, job.train, chosen=settings.chooses_ridge)
     for group in _together(_solved(store, settings, todo, progress, cluster)):
         _put(store, settings.recipe, group, lost)
         lost = set()
