@@ -56,7 +56,7 @@ def receipts(found: dict[str, Any]) -> str:
 
 def sentence(report: dict[str, Any]) -> str:
     """The default beside the probe, in words."""
-    parts = []
+    parts: list[str] = []
     for name, found in report["recipes"].items():
         ours, theirs = (100 * found["accuracy"][model][0] for model in ("models/exact", PROBE))
         probe = "probe" if parts else "linear probe"
