@@ -38,7 +38,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
@@ -122,7 +122,7 @@ def trained(path: Path, extracted: Path, prepare: dict[str, float]) -> dict[str,
         sample = shard.sample_ids[0]
     forget = {mode: forgotten(path, sample, mode) for mode in ("retrain", "resolve")}
     prepared = {"prepare": prepare, "choose": added()}
-    shard = {"how": "its component alone, solved again", **alone}
+    one_shard = {"how": "its component alone, solved again", **alone}
     return {
         "right": right.astype(int).tolist(),
         "chosen": {"model": name},
@@ -131,10 +131,10 @@ def trained(path: Path, extracted: Path, prepare: dict[str, float]) -> dict[str,
             "right": of_mean.astype(int).tolist(),
             "chosen": {},
             "seconds": {**prepared, "train": training},
-            "shard": shard,
-            "sample": shard,
+            "shard": one_shard,
+            "sample": one_shard,
         },
-        "shard": shard,
+        "shard": one_shard,
         "sample": {"how": "forget --mode resolve: rows, component, head, mean and exact model", **forget["resolve"]},
         "sample_retrain": {"how": "forget --mode retrain: all of these from zero", **forget["retrain"]},
     }
@@ -146,6 +146,11 @@ def forgotten(path: Path, sample: str, mode: Any) -> dict[str, float]:
         copy = shutil.copytree(path, Path(folder) / "store")
         with FeatureStore(copy, mode="a") as store:
             return timed(lambda: taftcache.forget(store, [sample], mode=mode))[1]
+
+
+def recorded(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What it finds, and of what, when and where."""
+    return {**work(), **record()}
 
 
 OWN = {"probe": probe, "every block": every_block}
@@ -169,7 +174,7 @@ def measured(name: str, place: Path, args: argparse.Namespace) -> dict[str, Any]
             work = partial(rival, case, method, kept)
         if method in args.only:
             print(f"{name}: {method}", file=sys.stderr, flush=True)
-            found[method] = kept.once(method, lambda work=work: {**work(), **record()})
+            found[method] = kept.once(method, partial(recorded, work))
         elif (before := kept.get(method)) is not None:
             found[method] = before
     for method, title in (("taftcache", "mean"), ("every block", "every block, mean")):
@@ -183,7 +188,7 @@ def measured(name: str, place: Path, args: argparse.Namespace) -> dict[str, Any]
 def compared(found: dict[str, Any]) -> dict[str, Any]:
     """Of each method the accuracy with its interval, and taftcache against it, in place of which rows were right."""
     right: dict[str, NDArray[np.bool_]] = {m: np.array(of["right"], bool) for m, of in found.items()}
-    report = {}
+    report: dict[str, dict[str, Any]] = {}
     for method, of in found.items():
         low, high = accuracy_interval(right[method])
         report[method] = {"accuracy": [float(right[method].mean()), low, high]}

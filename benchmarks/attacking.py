@@ -195,7 +195,7 @@ def sources(made: Path) -> dict[str, tuple[str, Path]]:
     with zipfile.ZipFile(made / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open("images.npy", "w", force_zip64=True) as member:
             shape = {"descr": "|u1", "fortran_order": False, "shape": (6, 1 << 12, 1 << 13)}
-            np.lib.format.write_array_header_1_0(member, shape)  # type: ignore[arg-type]
+            np.lib.format.write_array_header_1_0(member, shape)
             for _ in range(6):
                 member.write(bytes(1 << 25))
         with archive.open("labels.npy", "w") as member:

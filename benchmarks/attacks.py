@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def flips(bench: Bench, tally: Tally) -> None:
         at = bench.chance.randrange(len(data))
         data[at] ^= 1 << bench.chance.randrange(8)
         (path / file).write_bytes(data)
-        ended = child(lambda path=path: _look(path))
+        ended = child(partial(_look, path))
         fault = ended.fault() or (None if ended.code else "unnoticed")
         tally.note(f"{file}, byte {at}", fault)
 
@@ -131,7 +132,7 @@ def writers(bench: Bench, tally: Tally) -> None:
             if not (pid := os.fork()):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
                 os.dup2(2, 1)
-                finish(lambda path=path, name=name: taftcache_main(["forget", str(path), "--sample", name]))
+                finish(partial(taftcache_main, ["forget", str(path), "--sample", name]))
             pids.append(pid)
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         fair = 0 in codes and set(codes) <= {0, StoreLocked.exit_code}
@@ -144,7 +145,7 @@ def disk_errors(bench: Bench, tally: Tally) -> None:
         name, at = ("write", "fsync", "replace")[number % 3], 1 + bench.chance.randrange(12)
         code = bench.chance.choice((5, 28))  # EIO, ENOSPC
         words = ("forget", bench.copy(), "--sample", bench.ids[number % len(bench.ids)])
-        ended = command(*words, before=lambda name=name, at=at, code=code: _failing(name, at, code))
+        ended = command(*words, before=partial(_failing, name, at, code))
         fault = ended.fault() or bench.sound()
         if fault is None and ended.code:
             again = command(*words)
@@ -173,11 +174,12 @@ def full_disk(bench: Bench, tally: Tally) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 
     out = bench.folder / "out"
-    formats = [["export", bench.bad, out, "--format", f] for f in ("hdf5", "npz", "parquet", "embedding-projector")]
-    more = [["export-model", bench.bad, out], ["export-component", bench.bad, "000", out]]
-    more += [["report", bench.bad, "-o", out, "--no-neighbours"], ["forget", bench.bad, "--sample", bench.ids[0]]]
-    more += [["copy", bench.bad, out], ["convert", bench.bad, out, "--dtype", "float32"]]
-    for words in [*formats, *more]:
+    formats = ("hdf5", "npz", "parquet", "embedding-projector")
+    lines: list[list[object]] = [["export", bench.bad, out, "--format", f] for f in formats]
+    lines += [["export-model", bench.bad, out], ["export-component", bench.bad, "000", out]]
+    lines += [["report", bench.bad, "-o", out, "--no-neighbours"], ["forget", bench.bad, "--sample", bench.ids[0]]]
+    lines += [["copy", bench.bad, out], ["convert", bench.bad, out, "--dtype", "float32"]]
+    for words in lines:
         bench.copy()
         ended = command(*words, before=limit)
         left = [] if words[0] in ("copy", "convert") else list(out.parent.glob("out*"))
@@ -201,8 +203,8 @@ def inputs(bench: Bench, tally: Tally) -> None:
         words += ["--set", "backbone.weights=bundled"]
         tally.note(f"data, {name}", refused(command("extract", made / "a.toml", *words)))
     for name in ("import-component", "predict", "import"):
-        words = [made / "pipe"] if name != "import" else [made / "pipe", made / "store"]
-        ended = command(name, *([] if name == "import" else [bench.good]), *words)
+        files = [made / "pipe"] if name != "import" else [made / "pipe", made / "store"]
+        ended = command(name, *([] if name == "import" else [bench.good]), *files)
         tally.note(f"{name} of a pipe", refused(ended))
 
 

@@ -25,7 +25,10 @@ from record import print_report
 
 import taftcache
 from taftcache.recipe import load_recipe
+from taftcache.stages.forget.planning import Mode
 from taftcache.stages.look.evaluation import PROBE
+
+MODES: tuple[Mode, ...] = ("retrain", "resolve")
 
 
 def measured(name: str, folder: Path) -> dict[str, Any]:
@@ -57,12 +60,12 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
             "compose": report.compose.seconds,
             "probe": scores.against.probe.seconds,
         },
-        "forget": {mode: forgotten(path, sample, mode) for mode in ("retrain", "resolve")},
+        "forget": {mode: forgotten(path, sample, mode) for mode in MODES},
     }
     return found
 
 
-def forgotten(path: Path, sample: str, mode: str) -> dict[str, Any]:
+def forgotten(path: Path, sample: str, mode: Mode) -> dict[str, Any]:
     """Seconds, passes and verdict by renewed model of one removal, on a copy."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         copy = shutil.copytree(path, Path(folder) / "store")

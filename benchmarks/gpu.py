@@ -28,11 +28,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import layers
@@ -48,7 +48,7 @@ from tangent import SHAPES, least, machine_rates, made, measure, seconds
 
 import taftcache
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.model import in_precision, wrap_model
+from taftcache.backbone.model import Precision, in_precision, wrap_model
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.arrays import ArraySource
 from taftcache.backbone.sources.folder import FolderSource
@@ -67,7 +67,9 @@ from taftcache.tangent.rows import ArrayRows
 
 TINY: dict[str, Any] = {"img_size": 32, "depth": 2, "num_classes": 4}
 MODELS = ("vit_large_patch16_224", "deit_tiny_patch16_224", "convnext_base")
-PRECISIONS = {"float16": MODELS, "bfloat16": MODELS[:1], "float32": MODELS}  # in this order, should time be short
+# In this order, should time be short.
+PRECISIONS: dict[Precision, Sequence[str]] = {"float16": MODELS, "bfloat16": MODELS[:1], "float32": MODELS}
+TINIEST: dict[Precision, Sequence[str]] = {"float16": ["vit_tiny_patch16_224"]}
 FILE = 8 << 20  # bytes of a chunk's file, about
 LIMITS = {"extract": 160, "product": 70, "deep": 60, "whole": 180, "agreement": 40}  # seconds, of nine minutes
 SLOW = 20  # more, until a process that does not end by itself is ended
@@ -82,7 +84,7 @@ def extract_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STE
     source = FolderSource(draw(scratch / "images", count, side, distinct=min(count, 250)))
     found |= {"images": count, "files_on": file_system(scratch)}
     found["disk_bytes_per_s"], found["writer_bytes_per_s"] = disk_rate(scratch, quick), writer_rate(scratch, quick)
-    for precision, names in ({"float16": ["vit_tiny_patch16_224"]} if quick else PRECISIONS).items():
+    for precision, names in (TINIEST if quick else PRECISIONS).items():
         for name in names:
             say(f"{name} in {precision}")
             torch.manual_seed(0)
@@ -96,7 +98,7 @@ def extract_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STE
 def of_one_model(cut: Cut, source: FolderSource, device: str, quick: bool, scratch: Path) -> dict[str, float]:
     """Images a second. The bare pass has no cast back to float32 and no copy to the host."""
     transform, batch = Preprocess(cut.backbone), 4 if quick else 128
-    args = SimpleNamespace(batch=batch, workers=None, no_store=False, scratch=scratch)
+    args = argparse.Namespace(batch=batch, workers=None, no_store=False, scratch=scratch)
     n = len(source.items)
     begin = time.perf_counter()
     pixels = decode_all(transform, source, os.cpu_count() or 1)
@@ -128,8 +130,12 @@ def graph_of(cut: Cut, images: torch.Tensor) -> Callable[[], None]:
         cut.frozen_rows(images)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            graph.of = cut.frozen_rows(images)  # held as long as the graph is
-    return graph.replay
+            found = cut.frozen_rows(images)
+    return partial(_replayed, graph, found)  # which holds what is found as long as the graph
+
+
+def _replayed(graph: torch.cuda.CUDAGraph, found: torch.Tensor) -> None:
+    graph.replay()
 
 
 def draw(folder: Path, count: int, side: int, distinct: int, classes: int = 10) -> Path:
@@ -186,7 +192,7 @@ def writer_rate(scratch: Path, quick: bool) -> float:
         for at in range(0, rows, 128):
             writer.append(data[: rows - at], ids[at : at + 128], np.zeros(min(128, rows - at), np.int64))
         writer.commit()
-    return rows * data[0].nbytes / (time.perf_counter() - begin)
+    return float(rows * data[0].nbytes / (time.perf_counter() - begin))
 
 
 def product_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STEP) -> None:
@@ -197,10 +203,10 @@ def product_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STE
     copy, gemm = machine_rates(device, 256 if quick else 8192)
     found |= {"rows": n, "classes": classes, "copy_bytes_per_s": copy, "gemm_flop_per_s": gemm}
     say("beside torch.func")  # in a block of rows: it takes forty times as much memory as the rows
-    few = SimpleNamespace(
+    few = argparse.Namespace(
         samples=8 if quick else 128, classes=classes, device=device, repeats=5, peer_repeats=2, tokens=False
     )
-    found["torch_func"] = measure(name, few, copy, gemm)  # type: ignore[arg-type]
+    found["torch_func"] = measure(name, few, copy, gemm)
     base = made(shape, classes, device)[1]
     tokens = np.random.default_rng(0).standard_normal((n, *base.config.shape), np.float32).astype(np.float16)
     rows, v = [ArrayRows(tokens, np.arange(n) % classes)], torch.randn(base.layout.size, device=device)
@@ -210,7 +216,7 @@ def product_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STE
         say(f"products, rows {where}")
         problem = Problem(TangentOperator(base, rows, device=device, memory=memory), RSL(), 1e-6)
         out = torch.empty_like(v)
-        taken = seconds(lambda problem=problem, out=out: problem.hessian(v, out), 1 if quick else 5, device)
+        taken = seconds(partial(problem.hessian, v, out), 1 if quick else 5, device)
         found[where] = {"seconds": taken, "least": roof, "fraction": roof / taken}
         if where == "resident":
             found |= built(problem, gemm, device, say)

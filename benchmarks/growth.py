@@ -174,7 +174,7 @@ def main() -> None:
         place = args.keep or Path(scratch)
         by_rows = [size(place / f"rows-{n}", n, None if real else 10, args.set) for n in rows]
         by_classes = [size(place / f"classes-{k}", IMAGES, k, args.set) for k in classes]
-    figures = {"data": "CIFAR-10" if real else "generated", "cores": os.cpu_count()}
+    figures: dict[str, Any] = {"data": "CIFAR-10" if real else "generated", "cores": os.cpu_count()}
     for name, sizes in {"rows": by_rows, "classes": by_classes}.items():
         figures[name] = {"sizes": sizes, "exponents": exponents(sizes, name) if len(sizes) > 1 else {}}
     if args.json:

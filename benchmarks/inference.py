@@ -66,8 +66,8 @@ def main() -> None:
 def measure(name: str, blocks: str, args: argparse.Namespace) -> dict[str, Any]:
     """Both at one model and depth, in turns."""
     torch.manual_seed(0)
-    plain = timm.create_model(name, num_classes=args.classes).eval().to(args.device)
-    depth = len(plain.blocks)  # type: ignore[arg-type]
+    plain: Any = timm.create_model(name, num_classes=args.classes).eval().to(args.device)
+    depth = len(plain.blocks)
     k = depth if blocks == "all" else int(blocks)
     backbone = wrap_model(copy.deepcopy(plain), name, device=args.device)
     cut = Cut(backbone, k)
@@ -90,7 +90,7 @@ def measure(name: str, blocks: str, args: argparse.Namespace) -> dict[str, Any]:
             module.fused_attn = False  # forward-mode AD does not go through the fused kernel
     named = {n: t.to(args.device) for n, t in base.state.items()}
     direction = {n: t.to(args.device, torch.float32) for n, t in base.layout.views(delta).items()}
-    value, change = jvp(lambda w: functional_call(plain, w, (few,)), (named,), (direction,))
+    value, change = jvp(lambda w: functional_call(plain, w, (few,)), (named,), (direction,))[:2]
     oracle = (value + change).detach()
     return {
         "model": name,

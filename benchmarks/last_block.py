@@ -18,6 +18,7 @@ import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -62,7 +63,7 @@ def main() -> None:
     args = parser.parse_args()
     recipe = load_recipe(args.recipe, args.set)
     extract(recipe)
-    runs = []
+    runs: list[dict[str, Any]] = []
     with FeatureStore(recipe.store_path) as store:
         assert store.held_out is not None
         asked, solver = recipe.objective, recipe.solver

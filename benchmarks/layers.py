@@ -16,7 +16,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from record import print_report
@@ -36,6 +36,7 @@ SHAPES = {
     "vit-tiny": {"samples": 8, "side": 14, "width": 192, "heads": 3},
     "bundled": {"samples": 64, "side": 8, "width": 96, "heads": 3},
 }
+Pool = Literal["token", "avg"]
 
 
 class Tail(nn.Module):
@@ -73,7 +74,7 @@ def wall(device: str) -> Callable[[], float]:
 
 
 def measure(
-    shape: dict[str, int], blocks: int, pool: str, rounds: int, clock: Callable[[], float], device: str = "cpu"
+    shape: dict[str, int], blocks: int, pool: Pool, rounds: int, clock: Callable[[], float], device: str = "cpu"
 ) -> dict[str, float]:
     """All ways at one shape and depth."""
     d, heads, n, K = shape["width"], shape["heads"], shape["samples"], 101
@@ -144,15 +145,14 @@ def measure(
     def forward_mode() -> dict[str, Tensor]:
         sums: dict[str, Tensor] = {}
         for part in parts:
-            _, moved = jvp(on(part), (parameters,), (change,))
-            _, back = vjp(on(part), parameters)
+            moved, back = jvp(on(part), (parameters,), (change,))[1], vjp(on(part), parameters)[1]
             sums = {name: g + sums.get(name, 0) for name, g in back(moved)[0].items()}
         return sums
 
     def reverse_mode() -> None:
         for part in parts:
-            logits, back = vjp(on(part), parameters)
-            _, back_of_back = vjp(lambda r, back=back: back(r)[0], torch.zeros_like(logits))
+            logits, back = vjp(on(part), parameters)[:2]
+            back_of_back = vjp(lambda r, back=back: back(r)[0], torch.zeros_like(logits))[1]
             back(back_of_back(change)[0])
 
     mine = product().clone()
@@ -181,7 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="vit-tiny")
     parser.add_argument("--blocks", type=int, action="append", help="repeatable; 1, 2 and 7 by default")
-    parser.add_argument("--pool", choices=["token", "avg"], default="token")
+    parser.add_argument("--pool", choices=get_args(Pool), default="token")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")

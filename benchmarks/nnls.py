@@ -56,7 +56,7 @@ def least_distance(phi: torch.Tensor, psi: torch.Tensor, s: torch.Tensor) -> flo
     for _ in range(STEPS):
         optimiser.zero_grad()
         distance = cosine_distance(phi, psi * s.exp())
-        distance.backward()  # type: ignore[no-untyped-call]
+        distance.backward()
         optimiser.step()
         least = min(least, distance.item())
     return least

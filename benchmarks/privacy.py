@@ -38,13 +38,14 @@ TOKENS, WIDTH, HEADS, CLASSES = 197, 192, 3, 101
 class Tail(nn.Module):
     """timm's own block, norm and head on the class row."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.block, self.norm, self.head = model.blocks[-1], model.norm, model.head
         self.block.attn.fused_attn = False
 
     def forward(self, rows: Tensor) -> Tensor:
-        return self.head(self.norm(self.block(rows))[:, 0])
+        logits: Tensor = self.head(self.norm(self.block(rows))[:, 0])
+        return logits
 
 
 def made(model: nn.Module) -> tuple[Any, TailConfig]:
@@ -137,7 +138,7 @@ def main() -> None:
     bits = SystemBits()
 
     def plain() -> None:
-        network.operator.accumulate(delta, lambda z, dz, y: loss.gradient(z + dz, y))
+        network.operator.accumulate(delta, lambda z, dz, y: loss.gradient(z if dz is None else z + dz, y))
 
     ours = {
         "gradient": plain,

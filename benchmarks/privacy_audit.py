@@ -27,8 +27,10 @@ from __future__ import annotations
 import argparse
 import secrets
 from collections.abc import Sequence
+from contextlib import nullcontext
 from math import exp
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -64,14 +66,10 @@ def audit(epsilon: float, canaries: int, steps: int, seed: int | None = None, ha
     features[np.arange(len(chosen)), 0, chosen] = SIZE
     rows = ArrayRows(features, np.zeros(len(chosen), dtype=np.int64))
     spec = PrivacySpec(epsilon=epsilon, steps=steps, learning_rate=1e-6)
-    trace, right = Trace(), descent.discrete_gaussian
-    if half:
-        descent.discrete_gaussian = lambda *args: discrete_gaussian(*args) // 2
-    try:
-        network = TangentNetwork(base, [rows], base.head_layout)
+    trace, network = Trace(), TangentNetwork(base, [rows], base.head_layout)
+    mutant = patch.object(descent, "discrete_gaussian", lambda *args: discrete_gaussian(*args) // 2)
+    with mutant if half else nullcontext():
         trained = train_privately(base, network, CrossEntropy(), spec, trace=trace)
-    finally:
-        descent.discrete_gaussian = right
     weight = torch.stack(trace.sums).double().sum(0)[: 2 * canaries].view(2, canaries)
     score = (weight[1] - weight[0]).numpy()  # the loss pulls label 0 up and the other down
     claim = trained.statement
@@ -135,7 +133,7 @@ def _epsilon(m: int, guesses: int, correct: int, delta: float, level: float) -> 
 def _p_value(m: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """P(at least ``correct`` right) under (ε, δ), at most (Steinke et al., theorem 5.2)."""
     below = stats.binom(guesses, 1 / (1 + exp(-epsilon)))
-    tail = below.sf(correct - 1)
+    tail = float(below.sf(correct - 1))
     steps = np.arange(1, correct + 1)
     between = below.sf(correct - 1 - steps) - tail  # P(correct > W ≥ correct − i)
     return min(1.0, tail + 2 * m * delta * float(np.max(between / steps, initial=0.0)))

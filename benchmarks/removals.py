@@ -26,8 +26,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
 from taftcache.names import component_of
 from taftcache.recipe import load_recipe
+from taftcache.solve.settings import DECISIVE
 from taftcache.stages.extract.extraction import extract
-from taftcache.stages.forget.renewal import DECISIVE, certificate_of
+from taftcache.stages.forget.renewal import certificate_of
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import solve_component

@@ -32,24 +32,24 @@ import numpy as np
 import torch
 from record import print_report
 
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import Component, read_base
 from taftcache.names import EXACT
-from taftcache.objective.objective import Objective
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise
-from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Solution
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.forget.renewal import resolve_warm
-from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.stages.train.without import Without
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import RowSource
 
 PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
 PASSES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -57,7 +57,7 @@ EPOCHS = 30
 POINTS = 0.2
 
 
-def accuracy(base: Base, delta: torch.Tensor, rows: Any) -> float:
+def accuracy(base: Base, delta: torch.Tensor, rows: RowSource) -> float:
     """Top-1 in percent."""
     operator = TangentOperator(base, [rows])
     direction = operator.direction(delta)
@@ -73,17 +73,15 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return work(), time.perf_counter() - begin
 
 
-def time_to_accuracy(recipe: Recipe, base: Base, rows: Sequence[Any], test: Any) -> dict[str, Any]:
+def time_to_accuracy(recipe: Recipe, base: Base, rows: Sequence[Shard], test: Shard) -> dict[str, Any]:
     """The shortest solve that ends within POINTS of where the accuracy ends, by the limit on passes."""
 
+    settings = Settings(recipe=recipe, base=base)
+    objective = settings.objective(rows, settings.train)
+
     def solve(limit: int) -> tuple[Solution, float]:
-        return timed(
-            lambda: minimise(
-                base, rows, Objective(loss=Settings(recipe=recipe, base=base).loss, ridge=recipe.objective.ridge),
-                goal=Goal(tolerance=recipe.solver.tolerance, max_passes=limit),
-                arithmetic=Arithmetic(memory=memory_of(recipe)),
-            )
-        )  # fmt: skip
+        goal = Goal(tolerance=recipe.solver.relative, max_passes=limit)
+        return timed(lambda: minimise(base, rows, objective, goal=goal, arithmetic=settings.arithmetic))
 
     whole, seconds = solve(recipe.solver.max_passes)
     final = accuracy(base, whole.value, test)
@@ -124,14 +122,19 @@ def epoch_from_images(recipe: Recipe, base: Base, images: int) -> dict[str, floa
         loss.backward()
         adam.step()
 
+    def epoch() -> None:
+        for k in range(0, len(few), 32):
+            step(few[k : k + 32])
+
     few = list(range(min(images, len(source.items))))
     step(few[:8])
-    _, seconds = timed(lambda: [step(few[k : k + 32]) for k in range(0, len(few), 32)])
+    _, seconds = timed(epoch)
     return {"seconds_an_image": seconds / len(few), "images_measured": len(few)}
 
 
 def shard_part(store: FeatureStore, recipe: Recipe, base: Base, images: int) -> dict[str, Any]:
     shard, test = store.shards[0], store.held_out
+    assert test is not None
     one = time_to_accuracy(recipe, base, [shard], test)
     full = time_to_accuracy(recipe, base, store.shards, test)
     measured = epoch_from_images(recipe, base, images)

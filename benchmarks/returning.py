@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from attacking import Bench, Tally, child, command, finish, refused
@@ -26,12 +27,12 @@ def readers(bench: Bench, tally: Tally) -> None:
         if not (pid := os.fork()):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             os.dup2(2, 1)
-            finish(lambda path=path, name=name: taftcache_main(["forget", str(path), "--sample", name]))
+            finish(partial(taftcache_main, ["forget", str(path), "--sample", name]))
         end = time.monotonic() + 3 * bench.chance.random() if number % 2 else None
         while not os.waitpid(pid, os.WNOHANG)[0]:
             if end is not None and time.monotonic() > end:
                 os.kill(pid, signal.SIGKILL)
-            ended = child(lambda path=path: _same_rows(path, rows))
+            ended = child(partial(_same_rows, path, rows))
             tally.note(f"a read during forget {number}", "a row of another" if ended.code == 50 else ended.fault())
 
 

@@ -167,6 +167,7 @@ class Case:
     @cached_property
     def tokens(self) -> Tensor:
         with FeatureStore(self.recipe.store_path) as store:
+            assert store.held_out is not None
             groups = [*store.shards, store.held_out]
             blocks = [np.array(block.tokens) for shard in groups for block in shard.blocks(256)]
         return torch.from_numpy(np.concatenate(blocks))
@@ -213,9 +214,10 @@ class Case:
         if method == "lora":
             from peft import LoraConfig, get_peft_model  # ten seconds, for it brings transformers along
 
-            return get_peft_model(
+            model = get_peft_model(
                 model, LoraConfig(r=8, lora_alpha=16, target_modules=["qkv"], modules_to_save=["head"])
             )
+        assert isinstance(model, nn.Module)
         return model
 
     def batch(self, kind: str, rows: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -41,6 +41,7 @@ from taftcache.stages.look.evaluation import accuracy_interval
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base
+from taftcache.tangent.class_row.tail import ClassRowTail
 from taftcache.tangent.config import Rows
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource, RowSubset
@@ -135,6 +136,7 @@ class Bench:
     @torch.no_grad()
     def _rows(self, shard: Shard, kind: Rows, dtype: str) -> ArrayRows:
         tail = self.base.tail
+        assert isinstance(tail, ClassRowTail)
         bound = tail.bind(self.base.state)
         made = []
         for block in shard.blocks(128):

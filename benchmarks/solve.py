@@ -99,8 +99,9 @@ class Bench:
 
     def result(self, name: str, trace: Trace, accuracies: Trace, seconds: float, building: float) -> dict[str, Any]:
         """Passes to every bar, None where it was not met."""
-        met = {f"passes_to_gap_{level:.0e}": first(trace, lambda f, g=level: self.gap(f) <= g) for level in GAPS}
-        reached = first(accuracies, lambda a: abs(a - self.final) <= WITHIN)
+        gaps = [(passes, self.gap(objective)) for passes, objective in trace]
+        met = {f"passes_to_gap_{level:.0e}": first(gaps, level) for level in GAPS}
+        reached = first([(passes, abs(a - self.final)) for passes, a in accuracies], WITHIN)
         settled = None
         for passes, accuracy in reversed(accuracies):
             if abs(accuracy - self.final) > WITHIN:
@@ -166,9 +167,9 @@ class Bench:
 
         rows = RowSpace(ProblemPair(self.narrow, self.exact), passes, look)
         rows.run(1e-5)
-        return self.result(
-            "row space", rows.history, accuracies, time.perf_counter() - begin - looking, rows.kernel.passes
-        )
+        seconds = time.perf_counter() - begin - looking
+        building = rows.kernel.passes if rows.kernel else 0  # none where the passes end before it
+        return self.result("row space", rows.history, accuracies, seconds, building)
 
     def conjugate(
         self, name: str, passes: int, make: Callable[[], Any] | None, start: torch.Tensor | None = None
@@ -233,10 +234,11 @@ class Bench:
             (P, P), lambda v: self.narrow.hessian(torch.from_numpy(v)).double().numpy(), dtype=np.float64
         )
         right = -self.exact.evaluate(self.zero)[1].numpy()
-        for name, run in {
+        runs: dict[str, Callable[[], Any]] = {
             "scipy cg": lambda: cg(H, right, rtol=0, atol=0, maxiter=passes),
             "scipy lsmr": lambda: lsmr(J, b.reshape(-1).numpy(), sqrt(ridge), atol=0, btol=0, conlim=0, maxiter=passes),
-        }.items():
+        }
+        for name, run in runs.items():
             begin = time.perf_counter()
             x = torch.from_numpy(run()[0])
             seconds = time.perf_counter() - begin
@@ -244,9 +246,9 @@ class Bench:
             yield {"solver": name, "passes": passes, "gap_at_end": gap, "seconds": seconds}
 
 
-def first(trace: Trace, met: Callable[[float], bool]) -> int | None:
-    """The passes after which a value first met a condition."""
-    return next((passes for passes, value in trace if met(value)), None)
+def first(trace: Trace, most: float) -> int | None:
+    """The passes after which a value was first that small."""
+    return next((passes for passes, value in trace if value <= most), None)
 
 
 def whole(base: Base, shards: Sequence[Shard], loss: RSL, ridge: float, memory: int) -> Iterator[dict[str, Any]]:
@@ -321,7 +323,8 @@ def peak(recipe: Path, sets: Sequence[str], shards: int) -> dict[str, float]:
     command = [sys.executable, __file__, str(recipe), "--child", str(shards)]
     for text in sets:
         command += ["--set", text]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
 
 
 def child(base: Base, shards: Sequence[Shard], loss: RSL, ridge: float) -> None:

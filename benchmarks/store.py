@@ -82,14 +82,14 @@ class Bench:
         """One file, in the same pieces, fsynced once."""
         with open(self.folder / "x.raw", "wb", buffering=0) as out:
             for at in range(0, self.rows, BLOCK):
-                out.write(self.data[at : at + BLOCK])
+                out.write(self.data[at : at + BLOCK].data)
             os.fsync(out.fileno())
 
     def plain_read(self) -> None:
         """The chunk files into one buffer that is used again."""
         for file in self.files:
             with open(file, "rb", buffering=0) as source:
-                source.readinto(self.buffer)  # type: ignore[arg-type]
+                source.readinto(self.buffer.data)
 
     def first_pass(self) -> None:
         """A store opened anew: every byte against its digest."""
@@ -133,7 +133,7 @@ class Bench:
         self._slices(zarr.open_group(self.group, mode="r")["tokens"])
 
     def zarr_random(self) -> None:
-        rows = zarr.open_group(self.group, mode="r")["tokens"]
+        rows: Any = zarr.open_group(self.group, mode="r")["tokens"]
         for start in self.starts:
             np.copyto(self.block, rows[start : start + BLOCK])
 

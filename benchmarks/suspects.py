@@ -130,7 +130,8 @@ def cross_validated(features: NDArray[np.float32], shown: NDArray[np.int64], C: 
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=300))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return cross_val_predict(probe, features, shown, cv=5, method="predict_proba")
+        found: NDArray[np.float64] = cross_val_predict(probe, features, shown, cv=5, method="predict_proba")
+    return found
 
 
 def _cleanlab(shown: NDArray[np.int64], probabilities: NDArray[np.float64], flags: NDArray[np.bool_]) -> dict[str, Any]:

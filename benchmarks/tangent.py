@@ -32,6 +32,7 @@ from torch.func import functional_call, jvp, vjp
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.tangent.base import Base, make_base
+from taftcache.tangent.class_row.block import BlockState
 from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
@@ -142,7 +143,7 @@ def made(shape: dict[str, int], classes: int, device: str) -> tuple[VisionTransf
     torch.manual_seed(0)
     model = VisionTransformer(img_size=16, patch_size=16, embed_dim=d, depth=1, num_heads=H, num_classes=classes)
     model = model.to(device).eval()
-    block = model.blocks[0]
+    block: Any = model.blocks[0]
     block.attn.fused_attn = False
     tail = {k: v for k, v in model.state_dict().items() if k.startswith(("blocks.0.", "norm."))}
     end = ClassRow(prefix="blocks.0", width=d, heads=H, eps1=1e-6, eps2=1e-6, eps_final=1e-6)
@@ -170,27 +171,27 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
     labels = np.arange(n) % args.classes
     rows = ArrayRows(tokens.numpy(), labels)
     operator = TangentOperator(base, [rows], device=device, memory=1 << 40, repeated=not args.tokens)
-    problem = Problem(operator, RSL(), 1e-9)
+    loss = RSL()
+    problem = Problem(operator, loss, 1e-9)
     v = torch.randn(base.layout.size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(device)
     tokens = tokens.to(device)
     state = {k: x.to(device) for k, x in base.state.items()}
     named = base.layout.views(v.float())
-    curvature = problem.loss.curvature(torch.zeros(n, args.classes), torch.from_numpy(labels)).to(device) / n
+    curvature = loss.curvature(torch.zeros(n, args.classes), torch.from_numpy(labels)).to(device) / n
 
     def forward(parameters: dict[str, torch.Tensor], some: torch.Tensor) -> torch.Tensor:
         inner = {k[9:]: x for k, x in parameters.items() if k.startswith("blocks.0.")}
         rows = functional_call(block, inner, (some,))
         rows = functional_call(model.norm, {k[5:]: x for k, x in parameters.items() if k.startswith("norm.")}, (rows,))
-        return functional_call(
-            model.head, {k[5:]: x for k, x in parameters.items() if k.startswith("head.")}, (rows[:, 0],)
-        )
+        head = {k[5:]: x for k, x in parameters.items() if k.startswith("head.")}
+        logits: torch.Tensor = functional_call(model.head, head, (rows[:, 0],))
+        return logits
 
     def peer(batch: int) -> dict[str, torch.Tensor]:
         sums: dict[str, torch.Tensor] = {}
         for some, weights in zip(tokens.split(batch), curvature.split(batch), strict=True):
             part = partial(forward, some=some)
-            _, change = jvp(part, (state,), (named,))
-            _, back = vjp(part, state)
+            change, back = jvp(part, (state,), (named,))[1], vjp(part, state)[1]
             sums = {k: x + sums.get(k, 0) for k, x in back(weights * change)[0].items()}
         return sums
 
@@ -207,6 +208,7 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
         prepared = operator.prepare(tokens.cpu().numpy())
         building = seconds(lambda: make_ready(operator.weights, prepared), args.repeats, device)
         ((held, _),) = operator.blocks()
+        assert isinstance(held, BlockState)
         instead = d if held.f_by_c is None else args.classes * shape["heads"]
     moved, operations = least(shape, args.classes, base.layout.size, instead)
     roofline = max(moved / copy, operations / gemm)

@@ -31,6 +31,7 @@ from record import print_report
 from taftcache import FeatureStore, load_recipe, run
 from taftcache.consent import recorded_recipe
 from taftcache.model.component import put_component, read_base, read_component
+from taftcache.names import is_model
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "pipelines/quickstart.toml"
 SHARDS = 8
@@ -52,7 +53,7 @@ def enlarge(small: FeatureStore, path: Path, rows: int) -> None:
         groups = [(f"{k:03d}", "train", rows * 4 // 5 // SHARDS) for k in range(SHARDS)]
         groups.append(("held-out", "held-out", rows - sum(count for _, _, count in groups)))
         for name, role, count in groups:
-            with store.writer(name, role, tokens_shape=tokens.shape[1:]) as writer:  # type: ignore[arg-type]
+            with store.writer(name, role, tokens_shape=tokens.shape[1:]) as writer:
                 for k in range(0, count, 1024):
                     chosen = rng.integers(0, len(tokens), min(1024, count - k))
                     noise = 0.1 * rng.standard_normal((len(chosen), 1, tokens.shape[2]), dtype=np.float32)
@@ -64,7 +65,7 @@ def enlarge(small: FeatureStore, path: Path, rows: int) -> None:
             change.put("base/tail", small.read_object("base/tail"), tail.meta)
             for k in range(SHARDS):
                 put_component(change, f"components/{k:03d}", read_component(small, f"components/{k % 4:03d}", base))
-            for name in ("models/mean", "models/head"):
+            for name in filter(is_model, small.objects()):
                 put_component(change, name, read_component(small, name, base))
 
 

@@ -41,7 +41,7 @@ def processor() -> float:
     """Seconds of the processor that this process and those below it have taken."""
     own = psutil.Process()
     times = [p.cpu_times() for p in (own, *own.children(recursive=True))]
-    return sum(t.user + t.system for t in times)
+    return float(sum(t.user + t.system for t in times))
 
 
 def timed(work: Callable[[], Any]) -> dict[str, float]:

@@ -65,7 +65,7 @@ def receipts(found: dict[str, Any]) -> str:
 
 def sentence(report: dict[str, Any]) -> str:
     """The defaults beside the probe, in words."""
-    parts = []
+    parts: list[str] = []
     for name, text in SHORT.items():
         found = report["recipes"][name]
         ours, theirs = (100 * found["accuracy"][model][0] for model in ("models/exact", PROBE))

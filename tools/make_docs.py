@@ -206,7 +206,9 @@ def laws(folder: Path) -> str:
     rooms: dict[str, str] = {}
     for file in sorted(folder.rglob("test_*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for mark in node.decorator_list:
                 if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.law":
                     text = ast.literal_eval(mark.args[0])
                     name = file.relative_to(ROOT).as_posix()
@@ -223,7 +225,7 @@ def laws(folder: Path) -> str:
 def public_names() -> str:
     """The stub that tells type checkers what ``taftcache`` offers; at run time its one table does."""
     lines = ["# Made from the table in __init__.py by tools/make_docs.py.", ""]
-    for module, names in sorted(taftcache.NAMES.items()):
+    for module, names in sorted(vars(taftcache)["NAMES"].items()):
         lines += [f"from taftcache.{module} import {name} as {name}" for name in names.split()]
     return "\n".join([*lines, "", "__version__: str", ""])
 

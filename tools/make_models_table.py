@@ -133,7 +133,7 @@ def check(cut: Cut, images: Tensor) -> Checked:
     trained = {name: base.state[name] for name in base.layout}
     whole = whole_model(cut, base)
     with sdpa_kernel(SDPBackend.MATH):
-        value, tangent = jvp(lambda p: whole(p, images), (trained,), (base.layout.views(v),))
+        value, tangent = jvp(lambda p: whole(p, images), (trained,), (base.layout.views(v),))[:2]
         adjoint = base.layout.flatten(vjp(lambda p: whole(p, images), trained)[1](r)[0])
     tail = base.tail
     w = tail.bind(base.state)
@@ -169,7 +169,8 @@ def whole_model(cut: Cut, base: Base) -> Any:
             # Two heads, averaged: half of each one's input, so each has its half of our matrix.
             named[weight], named["head_dist.weight"] = named[weight].chunk(2, 1)
             named["head_dist.bias"] = named[bias]
-        return functional_call(model, named, (images,))
+        logits: Tensor = functional_call(model, named, (images,))
+        return logits
 
     return forward
 
@@ -239,7 +240,7 @@ Jᵀ are relative errors in float64 against `torch.func` on the whole uncut mode
 
 
 def _off(found: Tensor, expected: Tensor) -> float:
-    return ((found - expected).norm() / expected.norm()).item()
+    return float((found - expected).norm() / expected.norm())
 
 
 def main(arguments: list[str]) -> int:

@@ -26,6 +26,7 @@ import taftcache
 from taftcache.report.paired import paired
 from taftcache.report.tables import markdown_table
 from taftcache.report.write import write_json
+from taftcache.teaching.spec import PriorName
 from taftcache.teaching.students.comparison import TITLES
 from taftcache.teaching.students.students import OUTCOME, StudentSettings
 
@@ -38,7 +39,7 @@ CURVES = {
     "repeat": ("times the first teacher is given", "the first teacher given {} times"),
 }
 # Each: students of this prior are above those of that one.
-CLAIMS = (
+CLAIMS: tuple[tuple[PriorName, PriorName], ...] = (
     ("aft", "none"),
     ("aft-nnls", "none"),
     ("kd", "none"),

@@ -22,17 +22,18 @@ import os
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from timm.layers import set_fused_attn
+from timm.layers.config import set_fused_attn
 from torch.nn import functional as F
 
 ARCHITECTURE = "vit_tiny_patch16_224"
-MODEL_ARGS = {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 6, "num_heads": 3, "num_classes": 10}
+MODEL_ARGS: Any = {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 6, "num_heads": 3, "num_classes": 10}
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
@@ -72,7 +73,10 @@ def accuracy(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor)
     return (predicted == labels).float().mean().item()
 
 
-def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, test, args) -> torch.nn.Module:
+def train(
+    model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, test: tuple[torch.Tensor, torch.Tensor],
+    args: argparse.Namespace,
+) -> torch.nn.Module:  # fmt: skip
     """AdamW with warm-up and a cosine; returns the exponential moving average of the weights."""
     decayed = [p for p in model.parameters() if p.ndim > 1 and p.shape[0] != 1]
     plain = [p for p in model.parameters() if not (p.ndim > 1 and p.shape[0] != 1)]
@@ -98,6 +102,7 @@ def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, te
             worker.zero_grad(set_to_none=True)
             loss.backward()
             for master, copied in pairs:
+                assert copied.grad is not None
                 master.grad = copied.grad.float()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()

@@ -29,7 +29,8 @@ class Fields(Extension):
 
 def spelt_out(text: str, fields: set[str]) -> str:
     """A docstring whose ``key, key: text`` of ``fields`` stand in a section of their own."""
-    kept, meanings = [], {}
+    kept: list[str] = []
+    meanings: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
         line = " ".join(paragraph.split())
         marks = [] if SECTION.match(paragraph) else [m for m in FIELD.finditer(line) if {*m[1].split(", ")} <= fields]

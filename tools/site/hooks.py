@@ -55,7 +55,7 @@ def on_page_content(html: str, **_: Any) -> str:
     made = LatexToMathML()
 
     def drawn(match: re.Match[str]) -> str:
-        return made.convert_with_local_state(unescape(match[3]).strip(), displaystyle=match[2] == "[")
+        return str(made.convert_with_local_state(unescape(match[3]).strip(), displaystyle=match[2] == "["))
 
     html = CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
     return FORMULA.sub(drawn, html)

@@ -131,5 +131,7 @@ def _returned(verb: Any) -> list[type]:
     return [
         part
         for part in parts
-        if inspect.isclass(part) and part.__module__.startswith("taftcache") and part.__name__ not in taftcache.__all__
+        if inspect.isclass(part)
+        and part.__module__.startswith("taftcache")
+        and part.__name__ not in vars(taftcache)["__all__"]
     ]
