@@ -71,7 +71,7 @@ def sentence(report: dict[str, Any]) -> str:
         ours, theirs = (100 * found["accuracy"][model][0] for model in ("models/exact", PROBE))
         low, high = (f"{100 * each:+.1f}".replace("-", "−") for each in found["ahead_of_probe"][1:])
         says = found["verdict"] + ("" if found["verdict"] == "within noise" else f", {low} to {high} points")
-        probe = "probe" if parts else "linear probe on the same features"
+        probe = "probe of the same features" if parts else "linear probe"
         parts.append(f"{text.format(f'{ours:.1f} %')} ({probe} {theirs:.1f}; {says})")
     figures = "[figures](docs/benchmarks.md#what-a-run-gives-without-a-switch)"
     return f"{'; '.join(parts)}: {figures}."
