@@ -102,14 +102,14 @@ def footnote(data: dict[str, Any]) -> list[str]:
             "¹ Measured apart, by the paper's schedule: NLFT-1 of Table 1, which trains on the class row alone; mean"
             " and deviation of three seeds, and processor seconds of one training, without the choice of its settings.",
         ]
-    if days := {found["apart"][method] for found in data.values() for method in found["apart"]}:
+    if days := {day for found in data.values() for day in found.get("apart", {}).values()}:
         lines += ["", f"² Measured apart from the other lines, on the same images ({', '.join(sorted(days))})."]
     return lines
 
 
 def title_of(method: str, found: dict[str, Any]) -> str:
     """As the tables have it."""
-    return METHODS[method] + ("²" if method in found["apart"] else "")
+    return METHODS[method] + ("²" if method in found.get("apart", {}) else "")
 
 
 def deviating(line: dict[str, Any]) -> str:

@@ -66,13 +66,14 @@ def receipts(found: dict[str, Any]) -> str:
 def sentence(report: dict[str, Any]) -> str:
     """The defaults beside the probe, in words."""
     parts: list[str] = []
-    for name, text in SHORT.items():
-        found = report["recipes"][name]
+    for name, found in report["recipes"].items():
+        if name not in SHORT:
+            continue
         ours, theirs = (100 * found["accuracy"][model][0] for model in ("models/exact", PROBE))
         low, high = (f"{100 * each:+.1f}".replace("-", "−") for each in found["ahead_of_probe"][1:])
         says = found["verdict"] + ("" if found["verdict"] == "within noise" else f", {low} to {high} points")
         probe = "probe of the same features" if parts else "linear probe"
-        parts.append(f"{text.format(f'{ours:.1f} %')} ({probe} {theirs:.1f}; {says})")
+        parts.append(f"{SHORT[name].format(f'{ours:.1f} %')} ({probe} {theirs:.1f}; {says})")
     figures = "[figures](docs/benchmarks.md#what-a-run-gives-without-a-switch)"
     return f"{'; '.join(parts)}: {figures}."
 

@@ -108,7 +108,7 @@ def test_all_of_it_on_a_few_digits(scripts, tmp_path, monkeypatch, capsys):
     benchmark.main(words)
     report = json.loads(capsys.readouterr().out)
     methods = report["data"]["digits"]["methods"]
-    assert list(methods) == [*benchmark.METHODS, "mean"]
+    assert list(methods) == [*benchmark.METHODS, "mean", "every block, mean"]
     assert len(methods["last block"]["chosen"]["other_scores"]) >= 3
     for method, of in methods.items():
         low, high = of["accuracy"][1:]
@@ -151,7 +151,7 @@ def test_a_table_says_who_is_ahead_and_leaves_out_what_was_not_measured(scripts)
     probe, own = tool.short(data).splitlines()[2:4]
     assert probe == "| linear probe (scikit-learn) | 92.0 ± 2.0 (ahead) | 25 s | 12 s | 12 s |"
     both = "12 s by `--mode resolve`, 12 s by default"
-    assert own == f"| taftcache, exact model | 90.0 ± 2.0 | 25 s | as a sample | {both} |"
+    assert own == f"| taftcache, last block, exact model | 90.0 ± 2.0 | 25 s | as a sample | {both} |"
     assert "LoRA" not in tool.short(data)
     row = next(line for line in tool.full(data).splitlines() if "probe" in line)
     assert "| 92.0 (90.0 to 94.0) | −2.0 (−3.0 to −1.0): behind | 12 s (20 s) |  | 12 s (20 s) |" in row
@@ -174,7 +174,7 @@ def test_what_a_report_lacks_comes_from_others_that_are_kept(scripts, tmp_path, 
     monkeypatch.setattr(tool.marked, "ROOT", tmp_path)
     text = tool.short(tool.read([tmp_path / "report.json"]))
     assert f"\n| {tool.ANEW} | 91.2 ± 0.5 |  | 30 s | 30 s |\n" in text
-    assert "\n| taftcache, mean of ten shards | 80.0 ± 2.0 |  | 2 s | 2 s |\n" in text
+    assert "\n| taftcache, last block, mean of ten shards | 80.0 ± 2.0 |  | 2 s | 2 s |\n" in text
     assert "\n¹ " in text
     last["chosen"]["fresh"] = True  # the report has both blocks itself
     mean["models/exact"] = [0.7, 0.6, 0.8]  # of another model

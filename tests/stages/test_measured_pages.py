@@ -73,7 +73,7 @@ def test_alternatives_become_two_tables(tools):
     assert "|  | Caltech-101, % | CIFAR-10, % | train |" in text
     assert "| linear probe (scikit-learn) |  | 90.0 ± 7.5 (ahead) |  |  |  |" in text
     sample = "20 s by `--mode resolve`, 20 s by default"
-    assert f"| taftcache, exact model | 90.0 ± 7.5 |  | 40 s | as a sample | {sample} |" in text
+    assert f"| taftcache, last block, exact model | 90.0 ± 7.5 |  | 40 s | as a sample | {sample} |" in text
     assert "Times are for Caltech-101, one thread, and include choosing settings" in text
     assert "one thread of Xeon, AMX." in tool.full(data)
     assert "−2.0 (−3.0 to −1.0): behind | 20 s (18 s) |  | 20 s (18 s) |" in tool.full(data)
@@ -90,7 +90,7 @@ def test_what_does_not_decide_is_counted(tools):
     }  # fmt: skip
     text = tool.table({"recipes": {"quickstart": found}})
     assert "| default against probe, on the same rows | −1.0 (−3.0 to +1.0): within noise |" in text
-    assert "| passes of a removal, `resolve`: shard, head, exact | 9, 9, 9 |" in text
+    assert "| passes of a removal, `resolve` | shard 9, head 9, all rows 9 |" in text
     assert "4 of 6 certificates of these removals decide" in text
     assert "90.0 % on digits (linear probe 90.0; within noise)" in tool.sentence({"recipes": {"quickstart": found}})
     found["verdict"] = "ahead"
