@@ -178,6 +178,11 @@ def test_a_head_on_every_block_unless_something_else_is_asked_for(place, changes
     assert (values["backbone"], values["tangent"]) == (backbone, tangent)
 
 
+def test_a_feature_that_there_is_not_is_refused(place):
+    with pytest.raises(RecipeError, match="features"):
+        taftcache.init_recipe("images", overrides=["backbone.features=first"])
+
+
 def test_blocks_that_say_too_much_are_not_chosen(place, monkeypatch):
     """The bundled model's six blocks say 1,152 numbers, of some 33 rows."""
     monkeypatch.setattr(drafting, "WIDE", 60)

@@ -170,14 +170,14 @@ def _chosen(
     else:
         backbone = ({"weights": "bundled"} if small else {"weights": "pretrained", "model": PRETRAINED}) | said
     of_rows = given.get("tangent") or "cache" in given.get("store", {})
-    features = said.get("features", LAST if of_rows else EVERY_BLOCK)
+    wide = said.get("features", LAST if of_rows else EVERY_BLOCK) == EVERY_BLOCK  # what else was said is checked later
     rows = int(images * (1 - data.get("held_out", 0)))
     shards = max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes)))
     return {
         "data": data,
-        "backbone": backbone | ({"features": features} if features == EVERY_BLOCK else {}),
+        "backbone": backbone | ({"features": EVERY_BLOCK} if wide else {}),
         "store": {"path": str(Path(f"stores/{name}").absolute()), "shards": shards},
-        "tangent": TANGENT[features],
+        "tangent": TANGENT[EVERY_BLOCK if wide else LAST],
         "objective": {"ridge": "auto"},
         "solver": {"tolerance": "auto"},
         "compose": {"mode": "auto"},
