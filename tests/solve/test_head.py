@@ -17,6 +17,7 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import ridge_path
+from taftcache.solve.inverses import head_moments
 from taftcache.solve.inverses.cholesky import cholesky, solved
 from taftcache.solve.inverses.head_path import HeadPath, has_path
 from taftcache.solve.methods.head import head_bytes, quick_heads, solve_head
@@ -86,6 +87,27 @@ def test_what_follows_from_a_heads_decompositions(monkeypatch, rows, alpha, weig
     for ours, theirs in zip(found.leave_one_out(ridges), whole.leave_one_out(ridges), strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-7)
         assert ours.accuracy == theirs.accuracy
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_of_many_rows_have_their_lower_triangle_alone(monkeypatch, weighted):
+    """Rows of a class wait for others, for a matrix is read and written once for all of them; a few columns at a time
+    below the diagonal are half of the work."""
+    monkeypatch.setattr("taftcache.solve.inverses.head_moments.TOGETHER", 7)
+    monkeypatch.setattr("taftcache.solve.inverses.head_moments.COLUMNS", 5)  # of 41
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
+    added = []
+    real = head_moments._add_squares
+    monkeypatch.setattr(head_moments, "_add_squares", lambda *given: added.append(len(given[2])) or real(*given))
+    posed = problem(100, 3.0, weighted)
+    exact = dense(posed)
+    solved, path = solve_head(posed), HeadPath(posed)
+    for value in (solved.value, path.delta(posed.ridge)):
+        assert (value - exact).norm() <= 1e-8 * exact.norm()
+    assert solved.converged
+    own = added[13 : len(added) // 2]  # what follows 13 blocks of all classes
+    assert sum(own) == 100
+    assert sum(rows < 7 for rows in own) <= posed.operator.classes
 
 
 def test_rows_that_are_all_the_same_have_a_basis_too():

@@ -132,8 +132,10 @@ def test_a_probe_at_an_end_of_its_list_tries_further(default, monkeypatch):
     assert found.C == 100.0
 
 
-def test_a_probe_holds_nothing_but_features_of_the_rows_that_it_takes(default, monkeypatch):
-    """It held a tail's whole state of all rows, of which it then left most out."""
+@pytest.mark.parametrize("fitting", [1, 2, 3])
+def test_a_probe_holds_nothing_but_features_of_the_rows_that_it_takes(default, monkeypatch, fitting):
+    """It held a tail's whole state of all rows, of which it then left most out. Of 50,000 rows it was fitted to one in
+    four, since fewer are enough to choose C, and nothing said so."""
     found, held, taken = [], [], probing.head_features
     monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
 
@@ -148,13 +150,19 @@ def test_a_probe_holds_nothing_but_features_of_the_rows_that_it_takes(default, m
     with FeatureStore(default[0]) as store:
         base, shards = probing.untouched_base(store, settings_of(store)), store.shards
         whole, labels = probing.head_features(base, shards)
-        monkeypatch.setattr(probing, "MOST_VALUES", whole.size // 3)
+        monkeypatch.setattr(probing, "MOST_CHOOSING", whole.size // 3)
+        monkeypatch.setattr(probing, "MOST_FITTED", whole.size // fitting)
         monkeypatch.setattr(probing, "TangentOperator", Watched)
-        monkeypatch.setattr(probing, "head_features", lambda *given: found.append(taken(*given)) or found[-1])
-        probe, _ = probing.linear_probe(store, settings_of(store), store.held_out)
-    features, theirs = found[0]
-    assert (features.tobytes(), theirs.tobytes()) == (whole[::3].tobytes(), labels[::3].tobytes())
-    assert probe.rows == len(features)
+        monkeypatch.setattr(probing, "head_features", lambda *given: found.append(given) or taken(*given))
+        report = taftcache.evaluate(store, probe=True)
+        x_test, y_test = taken(base, [store.held_out])
+    assert [given[1:] for given in found[:-1]] == [(shards, 3), (shards, fitting)][: 1 + (fitting < 3)]
+    probe, x, scale = report.against.probe, whole[::fitting], StandardScaler()
+    fitted = LogisticRegression(C=probe.C, max_iter=300).fit(scale.fit_transform(x), labels[::fitting])
+    assert probe.accuracy == fitted.score(scale.transform(x_test), y_test)
+    assert (probe.rows, probe.of) == (len(x), len(whole))
+    told = f"the linear probe was fitted to {len(x)} of {len(whole)} training rows"
+    assert any(note.startswith(told) for note in report.notes) == (fitting > 1)
     assert len(held) > 3
     assert max(held) <= 2  # the one in hand, and the one that comes
 

@@ -130,6 +130,11 @@ def evaluate(
         notes += _leaked(store, leaked(store, progress), rows) if rows is store.held_out else []
         if best in hits:
             fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
+            if fitted.rows < fitted.of:
+                notes.append(
+                    f"the linear probe was fitted to {fitted.rows} of {fitted.of} training rows, evenly taken: more of "
+                    "its features have no room in memory"
+                )
             ahead, interval, verdict = row_verdict(hits[best], hits[PROBE])
             against = Against(model=best, ahead=ahead, interval=interval, verdict=verdict, probe=fitted)
     whole = [name for name in names if not is_component(name)]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from taftcache.cache.read.shard import Shard
@@ -25,7 +24,8 @@ INVERSE_RIDGES = (0.01, 0.1, 1.0, 10.0)  # scikit-learn's C on standardised feat
 APART, MOST_FURTHER = 10.0, 2  # of C; of those that are tried beyond the first
 EVERY = 5  # one row in five chooses C, as it does where ridge = "auto" chooses λ
 MOST_STEPS = 300
-MOST_VALUES = 1 << 26  # of features: where there are more, as many rows as fit are taken, evenly
+# Of features: where there are more, C is chosen by, and the probe fitted to, as many rows as fit, taken evenly.
+MOST_CHOOSING, MOST_FITTED = 1 << 26, 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,13 @@ class Probe:
     """Logistic regression on standardised features of the pre-trained network, its C chosen on one row in five.
 
     accuracy: on the held-out rows, which had no part in the choice. C: scikit-learn's, the inverse of its ridge.
-    rows: it was fitted to. seconds: of choice and fit.
+    rows: it was fitted to. of: training rows that there are. seconds: of choice and fit.
     """
 
     accuracy: float
     C: float
     rows: int
+    of: int
     seconds: float
 
 
@@ -47,7 +48,7 @@ def no_probe(store: FeatureStore) -> str | None:
     if any(PRIVATE in ref.meta for ref in store.objects().values()):
         return "it would read the rows of private components without noise"
     labels = np.concatenate([np.asarray(shard.labels) for shard in store.shards])
-    if len(np.unique(labels[~_choosing(len(labels))])) < 2:
+    if len(np.unique(labels[~_aside(len(labels))])) < 2:
         return "it needs rows of two classes"
     return None
 
@@ -79,9 +80,11 @@ def best_of(
 def linear_probe(
     store: FeatureStore, settings: Settings, held_out: Shard, progress: Progress | None = None
 ) -> tuple[Probe, NDArray[np.bool_]]:
-    """The probe over all training rows of the store, and which of the held-out rows [n] it gets right.
+    """The probe over the training rows of the store, and which of the held-out rows [n] it gets right.
 
-    The features are what the head of ``untouched_base`` sees.
+    The features are what the head of ``untouched_base`` sees. Of more than MOST_FITTED of them, as many rows as fit in
+    there are fitted to, and of more than MOST_CHOOSING fewer rows choose C, whose meaning does not change with them:
+    scikit-learn's loss is a sum over rows.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import Pipeline, make_pipeline
@@ -91,36 +94,43 @@ def linear_probe(
     base, fits = untouched_base(store, settings), len(INVERSE_RIDGES) + MOST_FURTHER + 1
     with (progress or Silent()).task("linear probe", fits) as task, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few rows a class, and of MOST_STEPS steps: it is the probe all the same
-        step = -(-sum(shard.rows for shard in store.shards) * base.config.width // MOST_VALUES)
-        features, labels = head_features(base, store.shards, step)
-        choosing = _choosing(len(labels))
+        rows = sum(shard.rows for shard in store.shards)
+        choosing, fitting = (-(-rows * base.config.width // most) for most in (MOST_CHOOSING, MOST_FITTED))
+        features, labels = head_features(base, store.shards, choosing)
+        aside = _aside(len(labels))
 
-        def fitted(C: float, rows: NDArray[np.bool_]) -> Pipeline:
+        def fitted(C: float, x: NDArray[np.float32], y: NDArray[np.int64]) -> Pipeline:
+            """Of features that are written over."""
             task.advance(1)
-            probe = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=MOST_STEPS))
-            return probe.fit(features[rows], labels[rows])
+            probe = make_pipeline(StandardScaler(copy=False), LogisticRegression(C=C, max_iter=MOST_STEPS))
+            return probe.fit(x, y)
 
         def score(C: float) -> float:
-            return float(fitted(C, ~choosing).score(features[choosing], labels[choosing]))
+            return float(fitted(C, features[~aside], labels[~aside]).score(features[aside], labels[aside]))
 
         best, _ = best_of(INVERSE_RIDGES, score, APART, MOST_FURTHER)
-        predicted = fitted(best, np.ones(len(labels), bool)).predict(head_features(base, [held_out])[0])
+        if fitting < choosing:
+            features, labels = head_features(base, store.shards, fitting)
+        predicted = fitted(best, features, labels).predict(head_features(base, [held_out])[0])
         right: NDArray[np.bool_] = np.equal(predicted, held_out.labels)
     seconds = time.perf_counter() - begin
-    return Probe(accuracy=float(right.mean()), C=best, rows=len(labels), seconds=seconds), right
+    return Probe(accuracy=float(right.mean()), C=best, rows=len(labels), of=rows, seconds=seconds), right
 
 
-def _choosing(rows: int) -> NDArray[np.bool_]:
+def _aside(rows: int) -> NDArray[np.bool_]:
     """Which of so many rows choose C."""
     return np.equal(np.arange(rows) % EVERY, 0)
 
 
 def head_features(base: Base, shards: Sequence[Shard], every: int = 1) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """What the head of ``base`` sees of the rows of shards [n,d], or of one row in ``every``, and their labels [n]."""
-    features, labels, row = [], [], 0
-    for state, classes in TangentOperator(base, shards, trained=base.head_layout).blocks():
-        taken = slice(-row % every, None, every)
-        features.append(state.feature[taken].clone())  # and not a view, which would keep the others
-        labels.append(classes[taken].clone())
+    operator, row = TangentOperator(base, shards, trained=base.head_layout), 0
+    taken = -(-operator.rows // every)
+    features, labels = np.empty((taken, base.config.width), np.float32), np.empty(taken, np.int64)
+    for state, classes in operator.blocks():
+        mine, onto = slice(-row % every, None, every), -(-row // every)
+        part = classes[mine].numpy()
+        features[onto : onto + len(part)] = state.feature[mine].numpy()
+        labels[onto : onto + len(part)] = part
         row += len(classes)
-    return torch.cat(features).numpy(), torch.cat(labels).numpy()
+    return features, labels
