@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, log2
+from math import ceil, log2, sqrt
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,10 +20,11 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import kernel_inverse_fits
-from taftcache.solve.inverses.head_path import HeadPath, has_path
+from taftcache.solve.inverses.head_path import HeadPath, Unseen, has_path
 from taftcache.solve.inverses.inverse import ShiftedInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import quick_heads
+from taftcache.solve.methods.head_sweep import swept_heads
 from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.span_newton import SpanNewton, span_fits
@@ -56,6 +57,11 @@ class TriedRidge:
     loss: float
     accuracy: float | None
 
+    @classmethod
+    def of(cls, unseen: Unseen) -> TriedRidge:
+        """What is kept of one λ."""
+        return cls(unseen.ridge, unseen.loss, share(unseen.right))
+
 
 @dataclass(frozen=True)
 class RidgeChoice:
@@ -87,16 +93,18 @@ def choose_ridge(
     hashes: NDArray[np.uint64] | None = None,
     folds: int = 1,
 ) -> RidgeChoice:
-    """The largest λ of a grid whose mean loss on rows that did not take part is about the least (``TIE``).
+    """The largest λ of a grid that is about the best for rows that did not take part, in loss and accuracy (``_best``).
 
-    The head: exact leave-one-out, for all λ from one eigendecomposition, in two passes. More than the head: one row in
-    five is set aside, and one run over the others gives every λ (``ridge_deltas``; a short solve for each, from the
-    largest down and warm from the last, where that does not fit, until the loss has risen ``RISES`` times). Of N rows,
-    ``MOST_ROWS`` at most take part, and λN is kept: it is the ratio of the noise's variance to the prior's, which does
-    not depend on how many rows are seen. It is rounded to a power of two, so that a row that leaves does not change λ
-    and with it the problem of all the others. A function of the rows alone, like the solve: what is forgotten has no
-    part in it afterwards. Which rows take part, and which of them validate, is drawn by a hash of each, so that it
-    stays as it is when others leave, and λ with it but where two are about as good. A single row gets ``ALONE``.
+    The head: exact leave-one-out, for all λ from one eigendecomposition, in two passes; where each class would need
+    one, and there is no room for that, one row in five is set aside, and the others are solved for at one λ after
+    another, until the loss has risen ``RISES`` times. More than the head: one row in five is set aside, and one run
+    over the others gives every λ (``ridge_deltas``; a short solve for each, from the largest down and warm from the
+    last, where that does not fit, until then). Of N rows ``MOST_ROWS`` at most take part there, and λN is kept: it is
+    the ratio of the noise's variance to the prior's, which does not depend on how many rows are seen, as long as they
+    are fewer than what they decide. It is rounded to a power of two, so that a row that leaves does not change λ and
+    with it the problem of all the others. A function of the rows alone, like the solve: what is forgotten has no part
+    in it afterwards. Which rows take part, and which of them validate, is drawn by a hash of each, so that it stays as
+    it is when others leave, and λ with it but where two are about as good. A single row gets ``ALONE``.
 
     Args:
         base: the expansion point.
@@ -128,11 +136,12 @@ def choose_ridge(
     if head:
         exact = pose(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
         if has_path(exact):
-            curve = [TriedRidge(e.ridge, e.loss, e.accuracy) for e in HeadPath(exact).leave_one_out(ridges)]
-            best = _best(curve)
-            return RidgeChoice(best, "leave-one-out", curve, 2, end_of(best, ridges))
+            found = HeadPath(exact).leave_one_out(ridges)
+            best = _best(found)
+            return RidgeChoice(best, "leave-one-out", [*map(TriedRidge.of, found)], 2, end_of(best, ridges))
     drawn = order_of(sources) if hashes is None else np.argsort(hashes, kind="stable")
-    return _validated(base, sources, objective, arithmetic, ridges, drawn[:MOST_ROWS], folds)
+    most = rows if head and objective.loss.quadratic else MOST_ROWS
+    return _validated(base, sources, objective, arithmetic, ridges, drawn[:most], folds)
 
 
 def _validated(
@@ -153,17 +162,18 @@ def _validated(
         aside = slice(k * held, (k + 1) * held)
         test, kept, part = set_aside(base, sources, objective, arithmetic, np.delete(drawn, aside), drawn[aside])
         trials.append((test, _downwards(base, [kept], part, ridges, arithmetic)))
-    curve: list[TriedRidge] = []
+    tried: list[Unseen] = []
     passes = 0
-    for found in zip(*(path for _, path in trials), strict=True):
-        points = [TriedRidge(at.ridge, *tested(test, at.delta)) for (test, _), at in zip(trials, found, strict=True)]
-        curve.insert(0, _mean(points))
+    for found in _until_refused(zip(*(path for _, path in trials), strict=True)):
+        tried.insert(
+            0, _joined([Unseen(at.ridge, *tested(test, at.delta)) for (test, _), at in zip(trials, found, strict=True)])
+        )
         passes = sum(at.passes for at in found)
-        losses = [point.loss for point in curve[: RISES + 1]]
+        losses = [each.loss for each in tried[: RISES + 1]]
         if found[0].more and len(losses) > RISES and losses == sorted(losses, reverse=True):
             break
-    passes = ceil((passes + len(trials)) * some / rows)
-    best = _best(curve)
+    passes, best = ceil((passes + len(trials)) * some / rows), _best(tried)
+    curve = [*map(TriedRidge.of, tried)]
     return RidgeChoice(best * 2.0 ** round(log2(some / rows)), "validation", curve, passes, end_of(best, ridges))
 
 
@@ -189,11 +199,23 @@ def set_aside(
     return test, kept, replace(objective, weights=omega)
 
 
-def _mean(points: Sequence[TriedRidge]) -> TriedRidge:
-    """Of points at one λ, over parts of as many rows each."""
-    right = [point.accuracy for point in points if point.accuracy is not None]
-    loss = sum(point.loss for point in points) / len(points)
-    return TriedRidge(points[0].ridge, loss, sum(right) / len(right) if right else None)
+def _joined(parts: Sequence[Unseen]) -> Unseen:
+    """Of several parts of as many rows each, at one λ."""
+    right = [part.right for part in parts if part.right is not None]
+    loss = sum(part.loss for part in parts) / len(parts)
+    return Unseen(parts[0].ridge, loss, torch.cat(right) if right else None)
+
+
+def _until_refused(found: Iterator[tuple[_Solved, ...]]) -> Iterator[tuple[_Solved, ...]]:
+    """One λ after another down to where rounding is larger than it; SolveError where that is the first."""
+    some = False
+    try:
+        for each in found:
+            yield each
+            some = True
+    except SolveError:
+        if not some:
+            raise
 
 
 def row_hashes(rows: Iterable[NDArray[Any]]) -> NDArray[np.uint64]:
@@ -248,8 +270,10 @@ def _downwards(
             yield _Solved(ridge, path.delta(ridge), pair.exact.operator.passes, more=False)
         return
     downwards = ridges[::-1]
-    if (quick := quick_heads(pair.exact, downwards)) is not None:
-        for ridge, delta in zip(downwards, quick, strict=True):
+    if pair.exact.operator.head_alone and asked.loss.quadratic:
+        for ridge, delta in zip(
+            downwards, quick_heads(pair.exact, downwards) or swept_heads(pair.exact, downwards), strict=True
+        ):
             yield _Solved(ridge, delta, pair.exact.operator.passes, more=True)
         return
     if asked.loss.quadratic and class_kernel_fits(pair.inner):
@@ -289,17 +313,22 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
         yield _Solved(ridge, delta, passes, more=True)
 
 
-def tested(problem: Problem, delta: Tensor) -> tuple[float, float | None]:
-    """Mean loss and accuracy (None for a regression) of Δw [P] on the rows of ``problem``."""
-    loss, correct, classes = 0.0, 0, True
+def tested(problem: Problem, delta: Tensor) -> tuple[float, Tensor | None]:
+    """Mean loss of Δw [P] on the rows of ``problem``, and which of them [N] get their class (None for a regression)."""
+    loss, right = 0.0, []
     operator = problem.operator
     direction = operator.direction(delta)
     for state, labels in operator.blocks():
         z = problem.logits(state.logits, operator.tangent(state, direction)).double()
         loss += problem.loss.value(z, labels).sum().item()
-        classes = not labels.is_floating_point()
-        correct += int((z.argmax(1) == labels).sum()) if classes else 0
-    return loss / operator.rows, correct / operator.rows if classes else None
+        if not labels.is_floating_point():
+            right.append((z.argmax(1) == labels).cpu())
+    return loss / operator.rows, torch.cat(right) if right else None
+
+
+def share(right: Tensor | None) -> float | None:
+    """Accuracy; None for a regression."""
+    return None if right is None else int(right.sum()) / len(right)
 
 
 def end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"] | None:
@@ -316,7 +345,23 @@ def about_as_good(losses: Sequence[float]) -> float:
     return least if all(loss <= limit for loss in losses) else limit
 
 
-def _best(curve: Sequence[TriedRidge]) -> float:
-    """Of the λ that are about as good as any the largest, which moves the model least."""
-    limit = about_as_good([point.loss for point in curve])
-    return max(point.ridge for point in curve if point.loss <= limit)
+def _best(tried: Sequence[Unseen]) -> float:
+    """Of the λ that are about as good as any the largest, which moves the model least.
+
+    That is of those whose loss is about the least; and whose classes are not worse than those of the most accurate of
+    them, by more than the standard error √(b + c) of the difference of two λ that are right b and c times where the
+    other is wrong. Of few rows that is next to none of them; of 50,000 of CIFAR-10 all λ from 10⁻⁴ to 3·10⁻³ had about
+    the same loss, and 86.4 to 85.0 % of their classes.
+    """
+    limit = about_as_good([each.loss for each in tried])
+    alike = [each for each in tried if each.loss <= limit]
+    known = [(each.ridge, each.right) for each in alike if each.right is not None]
+    if known:
+        _, most = max(known, key=lambda each: (int(each[1].sum()), each[0]))
+        return max(ridge for ridge, right in known if _no_worse(right, most))
+    return max(each.ridge for each in alike)
+
+
+def _no_worse(right: Tensor, than: Tensor) -> bool:
+    lost, won = int((than & ~right).sum()), int((right & ~than).sum())
+    return lost - won <= sqrt(lost + won)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -128,24 +127,20 @@ class HeadPath:
             count += (change.add_(base[:, None]).argmax(2) == labels[:, None]).sum(0)
         return count
 
-    def leave_one_out(self, ridges: Sequence[float]) -> list[LeaveOneOut]:
-        """Mean loss, and accuracy where targets are classes, of predictions made without the row itself.
+    def leave_one_out(self, ridges: Sequence[float]) -> list[Unseen]:
+        """Mean loss, and which rows get their own class, of predictions made without the row itself.
 
         They are those of λN, which a λ is chosen for: of N − 1 rows alone its λ is N/(N − 1) times as large.
         """
         losses = torch.zeros(len(ridges), dtype=torch.float64, device=self._values.device)
-        correct = torch.zeros_like(losses)
-        classes = True
+        right = []
         for labels, curvature, residual, target in self._left_out(ridges):
             losses += 0.5 * (curvature[:, None] * residual.square()).sum((0, 2))  # ℓ = ½ Σ D (z − target)²
-            classes = not labels.is_floating_point()
-            if classes:
-                correct += (residual.add_(target[:, None]).argmax(2) == labels[:, None]).sum(0)
-        rows = self._problem.operator.rows
-        return [
-            LeaveOneOut(ridge, loss / rows, right / rows if classes else None)
-            for ridge, loss, right in zip(ridges, losses.tolist(), correct.tolist(), strict=True)
-        ]
+            if not labels.is_floating_point():
+                right.append((residual.add_(target[:, None]).argmax(2) == labels[:, None]).cpu())
+        each = torch.cat(right).T if right else [None] * len(ridges)
+        mean = (losses / self._problem.operator.rows).tolist()
+        return [Unseen(*found) for found in zip(ridges, mean, each, strict=True)]
 
     def left_out_logits(self, ridge: float) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits [b,K] of every row by the head without that row, and labels [b], block by block in one pass.
@@ -199,10 +194,10 @@ class _Block(NamedTuple):
     leverage: Tensor  # [b,L,K] h at every λ, or [b,L,1]
 
 
-@dataclass(frozen=True)
-class LeaveOneOut:
-    """Errors at one λ: mean loss, and the share of rows whose class is predicted (None for a regression)."""
+class Unseen(NamedTuple):
+    """Errors at one λ on rows that did not take part: mean loss, and which of them [N] get their own class (None for a
+    regression)."""
 
     ridge: float
     loss: float
-    accuracy: float | None
+    right: Tensor | None
