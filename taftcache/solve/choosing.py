@@ -24,8 +24,7 @@ from taftcache.solve.inverses.head_path import HeadPath, Unseen, has_path
 from taftcache.solve.inverses.inverse import ShiftedInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import quick_heads
-from taftcache.solve.methods.head_sweep import swept_heads
-from taftcache.solve.methods.many_ridges import ridge_deltas
+from taftcache.solve.methods.many_ridges import ridge_deltas, swept_heads
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.span_newton import SpanNewton, span_fits
 from taftcache.solve.pair import ProblemPair, pose
@@ -36,7 +35,7 @@ from taftcache.tangent.rows import RowSource, RowSubset
 HEAD_GRID = [10.0**e for e in range(-8, 2)]
 GRID = [10.0 ** (e / 2) for e in range(-12, 1)]  # 1e-6 … 1
 ALONE = 1e-3  # λ of a row that has no other to validate it
-MOST_ROWS = 4096  # take part in a choice beyond the head
+MOST_ROWS = 4096  # take part in a choice beyond the head of a square loss
 # Losses that differ by less than so much of the least are not told apart. On digits two λ were within a thousandth, and
 # which of them was less hung on rounding and on single rows.
 TIE = 0.01
@@ -299,7 +298,7 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
     for ridge in reversed(ridges):
         at = pair.at(ridge)
         if quadratic:
-            enough = Goal(tolerance=FINEST, max_passes=200) if head else Goal(tolerance=1e-3, max_passes=EACH)
+            enough = Goal(tolerance=1e-3, max_passes=EACH)
             solved = pcg(at, Lazy(partial(inverse.at, at.inner)), enough, start=delta)
         else:
             most = Goal(tolerance=tolerance, max_passes=200 if head else 16)

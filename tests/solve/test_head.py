@@ -21,7 +21,7 @@ from taftcache.solve.inverses import head_moments
 from taftcache.solve.inverses.cholesky import cholesky, solved
 from taftcache.solve.inverses.head_path import HeadPath, has_path
 from taftcache.solve.methods.head import head_bytes, quick_heads, solve_head
-from taftcache.solve.methods.head_sweep import swept_heads
+from taftcache.solve.methods.many_ridges import swept_heads
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
