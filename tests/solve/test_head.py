@@ -171,15 +171,21 @@ def test_a_choice_ends_where_rounding_is_larger_than_the_ridge(monkeypatch):
     monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 1000)
     posed = problem(200, 3.0)
     tokens = posed.operator.sources[0].tokens.copy()
-    tokens[:, :, 3:20] = (
-        1e6 * tokens[:, :, :3] @ tokens[:2, 0].reshape(-1)[:51].reshape(3, 17)
-    )  # in products rounding is 10⁻⁴
+    mixed = tokens[:2, 0].reshape(-1)[:51].reshape(3, 17)
+    tokens[:, :, 3:20] = 1e6 * tokens[:, :, :3] @ mixed  # in products rounding is 10⁻⁴
     base, wide = posed.operator.base, [ArrayRows(tokens, posed.operator.sources[0].labels)]
     choice = choose_ridge(base, wide, Objective(loss=posed.loss, train="head"))
     assert 0 < len(choice.curve) < len(HEAD_GRID)
     assert choice.curve[-1].ridge == HEAD_GRID[-1]
     with pytest.raises(SolveError, match="rounding is larger than the ridge"):
         choose_ridge(base, wide, Objective(loss=posed.loss, train="head"), grid=[1e-8])
+    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 2 * 8 * (D + 1) ** 2)  # two λ at a time
+    posed = replace(posed, operator=posed.operator.over(wide))
+    swept = swept_heads(posed, [1e4, 1e-8, 1e-9])
+    exact = solve_head(replace(posed, ridge=1e4)).value
+    assert (next(swept) - exact).norm() <= 1e-3 * exact.norm()  # near in the metric of a matrix of condition 10⁸
+    with pytest.raises(SolveError, match="rounding is larger than the ridge"):
+        next(swept)
 
 
 def test_a_class_of_many_rows_or_of_a_smaller_curvature_has_a_matrix_of_its_own(monkeypatch):

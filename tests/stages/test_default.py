@@ -156,6 +156,8 @@ def test_a_probe_holds_nothing_but_features_of_the_rows_that_it_takes(default, m
         monkeypatch.setattr(probing, "head_features", lambda *given: found.append(given) or taken(*given))
         report = taftcache.evaluate(store, probe=True)
         x_test, y_test = taken(base, [store.held_out])
+        features, theirs = taken(base, shards, 3)
+    assert (features.tobytes(), theirs.tobytes()) == (whole[::3].tobytes(), labels[::3].tobytes())
     assert [given[1:] for given in found[:-1]] == [(shards, 3), (shards, fitting)][: 1 + (fitting < 3)]
     probe, x, scale = report.against.probe, whole[::fitting], StandardScaler()
     fitted = LogisticRegression(C=probe.C, max_iter=300).fit(scale.fit_transform(x), labels[::fitting])

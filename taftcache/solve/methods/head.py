@@ -67,8 +67,6 @@ def quick_heads(problem: Problem, ridges: Sequence[float]) -> Iterator[Tensor] |
     """Δw(λ) [P] of ``solve_head`` for one λ after another, from the same moments, where there is no ``HeadPath`` but a
     wide feature, and classes of few rows; None elsewhere. The errors are the same."""
     operator = problem.operator
-    if not operator.head_alone or not problem.loss.quadratic:
-        return None
     diagonal, common, n = first_diagonal(problem)
     # Where the mean class has too many rows, one has: that is known before moments are taken.
     if not bool((diagonal >= common).all()) or 3 * operator.rows > n * operator.classes:

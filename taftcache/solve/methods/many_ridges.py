@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
@@ -76,17 +77,23 @@ def swept_heads(problem: Problem, ridges: Sequence[float]) -> Iterator[Tensor]:
         ridges: in the order in which they are yielded.
 
     Raises:
-        SolveError: as ``solve_head``.
+        SolveError: as ``solve_head``, at the first λ that it refuses.
     """
     moments = head_moments(problem)
     for group in groups(len(ridges), len(moments.normal)):
-        some = ridges[group]
-        roots = moments.normal.mT.repeat(len(some), 1, 1).mT
-        for root, ridge in zip(roots, some, strict=True):
-            root.diagonal().add_(ridge)
-            cholesky(root, ridge, out=root)
-        for found in _conjugate(problem, moments, roots):
-            yield flat(problem, in_full(found, moments.basis))
+        roots, refused = moments.normal.mT.repeat(group.stop - group.start, 1, 1).mT, None
+        for k, ridge in enumerate(ridges[group]):
+            roots[k].diagonal().add_(ridge)
+            try:
+                cholesky(roots[k], ridge, out=roots[k])
+            except SolveError as error:  # those before it have their solutions all the same
+                roots, refused = roots[:k], error
+                break
+        if len(roots):
+            for found in _conjugate(problem, moments, roots):
+                yield flat(problem, in_full(found, moments.basis))
+        if refused is not None:
+            raise refused
 
 
 def _conjugate(problem: Problem, moments: HeadMoments, roots: Tensor) -> Tensor:
