@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ METHODS = {
 }
 WHOLE = ("taftcache", "every block")  # every model of a store, not one component
 ANEW = "fine-tuning of the last block, drawn anew¹"
+OPPOSITE = {"ahead": "behind", "behind": "ahead", "within noise": "within noise"}
 TITLES = {"digits": "digits", "caltech101": "Caltech-101", "cifar10": "CIFAR-10"}
 
 
@@ -49,11 +50,11 @@ def full(data: dict[str, Any]) -> str:
         for method, of in listed(found):
             parts = of.get("seconds", {})
             cells = [title_of(method, found), accuracy(of), against(of)]
-            cells += [both(parts[part]) if part in parts else "" for part in ("prepare", "choose", "train")]
-            text.append(f"| {' | '.join([*cells, *again(method, of, both)])} |")
+            cells += [clock(parts[part]) if part in parts else "" for part in ("prepare", "choose", "train")]
+            text.append(f"| {' | '.join([*cells, *again(method, of)])} |")
             if method == "last block" and "anew" in found:
                 took = seconds(found["anew"]["seconds"])
-                cells = [ANEW, deviating(found["anew"]), "", "", "", *[f"({took})"] * 3]
+                cells = [ANEW, deviating(found["anew"]), "", "", "", *[took] * 3]
                 text.append(f"| {' | '.join(cells)} |")
         text += ["", *(f"- {line}" for line in remarks(found)), ""]
     return "\n".join([*text[:-1], *footnote(data)])
@@ -72,7 +73,7 @@ def short(data: dict[str, Any]) -> str:
                 *("" if of is None else f"{accuracy(of, True)}{said(of)}" for of in there),
             ]
             costs = data[first]["methods"].get(method)
-            cells += ["", "", ""] if costs is None else [total(costs), *again(method, costs, clock)]
+            cells += ["", "", ""] if costs is None else [total(costs), *again(method, costs)]
             text.append(f"| {' | '.join(cells)} |")
         if method == "last block" and any("anew" in found for found in data.values()):
             cells = [ANEW, *(deviating(found["anew"]) if "anew" in found else "" for found in data.values())]
@@ -152,8 +153,7 @@ def said(of: dict[str, Any]) -> str:
     """The verdict alone, from where the other method stands."""
     if "taftcache_against_it" not in of:
         return ""
-    words = {"ahead": "behind", "behind": "ahead", "within noise": "within noise"}
-    return f" ({words[of['taftcache_against_it']['verdict']]})"
+    return f" ({OPPOSITE[of['taftcache_against_it']['verdict']]})"
 
 
 def total(of: dict[str, Any]) -> str:
@@ -161,21 +161,16 @@ def total(of: dict[str, Any]) -> str:
     return seconds(float(sum(part["clock"] for part in of["seconds"].values()))) if "seconds" in of else ""
 
 
-def again(method: str, of: dict[str, Any], said: Callable[[dict[str, float]], str]) -> list[str]:
+def again(method: str, of: dict[str, Any]) -> list[str]:
     """Seconds of a shard's retraining, and of a sample's removal."""
     if method in WHOLE:
-        return ["as a sample", f"{said(of['sample'])} by `--mode resolve`, {said(of['sample_retrain'])} by default"]
-    return [said(of["shard"]), said(of["sample"])]
+        return ["as a sample", f"{clock(of['sample'])} by `--mode resolve`, {clock(of['sample_retrain'])} by default"]
+    return [clock(of["shard"]), clock(of["sample"])]
 
 
 def clock(part: dict[str, float]) -> str:
-    """Seconds of the clock."""
-    return seconds(part["clock"])
-
-
-def both(part: dict[str, float]) -> str:
-    """Seconds of the clock, and of the processor."""
-    return f"{seconds(part['clock'])} ({seconds(part['processor'])})" if part["clock"] else ""
+    """Seconds of the clock; nothing where there was nothing to do."""
+    return seconds(part["clock"]) if part["clock"] else ""
 
 
 def seconds(value: float) -> str:

@@ -3,7 +3,7 @@
 python tools/make_defaults.py [REPORT.json]
 
 The report is what the benchmark printed with ``--json``, docs/results/defaults.json where none is named. The table goes
-to docs/benchmarks.md, the sentence about the probe to README.md, between their marks.
+to docs/benchmarks.md, between its marks.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ DATA = {
     "quickstart": "`quickstart`: digits, bundled ViT",
     "init caltech101": "`init`: Caltech-101, DeiT-tiny",
     "caltech101": "`caltech101`: Caltech-101, DeiT-tiny",
-}
-SHORT = {
-    "quickstart": "The demo reaches {} on digits",
-    "init caltech101": "what `init` writes for Caltech-101 reaches {} through DeiT-tiny",
 }
 PROBE = "linear probe (scikit-learn)"
 SOLVED = {"components/000": "shard", "models/head": "head", "models/exact": "all rows"}
@@ -63,21 +59,6 @@ def receipts(found: dict[str, Any]) -> str:
     )
 
 
-def sentence(report: dict[str, Any]) -> str:
-    """The defaults beside the probe, in words."""
-    parts: list[str] = []
-    for name, found in report["recipes"].items():
-        if name not in SHORT:
-            continue
-        ours, theirs = (100 * found["accuracy"][model][0] for model in ("models/exact", PROBE))
-        low, high = (f"{100 * each:+.1f}".replace("-", "−") for each in found["ahead_of_probe"][1:])
-        says = found["verdict"] + ("" if found["verdict"] == "within noise" else f", {low} to {high} points")
-        probe = "probe of the same features" if parts else "linear probe"
-        parts.append(f"{SHORT[name].format(f'{ours:.1f} %')} ({probe} {theirs:.1f}; {says})")
-    figures = "[figures](docs/benchmarks.md#what-a-run-gives-without-a-switch)"
-    return f"{'; '.join(parts)}: {figures}."
-
-
 def interval(values: Sequence[float]) -> str:
     """An accuracy in percent with its interval."""
     value, low, high = (100 * each for each in values)
@@ -91,10 +72,8 @@ def signed(values: Sequence[float]) -> str:
 
 
 def main(files: Sequence[str]) -> None:
-    """Write both pages."""
-    report = marked.report(files, "defaults.json")
-    marked.put("docs/benchmarks.md", "defaults", table(report))
-    marked.put("README.md", "defaults", sentence(report))
+    """Write the page."""
+    marked.put("docs/benchmarks.md", "defaults", table(marked.report(files, "defaults.json")))
 
 
 if __name__ == "__main__":

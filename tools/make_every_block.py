@@ -3,7 +3,7 @@
 python tools/make_every_block.py [REPORT.json]
 
 The report is what the benchmark printed with ``--json``, docs/results/every-block.json where none is named. The table
-goes to docs/benchmarks.md, the sentence on it to README.md, between their marks.
+goes to docs/benchmarks.md, the short form to README.md, between their marks.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import marked
+from make_alternatives import OPPOSITE
 from make_defaults import PROBE, interval, signed
 
+from taftcache.names import EXACT, MEAN
 from taftcache.report.tables import markdown_table
 
 DATA = {
@@ -23,52 +25,58 @@ DATA = {
     "caltech101-bundled": "Caltech-101, bundled ViT",
     "cifar10": "CIFAR-10, DeiT-tiny",
 }
-KINDS = {"last": "last block's tangent", "every": "head on every block"}
+MODELS = {EXACT: "of all rows", MEAN: "mean of components"}
+HEAD = "head on every block"
 
 
 def table(report: dict[str, Any]) -> str:
-    """Two lines a data set, and what the second is ahead by."""
-    head = ["data", "model", "of all rows", "mean of components", "linear probe", "bytes a sample"]
+    """Two lines a data set: the models of all rows with the probe of what the head reads, and the means."""
+    head = ["data", "model", HEAD, "last block's tangent", "head against it"]
+    head += ["linear probe of the same features", "head against it", "bytes a sample, head and tangent"]
     rows = []
     for name, found in report["data"].items():
-        for kind, title in KINDS.items():
-            one = found[kind]
-            cells = [interval(one["accuracy"][model]) for model in ("models/exact", "models/mean", PROBE)]
-            size = f"{one['bytes_per_sample']:,.0f}"
-            rows.append([f"{DATA[name]}: {one['rows']:,} rows, {one['held_out']:,} held out", title, *cells, size])
-        both = [found["every_against_last"][model] for model in ("models/exact", "models/mean")]
-        rows.append(["", "difference, on the same rows", *(ahead(one) for one in both), "", ""])
+        every, last = found["every"], found["last"]
+        about = f"{DATA[name]}: {every['rows']:,} rows, {every['held_out']:,} held out"
+        probe = [interval(every["accuracy"][PROBE]), f"{signed(every['ahead_of_probe'])}: {every['verdict']}"]
+        ends = [*probe, f"{every['bytes_per_sample']:,.0f}, {last['bytes_per_sample']:,.0f}"]
+        for model, title in MODELS.items():
+            both = found["every_against_last"][model]
+            ahead = f"{signed([both['ahead'], *both['interval']])}: {both['verdict']}"
+            scores = [interval(of["accuracy"][model]) for of in (every, last)]
+            first = model == EXACT
+            rows.append([about if first else "", title, *scores, ahead, *(ends if first else [""] * len(ends))])
     return "\n".join([*markdown_table(head, rows), "", marked.measured(report)])
 
 
-def ahead(both: dict[str, Any]) -> str:
-    """By how many points, and what that says."""
-    return f"{signed([both['ahead'], *both['interval']])}: {both['verdict']}"
-
-
-def sentence(report: dict[str, Any]) -> str:
-    """Both kinds of model in words."""
-    parts = []
+def short(report: dict[str, Any]) -> str:
+    """The models of all rows in percent, and what the others' distance from the head says of them."""
+    head = ["accuracy, %", f"[{HEAD}](docs/guide.md#a-head-that-reads-every-block)", "tangent of the last block"]
+    rows = []
     for name, found in report["data"].items():
-        every, last = (100 * found[kind]["accuracy"]["models/exact"][0] for kind in ("every", "last"))
-        verdict = found["every_against_last"]["models/exact"]["verdict"]
-        data, _, network = DATA[name].partition(", ")
-        through = f" through the {network}" if "bundled" in network and name != "digits" else ""
-        parts.append(f"{every:.1f} % against {last:.1f} on {data}{through} ({verdict})")
+        every, last = found["every"], found["last"]
+        tangent = f"{percent(last, EXACT)} ({OPPOSITE[found['every_against_last'][EXACT]['verdict']]})"
+        probe = f"{percent(every, PROBE)} ({OPPOSITE[every['verdict']]})"
+        rows.append([DATA[name], percent(every, EXACT), tangent, probe])
     less = min(f["last"]["bytes_per_sample"] / f["every"]["bytes_per_sample"] for f in report["data"].values())
-    said = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-    return (
-        "What `init` chooses is a [head that reads every block](docs/guide.md#a-head-that-reads-every-block). Beside "
-        f"the tangent of the last block it has {said}, from a cache at most 1/{int(less)} as large: "
-        "[figures](docs/benchmarks.md#a-head-that-reads-every-block)."
+    text = (
+        "In brackets: behind the head or within noise of it, by the 95 % interval of the difference on the same"
+        " held-out rows."
+        f" The head's cache is at most 1/{int(less)} as large as the tangent's"
+        " ([all figures](docs/benchmarks.md#a-head-that-reads-every-block))."
     )
+    return "\n".join([*markdown_table([*head, "linear probe (scikit-learn) of the head's features"], rows), "", text])
+
+
+def percent(found: dict[str, Any], model: str) -> str:
+    """An accuracy without its interval."""
+    return f"{100 * found['accuracy'][model][0]:.1f}"
 
 
 def main(files: Sequence[str]) -> None:
     """Write both pages."""
     report = marked.report(files, "every-block.json")
     marked.put("docs/benchmarks.md", "every-block", table(report))
-    marked.put("README.md", "every-block", sentence(report))
+    marked.put("README.md", "every-block", short(report))
 
 
 if __name__ == "__main__":
