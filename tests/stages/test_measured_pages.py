@@ -99,7 +99,12 @@ def test_a_head_stands_beside_the_tangent_and_the_probe_of_its_own_features(tool
     models = [*tool.MODELS, tool.PROBE]
     one = {"rows": 100, "held_out": 50, "ahead_of_probe": [-0.02, -0.03, -0.01], "verdict": "behind"}
     every = {**one, "bytes_per_sample": 100.0, "accuracy": {model: [0.9, 0.8, 0.95] for model in models}}
-    last = {**one, "bytes_per_sample": 590.0, "accuracy": {model: [0.8, 0.7, 0.85] for model in models}}
+    last = {
+        "ahead_of_probe": [0.1, 0.0, 0.2],
+        "verdict": "ahead",
+        "bytes_per_sample": 590.0,
+        "accuracy": {model: [0.8, 0.7, 0.85] for model in models},
+    }
     both = {"ahead": 0.1, "interval": [0.05, 0.15], "verdict": "ahead"}
     report = {"data": {"digits": {"every": every, "last": last, "every_against_last": dict.fromkeys(models, both)}}}
     text = tool.table(report)
