@@ -217,7 +217,8 @@ HEAD = """# Models
 Made by `tools/make_models_table.py`.
 
 A model is cut by depth (`tangent.blocks = k`: its last k blocks are the tail, 0 leaves the head alone) or before any \
-module that it calls (`tangent.blocks = "stages.3"`). `extract` and `inspect` say in which of these ways J is computed:
+module that it calls (`tangent.blocks = "stages.3"`). `extract` and `inspect` say in which of these ways J, the \
+derivative of the logits by the tail's weights, is computed:
 
 - **feature**: the rows are the head's input, and the head is linear.
 - **class row**: one block from which only the class token reaches the head; J is coded by hand.

@@ -75,10 +75,10 @@ def linear_tangent(W: Tensor, x: Tensor, dx: Tensor | None, dW: Tensor | None, d
     """Tangent of x Wᵀ + b for rows x [n, in]; W [out, in]; any of the last three may be a None zero."""
     total = None if dx is None else dx @ W.T
     if dW is not None:
-        total = x @ dW.T if total is None else torch.addmm(total, x, dW.T)
+        total = x @ dW.T if total is None else total.addmm_(x, dW.T)
     if db is None:
         return total
-    return db.expand(x.shape[0], -1) if total is None else total + db
+    return db.expand(x.shape[0], -1) if total is None else total.add_(db)
 
 
 def linear_adjoint(g: Tensor, x: Tensor, gW: Tensor | None, gb: Tensor | None) -> None:

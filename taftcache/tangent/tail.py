@@ -38,6 +38,9 @@ class Tail(Protocol):
         """Views of ``named`` in the tail's own form; writing to them writes to ``named``."""
         ...
 
+    converts = False
+    """Whether ``value`` takes rows of any float dtype and converts them as it goes; else they have the weights'."""
+
     def value(self, w: Any, rows: Tensor) -> Any:
         """The ``State`` of the base model on a block of cached rows [n,t,d]."""
         ...

@@ -123,6 +123,20 @@ def test_block_size_decides_the_bytes(monkeypatch):
     assert torch.allclose(whole[1], pieces[1], rtol=1e-3, atol=1e-4)
 
 
+def test_more_rows_at_a_time_where_they_are_made_ready(monkeypatch):
+    def rows_of(dtype=torch.float32, repeated=True) -> int:
+        return make_problem(dtype=dtype, repeated=repeated).operator.block_rows
+
+    assert (rows_of(), rows_of(repeated=False), rows_of(torch.float64)) == (1024, 256, 256)
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_BYTES", 300 * 4 * tokens()[0].size)
+    assert rows_of() == 300
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_BYTES", 1)
+    assert rows_of() == 256
+    monkeypatch.undo()
+    monkeypatch.setattr("taftcache.tangent.class_row.tail.READY_BYTES", 0)
+    assert rows_of() == 256
+
+
 class Counting(ArrayRows):
     """Rows that count how often each block is read."""
 

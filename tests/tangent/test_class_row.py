@@ -7,11 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taftcache.tangent.class_row.block import adjoint, tangent, value
+from taftcache.tangent.class_row.block import adjoint, reduce, tangent, value
 from taftcache.tangent.weights import tail_weights
 from tests.tangent.vits import SPECS, VITS, Case, make_case
 
 TOLERANCE = 1e-12  # relative, float64
+REDUCED = ("attended", "residual")
 every_case = pytest.mark.parametrize(("vit", "spec"), [(v, s) for v in VITS for s in SPECS])
 
 
@@ -138,3 +139,18 @@ def test_tokens_in_pieces_give_the_same(monkeypatch):
     monkeypatch.setattr("taftcache.tangent.class_row.block.PIECE_BYTES", 1)
     assert torch.allclose(push(case, v), whole[0], rtol=1e-13, atol=1e-13)
     assert torch.allclose(pull(case, r), whole[1], rtol=1e-13, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 30])
+@every_case
+def test_stored_rows_are_converted_before_anything_is_computed(monkeypatch, vit, spec, size):
+    monkeypatch.setattr("taftcache.tangent.class_row.block.PIECE_BYTES", size)
+    case = make_case(vit, spec)
+    config, w = case.base.config.end, tail_weights(case.base.config.end, case.base.state)
+    stored = case.tokens.half()
+    kinds = {"tokens": stored} | {kind: reduce(config, w, stored.double(), kind).half() for kind in REDUCED}
+    for kind, rows in kinds.items():
+        got, wanted = (value(config, w, given, kind) for given in (rows, rows.double()))
+        for name, mine, theirs in zip(got._fields, got, wanted, strict=True):
+            assert (mine is None) == (theirs is None), name
+            assert mine is None or (mine.dtype == torch.float64 and torch.equal(mine, theirs)), (kind, name)

@@ -74,22 +74,22 @@ def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens")
     """The base model on ``rows``, keeping what J and Jᵀ need.
 
     rows: by ``kind`` the raw input of the block [n,t,d]; x₀ and the heads' attended means ū_h [n,1+H,d]; or the
-    class row after attention [n,1,d]. Smaller rows are exact for the parameters that come after them.
+    class row after attention [n,1,d]. Smaller rows are exact for the parameters that come after them. Of any float
+    dtype; what is computed has that of the weights.
     """
     n = rows.shape[0]
     u = r = xhat = q = phi = ubar = o = branch1 = None
-    h = rows[:, 0]
+    if kind == "tokens" and w.token is not None:  # CLS = T: the shared, trained token is row 0 of every sample
+        rows = torch.cat([w.token.expand(n, 1, -1), rows[:, 1:].to(w.token)], 1)
+    h = rows[:, 0].to(w.gamma)
     if kind == "tokens":
-        if w.token is not None:  # CLS = T: the shared, trained token stands in row 0 for every sample
-            rows = torch.cat([w.token.expand(n, 1, -1), rows[:, 1:]], 1)
-            h = rows[:, 0]
         xhat = torch.addcmul(w.beta1, normalise(h, config.eps1)[0], w.gamma1)
         q = torch.matmul(xhat, w.Wq.transpose(1, 2))
         if w.bq is not None:
             q = q + w.bq[:, None]
         u, r, phi, ubar = _attended(rows, _keys(w, q).contiguous(), config.eps1)
     elif kind == "attended":
-        ubar = rows[:, 1:].contiguous()
+        ubar = rows[:, 1:].to(w.gamma).contiguous()
     if ubar is not None:
         xbar = torch.addcmul(w.beta1, ubar, w.gamma1)
         o = torch.bmm(xbar.transpose(0, 1), w.Wv.transpose(1, 2))
@@ -288,25 +288,35 @@ def _rows(per_head: Tensor) -> Tensor:
     return per_head.transpose(0, 1).reshape(per_head.shape[1], -1)
 
 
-def pieces(tokens: Tensor) -> list[slice]:
-    """Row ranges of ``tokens`` [n,t,d] that fit a shared cache."""
+def pieces(tokens: Tensor, dtype: torch.dtype) -> list[slice]:
+    """Row ranges of ``tokens`` [n,t,d] that fit a shared cache in ``dtype``."""
     if torch.compiler.is_exporting() or tokens.is_cuda:  # a program is traced for any number of rows
         return [slice(None)]
-    rows = max(1, PIECE_BYTES // (tokens[0].numel() * tokens.element_size()))
+    rows = max(1, PIECE_BYTES // (tokens[0].numel() * dtype.itemsize))
     return [slice(k, k + rows) for k in range(0, len(tokens), rows)]
 
 
 def _attended(tokens: Tensor, a: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """u, r, φ and ū_h of the tokens [n,t,d], for s γ₁⊙a_h = ``a`` [n,H,d]."""
-    parts = []
-    for piece in pieces(tokens):
-        u, r = normalise(tokens[piece], eps)
+    """u, r, φ and ū_h of the tokens [n,t,d] in the precision of s γ₁⊙a_h = ``a`` [n,H,d].
+
+    Each piece is converted on its own: in float64 a block of converted tokens, and one of joined pieces, took as long
+    to write to memory and to read again as all that is computed of them.
+    """
+
+    def attended(piece: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        u, r = normalise(tokens[piece].to(a), eps)
         phi = torch.softmax(along(a[piece], u), -1)
-        parts.append((u, r, phi, torch.bmm(phi, u)))
-    if len(parts) == 1:
-        return parts[0]
-    u, r, phi, ubar = (torch.cat(of) for of in zip(*parts, strict=True))
-    return u, r, phi, ubar
+        return u, r, phi, torch.bmm(phi, u)
+
+    cuts = pieces(tokens, a.dtype)
+    if len(cuts) == 1:
+        return attended(cuts[0])
+    (n, t, _), H = tokens.shape, a.shape[1]
+    whole = a.new_empty(tokens.shape), a.new_empty(n, t, 1), a.new_empty(n, H, t), torch.empty_like(a)
+    for piece in cuts:
+        for into, part in zip(whole, attended(piece), strict=True):
+            into[piece] = part
+    return whole
 
 
 def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | None) -> Tensor:
@@ -315,7 +325,7 @@ def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | 
     a [n,H,d] is s γ₁⊙a_h; du is δu [n,t,d], or [n,d] where row 0 alone moves.
     """
     out = torch.empty_like(s.ubar)
-    for piece in pieces(s.u):
+    for piece in pieces(s.u, s.u.dtype):
         u, phi = s.u[piece], s.phi[piece]
         if c is None:
             ell = torch.zeros_like(phi)
@@ -336,7 +346,7 @@ def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | 
 def covariance_adjoint(s: BlockState, gubar: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of c and of the attention logits, for one ū_h [n,H,d] or several [n,m·H,d]; a symmetric operator."""
     gc, gells = torch.empty_like(gubar), []
-    for piece in pieces(s.u):
+    for piece in pieces(s.u, s.u.dtype):
         u, phi = s.u[piece], s.phi[piece, None]
         part = along(gubar[piece], u)
         by_head = part.unflatten(1, (-1, phi.shape[2]))

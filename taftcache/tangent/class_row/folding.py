@@ -42,7 +42,7 @@ def _o_by_c(w: TailWeights, s: BlockState) -> Tensor:
     H = len(w.Wv)
     out = torch.empty(len(s.u), *w.Wv.shape, dtype=s.u.dtype, device=s.u.device)
     values = (w.Wv * w.gamma1).mT
-    for piece in pieces(s.u):
+    for piece in pieces(s.u, s.u.dtype):
         u, phi = s.u[piece], s.phi[piece]
         for h in range(H):
             v = torch.matmul(u, values[h])

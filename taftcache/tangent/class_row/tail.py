@@ -29,6 +29,7 @@ class ClassRowTail(Tail):
 
     rank_one = True
     factored = True
+    converts = True
     block_rows = 256
 
     def __init__(self, config: TailConfig) -> None:

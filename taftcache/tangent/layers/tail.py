@@ -55,6 +55,7 @@ class LayersTail:
 
     factored = True
     rank_one = False  # a matrix's gradient is a sum over tokens, so the rows' kernel has no cheap form
+    converts = False
 
     def __init__(self, config: TailConfig) -> None:
         assert config.end is not None
