@@ -38,7 +38,7 @@ class Tail(Protocol):
         """Views of ``named`` in the tail's own form; writing to them writes to ``named``."""
         ...
 
-    converts = False
+    converts: bool = False
     """Whether ``value`` takes rows of any float dtype and converts them as it goes; else they have the weights'."""
 
     def value(self, w: Any, rows: Tensor) -> Any:
