@@ -11,7 +11,8 @@ accuracy is that solve's: when the held-out accuracy is first within 0.2 points 
 there. ``--whole`` instead times solves as a run makes them, certificate and all, in the space of the rows and without
 it. ``--shards`` deals the rows out, solves each part, and goes on from the mean with all of them. ``--peers`` adds
 plain conjugate gradients, SciPy's cg and lsmr on the same operator and AdamW over 30 epochs; ``--head`` times the
-head's path over 20 λ against scikit-learn's RidgeCV and Ridge, and cross-entropy against its LogisticRegression;
+head's path over 20 λ (α = 1, as in scikit-learn) against RidgeCV and Ridge, and cross-entropy against its
+LogisticRegression; ``--ridges`` without a number leaves the solvers out;
 ``--memory`` shows the peak of a solve that streams, at two sizes.
 """
 
@@ -349,7 +350,7 @@ def main() -> None:
     default = "caltech101.toml" if os.environ.get("TAFTCACHE_DATA") else "quickstart.toml"
     parser.add_argument("recipe", nargs="?", type=Path, default=PIPELINES / default)
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
-    parser.add_argument("--ridges", type=float, nargs="+", default=[1e-4])
+    parser.add_argument("--ridges", type=float, nargs="*", default=[1e-4])
     parser.add_argument("--passes", type=int, default=160)
     parser.add_argument("--keep", default="6GiB", help="memory for prepared rows")
     parser.add_argument("--whole", action="store_true")
@@ -396,7 +397,7 @@ def main() -> None:
             problem = {"ridge": ridge, "rows": rows, "parameters": len(bench.zero), "final_accuracy": bench.final}
             report["problems"].append({**problem, "gap_bound_of_the_optimum": bench.gap_bound, "results": results})
         if args.head:
-            report["head_seconds"] = head_times(base, store.shards, loss)
+            report["head_seconds"] = head_times(base, store.shards, RSL(alpha=1.0, kappa=loss.kappa))
             say(json.dumps(report["head_seconds"]))
         if args.memory:
             sizes = (max(1, len(store.shards) // 4), len(store.shards))

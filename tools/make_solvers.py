@@ -131,8 +131,8 @@ def main() -> None:
         marked.put("docs/solvers.md", f"solve-{name}", solves(kept(name)))
     marked.put("docs/solvers.md", "solve-whole", whole(kept("whole")))
     marked.put("docs/solvers.md", "cross-entropy", entropies(map(kept, ENTROPIES)))
-    marked.put("docs/solvers.md", "solve-head", head_alone(kept("caltech101")))
-    marked.put("docs/solvers.md", "solve-memory", memory(kept("caltech101")))
+    marked.put("docs/solvers.md", "solve-head", head_alone(kept("head")))
+    marked.put("docs/solvers.md", "solve-memory", memory(kept("head")))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,11 +24,19 @@ GROUP_BYTES = 512 << 20
 TOGETHER, COLUMNS = 256, 512
 
 
+class RowBasis(NamedTuple):
+    """What the rows x̃ span, where they are few beside their width: Q = ``vectors`` [d+1,n], orthonormal, and the
+    ``rows`` Qᵀx̃ [N,n] in it."""
+
+    vectors: Tensor
+    rows: Tensor
+
+
 @dataclass(frozen=True)
 class HeadMoments:
     """Sums over all rows x̃, with n = d+1 numbers each, or as many as there are rows where these are few.
 
-    basis: Q [d+1,n], in which few rows are written.
+    basis: that in which few rows are written.
     normal: [n,n] 1/N Σ ω D x̃x̃ᵀ, with the D of classes that are not the row's own; of its upper triangle nothing is
         read.
     right: [K,n] 1/N Σ ω ∂ℓ/∂z x̃ᵀ at Δw = 0.
@@ -36,7 +45,7 @@ class HeadMoments:
     above: whether no row's own class has a smaller D than the others.
     """
 
-    basis: Tensor | None
+    basis: RowBasis | None
     normal: Tensor
     right: Tensor
     shared: bool
@@ -51,13 +60,13 @@ def head_moments(problem: Problem) -> HeadMoments:
         SolveError: features or logits that are not finite.
     """
     basis, operator = _span(problem), problem.operator
-    K, n = operator.classes, operator.base.config.width + 1 if basis is None else basis.shape[1]
+    K, n = operator.classes, operator.base.config.width + 1 if basis is None else basis.vectors.shape[1]
     normal = torch.zeros(n, n, dtype=torch.float64, device=operator.device).mT
     right = torch.zeros(K, n, dtype=torch.float64, device=operator.device)
     counts = torch.zeros(K, dtype=torch.int64, device=operator.device)
     shared, above, start = True, True, 0
     for state, labels in operator.blocks():
-        x = extended(state.feature, basis)
+        x = extended(state.feature, basis, start)
         z = problem.logits(state.logits, None).double()
         gradient, diagonal = problem.loss.gradient(z, labels), problem.loss.hessian(z, labels, torch.ones_like(z))
         if problem.weights is not None:
@@ -92,32 +101,36 @@ def first_diagonal(problem: Problem) -> tuple[Tensor, Tensor, int]:
 
 
 def few(rows: int, width: int) -> bool:
-    """Whether a basis of so many rows costs less than matrices of the size of a feature [b,width]."""
-    return 2 * rows <= width + 1
+    """Whether a basis of so many rows costs no more than matrices of the size of a feature [b,width]."""
+    return 5 * rows <= 3 * (width + 1)
 
 
-def _span(problem: Problem) -> Tensor | None:
-    """An orthonormal basis Q [d+1,N] of what the rows x̃ span, from one pass, where they are few beside their width.
+def _span(problem: Problem) -> RowBasis | None:
+    """What the rows x̃ span, from one pass, where they are few beside their width.
 
-    A ridge takes whatever else there is of W to zero, so that W = W̃Qᵀ with W̃ [K,N] of the rows Qᵀx̃.
+    A ridge takes whatever else there is of W to zero, so that W = W̃Qᵀ with W̃ [K,n] of the rows Qᵀx̃.
     """
     blocks = problem.operator.blocks()
     first, _ = next(blocks)
     if not few(problem.operator.rows, first.feature.shape[1]):
         return None
     rows = torch.cat([extended(state.feature) for state in (first, *(state for state, _ in blocks))])
-    return torch.linalg.qr(rows.T).Q if torch.isfinite(rows).all() else None
+    if not torch.isfinite(rows).all():
+        return None
+    Q, R = torch.linalg.qr(rows.T)
+    return RowBasis(Q, R.T)
 
 
-def in_full(own: Tensor, basis: Tensor | None) -> Tensor:
+def in_full(own: Tensor, basis: RowBasis | None) -> Tensor:
     """[K,d+1] of [K,n] in a basis."""
-    return own if basis is None else own @ basis.T
+    return own if basis is None else own @ basis.vectors.T
 
 
-def extended(feature: Tensor, basis: Tensor | None = None) -> Tensor:
-    """x̃ [b,d+1], or [b,n] in a basis."""
-    whole = torch.cat([feature, torch.ones_like(feature[:, :1])], 1).double()
-    return whole if basis is None else whole @ basis
+def extended(feature: Tensor, basis: RowBasis | None = None, start: int = 0) -> Tensor:
+    """x̃ [b,d+1]; or [b,n] in the basis of all rows, of which these are those from ``start`` on."""
+    if basis is not None:
+        return basis.rows[start : start + len(feature)]
+    return torch.cat([feature, torch.ones_like(feature[:, :1])], 1).double()
 
 
 def flat(problem: Problem, solution: Tensor) -> Tensor:
@@ -143,7 +156,7 @@ def common_diagonal(diagonal: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels[:, None] == 0, diagonal[:, 1:2], diagonal[:, :1])
 
 
-def own_normals(problem: Problem, classes: slice, common: Tensor, basis: Tensor | None) -> Tensor:
+def own_normals(problem: Problem, classes: slice, common: Tensor, basis: RowBasis | None) -> Tensor:
     """Normal matrices [len(classes), n, n], each ``common`` and what the class's own D adds, in one pass."""
     own = common.mT.repeat(classes.stop - classes.start, 1, 1).mT
     waiting: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
@@ -170,11 +183,11 @@ def _add_squares(onto: Tensor, weight: Tensor, x: Tensor) -> None:
         onto[at:, columns].addmm_(x[:, at:].T, weighted[:, columns])
 
 
-def own_rows(problem: Problem, classes: Container[int], basis: Tensor | None) -> Iterator[tuple[int, Tensor, Tensor]]:
+def own_rows(problem: Problem, classes: Container[int], basis: RowBasis | None) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Of each block in one pass: a class, what its own ωD/N [m,1] has beyond the others', and its rows x̃ [m,n]."""
     start = 0
     for state, labels in problem.operator.blocks():
-        x = extended(state.feature, basis)
+        x = extended(state.feature, basis, start)
         diagonal = problem.diagonal(labels, x, start)
         extra = diagonal.gather(1, labels[:, None]) - common_diagonal(diagonal, labels)
         for k in torch.unique(labels).tolist():

@@ -90,7 +90,7 @@ class HeadPath:
         names = self._problem.operator.base.config.head_names
         weight, bias = (self._problem.operator.layout.views(direction)[name] for name in names)
         whole = torch.cat([weight, bias[:, None]], 1)
-        own = whole if self._basis is None else whole @ self._basis
+        own = whole if self._basis is None else whole @ self._basis.vectors
         found = self._turn(self._turn(own, self._vectors) / (self._values + ridge), self._vectors.mT)
         if self._basis is None:
             return flat(self._problem, found)
@@ -166,7 +166,7 @@ class HeadPath:
         inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges], 1)  # [C,L,n]
         start = 0
         for state, labels in problem.operator.blocks():
-            x = extended(state.feature, self._basis)
+            x = extended(state.feature, self._basis, start)
             base = problem.logits(state.logits, None).double()
             curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, : len(inverses)]
             weight = curvature / problem.operator.rows

@@ -59,7 +59,7 @@ def head_bytes(problem: Problem, *, chosen: bool) -> int:
     together = next(groups(K, n)).stop
     own = 0 if bool((diagonal == diagonal[:, :1]).all()) else together
     matrices = 1 + own + (2 if chosen and own in (0, K) else 0)
-    basis = 3 * wide * rows if n == rows else 0  # the rows, Q, and what is left of R
+    basis = (3 * wide + rows) * rows if n == rows else 0  # the rows, Q, and R
     return 8 * (matrices * n * n + basis)
 
 
