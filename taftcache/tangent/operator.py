@@ -28,9 +28,9 @@ from taftcache.tangent.tail import State, Tail, collect_gradients
 BLOCK_ROWS = 256
 ON_GPU = 4  # times as many there: products of 256 rows of ViT-L/16 leave half of an H100 idle
 # On a CPU as many times as many of rows made ready in float32, unless they have more bytes: a narrow network's matrices
-# are small. A product with 1,024 rows at a time took 0.7 of the time over CIFAR-10 at width 96, and 0.8 over
-# Caltech-101 at width 192.
-WHEN_READY, BLOCK_BYTES = 4, 128 << 20
+# are small. A product over CIFAR-10 at width 96 took 0.7 of the time so, with 1,024 rows; one over Caltech-101 at width
+# 192 0.8, with 443.
+WHEN_READY, BLOCK_BYTES = 4, 64 << 20
 # Tokens of a block in float64, unless it has no more than LEAST_ROWS. Larger tensors get fresh pages from the system
 # every time, on a CPU; clearing them took a quarter of a float64 pass.
 WIDE_BYTES, LEAST_ROWS = 30 << 20, 64
