@@ -17,7 +17,7 @@ import marked
 
 from taftcache.report.tables import markdown_table
 
-SOLVES = ("caltech101", "cifar10", "cifar10-deit", "two-blocks")
+SOLVES = ("caltech101", "cifar10", "two-blocks")
 ENTROPIES = ("cross-entropy-caltech101", "cross-entropy-quickstart")
 SOLVERS = {
     "row space": "**the space of the rows** (each twice)",

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def tools():
     """What writes the tables, by name."""
     names = ("make_growth", "make_defaults", "make_rows", "make_alternatives", "make_workers", "make_last_block")
-    names += ("make_classifier", "make_tangent", "make_every_block", "marked")
+    names += ("make_classifier", "make_tangent", "make_every_block", "make_solvers", "marked")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "tools"))
         yield {name: importlib.import_module(name) for name in names}
@@ -190,3 +190,41 @@ def test_the_pages_have_what_was_measured(tools):
         ("README.md", "every-block", tools["make_every_block"].short(kept("every-block.json"))),
     ):
         assert f"<!-- {name} -->\n\n{text}\n\n<!-- /{name} -->" in (ROOT / page).read_text("utf-8"), page
+
+
+def solved(name: str, end: float, **passes: int | None) -> dict:
+    """What a solver of 40 passes in 20 s left, and when it was how near."""
+    return {"solver": name, "gap_at_end": end, "passes": 40, "seconds": 20.0, **passes}
+
+
+def test_solves_become_tables(tools):
+    tool, about = tools["make_solvers"], {"argv": ["solve.py", "a b", "--json"], "machine": "Xeon"}
+    reached = {"passes_to_gap_1e-03": 10, "passes_to_gap_1e-06": 19, "passes_to_final_accuracy": 9}
+    half = {"passes_to_gap_1e-03": 34, "passes_to_gap_1e-06": None, "passes_till_it_stays": None}
+    results = [
+        solved("row space", 1e-12, **reached, passes_till_it_stays=11),
+        solved("kronecker", 7.6e-4, **half),
+        solved("scipy cg", 2e-4),
+        solved("adamw, 30 epochs", 2e-2),
+    ]
+    problem = {"ridge": 1e-4, "rows": 5000, "parameters": 100, "final_accuracy": 74.5, "results": results}
+    text = tool.solves({**about, "problems": [problem]})
+    assert text.splitlines()[2:6] == [
+        "| 10⁻⁴ | **the space of the rows** (each twice) | 10 | 19 | 9 | 11 | 40 in 20 s |",
+        "| 10⁻⁴ | Kronecker factors | 34 | – (7.6·10⁻⁴) | – | – | 40 in 20 s |",
+        "| 10⁻⁴ | SciPy's cg | at most 40 | – (2.0·10⁻⁴) | – | – | 40 in 20 s |",
+        "| 10⁻⁴ | AdamW, 30 epochs | – | – (2.0·10⁻²) | – | – | 40 in 20 s |",
+    ]
+    assert "5,000 rows, P = 100; accuracy at the optimum 74.50 % at λ = 10⁻⁴. `benchmarks/solve.py 'a b'`." in text
+    one = {"ridge": 6.3e-6, "seconds": 65.4, "passes": 46}
+    text = tool.whole({**about, "rows": 50000, "whole": [{**one, "method": m} for m in ("auto", "conjugate")]})
+    assert "| 6.3·10⁻⁶ | 65 s (46) | 65 s (46) |" in text
+    run = {"rows": 298, "classes": 101, "ridge": 1e-3, "passes": 62, "seconds": 2.14, "relative_gradient": 5e-6}
+    runs = [{**run, "solver": "span", "converged": True}, {**run, "solver": "newton", "converged": False}]
+    text = tool.entropies([{**about, "runs": runs}])
+    assert "| 298 of 101 | 10⁻³ | 62, 2.1 s | – (5.0·10⁻⁶ after 62), 2.1 s |  |  |" in text
+    times = {"path_of_20": 0.05, "ridge_cv_of_20": 0.13, "one": 0.02, "ridge_of_one": 0.008}
+    text = tool.head_alone({"head_seconds": {**times, "same_choice": 1.0, "times_ridge_cv": 2.6}})
+    assert "50 ms, scikit-learn's `RidgeCV` 130 ms (2.6 times) for the same λ." in text
+    sizes = [{"peak": 700, "before": 300, "rows": 596}, {"peak": 800, "before": 300, "rows": 2975}]
+    assert "400 MiB above its start at 596 rows and 500 MiB above" in tool.memory({"memory_mib": sizes})
