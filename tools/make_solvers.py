@@ -91,7 +91,7 @@ def entropies(reports: Iterable[dict[str, Any]]) -> str:
         for (n, classes, ridge), found in problems.items():
             rows.append([f"{n:,} of {classes}", power(ridge), *(found.get(name, "") for name in solvers)])
     head = ["rows, classes", "λ", *(SOLVERS[name] for name in solvers)]
-    return "\n".join([*markdown_table(head, rows), "", *said])
+    return "\n".join([*markdown_table(head, rows), "", *(f"- {each}" for each in said)])
 
 
 def head_alone(report: dict[str, Any]) -> str:
@@ -107,10 +107,9 @@ def head_alone(report: dict[str, Any]) -> str:
 
 
 def memory(report: dict[str, Any]) -> str:
-    """Peak of a solve that streams, at two sizes."""
-    parts = [
-        f"{one['peak'] - one['before']:.0f} MiB above its start at {one['rows']:,} rows" for one in report["memory_mib"]
-    ]
+    """Peak of a solve that streams, at two sizes, without what is mapped of the store."""
+    own = [(one["peak"] - one["before"] - one["of_it_mapped"], one["rows"]) for one in report["memory_mib"]]
+    parts = [f"{size:.0f} MiB above its start at {rows:,} rows" for size, rows in own]
     return f'A solve that streams (`solver.memory = "0B"`, Kronecker factors) needs {" and ".join(parts)}.'
 
 
