@@ -60,7 +60,8 @@ of_cases = ("rows", "alpha", "weighted")
 
 @pytest.mark.law("The head of rows that are fewer than their numbers is the dense solution, and so is all that follows")
 @pytest.mark.parametrize(of_cases, CASES)
-def test_a_head_of_few_rows_is_the_dense_solution(rows, alpha, weighted):
+def test_a_head_of_few_rows_is_the_dense_solution(monkeypatch, rows, alpha, weighted):
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
     posed = problem(rows, alpha, weighted)
     exact = dense(posed)
     path = HeadPath(posed)
@@ -74,6 +75,7 @@ def test_a_head_of_few_rows_is_the_dense_solution(rows, alpha, weighted):
 
 @pytest.mark.parametrize(of_cases, CASES[:-1])  # a row alone has nothing that it leaves
 def test_what_follows_from_a_heads_decompositions(monkeypatch, rows, alpha, weighted):
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
     posed, ridges = problem(rows, alpha, weighted), [1e-4, 1e-1]
     found = HeadPath(posed)
     monkeypatch.setattr("taftcache.solve.inverses.head_moments.few", lambda *_: False)
