@@ -24,7 +24,7 @@ GROUP_BYTES = 512 << 20
 TOGETHER, COLUMNS = 256, 512
 
 
-class RowBasis(NamedTuple):
+class FewRows(NamedTuple):
     """What the rows x̃ span, where they are few beside their width: Q = ``vectors`` [d+1,n], orthonormal, and the
     ``rows`` Qᵀx̃ [N,n] in it."""
 
@@ -45,7 +45,7 @@ class HeadMoments:
     above: whether no row's own class has a smaller D than the others.
     """
 
-    basis: RowBasis | None
+    basis: FewRows | None
     normal: Tensor
     right: Tensor
     shared: bool
@@ -105,7 +105,7 @@ def few(rows: int, width: int) -> bool:
     return 5 * rows <= 3 * (width + 1)
 
 
-def _span(problem: Problem) -> RowBasis | None:
+def _span(problem: Problem) -> FewRows | None:
     """What the rows x̃ span, from one pass, where they are few beside their width.
 
     A ridge takes whatever else there is of W to zero, so that W = W̃Qᵀ with W̃ [K,n] of the rows Qᵀx̃.
@@ -118,15 +118,15 @@ def _span(problem: Problem) -> RowBasis | None:
     if not torch.isfinite(rows).all():
         return None
     Q, R = torch.linalg.qr(rows.T)
-    return RowBasis(Q, R.T)
+    return FewRows(Q, R.T)
 
 
-def in_full(own: Tensor, basis: RowBasis | None) -> Tensor:
+def in_full(own: Tensor, basis: FewRows | None) -> Tensor:
     """[K,d+1] of [K,n] in a basis."""
     return own if basis is None else own @ basis.vectors.T
 
 
-def extended(feature: Tensor, basis: RowBasis | None = None, start: int = 0) -> Tensor:
+def extended(feature: Tensor, basis: FewRows | None = None, start: int = 0) -> Tensor:
     """x̃ [b,d+1]; or [b,n] in the basis of all rows, of which these are those from ``start`` on."""
     if basis is not None:
         return basis.rows[start : start + len(feature)]
@@ -156,7 +156,7 @@ def common_diagonal(diagonal: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels[:, None] == 0, diagonal[:, 1:2], diagonal[:, :1])
 
 
-def own_normals(problem: Problem, classes: slice, common: Tensor, basis: RowBasis | None) -> Tensor:
+def own_normals(problem: Problem, classes: slice, common: Tensor, basis: FewRows | None) -> Tensor:
     """Normal matrices [len(classes), n, n], each ``common`` and what the class's own D adds, in one pass."""
     own = common.mT.repeat(classes.stop - classes.start, 1, 1).mT
     waiting: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
@@ -183,7 +183,7 @@ def _add_squares(onto: Tensor, weight: Tensor, x: Tensor) -> None:
         onto[at:, columns].addmm_(x[:, at:].T, weighted[:, columns])
 
 
-def own_rows(problem: Problem, classes: Container[int], basis: RowBasis | None) -> Iterator[tuple[int, Tensor, Tensor]]:
+def own_rows(problem: Problem, classes: Container[int], basis: FewRows | None) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Of each block in one pass: a class, what its own ωD/N [m,1] has beyond the others', and its rows x̃ [m,n]."""
     start = 0
     for state, labels in problem.operator.blocks():
