@@ -26,7 +26,7 @@ def record() -> dict[str, Any]:
         "machine": machine(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "argv": [Path(sys.argv[0]).name, *(Path(a).name if Path(a).is_absolute() else a for a in sys.argv[1:])],
     }
 
 

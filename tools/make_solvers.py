@@ -119,18 +119,25 @@ def made(report: dict[str, Any]) -> str:
     return f"`benchmarks/{script} {shlex.join(a for a in arguments if a != '--json')}`. {marked.measured(report)}"
 
 
-def main() -> None:
-    """Write the page."""
+def parts() -> dict[str, str]:
+    """What stands between each of the page's marks."""
 
     def kept(name: str) -> Any:
         return marked.report([], f"solvers/{name}.json")
 
-    for name in SOLVES:
-        marked.put("docs/solvers.md", f"solve-{name}", solves(kept(name)))
-    marked.put("docs/solvers.md", "solve-whole", whole(kept("whole")))
-    marked.put("docs/solvers.md", "cross-entropy", entropies(map(kept, ENTROPIES)))
-    marked.put("docs/solvers.md", "solve-head", head_alone(kept("head")))
-    marked.put("docs/solvers.md", "solve-memory", memory(kept("head")))
+    return {
+        **{f"solve-{name}": solves(kept(name)) for name in SOLVES},
+        "solve-whole": whole(kept("whole")),
+        "cross-entropy": entropies(map(kept, ENTROPIES)),
+        "solve-head": head_alone(kept("head")),
+        "solve-memory": memory(kept("head")),
+    }
+
+
+def main() -> None:
+    """Write the page."""
+    for name, text in parts().items():
+        marked.put("docs/solvers.md", name, text)
 
 
 if __name__ == "__main__":

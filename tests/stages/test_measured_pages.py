@@ -188,6 +188,7 @@ def test_the_pages_have_what_was_measured(tools):
         ("docs/benchmarks.md", "last-block", tools["make_last_block"].table(kept("last-block.json"))),
         ("docs/benchmarks.md", "every-block", tools["make_every_block"].table(kept("every-block.json"))),
         ("README.md", "every-block", tools["make_every_block"].short(kept("every-block.json"))),
+        *(("docs/solvers.md", name, text) for name, text in tools["make_solvers"].parts().items()),
     ):
         assert f"<!-- {name} -->\n\n{text}\n\n<!-- /{name} -->" in (ROOT / page).read_text("utf-8"), page
 
