@@ -58,7 +58,7 @@ def table7(work: Workbench) -> Iterator[ReportLine]:
         for seed in work.seeds():
             work.fit(list(found.values()), 1, seed)
         for (radius, loss), setting in sorted(found.items()):
-            yield line(work, f"{'CE' if loss == 'cross_entropy' else 'RSL'}", preset, setting, radius=radius)
+            yield line(work, "CE" if loss == "cross_entropy" else "RSL", preset, setting, radius=radius)
 
 
 def table3(work: Workbench) -> Iterator[ReportLine]:
@@ -67,7 +67,7 @@ def table3(work: Workbench) -> Iterator[ReportLine]:
         work.store(),
         work.recipe,
         epsilons=work.spec.epsilons,
-        seeds=list(work.seeds()),
+        seeds=work.seeds(),
         resets=work.spec.resets,
         rates=work.spec.private_rates,
         progress=work.progress,
