@@ -67,7 +67,7 @@ def table3(work: Workbench) -> Iterator[ReportLine]:
         work.store(),
         work.recipe,
         epsilons=work.spec.epsilons,
-        seeds=work.seeds(),
+        seeds=list(work.seeds()),
         resets=work.spec.resets,
         rates=work.spec.private_rates,
         progress=work.progress,
