@@ -231,7 +231,8 @@ def _compared(
     labels, rows = kept.labels[stay], kept.rows[stay]
     change = np.zeros((len(stay), kept.base.shape[1]), np.float32)
     for k in range(0, len(stay), STEP_ROWS) if steps else ():
-        change[k : k + STEP_ROWS] = _tangents(scorer, held.tokens(rows[k : k + STEP_ROWS]), steps)
+        tokens = held.tokens(rows[k : k + STEP_ROWS])
+        change[k : k + STEP_ROWS] = sum(scorer.tangent(tokens, part.component.layout, delta) for part, delta in steps)
     old = (kept.base + kept.tangents.mean(0))[stay].argmax(1)
     new = (kept.base[stay] + (kept.tangents[left].sum(0)[stay] + change) / len(left)).argmax(1)
     return OnHeldOut(
@@ -239,10 +240,3 @@ def _compared(
         held_out=len(stay),
         accuracy=(float((old == labels).mean()), float((new == labels).mean())),
     )
-
-
-def _tangents(
-    scorer: Scorer, tokens: NDArray[np.generic], steps: Sequence[tuple[ModelPart, torch.Tensor]]
-) -> NDArray[np.float32]:
-    """Σ J δ [b,K] over the changes of the components."""
-    return np.asarray(sum(scorer.tangent(tokens, part.component.layout, delta) for part, delta in steps))
