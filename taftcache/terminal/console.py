@@ -69,6 +69,11 @@ def note(text: str) -> None:
     ERR.print(f"taftcache: {text}", soft_wrap=True)
 
 
+def say(*texts: str) -> None:
+    """To stdout, one a line, however long: what is copied from there must not be cut."""
+    OUT.print(stacked(*texts), soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """To stdout, in ASCII: JSON types, records of them, and paths."""
     print(json.dumps(value, indent=2, default=_plain).replace("\x7f", "\\u007f"))
