@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import UNTUNED, counted, epsilon_text
+from taftcache.names import UNTUNED, counted, epsilon_text, typed
 from taftcache.terminal.console import OUT, print_notes, say
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def show_train_private(report: PrivateTrainReport) -> None:
         OUT.print(f"not covered: {'; '.join(statements[0]['not_covered'])}")
     if report.trained:
         OUT.print("no certificate: only its accuracy says whether noise and steps let a private component learn")
-        say(f"next   taftcache evaluate {shlex.quote(str(report.store))}")
+        say(f"next   taftcache evaluate {typed(report.store)}")
 
 
 def show_compare(report: CompareReport) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import shlex
 from typing import TYPE_CHECKING
 
-from taftcache.names import counted
+from taftcache.names import counted, typed
 from taftcache.terminal.console import OUT, print_notes, say
 from taftcache.terminal.text import readable_size
 
@@ -21,7 +20,7 @@ def show_export_model(report: ExportModelReport) -> None:
     OUT.print(f"{report.model} of {report.store}: {report.folder}, {readable_size(report.bytes)}")
     OUT.print(f"files  {', '.join(report.files)}")
     if "taftcache.json" in report.files:
-        say(f"next   taftcache predict {shlex.quote(str(report.folder))} IMAGE")
+        say(f"next   taftcache predict {typed(report.folder)} IMAGE")
     elif "config.json" in report.files:
         name = json.dumps(f"local-dir:{report.folder}", ensure_ascii=False)
         say(f"next   timm.create_model({name}, pretrained=True)")

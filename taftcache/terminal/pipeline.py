@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, UNTOUCHED, counted, first_few, is_component
+from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, UNTOUCHED, counted, first_few, is_component, typed
 from taftcache.terminal.console import OUT, note, print_notes, print_table, say, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, decides, readable_size, readable_time
@@ -54,7 +53,7 @@ def show_run(report: RunReport, command: str = "taftcache run") -> None:
     if report.idle:
         OUT.print(f"Nothing to do: every stage was done before ({report.seconds:.1f} s to make sure).")
     say(f"store  {report.store}   root {report.root_digest[:16]}")
-    place = shlex.quote(str(report.store))
+    place = typed(report.store)
     say(
         f"next   taftcache inspect {place}",
         f"       taftcache view {place}",
@@ -111,7 +110,7 @@ def show_init(report: InitReport) -> None:
     )
     print_notes(report.notes)
     say(f"recipe   {report.recipe} written; each choice has its reason beside it")
-    say(f"next     taftcache run {shlex.quote(str(report.recipe))}")
+    say(f"next     taftcache run {typed(report.recipe)}")
 
 
 def show_estimate(report: EstimateReport) -> None:
@@ -170,7 +169,7 @@ def show_append(report: AppendReport) -> None:
         OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}")
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
     if report.added or report.relabelled:
-        place = shlex.quote(str(report.store))
+        place = typed(report.store)
         say(f"next   taftcache train {place}   (models are of the rows and labels from before)")
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
-from taftcache.names import counted
+from taftcache.names import counted, typed
 from taftcache.terminal.console import OUT, print_notes, say
 from taftcache.terminal.text import readable_size
 
@@ -37,12 +36,12 @@ def show_verify(report: VerifyReport) -> None:
     for file, how in report.mended.items():
         say(f"mended   {file}: {how}")
     for name, command in report.again.items():
-        say(f"dropped  {name}: {command} {report.store} makes it again")
+        say(f"dropped  {name}: {command} {typed(report.store)} makes it again")
     for fault in report.faults:
         reason = report.reasons.get(fault.file)
         say(f"DAMAGED  {fault}", *([f"         {reason}"] if reason else []))
     if report.faults and not report.reasons:
-        say(f"try      taftcache verify {report.store} --repair")
+        say(f"try      taftcache verify {typed(report.store)} --repair")
     for stray in report.strays:
         OUT.print(f"stray    {stray} (no manifest names it; taftcache gc tells more)")
     state = (
@@ -85,7 +84,7 @@ def show_convert(report: ConvertReport) -> None:
     )
     for command in sorted(set(report.again.values())):
         names = ", ".join(name for name, by in report.again.items() if by == command)
-        say(f"left behind: {names}; made again by {command} {report.store}")
+        say(f"left behind: {names}; made again by {command} {typed(report.store)}")
 
 
 def show_export(report: ExportReport) -> None:
@@ -109,6 +108,6 @@ def show_import(report: ImportReport) -> None:
     )
     print_notes(report.notes)
     if report.scaling is not None:
-        say(f"next   taftcache train {shlex.quote(str(report.store))}")
+        say(f"next   taftcache train {typed(report.store)}")
     elif not report.trainable:
         OUT.print("It has no base to train from: import with --recipe to name the backbone that made the features.")

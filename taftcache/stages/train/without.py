@@ -16,7 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, SolveError, UnknownSample
 from taftcache.model.component import Component, read_component
-from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component
+from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, typed
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.settings import DECISIVE
 from taftcache.stages.progress import Progress
@@ -100,7 +100,7 @@ class ModelParts:
             raise RecipeError(
                 f"not solved from the rows that the store has now: {', '.join(old)}",
                 got="rows that were appended since, or a solve that was interrupted",
-                do=f"taftcache train {self.store.path}",
+                do=f"taftcache train {typed(self.store.path)}",
             )
 
     def part_of(self, shard: Shard) -> ModelPart:
