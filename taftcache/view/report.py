@@ -59,7 +59,6 @@ def write_report(
     Of the store's place it has the name.
 
     Args:
-        store: open, or its place.
         file: where to; replaced when it is there.
         samples: ids to carry all details of, beside those chosen by margin and influence.
         neighbours: make the neighbour embedding too, the slowest part.

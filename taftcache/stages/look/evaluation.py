@@ -95,8 +95,6 @@ def evaluate(
     several where the models take more than ``solver.memory`` together.
 
     Args:
-        store: open, or its place.
-        progress: shown the pass.
         rows: others than the held-out group.
         without: shards: the mean of all other shards' components is one model more.
         probe: also fit scikit-learn's linear probe to all training rows, and compare the best model with it; and look

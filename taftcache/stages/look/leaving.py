@@ -99,16 +99,8 @@ class RowLeftOut(OnHeldOut, SolvedAgain):
 def leave_out(
     store: FeatureStore, scorer: Scorer, shard: Shard, row: int, kept: HeldOutLogits | None, progress: Progress
 ) -> RowLeftOut:
-    """Solve the component of ``shard`` without a row, as ``taftcache forget`` would, and compare.
-
-    Args:
-        store: an open store.
-        scorer: its models.
-        shard: one of its training shards.
-        row: of the shard.
-        kept: logits of held-out rows to compare on, if there are any.
-        progress: told of the solve.
-    """
+    """Solve the component of a training shard without a row, as ``taftcache forget`` would, and compare, on held-out
+    rows too where their logits are ``kept``."""
     part, delta, solved = _without(store, shard, row, progress)
     members = [name for name in scorer.models if is_component(name)]
     tokens = shard.tokens(slice(row, row + 1))
@@ -143,14 +135,8 @@ def leave_rows_out(
 ) -> RowsLeftOut:
     """Solve the component of each shard in ``leaving`` without its rows, as ``taftcache forget`` would.
 
-    A private component stays as it is, as it would.
-
-    Args:
-        store: an open store.
-        scorer: its models.
-        leaving: row numbers by the name of their shard, the held-out one too.
-        kept: logits of held-out rows to compare on, if there are any.
-        progress: told of every solve.
+    A private component stays as it is, as it would. ``leaving`` has row numbers by the name of their shard, the
+    held-out one too, ``kept`` the logits of held-out rows to compare on, if there are any.
 
     Raises:
         RecipeError: a class would be left without a training row, which solves every component again.

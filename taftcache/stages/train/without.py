@@ -59,9 +59,7 @@ class ModelParts:
     """The problems that a store's model was put together from.
 
     Args:
-        store: an open store.
         model: a component, or one of models/mean, weighted, exact and head.
-        progress: told of every solve.
 
     Raises:
         RecipeError: the model was not solved from the rows, or was trained privately.
