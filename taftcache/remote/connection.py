@@ -51,7 +51,6 @@ class Connection:
 
     Attributes:
         threads: of each worker's linear algebra. One number for all of them, for it decides the last digits.
-        dashboard: address of Dask's page about what goes on, None where there is none.
     """
 
     def __init__(self, client: Client, threads: int, timeout: float, own: LocalCluster | None = None) -> None:

@@ -31,7 +31,7 @@ from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5
 from taftcache.stages.files.vectors import Vectors
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, Silent, noting
 from taftcache.stages.scaling import SCALINGS, Scaling
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TAIL
@@ -103,7 +103,7 @@ def import_(
                 )
             remember(recipe.store_path, recipe)
             with progress.task("import", None) as task:
-                store = restore(features, recipe.store_path, lambda done, total: task.note(f"{done} of {total} rows"))
+                store = restore(features, recipe.store_path, noting(task, "rows"))
             with store:
                 return _report(store, path, exported=True, begin=begin)
         tested = None

@@ -17,7 +17,7 @@ from taftcache.cache.write.group import token_norm_sum
 from taftcache.errors import StoreError
 from taftcache.names import CLASS, counted, typed
 from taftcache.stages.forget.finding import Findings
-from taftcache.stages.progress import Progress
+from taftcache.stages.progress import Progress, noting
 
 MAX_HEADER = 64 << 20
 # What ends a word where an id may be quoted inside a text.
@@ -27,7 +27,7 @@ WORDS = re.compile(r"[\s,;:'\"()\[\]{}<>=|]+")
 def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
     """Bytes that have not their digest, and statistics that are not those of the rows."""
     with progress.task("verify", None) as task:
-        for fault in store.verify(lambda done, total: task.note(f"{done / 1e6:.0f} of {total / 1e6:.0f} MB")):
+        for fault in store.verify(noting(task, "MB", 1e6)):
             to.found(
                 "damage", fault.file, f"{fault}; taftcache verify {typed(store.path)} --repair makes it again if it can"
             )
