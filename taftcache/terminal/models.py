@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def show_export_model(report: ExportModelReport) -> None:
     """Where the model lies now, and how to use it."""
-    OUT.print(f"{report.model} of {report.store}: {report.folder}, {readable_size(report.bytes)}")
+    say(f"{report.model} of {report.store}: {report.folder}, {readable_size(report.bytes)}")
     OUT.print(f"files  {', '.join(report.files)}")
     if "taftcache.json" in report.files:
         say(f"next   taftcache predict {typed(report.folder)} IMAGE")

@@ -139,7 +139,7 @@ def show_extract(report: ExtractReport) -> None:
     print_notes(report.notes)
     shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
     OUT.print(f"rows: {shards}")
-    OUT.print(f"store {report.store}: {readable_size(report.bytes)}, root {report.root_digest[:16]}")
+    say(f"store {report.store}: {readable_size(report.bytes)}, root {report.root_digest[:16]}")
 
 
 def show_append(report: AppendReport) -> None:

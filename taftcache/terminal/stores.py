@@ -24,7 +24,7 @@ def show_trust(report: TrustReport) -> None:
     """What a store may open from now on, or no longer."""
     what = "may no longer open" if report.removed else "may open"
     nothing = " anything; it had no leave" if report.removed else " nothing, for it names nothing"
-    OUT.print(f"{report.store} {what}{':' if report.named else nothing}")
+    say(f"{report.store} {what}{':' if report.named else nothing}")
     for key, value in report.named.items():
         say(f"  {key} = {value!r}")
 
