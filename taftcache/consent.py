@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def refusal(
     return UntrustedStore(
         f"the store names {kind} that this user has not allowed it to open here",
         got=", ".join(f"{SECTION[kind]}.{key} = {value!r}" for key, value in foreign.items()),
-        do=f"{_SWITCH[kind]}, or taftcache trust {store.path}, where you know who made it",
+        do=f"{_SWITCH[kind]}, or taftcache trust {shlex.quote(str(store.path))}, where you know who made it",
     )
 
 

@@ -4,6 +4,7 @@ Objects of a store that are components and models, what stands for a whole shard
 how the vectors of a store were scaled; what says in a component's meta that it is private, and its promise in words.
 """
 
+import shlex
 from collections.abc import Container, Mapping, Sequence
 from math import ceil, floor, log10
 from typing import Any
@@ -77,6 +78,11 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
 def with_counts(counts: Mapping[str, int], most: int = 20) -> str:
     """``cat (3), dog (1)``, and how many more there are."""
     return first_few([f"{name} ({n})" for name, n in sorted(counts.items())], most)
+
+
+def typed(place: object) -> str:
+    """A place as it is typed in a command."""
+    return shlex.quote(str(place))
 
 
 def one_of_trained(names: Sequence[str]) -> str:

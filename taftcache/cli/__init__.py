@@ -25,9 +25,8 @@ from typer.main import get_command
 import taftcache
 from taftcache.cache.place.lock import waiting
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
-from taftcache.cli.options import print_error
 from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE, StoreChanged, StoreWriteError, TaftcacheError, first_line
-from taftcache.terminal.console import OUT, complain, note
+from taftcache.terminal.console import OUT, complain, note, print_json
 
 # click's, or typer's own copy of it, whichever this typer has
 UsageError: Any = typer.BadParameter.__base__
@@ -138,10 +137,12 @@ class _Commands(TyperGroup):
                 formatter.write_dl([(name.ljust(widest), text) for name, text in rows])
 
     def _report(self, kind: str, fault: str, exit_code: int, got: object = None, do: str | None = None) -> None:
+        """The error as JSON, for who asked for a report as JSON; the text goes to stderr all the same."""
         if not self.as_json:
             return
         try:
-            print_error(kind, fault, exit_code, got, do)
+            said = {"error": kind, "fault": fault, "got": None if got is None else str(got), "try": do}
+            print_json({**said, "exit_code": exit_code})
             sys.stdout.flush()
         except OSError as error:
             self._unwritten(error, exit_code)

@@ -5,8 +5,9 @@ What needs torch is imported inside a command, so that the others start at once.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 import typer
 
@@ -27,9 +28,6 @@ from taftcache.stages.writing import writable
 from taftcache.teaching.recipe import load_teaching
 from taftcache.terminal.console import bars
 from taftcache.terminal.experiments import show_compare, show_teach
-
-if TYPE_CHECKING:
-    from taftcache.paper.comparison import CompareReport
 
 REPORTS = f"[{'|'.join(get_args(Report))}]"
 commands = typer.Typer()
@@ -74,13 +72,9 @@ def compare(
     recipe, _ = read_either(target, [*(set_ or []), *named], device, opens=("images", "weights"))
     if "table3" in recipe.compare.reports:
         round_rows_alike(every_shape=True)
-
-    def write(so_far: CompareReport) -> None:
-        if out is not None:
-            write_pages(so_far, out)
-
+    done, keep = (partial(write_pages, folder=out), out / "models") if out is not None else (None, None)
     with bars(as_json) as progress:
-        made = taftcache.compare(recipe, progress=progress, done=write, keep=out / "models" if out else None)
+        made = taftcache.compare(recipe, progress=progress, done=done, keep=keep)
     print_report(made, as_json, show_compare)
 
 

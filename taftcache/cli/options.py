@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import msgspec
 import typer
 from typer.core import TyperCommand
 
@@ -208,25 +206,6 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
 def print_report(report: Any, as_json: bool, show: Callable[[Any], None]) -> None:
     """A stage's report, as JSON or as ``show`` draws it."""
     if as_json:
-        print_json(_plain(report))
+        print_json(report)
     else:
         show(report)
-
-
-def print_error(kind: str, fault: str, exit_code: int, got: object = None, do: str | None = None) -> None:
-    """An error as JSON, for who asked for a report as JSON; the text goes to stderr all the same."""
-    fields = {"error": kind, "fault": fault, "got": None if got is None else str(got), "try": do}
-    print_json({**fields, "exit_code": exit_code})
-
-
-def _plain(value: Any) -> Any:
-    """JSON types of a report."""
-    if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return str(value) if isinstance(value, Path) else value

@@ -125,10 +125,7 @@ def trust(
 
     Example: taftcache trust stores/quickstart --remove
     """
-    if remove:
-        print_report(taftcache.distrust(store), as_json, show_trust)
-        return
-    print_report(taftcache.trust(store), as_json, show_trust)
+    print_report(taftcache.distrust(store) if remove else taftcache.trust(store), as_json, show_trust)
 
 
 @commands.command()

@@ -42,15 +42,15 @@ class Subject(NamedTuple):
     said: list[Said]
 
 
-def claimed(what: str, line: ReportLine, other: ReportLine, *, paper: str = "", costs: str = "") -> Claim:
-    """That ``line`` is above ``other``."""
+def claimed(what: str, line: ReportLine, other: ReportLine, paper: str = "", *, costs: bool = False) -> Claim:
+    """That ``line`` is above ``other``, and with ``costs`` the seconds that both took."""
     found = compared(line, other)
     return Claim(
         what=what,
         verdict=found.verdict if found else None,
         ahead=found.text() if found else f"{line.accuracy - other.accuracy:+.1f}",
         figures=f"{line.spread()} against {other.spread()}",
-        costs=costs,
+        costs=" against ".join(f"{each.seconds or 0:.1f} s" for each in (line, other)) if costs else "",
         paper=paper,
     )
 

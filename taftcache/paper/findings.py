@@ -64,18 +64,18 @@ def _exact(reports: Reports) -> Iterator[Said]:
     for line in (line for line in lines if (line.method, line.preset) == ("TAFT", "exact")):
         many = f"the mean of {line.shards} components"
         beside = PARAGON.get(line.shards or 1, "")
-        yield _claim(f"The exact model of all rows above {many}", exact, line, beside, costs=True)
-        claim = _claim(f"{many.capitalize()} above {named}", line, best, costs=True)
+        yield claimed(f"The exact model of all rows above {many}", exact, line, beside, costs=True)
+        claim = claimed(f"{many.capitalize()} above {named}", line, best, costs=True)
         yield replace(claim, figures=claim.figures + which)
         for heads in lines:
             if (heads.method, heads.shards) == (HEADS, line.shards):
-                yield _claim(f"{many.capitalize()} above the mean of {line.shards} heads", line, heads, costs=True)
+                yield claimed(f"{many.capitalize()} above the mean of {line.shards} heads", line, heads, costs=True)
     if best is head:  # else Table 1 has that pair
-        yield _claim(f"The exact model of all rows above {named}", exact, head, costs=True)
+        yield claimed(f"The exact model of all rows above {named}", exact, head, costs=True)
     lines = reports.get("figure1a", ())
     for (shards, k), at in _by_removal(lines).items():
         if shards == _most_shards(lines) and 2 * k in (shards, shards - 1) and EXACT in at and ("TAFT", "exact") in at:
-            yield _claim(
+            yield claimed(
                 f"{k} of {shards} shards dropped: the exact model of what remains above the mean of what remains",
                 at[EXACT], at["TAFT", "exact"],
             )  # fmt: skip
@@ -92,9 +92,9 @@ def _depths(reports: Reports) -> Iterator[Claim]:
     for (method, preset), line in at.items():
         name, _, depth = method.partition("-")
         if name == "TAFT" and (other := at.get((f"NLFT-{depth}", "paper"))):
-            yield _claim(f"{method} above {other.method} ({preset})", line, other, DEPTHS.get(depth, ""))
+            yield claimed(f"{method} above {other.method} ({preset})", line, other, DEPTHS.get(depth, ""))
         if name == "TAFT" and (other := at.get(("FC", preset))):
-            yield _claim(f"{method} above FC ({preset})", line, other, "84.3 against 81.6" if depth == "1" else "")
+            yield claimed(f"{method} above FC ({preset})", line, other, "84.3 against 81.6" if depth == "1" else "")
 
 
 def _composed(reports: Reports) -> Iterator[Claim]:
@@ -105,12 +105,12 @@ def _composed(reports: Reports) -> Iterator[Claim]:
     for line in (line for line in lines if line.method == "TAFT"):
         what = f"composed TAFT of {line.shards} shards"
         if line.shards in soups:
-            yield _claim(
+            yield claimed(
                 f"{what} above soup ({line.preset})", line, soups[line.shards], SOUPS.get(line.shards or 1, "")
             )
         if line.preset in one and line.preset != "exact":  # of which the first sentences tell
             beside = PARAGON.get(line.shards or 1, "")
-            yield _claim(f"one model of all rows above {what} ({line.preset})", one[line.preset], line, beside)
+            yield claimed(f"one model of all rows above {what} ({line.preset})", one[line.preset], line, beside)
 
 
 def _dropped(reports: Reports) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _losses(reports: Reports) -> Iterator[Claim]:
     for preset in _presets_of(lines):
         at = {line.method: line for line in lines if line.preset == preset}
         for other, beside in LOSSES.items():
-            yield _claim(f"RSL above {other} ({preset})", at["RSL"], at[other], beside)
+            yield claimed(f"RSL above {other} ({preset})", at["RSL"], at[other], beside)
 
 
 def _balls(reports: Reports) -> Iterator[Claim]:
@@ -177,7 +177,7 @@ def _balls(reports: Reports) -> Iterator[Claim]:
         for radius, (above, below, beside) in BALLS.items():
             if (above, radius, preset) in at and (below, radius, preset) in at:
                 what = f"{above} above {below} at R = {radius:g} ({preset})"
-                yield _claim(what, at[above, radius, preset], at[below, radius, preset], beside)
+                yield claimed(what, at[above, radius, preset], at[below, radius, preset], beside)
 
 
 def _switches(reports: Reports) -> Iterator[Claim]:
@@ -186,7 +186,7 @@ def _switches(reports: Reports) -> Iterator[Claim]:
         for preset in _presets_of(lines):
             at = {line.method: line for line in lines if line.preset == preset}
             if low in at and high in at:
-                yield _claim(f"{high} above {low} ({preset})", at[high], at[low], beside)
+                yield claimed(f"{high} above {low} ({preset})", at[high], at[low], beside)
 
 
 def _private(reports: Reports) -> Iterator[Said]:
@@ -263,12 +263,6 @@ def _presets(reports: Reports) -> Iterator[str]:
             yield f"Below it: {pair.where}: {pair.exact.spread()} against {pair.paper.spread()}, {one.text()}."
 
 
-def _claim(what: str, line: ReportLine, other: ReportLine, paper: str = "", costs: bool = False) -> Claim:
-    """That one line is above another, and what both took."""
-    took = f"{_cost(line)} against {_cost(other)}" if costs else ""
-    return claimed(what, line, other, paper=paper, costs=took)
-
-
 def _fall(line: ReportLine, before: ReportLine) -> str:
     """An accuracy after another, and the interval of the difference."""
     found = compared(line, before)
@@ -283,10 +277,6 @@ def _tally(found: Sequence[Paired]) -> str:
         f"of {len(found)} pairs {count['holds']} hold, {count['within noise']} are within noise,"
         f" {count['contradicted']} are contradicted"
     )
-
-
-def _cost(line: ReportLine) -> str:
-    return f"{line.seconds or 0:.1f} s"
 
 
 def _average(lines: Lines) -> np.ndarray | None:

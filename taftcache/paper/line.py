@@ -85,16 +85,11 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         return "least" if ridge == min(tried) else "largest"
 
 
-class Spread(TypedDict):
-    """The two keywords of a line that come from its seeds."""
+class Rows(TypedDict):
+    """What a line has of its seeds."""
 
     accuracy: float
     std: float
-
-
-class Rows(Spread):
-    """The same, and the rows that they were counted from."""
-
     right: Right
 
 
@@ -106,15 +101,11 @@ class Cost(TypedDict):
     gradient: float | None
 
 
-def over_seeds(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation (n − 1) of accuracies in percent."""
-    return {"accuracy": mean(values), "std": stdev(values) if len(values) > 1 else 0.0}
-
-
 def over_rows(counts: Sequence[NDArray[Any]], of: int = 1) -> Rows:
-    """The same from how many of ``of`` models gave each held-out row its own class [n], one array a seed."""
+    """From how many of ``of`` models gave each held-out row its own class [n], one array a seed."""
     right = Right.counted(counts, of)
-    return {**over_seeds(right.accuracy()), "right": right}
+    values = right.accuracy()
+    return {"accuracy": mean(values), "std": stdev(values) if len(values) > 1 else 0.0, "right": right}
 
 
 def cost(fits: Sequence[Fitted]) -> Cost:

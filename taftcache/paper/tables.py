@@ -58,7 +58,7 @@ def table7(work: Workbench) -> Iterator[ReportLine]:
         for seed in work.seeds():
             work.fit(list(found.values()), 1, seed)
         for (radius, loss), setting in sorted(found.items()):
-            yield line(work, f"{'CE' if loss == 'cross_entropy' else 'RSL'}", preset, setting, radius=radius)
+            yield line(work, "CE" if loss == "cross_entropy" else "RSL", preset, setting, radius=radius)
 
 
 def table3(work: Workbench) -> Iterator[ReportLine]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -15,7 +15,6 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from taftcache.backbone.device import resolve_device
 from taftcache.cache.store import FeatureStore
@@ -119,9 +118,9 @@ class Workbench:
         whole = self.store().objects()[TAIL].meta.get("class_token", False)
         return self.spec.tokens if whole else (False,)
 
-    def seeds(self) -> Iterator[int]:
+    def seeds(self) -> range:
         """Of the split and the base point."""
-        yield from range(self.spec.seeds)
+        return range(self.spec.seeds)
 
     def trial(self, shards: int, seed: int, depth: int | str | None = None, validate: bool = False) -> Trial:
         """A split of the rows; the last few are kept, and with them what they hold of their test rows."""
@@ -152,8 +151,8 @@ class Workbench:
         depth = self.depth if depth is None else depth
         where = {"shards": shards, "seed": seed, "validate": validate, "part": key}
         keys = {s: {"setting": asdict(s), **where, **self._about(s, depth)} for s in settings}
-        kept = {s: self.fits.get(k) for s, k in keys.items()}
-        found = {s: _fitted(*there) for s, there in kept.items() if there is not None}
+        kept = {s: there for s, k in keys.items() if (there := self.fits.get(k)) is not None}
+        found = {s: Fitted(held["mean"], held["logits"], **figures) for s, (held, figures) in kept.items()}
         missing = [s for s in settings if s not in found]
         if missing:
             trial = trial or self.trial(shards, seed, depth, validate)
@@ -174,7 +173,7 @@ class Workbench:
         """Count processor time once, however often a report asks for what it made."""
         if (setting, where) not in self._counted:
             self._counted.add((setting, where))
-            self.spent[_owner(setting)] += seconds
+            self.spent[setting.method if setting.method == "NLFT" else f"{setting.method}, {setting.preset}"] += seconds
 
     def _about(self, setting: Setting, depth: int | str) -> dict[str, Any]:
         """What decides a setting's models beside the setting and the rows."""
@@ -293,12 +292,3 @@ class Workbench:
             self.fits.put(key, *known)
         self._charge(at, ("path", shards, depth), known[1]["seconds"])
         return [(loss, accuracy) for loss, accuracy in known[1]["path"]]
-
-
-def _fitted(tensors: dict[str, Tensor], figures: dict[str, Any]) -> Fitted:
-    """The record that ``fit`` kept."""
-    return Fitted(tensors["mean"], tensors["logits"], **figures)
-
-
-def _owner(setting: Setting) -> str:
-    return setting.method if setting.method == "NLFT" else f"{setting.method}, {setting.preset}"

@@ -20,7 +20,7 @@ from taftcache.remote.task import anywhere, portable
 from taftcache.remote.worker import report
 from taftcache.stages.executor import Job
 from taftcache.stages.memory import memory_of
-from taftcache.stages.progress import Task
+from taftcache.stages.progress import Silent, Task
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import solve_component
 from taftcache.tangent.base import Base
@@ -98,8 +98,8 @@ def named_shard(store: FeatureStore, name: str, digest: str) -> Shard:
     return shard
 
 
-class _Reporting:
-    """Progress that is reported to the driver."""
+class _Reporting(Silent):
+    """Notes, passes and residual, that are reported to the driver; sentences stay on the worker."""
 
     def __init__(self, name: str = "") -> None:
         self._name = name
@@ -109,12 +109,6 @@ class _Reporting:
         """One solve."""
         yield _Reporting(name.removeprefix("solve "))
 
-    def say(self, text: str) -> None:
-        """Sentences stay on the worker."""
-
-    def advance(self, steps: int = 1) -> None:
-        """Passes are in the note."""
-
     def note(self, text: str) -> None:
-        """Passes and residual."""
+        """See ``Task``."""
         report(self._name, text)

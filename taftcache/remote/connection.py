@@ -51,7 +51,6 @@ class Connection:
 
     Attributes:
         threads: of each worker's linear algebra. One number for all of them, for it decides the last digits.
-        dashboard: address of Dask's page about what goes on, None where there is none.
     """
 
     def __init__(self, client: Client, threads: int, timeout: float, own: LocalCluster | None = None) -> None:
@@ -197,19 +196,15 @@ class Connection:
                     pending[future] = number
                     future.add_done_callback(ended.put)
                     number += 1
-                if not pending and not done:
+                if not pending:
                     return
-                while not done or due not in done:
-                    future = self._next(ended)
-                    done[pending.pop(future)] = self._result(future)
-                    if not ordered or not pending:
-                        break
+                future = self._next(ended)
+                done[pending.pop(future)] = self._result(future)
                 if not ordered:
-                    while done:
-                        yield done.popitem()
+                    yield done.popitem()
                 while due in done:
+                    yield due, done.pop(due)
                     due += 1
-                    yield due - 1, done.pop(due - 1)
         finally:
             self._cancel(list(pending))
 

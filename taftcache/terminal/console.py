@@ -7,13 +7,16 @@ for a colour. So what is not printable is shown by its code instead, and no text
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Event, Lock, Thread
 from typing import Any, NoReturn
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -66,9 +69,23 @@ def note(text: str) -> None:
     ERR.print(f"taftcache: {text}", soft_wrap=True)
 
 
+def say(*texts: str) -> None:
+    """To stdout, one a line, however long: what is copied from there must not be cut."""
+    OUT.print(stacked(*texts), soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
-    """To stdout, in ASCII."""
-    print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
+    """To stdout, in ASCII: JSON types, records of them, and paths."""
+    print(json.dumps(value, indent=2, default=_plain).replace("\x7f", "\\u007f"))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no type for."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    if dataclasses.is_dataclass(value):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return os.fspath(value)
 
 
 def print_line(text: str) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import UNTUNED, counted, epsilon_text
-from taftcache.terminal.console import OUT, print_notes, stacked
+from taftcache.names import UNTUNED, counted, epsilon_text, typed
+from taftcache.terminal.console import OUT, print_notes, say
 
 if TYPE_CHECKING:
     from taftcache.paper.comparison import CompareReport
@@ -42,7 +41,7 @@ def show_train_private(report: PrivateTrainReport) -> None:
         OUT.print(f"not covered: {'; '.join(statements[0]['not_covered'])}")
     if report.trained:
         OUT.print("no certificate: only its accuracy says whether noise and steps let a private component learn")
-        OUT.print(f"next   taftcache evaluate {shlex.quote(str(report.store))}", soft_wrap=True)
+        say(f"next   taftcache evaluate {typed(report.store)}")
 
 
 def show_compare(report: CompareReport) -> None:
@@ -58,10 +57,9 @@ def show_compare(report: CompareReport) -> None:
             chosen = ", ".join(f"{k} {v}" for k, v in tuned.chosen.items())
             end = f"; its λ is the {tuned.end} that was tried" if tuned.end else ""
             OUT.print(f"{tuned.method}, {counted(tuned.shards, 'shard')}: chose {chosen} of {len(tuned.tried)}{end}")
-    OUT.print(
+    say(
         f"{report.rows} training and {report.held_out} held-out rows, {counted(report.seeds, 'seed')},"
-        f" {report.seconds:.0f} s on {report.machine}",
-        soft_wrap=True,
+        f" {report.seconds:.0f} s on {report.machine}"
     )
 
 
@@ -77,14 +75,11 @@ def show_teach(report: TeachReport) -> None:
             table.add_row(*(_figure(row.get(column), column) for column in columns))
         OUT.print(table)
     for line in [*report.conclusions, *(f"note: {note}" for note in report.notes)]:
-        OUT.print(line, soft_wrap=True)
-    OUT.print(
-        stacked(
-            f"{counted(report.trained, 'student')} trained, {report.kept} found trained ({report.seconds:.1f} s)",
-            f"student {report.student}",
-            f"report  {report.folder / 'report.md'}",
-        ),
-        soft_wrap=True,
+        say(line)
+    say(
+        f"{counted(report.trained, 'student')} trained, {report.kept} found trained ({report.seconds:.1f} s)",
+        f"student {report.student}",
+        f"report  {report.folder / 'report.md'}",
     )
 
 

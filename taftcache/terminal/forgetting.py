@@ -9,7 +9,7 @@ import msgspec
 from rich.table import Table
 
 from taftcache.names import counted, first_few
-from taftcache.terminal.console import OUT, print_line, print_notes, print_table, stacked
+from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import certified, readable_size, readable_time
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def show_forget(report: ForgetReport) -> None:
 def show_audit(report: AuditReport) -> None:
     """Findings, or that there are none."""
     for f in report.findings:
-        OUT.print(f"FAILED  {f.kind}: {f.where}: {f.problem}", soft_wrap=True)
+        say(f"FAILED  {f.kind}: {f.where}: {f.problem}")
     print_notes(report.notes)
     if report.replayed:
         OUT.print(f"{counted(report.replayed, 'row')} that an old copy brought back, forgotten again")
@@ -118,10 +118,10 @@ def show_receipts(report: ReceiptsReport) -> None:
     asked = {seq for a in report.samples for seq in (*a.receipts, *a.perhaps)}
     shown = [receipt for receipt in report.receipts if receipt.seq in asked or not report.samples]
     for receipt in shown:
-        OUT.print(stacked(*_receipt(receipt, receipt.seq in report.unreadable)), soft_wrap=True)
+        say(*_receipt(receipt, receipt.seq in report.unreadable))
     if any(receipt.not_covered for receipt in shown):
-        OUT.print(NOT_COVERED, soft_wrap=True)
-    OUT.print(f"{counted(len(report.receipts), 'receipt')}; taftcache audit checks what they promise", soft_wrap=True)
+        say(NOT_COVERED)
+    say(f"{counted(len(report.receipts), 'receipt')}; taftcache audit checks what they promise")
 
 
 def _answer(answer: Answer, times: dict[int, str], unreadable: list[int]) -> str:

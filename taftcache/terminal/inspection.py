@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from taftcache.names import counted, first_few, ordinal, promise_text, scaling_of
-from taftcache.terminal.console import OUT, print_line, print_notes, print_table, stacked
+from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import certified, plain_table, readable_size
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def show_inspect(report: InspectReport) -> None:
     for file in report.integrity.missing:
         OUT.print(f"MISSING   {file}")
     for one in report.left_out[:FEW]:
-        OUT.print(f"skipped   {one['sample']}: {one['reason']}", soft_wrap=True)
+        say(f"skipped   {one['sample']}: {one['reason']}")
     if report.skipped > FEW:
         OUT.print(f"skipped   … and {report.skipped - FEW} more: --json")
     table = plain_table("shard", "role", "rows", "classes", "per class", "size", "max |x|", "digest")
@@ -232,16 +232,15 @@ def show_outliers(report: OutliersReport) -> None:
 def show_address(url: str, notes: list[str]) -> None:
     """Where the page is, and what it does not show."""
     print_notes(notes)
-    OUT.print(url, soft_wrap=True)
+    say(url)
     OUT.print("The address is for this machine and this run alone; Ctrl-C ends it.")
 
 
 def show_report(report: PageReport) -> None:
     """The file that was written."""
-    OUT.print(
+    say(
         f"{report.file}: {readable_size(report.bytes)}, {counted(report.rows, 'sample')},"
-        f" all details of {len(report.details)}",
-        soft_wrap=True,
+        f" all details of {len(report.details)}"
     )
     print_notes(report.notes)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import shlex
 from typing import TYPE_CHECKING
 
-from taftcache.names import counted
-from taftcache.terminal.console import OUT, print_notes
+from taftcache.names import counted, typed
+from taftcache.terminal.console import OUT, print_notes, say
 from taftcache.terminal.text import readable_size
 
 if TYPE_CHECKING:
@@ -18,32 +17,28 @@ if TYPE_CHECKING:
 
 def show_export_model(report: ExportModelReport) -> None:
     """Where the model lies now, and how to use it."""
-    OUT.print(f"{report.model} of {report.store}: {report.folder}, {readable_size(report.bytes)}")
+    say(f"{report.model} of {report.store}: {report.folder}, {readable_size(report.bytes)}")
     OUT.print(f"files  {', '.join(report.files)}")
     if "taftcache.json" in report.files:
-        OUT.print(f"next   taftcache predict {shlex.quote(str(report.folder))} IMAGE", soft_wrap=True)
+        say(f"next   taftcache predict {typed(report.folder)} IMAGE")
     elif "config.json" in report.files:
         name = json.dumps(f"local-dir:{report.folder}", ensure_ascii=False)
-        OUT.print(f"next   timm.create_model({name}, pretrained=True)", soft_wrap=True)
+        say(f"next   timm.create_model({name}, pretrained=True)")
 
 
 def show_push(report: PushReport) -> None:
     """Where the model is on the hub, and how to have it from there."""
     at = f", revision={json.dumps(report.revision)}" if report.revision else ""
-    OUT.print(
-        f"{report.name}: {report.url}, {counted(len(report.files), 'file')}, {readable_size(report.bytes)}",
-        soft_wrap=True,
-    )
+    say(f"{report.name}: {report.url}, {counted(len(report.files), 'file')}, {readable_size(report.bytes)}")
     OUT.print(f"commit {report.commit}")
     OUT.print(f'next   taftcache.from_pretrained("{report.name}"{at})')
 
 
 def show_component(report: ComponentReport) -> None:
     """One component on its way."""
-    OUT.print(
+    say(
         f"{report.component}, {'rows unknown' if report.rows is None else counted(report.rows, 'row')},"
         f" base {report.base_digest[:16]}:"
-        f" {readable_size(report.bytes)}, {report.file}" + ("" if report.changed else " (there already)"),
-        soft_wrap=True,
+        f" {readable_size(report.bytes)}, {report.file}" + ("" if report.changed else " (there already)")
     )
     print_notes(report.notes)

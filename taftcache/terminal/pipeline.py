@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, UNTOUCHED, counted, first_few, is_component
-from taftcache.terminal.console import OUT, note, print_notes, print_table, stacked
+from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, UNTOUCHED, counted, first_few, is_component, typed
+from taftcache.terminal.console import OUT, note, print_notes, print_table, say, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, decides, readable_size, readable_time
 
@@ -53,17 +52,14 @@ def show_run(report: RunReport, command: str = "taftcache run") -> None:
     print_notes([*e.notes, *t.notes, *c.notes, *(report.evaluate.notes if report.evaluate is not None else [])])
     if report.idle:
         OUT.print(f"Nothing to do: every stage was done before ({report.seconds:.1f} s to make sure).")
-    OUT.print(f"store  {report.store}   root {report.root_digest[:16]}", soft_wrap=True)
-    place = shlex.quote(str(report.store))
-    OUT.print(
-        stacked(
-            f"next   taftcache inspect {place}",
-            f"       taftcache view {place}",
-            f"       taftcache verify {place}",
-            f"       taftcache forget {place} --sample ID",
-            *([f"       taftcache evaluate {place} --probe"] if report.idle and report.evaluate is not None else []),
-        ),
-        soft_wrap=True,
+    say(f"store  {report.store}   root {report.root_digest[:16]}")
+    place = typed(report.store)
+    say(
+        f"next   taftcache inspect {place}",
+        f"       taftcache view {place}",
+        f"       taftcache verify {place}",
+        f"       taftcache forget {place} --sample ID",
+        *([f"       taftcache evaluate {place} --probe"] if report.idle and report.evaluate is not None else []),
     )
 
 
@@ -93,7 +89,7 @@ def _composed(report: ComposeReport) -> list[str]:
 def show_demo(report: RunReport) -> None:
     """A run, and where to go from it."""
     show_run(report, "taftcache demo")
-    OUT.print("your images: taftcache init FOLDER (one subfolder per class)", soft_wrap=True)
+    say("your images: taftcache init FOLDER (one subfolder per class)")
 
 
 def show_init(report: InitReport) -> None:
@@ -101,37 +97,31 @@ def show_init(report: InitReport) -> None:
     costs, (width, height) = report.estimate, report.pixels
     free = "" if costs.free_bytes is None else f" ({readable_size(costs.free_bytes)} are free there)"
     small = ", for 32 x 32 pixels; --model NAME for another" if report.backbone == "bundled" else ""
-    OUT.print(
-        stacked(
-            f"images   {report.images:,} of {len(report.classes)} classes, about {width} x {height} pixels",
-            f"classes  {first_few(report.classes)}",
-            f"split    {report.images - report.held_out:,} to train on in {counted(report.shards, 'shard')},"
-            f" {report.held_out:,} held out to test",
-            f"model    {report.backbone}{small}",
-            f"trained  {'a head on every block' if report.features == 'every block' else 'the end of it, linearised'}",
-            f"cost     about {readable_size(costs.bytes)} of rows, models apart;"
-            f" {readable_time(costs.seconds)} to run the frozen layers once",
-            f"store    {costs.store}{free}",
-        ),
-        soft_wrap=True,
+    say(
+        f"images   {report.images:,} of {len(report.classes)} classes, about {width} x {height} pixels",
+        f"classes  {first_few(report.classes)}",
+        f"split    {report.images - report.held_out:,} to train on in {counted(report.shards, 'shard')},"
+        f" {report.held_out:,} held out to test",
+        f"model    {report.backbone}{small}",
+        f"trained  {'a head on every block' if report.features == 'every block' else 'the end of it, linearised'}",
+        f"cost     about {readable_size(costs.bytes)} of rows, models apart;"
+        f" {readable_time(costs.seconds)} to run the frozen layers once",
+        f"store    {costs.store}{free}",
     )
     print_notes(report.notes)
-    OUT.print(f"recipe   {report.recipe} written; each choice has its reason beside it", soft_wrap=True)
-    OUT.print(f"next     taftcache run {shlex.quote(str(report.recipe))}", soft_wrap=True)
+    say(f"recipe   {report.recipe} written; each choice has its reason beside it")
+    say(f"next     taftcache run {typed(report.recipe)}")
 
 
 def show_estimate(report: EstimateReport) -> None:
     """What an extraction would take."""
     total = sum(report.rows.values())
     free = "" if report.free_bytes is None else f" ({readable_size(report.free_bytes)} are free there)"
-    OUT.print(
-        stacked(
-            f"{counted(total, 'image')} of {counted(report.classes, 'class')}; {report.kept}",
-            f"about {readable_size(report.bytes)} in {report.store}{free}",
-            f"about {readable_time(report.seconds)}: {counted(report.tried, 'image')} tried,"
-            f" {report.images_per_second:.1f} a second. Nothing was written.",
-        ),
-        soft_wrap=True,
+    say(
+        f"{counted(total, 'image')} of {counted(report.classes, 'class')}; {report.kept}",
+        f"about {readable_size(report.bytes)} in {report.store}{free}",
+        f"about {readable_time(report.seconds)}: {counted(report.tried, 'image')} tried,"
+        f" {report.images_per_second:.1f} a second. Nothing was written.",
     )
     print_notes(report.notes)
 
@@ -149,7 +139,7 @@ def show_extract(report: ExtractReport) -> None:
     print_notes(report.notes)
     shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
     OUT.print(f"rows: {shards}")
-    OUT.print(f"store {report.store}: {readable_size(report.bytes)}, root {report.root_digest[:16]}")
+    say(f"store {report.store}: {readable_size(report.bytes)}, root {report.root_digest[:16]}")
 
 
 def show_append(report: AppendReport) -> None:
@@ -179,8 +169,8 @@ def show_append(report: AppendReport) -> None:
         OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}")
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
     if report.added or report.relabelled:
-        place = shlex.quote(str(report.store))
-        OUT.print(f"next   taftcache train {place}   (models are of the rows and labels from before)", soft_wrap=True)
+        place = typed(report.store)
+        say(f"next   taftcache train {place}   (models are of the rows and labels from before)")
 
 
 def show_train(report: TrainReport) -> None:
@@ -207,7 +197,7 @@ def show_train(report: TrainReport) -> None:
     print_table(table)
     for name, c in certificates.items():
         if "row_moves" in c and not c["decisive"]:
-            OUT.print(f"{name}: certified to {c['distance_bound']:.1e}, {decides(c)}", soft_wrap=True)
+            say(f"{name}: certified to {c['distance_bound']:.1e}, {decides(c)}")
     print_notes([*report.notes, *(made.notes if made is not None else [])])
 
 
@@ -240,7 +230,7 @@ def show_evaluate(report: EvaluateReport) -> None:
         table.add_row(title, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}", *share)
     print_table(table)
     if report.against is not None:
-        OUT.print(_verdict(report.against), soft_wrap=True)
+        say(_verdict(report.against))
     print_notes(report.notes)
 
 
@@ -251,7 +241,7 @@ def show_predict(report: PredictReport) -> None:
         beside += [f"next {', '.join(p.labels[1:])}"] if p.labels[1:] else []
         how = f" ({'; '.join(beside)})" if beside else ""
         alike = p.alike and f". Held-out rows with such a margin: {p.alike.right} of {p.alike.rows} right."
-        OUT.print(f"{p.image}: {p.labels[0]}{how}{alike or ''}", soft_wrap=True)
+        say(f"{p.image}: {p.labels[0]}{how}{alike or ''}")
     print_notes(report.notes)
     for reason in report.unreadable.values():
         note(f"left out: {reason}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
-from taftcache.names import counted
-from taftcache.terminal.console import OUT, print_notes, stacked
+from taftcache.names import counted, typed
+from taftcache.terminal.console import OUT, print_notes, say
 from taftcache.terminal.text import readable_size
 
 if TYPE_CHECKING:  # some of these load torch, which `--help` does without
@@ -25,9 +24,9 @@ def show_trust(report: TrustReport) -> None:
     """What a store may open from now on, or no longer."""
     what = "may no longer open" if report.removed else "may open"
     nothing = " anything; it had no leave" if report.removed else " nothing, for it names nothing"
-    OUT.print(f"{report.store} {what}{':' if report.named else nothing}")
+    say(f"{report.store} {what}{':' if report.named else nothing}")
     for key, value in report.named.items():
-        OUT.print(f"  {key} = {value!r}", soft_wrap=True)
+        say(f"  {key} = {value!r}")
 
 
 def show_verify(report: VerifyReport) -> None:
@@ -35,14 +34,14 @@ def show_verify(report: VerifyReport) -> None:
     if report.left is not None:
         OUT.print(f"back     from root {report.left or 'that could not be read'}")
     for file, how in report.mended.items():
-        OUT.print(f"mended   {file}: {how}", soft_wrap=True)
+        say(f"mended   {file}: {how}")
     for name, command in report.again.items():
-        OUT.print(f"dropped  {name}: {command} {report.store} makes it again", soft_wrap=True)
+        say(f"dropped  {name}: {command} {typed(report.store)} makes it again")
     for fault in report.faults:
         reason = report.reasons.get(fault.file)
-        OUT.print(stacked(f"DAMAGED  {fault}", *([f"         {reason}"] if reason else [])), soft_wrap=True)
+        say(f"DAMAGED  {fault}", *([f"         {reason}"] if reason else []))
     if report.faults and not report.reasons:
-        OUT.print(f"try      taftcache verify {report.store} --repair", soft_wrap=True)
+        say(f"try      taftcache verify {typed(report.store)} --repair")
     for stray in report.strays:
         OUT.print(f"stray    {stray} (no manifest names it; taftcache gc tells more)")
     state = (
@@ -58,9 +57,9 @@ def show_gc(report: CollectReport) -> None:
     """What went, and what stays though nothing names it."""
     for path, count in report.removed.items():
         verb = "would go" if report.dry_run else "removed "
-        OUT.print(f"{verb} {path}  {readable_size(count)}", soft_wrap=True)
+        say(f"{verb} {path}  {readable_size(count)}")
     for path, count in report.kept.items():
-        OUT.print(f"kept     {path}  {readable_size(count)}", soft_wrap=True)
+        say(f"kept     {path}  {readable_size(count)}")
     total = readable_size(sum(report.removed.values()))
     OUT.print(
         f"{len(report.removed)} {'to remove' if report.dry_run else 'removed'}, {total}; root {report.root_digest[:16]}"
@@ -69,35 +68,30 @@ def show_gc(report: CollectReport) -> None:
 
 def show_copy(report: CopyReport) -> None:
     """How much was copied."""
-    OUT.print(
-        stacked(
-            f"{counted(report.files, 'file')} copied, {readable_size(report.bytes)} in {report.seconds:.1f} s;"
-            f" {report.there} were there",
-            f"store {report.store}: every file has the digest that its manifest names; root {report.root_digest[:16]}",
-        ),
-        soft_wrap=True,
+    say(
+        f"{counted(report.files, 'file')} copied, {readable_size(report.bytes)} in {report.seconds:.1f} s;"
+        f" {report.there} were there",
+        f"store {report.store}: every file has the digest that its manifest names; root {report.root_digest[:16]}",
     )
 
 
 def show_convert(report: ConvertReport) -> None:
     """The new store in two lines."""
     sizes = ", ".join(map(str, sorted(set(report.chunk_rows.values()))))
-    OUT.print(
+    say(
         f"store {report.store}: {counted(report.rows, 'row')} in {report.dtype}, chunks of {sizes} rows,"
-        f" {readable_size(report.bytes)}, root {report.root_digest[:16]} ({report.seconds:.1f} s)",
-        soft_wrap=True,
+        f" {readable_size(report.bytes)}, root {report.root_digest[:16]} ({report.seconds:.1f} s)"
     )
     for command in sorted(set(report.again.values())):
         names = ", ".join(name for name, by in report.again.items() if by == command)
-        OUT.print(f"left behind: {names}; made again by {command} {report.store}", soft_wrap=True)
+        say(f"left behind: {names}; made again by {command} {typed(report.store)}")
 
 
 def show_export(report: ExportReport) -> None:
     """The file."""
-    OUT.print(
+    say(
         f"{report.file}: {counted(report.rows, 'row')} of root {report.root_digest[:16]} as {report.format},"
-        f" {readable_size(report.bytes)} ({report.seconds:.1f} s)",
-        soft_wrap=True,
+        f" {readable_size(report.bytes)} ({report.seconds:.1f} s)"
     )
 
 
@@ -107,16 +101,13 @@ def show_import(report: ImportReport) -> None:
     if report.scaling is not None:
         came = SCALED[report.scaling]
     shards = ", ".join(f"{name} {rows}" for name, rows in report.shards.items())
-    OUT.print(
-        stacked(
-            f"{report.file or 'arrays'}: {came}",
-            f"rows: {shards}; {report.tokens[0]}×{report.tokens[1]}, {counted(report.classes, 'class')}",
-            f"store {report.store}: root {report.root_digest[:16]} ({report.seconds:.1f} s)",
-        ),
-        soft_wrap=True,
+    say(
+        f"{report.file or 'arrays'}: {came}",
+        f"rows: {shards}; {report.tokens[0]}×{report.tokens[1]}, {counted(report.classes, 'class')}",
+        f"store {report.store}: root {report.root_digest[:16]} ({report.seconds:.1f} s)",
     )
     print_notes(report.notes)
     if report.scaling is not None:
-        OUT.print(f"next   taftcache train {shlex.quote(str(report.store))}", soft_wrap=True)
+        say(f"next   taftcache train {typed(report.store)}")
     elif not report.trainable:
         OUT.print("It has no base to train from: import with --recipe to name the backbone that made the features.")

@@ -20,13 +20,13 @@ from taftcache.errors import StoreError, first_line
 from taftcache.names import HEAD, component_of, model_of
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import cut_of, first_row_stands, has_tail, sample_vectors
+from taftcache.stages.progress import Silent, Task
 from taftcache.view.embedding import Axes, in_lengths, neighbour_map, principal_axes, typical_length
 from taftcache.view.late import importing
 
 if TYPE_CHECKING:
     from taftcache.stages.look.head_path import PathPoint
     from taftcache.stages.look.scoring import HeldOutLogits, Scorer
-    from taftcache.stages.progress import Task
 
 # Steps of 256 rows that the principal axes are computed from.
 AXES_STEPS = 32
@@ -115,10 +115,10 @@ class Atlas:
         jobs: tuple[Callable[[StageProgress], None], ...] = (
             self._rows, self._held_out, self._predictions, self._head_path, self._influence, self._neighbours
         )  # fmt: skip
+        task = task or Silent()
         for name, job in zip(WORK, jobs, strict=True):
             if not self._stop.is_set() and name not in skip:
-                if task is not None:
-                    task.note(name)
+                task.note(name)
                 begin, progress = time.perf_counter(), self.progress[name]
                 try:
                     job(progress)
@@ -127,8 +127,7 @@ class Atlas:
                 progress.seconds = time.perf_counter() - begin
             self.ready[name].set()
             self.version += 1
-            if task is not None:
-                task.advance()
+            task.advance()
 
     def scorer(self) -> Scorer:
         """The store's models, loaded on first use.

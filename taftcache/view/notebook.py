@@ -8,11 +8,10 @@ from typing import Any
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import RecipeError, check_several
-from taftcache.view.atlas import Atlas
+from taftcache.errors import RecipeError
+from taftcache.stages.progress import Silent
 from taftcache.view.page import report_page
-from taftcache.view.pictures import Pictures
-from taftcache.view.report import report_data, telling
+from taftcache.view.report import everything
 
 PANELS = ("overview", "map", "classes", "shards", "training", "ledger")
 
@@ -64,8 +63,4 @@ def _seen(
     store: FeatureStore, samples: Sequence[str], neighbours: bool, consent: Consent | None
 ) -> tuple[str, dict[str, Any]]:
     """Where the store lies, and what all of its views show."""
-    check_several(samples=samples)
-    pictures, atlas = Pictures(store, consent), Atlas(store)
-    named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
-    atlas.work(skip=() if neighbours else ("neighbours",))
-    return str(store.path), report_data(atlas, list(dict.fromkeys([*named, *telling(atlas)])), pictures)
+    return str(store.path), everything(store, samples, neighbours, consent, Silent())[2]

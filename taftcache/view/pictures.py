@@ -14,7 +14,7 @@ from taftcache.backbone.spec import DataSpec
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import TaftcacheError, UntrustedStore
-from taftcache.names import scaling_of
+from taftcache.names import scaling_of, typed
 from taftcache.view.late import importing
 
 # Longest side of a picture that is sent; larger ones are scaled down.
@@ -51,7 +51,7 @@ class Pictures:
         except UntrustedStore as error:
             self.refused = (
                 f"no pictures: {error.fault} ({error.got});"
-                f" --images shows those of a folder or file of yours, taftcache trust {store.path} what it names"
+                f" --images shows those of a folder or file of yours, taftcache trust {typed(store.path)} what it names"
             )
         if scaling_of(store.identity) is not None:
             self._spec, self.refused = None, "no pictures: the store was made of vectors"

@@ -59,7 +59,6 @@ def write_report(
     Of the store's place it has the name.
 
     Args:
-        store: open, or its place.
         file: where to; replaced when it is there.
         samples: ids to carry all details of, beside those chosen by margin and influence.
         neighbours: make the neighbour embedding too, the slowest part.
@@ -68,14 +67,8 @@ def write_report(
     Raises:
         UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written.
     """
-    check_several(samples=samples)
     writable(place := Path(file), again=True)
-    pictures, atlas = Pictures(store, consent), Atlas(store)
-    named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
-    with (progress or Silent()).task("page", len(WORK)) as task:
-        atlas.work(skip=() if neighbours else ("neighbours",), task=task)
-    details = list(dict.fromkeys([*named, *telling(atlas)]))
-    data = report_data(atlas, details, pictures)
+    atlas, pictures, data = everything(store, samples, neighbours, consent, progress or Silent())
     # Who gets it is told no place of this machine; why there are no pictures is in the notes.
     name = os.path.basename(os.path.abspath(store.path))
     data["overview"]["report"]["store"] = name
@@ -96,9 +89,25 @@ def write_report(
         file=place,
         bytes=len(page),
         rows=len(atlas.table),
-        details=details,
+        details=list(data["samples"]),
         notes=notes,
     )
+
+
+def everything(
+    store: FeatureStore, samples: Sequence[str], neighbours: bool, consent: Consent | None, progress: Progress
+) -> tuple[Atlas, Pictures, dict[str, Any]]:
+    """All that can be seen of a store, worked out now, its pictures, and what a page without a server carries of both.
+
+    Raises:
+        UnknownSample: one of ``samples``, whose details are carried, has no row.
+    """
+    check_several(samples=samples)
+    pictures, atlas = Pictures(store, consent), Atlas(store)
+    named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
+    with progress.task("page", len(WORK)) as task:
+        atlas.work(skip=() if neighbours else ("neighbours",), task=task)
+    return atlas, pictures, report_data(atlas, list(dict.fromkeys([*named, *telling(atlas)])), pictures)
 
 
 def telling(atlas: Atlas) -> list[str]:

@@ -252,14 +252,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer, or refuse."""
         try:
             address = urlsplit(self.path)
-            refusal = self._refusal(address.path)
-            if refusal is not None:
-                self._send(*refusal, "text/plain", b"")
+            if (refused := self._refusal(address.path)) is not None:
+                self._send(refused)
                 return
             query = {key: values[0] for key, values in parse_qs(address.query[:LONGEST_QUERY]).items()}
             self._answer(address.path.removeprefix(f"/{self.owner.token}/"), query)
         except ValueError:
-            self._send(HTTPStatus.BAD_REQUEST, "", "text/plain", b"")
+            self._send(HTTPStatus.BAD_REQUEST)
         except UnknownSample as error:
             self._explain(HTTPStatus.NOT_FOUND, str(error))
         except TaftcacheError as error:
@@ -280,30 +279,30 @@ class _Handler(BaseHTTPRequestHandler):
         elif not shown.is_current():
             self._explain(HTTPStatus.GONE, CHANGED)
         elif (answer := shown.routes[name](query)) is None:
-            self._send(HTTPStatus.NOT_FOUND, "", "text/plain", b"")
+            self._send(HTTPStatus.NOT_FOUND)
         else:
             self._send(HTTPStatus.OK, "", *answer)
 
     def _explain(self, status: HTTPStatus, error: str) -> None:
         self._send(status, "", "application/json", json.dumps({"error": error}).encode())
 
-    def _refusal(self, path: str) -> tuple[HTTPStatus, str] | None:
-        """Why not even to look at the request: (status, no scripts)."""
+    def _refusal(self, path: str) -> HTTPStatus | None:
+        """Why not even to look at the request."""
         port = "" if self.owner.port == HTTP else f":{self.owner.port}"
         homes = {name + port for name in (HOST, "localhost")}
         if self.headers.get("Host") not in homes:
-            return HTTPStatus.MISDIRECTED_REQUEST, ""
+            return HTTPStatus.MISDIRECTED_REQUEST
         origin = self.headers.get("Origin")
         if origin is not None and origin not in {f"http://{home}" for home in homes}:
-            return HTTPStatus.FORBIDDEN, ""
+            return HTTPStatus.FORBIDDEN
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            return HTTPStatus.FORBIDDEN, ""
+            return HTTPStatus.FORBIDDEN
         parts = path.split("/")
         if len(parts) != 3 or not hmac.compare_digest(parts[1].encode(), self.owner.token.encode()):
-            return HTTPStatus.NOT_FOUND, ""
-        return None if parts[2] in self.owner.shown.routes else (HTTPStatus.NOT_FOUND, "")
+            return HTTPStatus.NOT_FOUND
+        return None if parts[2] in self.owner.shown.routes else HTTPStatus.NOT_FOUND
 
-    def _send(self, status: HTTPStatus, scripts: str, kind: str, body: bytes) -> None:
+    def _send(self, status: HTTPStatus, scripts: str = "", kind: str = "text/plain", body: bytes = b"") -> None:
         # a browser may keep pictures, but asks before each use: it is answered while the store is as it was
         tag = f'"{digest(body)}"' if kind.startswith("image/") else ""
         if tag and self.headers.get("If-None-Match") == tag:

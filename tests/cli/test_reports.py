@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 
 import pytest
 from rich.console import Console
@@ -282,6 +283,16 @@ def test_what_is_lost_is_made_again_by_the_command_that_is_named(cli, store, tmp
     outcome = cli("verify", store, "--repair")
     assert f"dropped  components/away: taftcache import-component {store} makes it again" in outcome.out
     assert "components/away" not in cli("inspect", store).out
+
+
+def test_a_command_that_is_named_can_be_typed(cli, store, tmp_path):
+    """Of a store in a folder with a blank in its name the commands named another place."""
+    place, wide = tmp_path / "my store", tmp_path / "my wide"
+    assert f"made again by taftcache train '{wide}'" in cli("convert", store, wide, "--dtype", "float32").out
+    shutil.copytree(store, place)
+    flip(chunk_of(place, "000"))
+    assert f"taftcache verify '{place}' --repair\n" in cli("verify", place).out
+    assert f"taftcache verify '{place}' --repair makes it again" in cli("audit", place).out
 
 
 def test_ids_are_what_forget_takes(cli, store, tmp_path):

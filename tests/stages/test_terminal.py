@@ -240,16 +240,24 @@ def test_bars_say_how_much_there_is_and_how_long_is_left(monkeypatch):
 
 
 def test_the_next_commands_are_quoted(finished, tmp_path, capsys):
-    path = shutil.copytree(finished, tmp_path / "it's a store")
+    path = shutil.copytree(finished, tmp_path / f"it's a store{'e' * 90}")
     with pytest.raises(SystemExit):
         main(["export-model", str(path), str(tmp_path / "a model")])
     said = capsys.readouterr().out
+    assert f" of {path}: {tmp_path / 'a model'}, " in said, "it was cut at 80 columns"
     (line,) = [line for line in said.splitlines() if line.startswith("next")]
     assert shlex.split(line)[1:] == ["taftcache", "predict", str(tmp_path / "a model"), "IMAGE"]
     with pytest.raises(SystemExit):
         main(["run", str(toml(tmp_path / "tiny.toml", path))])
     said = capsys.readouterr().out.partition("\nnext")[2]
     assert [shlex.split(line)[2] for line in said.splitlines()] == [str(path)] * 5
+    for command, line in (
+        (["extract", str(tmp_path / "tiny.toml")], f"store {path}: "),
+        (["trust", str(path)], f"{path} may"),
+    ):
+        with pytest.raises(SystemExit):
+            main(command)
+        assert line in capsys.readouterr().out
 
 
 def test_everything_is_printed_by_the_console():

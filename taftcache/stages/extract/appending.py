@@ -14,7 +14,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError, UnreadableImage
-from taftcache.names import HELD_OUT, PRIVATE, component_of, counted, first_few
+from taftcache.names import HELD_OUT, PRIVATE, component_of, counted, first_few, typed
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import ImageRows
@@ -98,7 +98,9 @@ def append(
         if imported := store.identity.get("imported"):
             raise StoreError(
                 f"cannot append images to {store.path}: its rows were imported",
-                do=f"taftcache append {store.path} FILE" if "scaling" in imported else "import all into a new store",
+                do=f"taftcache append {typed(store.path)} FILE"
+                if "scaling" in imported
+                else "import all into a new store",
             )
         check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
         source, test, notes = open_images(recipe.data, store.path)

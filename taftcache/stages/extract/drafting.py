@@ -12,7 +12,7 @@ from taftcache.backbone.model import named_by
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.spec import EVERY_BLOCK, Features
 from taftcache.errors import BackboneError
-from taftcache.names import HELD_OUT, counted, first_few
+from taftcache.names import HELD_OUT, counted, first_few, typed
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
 from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.forgotten import open_images
@@ -227,7 +227,7 @@ def _text(values: Mapping[str, Any], place: Path, file: Path, facts: str, costs:
     lines = [
         f"# {facts}, from {_line(place)}",
         f"# The cache takes about {costs.bytes / 1e6:,.1f} MB, and {_time(costs.seconds)} to make.",
-        f"# Run it with: taftcache run {_line(file)}",
+        f"# Run it with: taftcache run {typed(_line(file))}",
     ]
     for section, keys in values.items():
         if not isinstance(keys, Mapping):

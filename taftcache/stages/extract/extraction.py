@@ -196,24 +196,22 @@ class ImageRows:
 
     def classes(self, shard: PlannedShard) -> Sequence[str]:
         """The classes of the source that has the shard's images."""
-        return source_of(shard, self.source, self.test).classes
+        return self._source_of(shard).classes
 
     def labels(self, shard: PlannedShard) -> dict[str, int]:
         """Those of all of that source's images."""
-        return {item.id: item.label for item in source_of(shard, self.source, self.test).items}
+        return {item.id: item.label for item in self._source_of(shard).items}
 
     def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
         """The shard's images through the frozen layers."""
-        source, unreadable = source_of(shard, self.source, self.test), self.recipe.data.unreadable
+        source, unreadable = self._source_of(shard), self.recipe.data.unreadable
         index = {item.id: k for k, item in enumerate(source.items)}
         order = [index[i] for i in shard.ids]
         engine = None if self.engines is None else self.engines.engine(source, shard.from_test, unreadable == "stop")
         return run_frozen(self.model, self.recipe, source, order, sink, on_rows, unreadable, engine)
 
-
-def source_of(shard: PlannedShard, source: Source, test: Source | None) -> Source:
-    """The one of the data's two sources that has the shard's images."""
-    return test if shard.from_test and test is not None else source
+    def _source_of(self, shard: PlannedShard) -> Source:
+        return self.test if shard.from_test and self.test is not None else self.source
 
 
 def _record(recipe: Recipe) -> dict[str, Any]:

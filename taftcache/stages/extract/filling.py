@@ -16,7 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.writer import ShardWriter
 from taftcache.errors import DataError
-from taftcache.names import CLASS, counted, with_counts
+from taftcache.names import CLASS, counted, typed, with_counts
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import making_of
 from taftcache.stages.extract.plan import PlannedShard
@@ -115,7 +115,7 @@ def check_classes(store: FeatureStore, classes: Iterable[str], otherwise: str = 
             "not have, and a store's classes cannot be added to",
             got=with_counts(strange),
             do=f"{otherwise}make a new store for the larger set of classes, with taftcache {making_of(store)} "
-            f"--forgotten-of {store.path}: otherwise it takes in again what was forgotten here",
+            f"--forgotten-of {typed(store.path)}: otherwise it takes in again what was forgotten here",
         )
 
 

@@ -41,12 +41,7 @@ def split(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None) -> tup
 
 
 def plan_shards(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None = None) -> dict[str, PlannedShard]:
-    """The shards of a new store by name.
-
-    Args:
-        recipe: says how many shards, by which plan, and what is held out.
-        ids: of the samples.
-        test: ids of the samples that are for testing only; without them a fraction of ``ids`` is held out.
+    """The shards of a new store by name; ``ids``, and ``test`` of samples that are for testing only, as for ``split``.
 
     Raises:
         DataError: an id twice, or fewer samples than shards.

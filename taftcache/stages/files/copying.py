@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from taftcache.consent import take_over
 from taftcache.errors import ArgumentError, RecipeError, check_counts
 from taftcache.names import is_model, made_by
 from taftcache.recipe_sections import Stored
-from taftcache.stages.progress import Progress, Silent, Task
+from taftcache.stages.progress import Progress, Silent, noting
 
 _MADE_OF = {"float32": None, "float16": "float32", "int8": "float16"}
 """An extraction rounds float32 to float16, and that to 8 bits; an import rounds what it is given once."""
@@ -57,7 +56,7 @@ def copy(source: Place, target: Path | str, *, progress: Progress | None = None,
     """
     begin = time.perf_counter()
     with FeatureStore(source) as store, (progress or Silent()).task("copy", None) as task:
-        done = copy_files(store, target, update=update, progress=_noting(task, 1e6, "MB"))
+        done = copy_files(store, target, update=update, progress=noting(task, "MB", 1e6))
         made = FeatureStore(target)
         take_over(store, made)
     with made:
@@ -107,7 +106,7 @@ def convert(
             recipe=_recipe(store, dtype, chunk_rows),
             dtype=dtype,
             chunk_rows=chunk_rows,
-            progress=_noting(task, 1, "rows"),
+            progress=noting(task, "rows"),
         )
         with made:
             take_over(store, made)
@@ -141,8 +140,3 @@ def _identity(store: FeatureStore, dtype: str | None) -> dict[str, Any]:
 def _recipe(store: FeatureStore, dtype: str | None, chunk_rows: int | str | None) -> dict[str, Any]:
     new = {key: value for key, value in (("dtype", dtype), ("chunk_rows", chunk_rows)) if value is not None}
     return store.manifest.recipe | {"store": store.manifest.recipe.get("store", {}) | new}
-
-
-def _noting(task: Task, unit: float, name: str) -> Callable[[int, int], None]:
-    """What notes beside a task's bar how many units are done."""
-    return lambda done, total: task.note(f"{done / unit:.0f} of {total / unit:.0f} {name}")

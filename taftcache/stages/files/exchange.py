@@ -13,7 +13,7 @@ from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet, write_projector
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, Silent, noting
 from taftcache.stages.writing import reserve, whole
 
 _OVERHEAD = 1 << 16  # of an HDF5 file's own tables, at the least
@@ -84,7 +84,7 @@ def export(
     folder = format == "embedding-projector"
     with FeatureStore(store) as store, (progress or Silent()).task("export", None) as task:
         with whole(place, folder=folder) as partial:
-            size = FORMATS[format](store, partial, lambda done, total: task.note(f"{done} of {total} rows"))
+            size = FORMATS[format](store, partial, noting(task, "rows"))
             store.check_may_leave()
         return ExportReport(
             store=store.path,

@@ -31,7 +31,7 @@ from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5
 from taftcache.stages.files.vectors import Vectors
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, Silent, noting
 from taftcache.stages.scaling import SCALINGS, Scaling
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TAIL
@@ -103,7 +103,7 @@ def import_(
                 )
             remember(recipe.store_path, recipe)
             with progress.task("import", None) as task:
-                store = restore(features, recipe.store_path, lambda done, total: task.note(f"{done} of {total} rows"))
+                store = restore(features, recipe.store_path, noting(task, "rows"))
             with store:
                 return _report(store, path, exported=True, begin=begin)
         tested = None
@@ -246,7 +246,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
                 do="give others, or leave --forgotten-of out",
             )
         frozen = load_frozen(recipe, classes)[0] if asked.backbone else None
-        identity = _vector_identity(asked, file) if asked.of_vectors else _identity(features, recipe, frozen)
+        identity = _identity(asked, file, frozen)
         if there is None:
             beside.save()  # nothing refuses the file any more
         store = there or stack.enter_context(create_store(recipe, identity, classes, len(shards)))
@@ -327,18 +327,7 @@ def _put_head(store: FeatureStore, width: int, scaling: Scaling) -> None:
             change.put(TAIL, save({}), TailConfig.of_vectors(width, len(store.classes), start).as_dict())
 
 
-def _vector_identity(asked: _Request, file: Path | None) -> dict[str, Any]:
-    """What a store of vectors says its rows were made from; as for `_identity`, without a digest."""
-    name = "arrays" if file is None else file.name
-    return {
-        "imported": {"file": name, "scaling": asked.scaling},
-        "backbone": {"model": "none", "weights": name, "weights_digest": "none"},
-        "cut": {"start": "vectors", "rows": "feature", "shape": list(asked.features.tokens_shape)},
-        "dtype": asked.recipe.store.dtype,
-    }
-
-
-def _identity(features: Vectors, recipe: Recipe, frozen: Reduction | None) -> dict[str, Any]:
+def _identity(asked: _Request, file: Path | None, frozen: Reduction | None) -> dict[str, Any]:
     """What the store says its rows were made from: the file, and the layers ``frozen`` where they are known.
 
     No digest of the file, for that would keep a trace of every row that is forgotten later.
@@ -346,18 +335,19 @@ def _identity(features: Vectors, recipe: Recipe, frozen: Reduction | None) -> di
     Raises:
         DataError: the layers make rows of another shape.
     """
-    name, shape = features.path.name, features.tokens_shape
+    name, shape = "arrays" if file is None else file.name, asked.features.tokens_shape
+    model, start, rows = ("none", "vectors", "feature") if asked.of_vectors else ("unknown", "unknown", "features")
     identity: dict[str, Any] = {
-        "imported": {"file": name},
-        "backbone": {"model": "unknown", "weights": name, "weights_digest": "unknown"},
-        "cut": {"start": "unknown", "rows": "features", "shape": list(shape)},
-        "dtype": recipe.store.dtype,
+        "imported": {"file": name} | ({"scaling": asked.scaling} if asked.of_vectors else {}),
+        "backbone": {"model": model, "weights": name, "weights_digest": model},
+        "cut": {"start": start, "rows": rows, "shape": list(shape)},
+        "dtype": asked.recipe.store.dtype,
     }
     if frozen is None:
         return identity
     if tuple(frozen.tokens_shape) != shape:
         raise DataError(
-            f"the rows of {features.path} have another shape than those the recipe's backbone would have cached",
+            f"the rows of {asked.features.path} have another shape than those the recipe's backbone would have cached",
             got=f"{list(shape)} in the file, an extraction caches {list(frozen.tokens_shape)}",
             do="name the backbone that made them",
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from taftcache.model.folder import CARD, is_model_folder, open_model, origin_of,
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import check_onnx, write_program
 from taftcache.model.saved import files_in
-from taftcache.names import PRIVATE, model_of, scaling_of
+from taftcache.names import PRIVATE, model_of, scaling_of, typed
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.private_claims import check_claim
 from taftcache.stages.writing import whole, writable
@@ -116,7 +115,7 @@ def _export_model(
         raise BackboneError(
             f"{store.path} was made of vectors, and has no network to export",
             got=model,
-            do=f"taftcache export-component {shlex.quote(str(store.path))} {model} head.safetensors writes the head "
+            do=f"taftcache export-component {typed(store.path)} {model} head.safetensors writes the head "
             "alone: its weight and bias",
         )
     writable(folder, folder=True)

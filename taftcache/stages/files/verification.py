@@ -14,7 +14,7 @@ from taftcache.cache.write.repair import Maker
 from taftcache.cache.write.repair import repair as mend
 from taftcache.names import made_by
 from taftcache.recipe import apply_overrides, parse_recipe
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, Silent, noting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def _maker(store: FeatureStore, overrides: Sequence[str], progress: Progress) ->
 
 def _faults(store: FeatureStore, progress: Progress) -> list[Fault]:
     with progress.task("verify", None) as task:
-        return store.verify(lambda done, total: task.note(f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"))
+        return store.verify(noting(task, "MB", 1e6))
 
 
 def _report(store: FeatureStore, faults: list[Fault], left: str | None) -> VerifyReport:

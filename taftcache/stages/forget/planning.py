@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import msgspec
 
@@ -66,12 +66,14 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: boo
     objects = store.objects()
     recipe = _without_classes(recorded_recipe(store), store.classes, request.classes)
     private = [name for name, ref in objects.items() if is_component(name) and PRIVATE in ref.meta]
-    shards = _shards(store, request, mode)
-    parts = [component_of(name) for name in shards.composed]
+    stay = [shard.name for shard in store.shards if shard.name not in request.emptied]
+    touched = {name for name in stay if request.classes or name in request.leaving}
+    out = (set(subtracted(store)) & set(stay)) | (touched if mode == "subtract" else set())
+    parts = [component_of(name) for name in stay if name not in out]
     foreign = imported(store)
     if request.classes:  # private and imported components go, for they cannot lose their column of the head
         parts, foreign = [name for name in parts if name not in private], []
-    solve = [n for n in parts if shard_of(n) in shards.touched and n in objects and n not in private]
+    solve = [n for n in parts if shard_of(n) in touched and n in objects and n not in private]
     members = sorted({*(name for name in parts if name in objects), *foreign})
     weights = remaining_weights(recipe, members)
     due = _due(request, mode, whole=all(name in objects for name in parts), members=members, weights=weights)
@@ -83,7 +85,7 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: boo
         recipe=recipe,
         solve=solve,
         private=private,
-        subtracted=shards.out,
+        subtracted=sorted(out),
         members=members,
         weights=weights,
         renewed=renewed,
@@ -94,22 +96,6 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: boo
             if ref.name not in request.emptied and (request.classes or ref.name in request.leaving)
         ],
     )
-
-
-class _Shards(NamedTuple):
-    """Of the shards that stay: those that compositions are made of, those whose component has something in it that
-    leaves, and those left out of compositions."""
-
-    composed: list[str]
-    touched: set[str]
-    out: list[str]
-
-
-def _shards(store: FeatureStore, request: Request, mode: Mode) -> _Shards:
-    stay = [shard.name for shard in store.shards if shard.name not in request.emptied]
-    touched = {name for name in stay if request.classes or name in request.leaving}
-    out = (set(subtracted(store)) & set(stay)) | (touched if mode == "subtract" else set())
-    return _Shards(composed=[name for name in stay if name not in out], touched=touched, out=sorted(out))
 
 
 def _due(request: Request, mode: Mode, *, whole: bool, members: Sequence[str], weights: Weights) -> list[str]:

@@ -67,9 +67,7 @@ def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], prog
 
     Args:
         store: as it is before the rows leave.
-        plan: what is renewed.
         new: the groups of rows that were written anew, by name.
-        progress: shown every solve.
 
     Raises:
         SolveError: no solution as the recipe asks.

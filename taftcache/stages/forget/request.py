@@ -15,7 +15,7 @@ import numpy as np
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, UnknownSample
-from taftcache.names import CLASS, HELD_OUT, SHARD, counted
+from taftcache.names import CLASS, HELD_OUT, SHARD, counted, typed
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import every_sample, folder_of, no_class
 from taftcache.stages.progress import Progress
@@ -111,7 +111,7 @@ def resolve_request(
         raise UnknownSample(
             f"no row has any of {counted(len(unknown), 'id')} that are named; nothing is changed",
             got=", ".join(map(repr, unknown)),
-            do=f"taftcache receipts {store.path} --file FILE, which says of each id what is known",
+            do=f"taftcache receipts {typed(store.path)} --file FILE, which says of each id what is known",
         )
     leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
     emptied = [name for name, n in leaving.items() if n == store.shard(name).rows]

@@ -15,9 +15,9 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import token_norm_sum
 from taftcache.errors import StoreError
-from taftcache.names import CLASS, counted
+from taftcache.names import CLASS, counted, typed
 from taftcache.stages.forget.finding import Findings
-from taftcache.stages.progress import Progress
+from taftcache.stages.progress import Progress, noting
 
 MAX_HEADER = 64 << 20
 # What ends a word where an id may be quoted inside a text.
@@ -27,8 +27,10 @@ WORDS = re.compile(r"[\s,;:'\"()\[\]{}<>=|]+")
 def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
     """Bytes that have not their digest, and statistics that are not those of the rows."""
     with progress.task("verify", None) as task:
-        for fault in store.verify(lambda done, total: task.note(f"{done / 1e6:.0f} of {total / 1e6:.0f} MB")):
-            to.found("damage", fault.file, f"{fault}; taftcache verify {store.path} --repair makes it again if it can")
+        for fault in store.verify(noting(task, "MB", 1e6)):
+            to.found(
+                "damage", fault.file, f"{fault}; taftcache verify {typed(store.path)} --repair makes it again if it can"
+            )
         for ref in store.manifest.shards:
             with suppress(StoreError):  # verify has said it
                 if wrong := _wrong_statistics(store.shard(ref.name)):
@@ -50,7 +52,7 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
         where = f"staging, shard {name}"
         if forgotten := sum(map(store.is_forgotten, ids)):
             rows = f"{counted(forgotten, 'row')} of forgotten ids, of an extraction that was stopped"
-            to.found("staged row", where, f"{rows}; taftcache gc {store.path} removes them")
+            to.found("staged row", where, f"{rows}; taftcache gc {typed(store.path)} removes them")
         elif ids:
             to.notes.append(
                 f"{where}: {counted(len(ids), 'sample')} of an extraction that was stopped; audited once it is done"

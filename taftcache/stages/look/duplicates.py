@@ -68,10 +68,8 @@ def duplicates(
     similarities of two blocks of rows.
 
     Args:
-        store: open, or its place.
         top: how many pairs to list, of each kind.
         threshold: the least similarity of a pair, above 0 and at most 1.
-        progress: shown the reading, and the blocks.
 
     Raises:
         RecipeError: a threshold out of range.

@@ -22,7 +22,7 @@ from taftcache.model.card import Score
 from taftcache.model.component import StoredComponents, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import BY_HELD_OUT, PRIVATE, UNTOUCHED, counted, first_few, is_component, is_model, model_of
+from taftcache.names import BY_HELD_OUT, PRIVATE, UNTOUCHED, counted, first_few, is_component, is_model, model_of, typed
 from taftcache.recipe import Recipe
 from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
@@ -95,8 +95,6 @@ def evaluate(
     several where the models take more than ``solver.memory`` together.
 
     Args:
-        store: open, or its place.
-        progress: shown the pass.
         rows: others than the held-out group.
         without: shards: the mean of all other shards' components is one model more.
         probe: also fit scikit-learn's linear probe to all training rows, and compare the best model with it; and look
@@ -175,7 +173,7 @@ def _leaked(store: FeatureStore, ids: Sequence[str], rows: Shard) -> list[str]:
         return []
     return [
         f"{len(ids)} of {rows.rows} held-out rows hold the very bytes of a training row, so no accuracy here is of new "
-        f"rows alone: {first_few(ids)}; next: taftcache inspect {store.path} --duplicates"
+        f"rows alone: {first_few(ids)}; next: taftcache inspect {typed(store.path)} --duplicates"
     ]
 
 

@@ -21,7 +21,7 @@ from taftcache.model.predictor import TangentModel
 from taftcache.names import counted, model_of, scaling_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
-from taftcache.solve.leave_one_out import CLOSED, METHODS, leave_one_out
+from taftcache.solve.leave_one_out import CLOSED, METHODS, RowInfluence, leave_one_out
 from taftcache.solve.settings import Goal
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
@@ -107,7 +107,7 @@ def sample_influence(
     own = ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1])
     before, after = (setting.logits(own, delta)[0] for delta in (whole, whole + change))
     label = int(shard.labels[row])
-    held_out = _held_out_change(setting, change)
+    rows, changed, largest = _held_out_change(setting, change)
     return SampleInfluence(
         store=store.path,
         model=model,
@@ -120,37 +120,27 @@ def sample_influence(
         own_logit_without=after[label].item(),
         own_label=store.classes[int(before.argmax())],
         own_label_without=store.classes[int(after.argmax())],
-        held_out=held_out.rows,
-        labels_changed=held_out.labels,
-        largest_change=held_out.largest,
+        held_out=rows,
+        labels_changed=changed,
+        largest_change=largest,
         ridge=ridges(part, without),
         passes=without.record.passes,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _HeldOutChange:
-    """Of so many held-out ``rows``, how many get another label, and the largest change of a logit."""
-
-    rows: int = 0
-    labels: int = 0
-    largest: float = 0.0
-
-
-def _held_out_change(setting: _Setting, change: Tensor) -> _HeldOutChange:
-    """What adding ``change`` [P] to a model's Δw does to the predictions of held-out rows."""
-    held = setting.store.held_out
+def _held_out_change(setting: _Setting, change: Tensor) -> tuple[int, int, float]:
+    """The number of held-out rows, how many get another label when ``change`` [P] is added to a model's Δw, and the
+    largest change of a logit."""
+    held, labels, largest = setting.store.held_out, 0, 0.0
     if held is None:
-        return _HeldOutChange()
-    rows, labels, largest = 0, 0, 0.0
+        return 0, labels, largest
     operator = TangentOperator(setting.base, [held], trained=setting.model.layout, dtype=torch.float64)
     before, after = operator.direction(setting.model.delta), operator.direction(change)
     for state, _ in operator.blocks():
         z, moved = state.logits + operator.tangent(state, before), operator.tangent(state, after)
         labels += int((z.argmax(1) != (z + moved).argmax(1)).sum())
         largest = max(largest, moved.abs().max().item())
-        rows += len(z)
-    return _HeldOutChange(rows=rows, labels=labels, largest=largest)
+    return held.rows, labels, largest
 
 
 @at_its_place()
@@ -183,10 +173,10 @@ def query_influence(
     operator = TangentOperator(base, [rows], trained=setting.model.layout, dtype=torch.float64)
     direction = operator.accumulate(None, lambda z, change, labels: unit)
     found = [_changes(setting, part, direction) for part in setting.parts]
-    method = max((each.method for each in found), key=METHODS.index)
-    passes = sum(each.passes for each in found)
+    method = max((each.method for each, _ in found), key=METHODS.index)
+    passes = sum(each.passes for each, _ in found)
     samples = []
-    ranked = sorted((row for each in found for row in each.rows), key=lambda item: -abs(item[0]))
+    ranked = sorted((row for _, rows in found for row in rows), key=lambda item: -abs(item[0]))
     for k, (change, shard, row) in enumerate(ranked[:top]):
         entry: dict[str, Any] = {
             "sample": shard.sample_ids[row],
@@ -209,24 +199,17 @@ def query_influence(
         label=store.classes[label],
         logit=logits[label].item(),
         method=method,
-        residual=max([0.0, *(each.residual for each in found)]),
+        residual=max([0.0, *(each.residual for each, _ in found)]),
         samples=samples,
         passes=passes,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Changes:
-    """What leaving each row of a part out would add to a logit, with the row's shard and place in it."""
-
-    rows: list[tuple[float, Shard, int]]
-    method: str
-    residual: float
-    passes: int
-
-
-def _changes(setting: _Setting, part: ModelPart, direction: Tensor) -> _Changes:
-    """Exact or to first order, for the logit whose gradient is ``direction`` [P]."""
+def _changes(
+    setting: _Setting, part: ModelPart, direction: Tensor
+) -> tuple[RowInfluence, list[tuple[float, Shard, int]]]:
+    """How leaving a row of a part out was worked out, for the logit whose gradient is ``direction`` [P]; and what each
+    adds to it, with the row's shard and place in it."""
     recipe, solver = setting.settings.recipe, setting.settings.recipe.solver
     with setting.progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
         result = leave_one_out(
@@ -234,12 +217,7 @@ def _changes(setting: _Setting, part: ModelPart, direction: Tensor) -> _Changes:
             goal=Goal(tolerance=solver.relative, max_passes=solver.max_passes), memory=memory_of(recipe),
         )  # fmt: skip
     places = [(shard, row) for shard in part.shards for row in range(shard.rows)]
-    return _Changes(
-        rows=[(part.weight * change, *at) for change, at in zip(result.change.tolist(), places, strict=True)],
-        method=result.method,
-        residual=result.residual,
-        passes=result.passes,
-    )
+    return result, [(part.weight * change, *at) for change, at in zip(result.change.tolist(), places, strict=True)]
 
 
 class _Setting(ModelParts):

@@ -99,16 +99,8 @@ class RowLeftOut(OnHeldOut, SolvedAgain):
 def leave_out(
     store: FeatureStore, scorer: Scorer, shard: Shard, row: int, kept: HeldOutLogits | None, progress: Progress
 ) -> RowLeftOut:
-    """Solve the component of ``shard`` without a row, as ``taftcache forget`` would, and compare.
-
-    Args:
-        store: an open store.
-        scorer: its models.
-        shard: one of its training shards.
-        row: of the shard.
-        kept: logits of held-out rows to compare on, if there are any.
-        progress: told of the solve.
-    """
+    """Solve the component of a training shard without a row, as ``taftcache forget`` would, and compare, on held-out
+    rows too where their logits are ``kept``."""
     part, delta, solved = _without(store, shard, row, progress)
     members = [name for name in scorer.models if is_component(name)]
     tokens = shard.tokens(slice(row, row + 1))
@@ -143,14 +135,8 @@ def leave_rows_out(
 ) -> RowsLeftOut:
     """Solve the component of each shard in ``leaving`` without its rows, as ``taftcache forget`` would.
 
-    A private component stays as it is, as it would.
-
-    Args:
-        store: an open store.
-        scorer: its models.
-        leaving: row numbers by the name of their shard, the held-out one too.
-        kept: logits of held-out rows to compare on, if there are any.
-        progress: told of every solve.
+    A private component stays as it is, as it would. ``leaving`` has row numbers by the name of their shard, the
+    held-out one too, ``kept`` the logits of held-out rows to compare on, if there are any.
 
     Raises:
         RecipeError: a class would be left without a training row, which solves every component again.
@@ -231,7 +217,8 @@ def _compared(
     labels, rows = kept.labels[stay], kept.rows[stay]
     change = np.zeros((len(stay), kept.base.shape[1]), np.float32)
     for k in range(0, len(stay), STEP_ROWS) if steps else ():
-        change[k : k + STEP_ROWS] = _tangents(scorer, held.tokens(rows[k : k + STEP_ROWS]), steps)
+        tokens = held.tokens(rows[k : k + STEP_ROWS])
+        change[k : k + STEP_ROWS] = sum(scorer.tangent(tokens, part.component.layout, delta) for part, delta in steps)
     old = (kept.base + kept.tangents.mean(0))[stay].argmax(1)
     new = (kept.base[stay] + (kept.tangents[left].sum(0)[stay] + change) / len(left)).argmax(1)
     return OnHeldOut(
@@ -239,10 +226,3 @@ def _compared(
         held_out=len(stay),
         accuracy=(float((old == labels).mean()), float((new == labels).mean())),
     )
-
-
-def _tangents(
-    scorer: Scorer, tokens: NDArray[np.generic], steps: Sequence[tuple[ModelPart, torch.Tensor]]
-) -> NDArray[np.float32]:
-    """Σ J δ [b,K] over the changes of the components."""
-    return np.asarray(sum(scorer.tangent(tokens, part.component.layout, delta) for part, delta in steps))

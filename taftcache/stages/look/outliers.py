@@ -60,10 +60,8 @@ def outliers(
     (4·N·d bytes, which are held), every one with every training row: time grows with N².
 
     Args:
-        store: open, or its place.
         top: how many to list.
         neighbour: k; at most the training rows but one.
-        progress: shown the reading and the search.
 
     Raises:
         ArgumentError: ``top`` or k below 1. StoreError: fewer than two training rows.

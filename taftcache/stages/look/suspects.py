@@ -67,16 +67,11 @@ class SuspectsReport:
 
 @at_its_place()
 def suspects(store: FeatureStore, *, top: int = 20, progress: Progress | None = None) -> SuspectsReport:
-    """Rank training rows by the margin of their labels, out of sample, in one pass over the rows.
+    """Rank training rows by the margin of their labels, out of sample, in one pass over the rows; ``top`` are listed.
 
     A row is judged by the mean of the components of the shards that it is not in. Where there are none (one shard, or
     before training), by the head of the untouched network's features, solved over all rows but itself: exact
     leave-one-out, its λ the one with the least loss on rows left out. That takes six passes.
-
-    Args:
-        store: open, or its place.
-        top: how many to list.
-        progress: shown the passes.
 
     Raises:
         StoreError: no training rows, one class alone, or a single private component. SolveError: the head has no exact

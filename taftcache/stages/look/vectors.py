@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
+from taftcache.names import typed
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.progress import Progress
 from taftcache.tangent.spec import TAIL
@@ -29,7 +30,7 @@ def cut_of(store: FeatureStore) -> dict[str, Any]:
             raise FormatError(
                 "the store does not say how its rows were made",
                 got=f"an identity without {f'{section}.{missing[0]}'.lstrip('.')}",
-                do=f"take the rows alone: taftcache export {store.path} FILE.h5",
+                do=f"take the rows alone: taftcache export {typed(store.path)} FILE.h5",
             )
     return dict(identity["cut"])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, RecipeError
-from taftcache.names import PRIVATE
+from taftcache.names import PRIVATE, typed
 from taftcache.privacy.statement import Statement, audit_statement, parallel
 
 
@@ -42,5 +42,5 @@ def check_claim(store: FeatureStore, name: str, meta: Mapping[str, Any]) -> None
         raise FormatError(
             f"{name} claims a privacy that does not follow from its noise",
             got="; ".join(found),
-            do=f"taftcache audit {store.path}",
+            do=f"taftcache audit {typed(store.path)}",
         )

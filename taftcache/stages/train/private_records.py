@@ -20,7 +20,6 @@ from taftcache.errors import FormatError
 from taftcache.names import COMPONENTS, PRIVATE
 
 KEYS = "state/private-keys"
-_SUFFIX = ".json"
 _READ_BY_LEAST_SQUARES = ("mechanism", "epsilon", "delta", "multiplier", "relation")  # of [privacy]
 
 
@@ -75,6 +74,6 @@ def put_keys(change: Transaction, store: FeatureStore, new: Mapping[str, str], l
     there = read_keys(store)
     keys = {key: settings for key, settings in there.items() if key in kept} | dict(new)
     if keys:
-        change.put(KEYS, msgspec.json.encode(dict(sorted(keys.items()))), suffix=_SUFFIX)
+        change.put(KEYS, msgspec.json.encode(dict(sorted(keys.items()))), suffix=".json")
     elif KEYS in store.objects():
         change.drop(KEYS)

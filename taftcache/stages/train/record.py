@@ -21,22 +21,19 @@ SECTIONS = ("tangent", "objective", "prior", "solver", "compose", "privacy", "de
 """What a store's record takes over from the recipe that it is trained with."""
 
 
-def adopt(store: FeatureStore, recipe: Recipe) -> Recipe:
-    """The recipe that would be in force: the store's, with stage 2's sections of ``recipe``. Nothing is written.
+def settings_of(store: FeatureStore, recipe: Recipe | None = None) -> Settings:
+    """The recipe that would be in force, the store's with stage 2's sections of ``recipe``, and its base point.
 
     Raises:
         IdentityError, RecipeError, CompositionError, BackboneError: it is no recipe (``checked_recipe``), or the store
-        cannot follow it, as ``check_settings`` says.
+        cannot follow it, as ``check_settings`` says; and what ``read_base`` raises.
     """
-    recipe = checked_recipe(recipe)
-    check_settings(store, recipe)
-    return parse_recipe(recorded_values(store, recipe), str(store.path))
-
-
-def settings_of(store: FeatureStore, recipe: Recipe | None = None) -> Settings:
-    """The recipe that would be in force, and its base point; the errors are those of ``adopt`` and ``read_base``."""
-    adopted = recorded_recipe(store) if recipe is None else adopt(store, recipe)
-    return Settings(recipe=adopted, base=read_base(store, adopted.tangent), refusal=refusal(store, "teachers", adopted))
+    if recipe is not None:
+        recipe = checked_recipe(recipe)
+        check_settings(store, recipe)
+        recipe = parse_recipe(recorded_values(store, recipe), str(store.path))
+    recipe = recipe or recorded_recipe(store)
+    return Settings(recipe=recipe, base=read_base(store, recipe.tangent), refusal=refusal(store, "teachers", recipe))
 
 
 def recorded_values(store: FeatureStore, recipe: Recipe) -> dict[str, Any]:

@@ -74,10 +74,6 @@ def solve_component(
     """Minimise over the rows of ``sources``: the component [P], its certificate and figures in ``meta``.
 
     Args:
-        settings: objective, prior and solver, and the base point.
-        sources: the shards.
-        mode: which parameters move.
-        progress: shown every pass.
         label: for ``progress``: the component's name, and which of several it is.
         options: where to begin, when to end, what to keep.
 

@@ -75,7 +75,6 @@ def train(
         store: opened for writing, or its place.
         recipe: settings of stage 2; the store's own by default. They are recorded in the store.
         shards: names of the shards to train; all by default.
-        progress: shown every pass.
         cluster: whose workers solve, one component a task; this process by default. The bytes are the same, given the
             same number of threads.
 

@@ -16,7 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, SolveError, UnknownSample
 from taftcache.model.component import Component, read_component
-from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component
+from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, typed
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.settings import DECISIVE
 from taftcache.stages.progress import Progress
@@ -59,9 +59,7 @@ class ModelParts:
     """The problems that a store's model was put together from.
 
     Args:
-        store: an open store.
         model: a component, or one of models/mean, weighted, exact and head.
-        progress: told of every solve.
 
     Raises:
         RecipeError: the model was not solved from the rows, or was trained privately.
@@ -100,7 +98,7 @@ class ModelParts:
             raise RecipeError(
                 f"not solved from the rows that the store has now: {', '.join(old)}",
                 got="rows that were appended since, or a solve that was interrupted",
-                do=f"taftcache train {self.store.path}",
+                do=f"taftcache train {typed(self.store.path)}",
             )
 
     def part_of(self, shard: Shard) -> ModelPart:

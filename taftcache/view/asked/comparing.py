@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -136,8 +135,7 @@ class Comparisons:
 
 
 def _once(store: FeatureStore) -> Callable[[], Scorer]:
-    """The store's models when they are first asked for, and the same ones from then on."""
-    alone = Lock()
+    """The store's models when they are first asked for, and the same ones from then on; by one thread at a time."""
 
     @cache
     def load() -> Scorer:
@@ -146,11 +144,7 @@ def _once(store: FeatureStore) -> Callable[[], Scorer]:
 
         return Scorer(store)
 
-    def in_turn() -> Scorer:
-        with alone:
-            return load()
-
-    return in_turn
+    return load
 
 
 def _matched(here: RowTable, there: RowTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
