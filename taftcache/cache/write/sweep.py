@@ -92,7 +92,7 @@ def staged_tokens(staging: Folder) -> Iterator[tuple[str, list[str], NDArray[Any
     for path in _in(staging, "staging"):
         header, lines, _ = Journal(staging, path).read()
         if header is not None and staging.exists(f"{path}/group"):  # else its commit went through
-            group = GroupWriter(staging, f"{path}/group", header.form)
+            group = GroupWriter(staging, f"{path}/group", header)
             for index, line in enumerate(lines):
                 tokens = group.get_chunk(index, line.chunk)
                 yield header.name, line.ids, None if tokens is None else tokens[: len(line.ids)]
