@@ -122,11 +122,6 @@ class FeatureFile:
         with self._reading():
             return name in self._file
 
-    def block(self, tokens: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
-        """Rows ``start .. stop`` of a dataset [n, t, d]."""
-        with self._reading():
-            return np.asarray(tokens[start:stop])
-
     def file(self, name: str) -> bytes:
         """The bytes of an exported object."""
         with self._reading():
@@ -144,7 +139,7 @@ class FeatureFile:
             raise _bad(self.path, "shards is no group")
         for name in sorted(group):
             attributes: Any = self._node(f"shards/{name}").attrs
-            tokens = self._dataset(f"shards/{name}/tokens", whole=False)
+            tokens = self.rows(f"shards/{name}/tokens")
             labels, ids = self.column(f"shards/{name}/labels"), self._strings(f"shards/{name}/sample_id")
             if (
                 tokens.ndim != 3
@@ -257,7 +252,7 @@ class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ExportedShard:
     """One exported shard: its rows, the digest that it had, and as what its rows were stored."""
 
-    tokens: h5py.Dataset
+    tokens: StoredRows
     labels: NDArray[np.int64]
     ids: list[str]
     role: str
@@ -308,7 +303,7 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
                 ) as writer:
                     for at in range(writer.consumed, len(part.ids), part.chunk_rows):
                         stop = min(at + part.chunk_rows, len(part.ids))
-                        writer.append(file.block(part.tokens, at, stop), part.ids[at:stop], part.labels[at:stop])
+                        writer.append(part.tokens[at:stop], part.ids[at:stop], part.labels[at:stop])
                         if progress:
                             progress(done + stop, total)
                     if writer.consumed == len(part.ids):
