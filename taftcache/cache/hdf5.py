@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.cache.copying import BASE
+from taftcache.cache.copying import BASE, gone_on_with
 from taftcache.cache.format import layout
 from taftcache.cache.format.digest import canonical, digest, too_deep
 from taftcache.cache.format.encoding import DTYPES, rows_dtype
@@ -274,14 +274,8 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
             " imported as a whole",
             do="import it into a new folder, and forget them there",
         )
-    if FeatureStore.exists(path):
-        store = FeatureStore(path, mode="a")
-    else:
-        store = FeatureStore.create(
-            path, identity=file.identity, classes=file.classes, plan=file.plan, recipe=file.recipe
-        )
-    try:
-        store.check_identity(file.identity)
+    said = {"identity": file.identity, "classes": file.classes, "plan": file.plan, "recipe": file.recipe}
+    with gone_on_with(path, said) as store:
         total, done = sum(len(part.ids) for part in file.shards.values()), 0
         for name, part in file.shards.items():
             left_out = [s for s in file.skipped if s.shard == name]
@@ -316,9 +310,6 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
                 if digest(data) != ref.digest:
                     raise _bad(file.path, f"files/{name} does not have the digest that it was exported with")
                 change.put(name, data, ref.meta, suffix=Path(ref.path).suffix)
-    except BaseException:
-        store.close()
-        raise
     return store
 
 
