@@ -40,7 +40,6 @@ from scipy import stats
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.privacy import descent
 from taftcache.privacy.accountant import gaussian_epsilon
-from taftcache.privacy.descent import Trace
 from taftcache.privacy.network import TangentNetwork
 from taftcache.privacy.noise import discrete_gaussian
 from taftcache.privacy.spec import PrivacySpec
@@ -66,11 +65,11 @@ def audit(epsilon: float, canaries: int, steps: int, seed: int | None = None, ha
     features[np.arange(len(chosen)), 0, chosen] = SIZE
     rows = ArrayRows(features, np.zeros(len(chosen), dtype=np.int64))
     spec = PrivacySpec(epsilon=epsilon, steps=steps, learning_rate=1e-6)
-    trace, network = Trace(), TangentNetwork(base, [rows], base.head_layout)
+    trace, network = list[torch.Tensor](), TangentNetwork(base, [rows], base.head_layout)
     mutant = patch.object(descent, "discrete_gaussian", lambda *args: discrete_gaussian(*args) // 2)
     with mutant if half else nullcontext():
         trained = train_privately(base, network, CrossEntropy(), spec, trace=trace)
-    weight = torch.stack(trace.sums).double().sum(0)[: 2 * canaries].view(2, canaries)
+    weight = torch.stack(trace).double().sum(0)[: 2 * canaries].view(2, canaries)
     score = (weight[1] - weight[0]).numpy()  # the loss pulls label 0 up and the other down
     claim = trained.statement
     middle = steps * claim.clip / claim.unit / 2**0.5

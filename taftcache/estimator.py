@@ -71,20 +71,14 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         device: str = "cpu",
         store: str | Path | None = None,
     ) -> None:
-        self.backbone = backbone
-        self.tangent = tangent
-        self.scaling = scaling
+        super().__init__(
+            backbone, tangent=tangent, scaling=scaling, ridge=ridge, radius=radius, tolerance=tolerance,
+            max_passes=max_passes, memory=memory, device=device, store=store,
+        )  # fmt: skip
         self.loss = loss
         self.alpha = alpha
         self.kappa = kappa
-        self.ridge = ridge
-        self.radius = radius
-        self.tolerance = tolerance
-        self.max_passes = max_passes
-        self.memory = memory
-        self.device = device
         self.class_weight = class_weight
-        self.store = store
 
     @refused_is_unchanged
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentClassifier:
@@ -155,31 +149,6 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
     ``X`` and the arguments are those of ``TangentClassifier``; y is [n] or [n,m]. Its mean over the rows of ``fit`` is
     where the head's bias begins, so that y + c gives the predictions of y, and c more.
     """
-
-    def __init__(
-        self,
-        backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
-        *,
-        tangent: TangentSpec | None = None,
-        scaling: str = "column",
-        ridge: float | str = "auto",
-        radius: float | None = None,
-        tolerance: float = 1e-6,
-        max_passes: int = 1000,
-        memory: int = 2 << 30,
-        device: str = "cpu",
-        store: str | Path | None = None,
-    ) -> None:
-        self.backbone = backbone
-        self.tangent = tangent
-        self.scaling = scaling
-        self.ridge = ridge
-        self.radius = radius
-        self.tolerance = tolerance
-        self.max_passes = max_passes
-        self.memory = memory
-        self.device = device
-        self.store = store
 
     @refused_is_unchanged
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentRegressor:

@@ -86,21 +86,35 @@ def refused_is_unchanged(fit: Callable[Concatenate[E, P], E]) -> Callable[Concat
 class TangentEstimator(BaseEstimator):
     """What classifier and regressor share: rows, base point, solve, and logits of new rows."""
 
-    backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None
-    tangent: TangentSpec | None
-    scaling: str
-    ridge: float | str
-    radius: float | None
-    tolerance: float
-    max_passes: int
-    memory: int
-    device: str
-    store: str | Path | None
-
     base_: Base
     solution_: Solution
     scaler_: StandardScaler | None
     _layout: Layout
+
+    def __init__(
+        self,
+        backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
+        *,
+        tangent: TangentSpec | None = None,
+        scaling: str = "column",
+        ridge: float | str = "auto",
+        radius: float | None = None,
+        tolerance: float = 1e-6,
+        max_passes: int = 1000,
+        memory: int = 2 << 30,
+        device: str = "cpu",
+        store: str | Path | None = None,
+    ) -> None:
+        self.backbone = backbone
+        self.tangent = tangent
+        self.scaling = scaling
+        self.ridge = ridge
+        self.radius = radius
+        self.tolerance = tolerance
+        self.max_passes = max_passes
+        self.memory = memory
+        self.device = device
+        self.store = store
 
     def save(self, folder: Path | str) -> None:
         """Write the fitted estimator into a new or empty folder, of safetensors and JSON; ``load`` reads it.

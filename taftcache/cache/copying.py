@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -198,14 +198,8 @@ def convert(
         old = source.shard(ref.name)
         kept_as = dtype or old.stored_as
         forms[ref.name] = kept_as, layout.resolve_chunk_rows(chunk_rows or old.chunk_rows, old.tokens_shape, kept_as)
-    if FeatureStore.exists(target):
-        made = FeatureStore(target, mode="a")
-    else:
-        made = FeatureStore.create(
-            target, identity=identity, classes=source.classes, plan=source.manifest.plan, recipe=recipe
-        )
-    try:
-        made.check_identity(identity)
+    said = {"identity": identity, "classes": source.classes, "plan": source.manifest.plan, "recipe": recipe}
+    with gone_on_with(target, said) as made:
         total, done = sum(ref.rows for ref in source.manifest.shards), 0
         for ref in source.manifest.shards:
             old, (kept_as, rows) = source.shard(ref.name), forms[ref.name]
@@ -231,10 +225,20 @@ def convert(
             _check_converted(made.shard(ref.name), old, kept_as, min(rows, old.rows))
             done += ref.rows
         _memory(source, made)
+    return made
+
+
+@contextmanager
+def gone_on_with(path: str | os.PathLike[str], said: dict[str, Any]) -> Iterator[FeatureStore]:
+    """The store at ``path``, made of what is ``said`` of it where there is none: open for writing, and closed where
+    what is done with it fails. IdentityError: another store lies there."""
+    made = FeatureStore(path, mode="a") if FeatureStore.exists(path) else FeatureStore.create(path, **said)
+    try:
+        made.check_identity(said["identity"])
+        yield made
     except BaseException:
         made.close()
         raise
-    return made
 
 
 def _check_converted(new: Shard, old: Shard, dtype: str, rows: int) -> None:

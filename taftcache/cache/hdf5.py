@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.cache.copying import BASE
+from taftcache.cache.copying import BASE, gone_on_with
 from taftcache.cache.format import layout
 from taftcache.cache.format.digest import canonical, digest, too_deep
 from taftcache.cache.format.encoding import DTYPES, rows_dtype
@@ -122,11 +122,6 @@ class FeatureFile:
         with self._reading():
             return name in self._file
 
-    def block(self, tokens: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
-        """Rows ``start .. stop`` of a dataset [n, t, d]."""
-        with self._reading():
-            return np.asarray(tokens[start:stop])
-
     def file(self, name: str) -> bytes:
         """The bytes of an exported object."""
         with self._reading():
@@ -144,7 +139,7 @@ class FeatureFile:
             raise _bad(self.path, "shards is no group")
         for name in sorted(group):
             attributes: Any = self._node(f"shards/{name}").attrs
-            tokens = self._dataset(f"shards/{name}/tokens", whole=False)
+            tokens = self.rows(f"shards/{name}/tokens")
             labels, ids = self.column(f"shards/{name}/labels"), self._strings(f"shards/{name}/sample_id")
             if (
                 tokens.ndim != 3
@@ -257,7 +252,7 @@ class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ExportedShard:
     """One exported shard: its rows, the digest that it had, and as what its rows were stored."""
 
-    tokens: h5py.Dataset
+    tokens: StoredRows
     labels: NDArray[np.int64]
     ids: list[str]
     role: str
@@ -279,14 +274,8 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
             " imported as a whole",
             do="import it into a new folder, and forget them there",
         )
-    if FeatureStore.exists(path):
-        store = FeatureStore(path, mode="a")
-    else:
-        store = FeatureStore.create(
-            path, identity=file.identity, classes=file.classes, plan=file.plan, recipe=file.recipe
-        )
-    try:
-        store.check_identity(file.identity)
+    said = {"identity": file.identity, "classes": file.classes, "plan": file.plan, "recipe": file.recipe}
+    with gone_on_with(path, said) as store:
         total, done = sum(len(part.ids) for part in file.shards.values()), 0
         for name, part in file.shards.items():
             left_out = [s for s in file.skipped if s.shard == name]
@@ -308,7 +297,7 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
                 ) as writer:
                     for at in range(writer.consumed, len(part.ids), part.chunk_rows):
                         stop = min(at + part.chunk_rows, len(part.ids))
-                        writer.append(file.block(part.tokens, at, stop), part.ids[at:stop], part.labels[at:stop])
+                        writer.append(part.tokens[at:stop], part.ids[at:stop], part.labels[at:stop])
                         if progress:
                             progress(done + stop, total)
                     if writer.consumed == len(part.ids):
@@ -321,9 +310,6 @@ def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgres
                 if digest(data) != ref.digest:
                     raise _bad(file.path, f"files/{name} does not have the digest that it was exported with")
                 change.put(name, data, ref.meta, suffix=Path(ref.path).suffix)
-    except BaseException:
-        store.close()
-        raise
     return store
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.arrays import DaskRows, RowDataset, ShardRows
 from taftcache.cache.format import ledger
-from taftcache.cache.format.digest import SHORT
+from taftcache.cache.format.digest import SHORT, canonical, digest
 from taftcache.cache.format.fault import Fault, changed, is_changed
 from taftcache.cache.format.identity import differences
 from taftcache.cache.format.layout import resolve_chunk_rows
@@ -27,7 +27,6 @@ from taftcache.cache.read.contents import MAKE, Contents, no_store, read_manifes
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import OnProgress, read_object, verify
 from taftcache.cache.write.commit import Committer, create
-from taftcache.cache.write.group import ShardForm
 from taftcache.cache.write.journal import Header
 from taftcache.cache.write.previous import unlawful
 from taftcache.cache.write.sweep import staged_rows, staged_tokens, strays
@@ -390,8 +389,18 @@ class FeatureStore:
         if candidates is not None:
             check_ids(candidates)
         rows = resolve_chunk_rows(chunk_rows, (t, d), dtype)
-        form = ShardForm(name=name, role=role, tokens_shape=(t, d), dtype=dtype, chunk_rows=rows, pad=pad)
-        return ShardWriter(committer, Header.of(self.manifest, form, candidates, relearn), candidates, labels or {})
+        header = Header(
+            name=name,
+            role=role,
+            tokens_shape=(t, d),
+            dtype=dtype,
+            chunk_rows=rows,
+            pad=pad,
+            identity=Header.made_from(self.manifest),
+            candidates="" if candidates is None else digest(canonical(list(candidates))),
+            relearn=relearn,
+        )
+        return ShardWriter(committer, header, candidates, labels or {})
 
     def transaction(self) -> Transaction:
         """Changes that become visible together; one at a time."""

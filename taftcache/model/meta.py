@@ -110,8 +110,7 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        values: dict[str, Any] = msgspec.to_builtins(self)
-        return values
+        return dict(msgspec.to_builtins(self))
 
 
 def meta_of(said: Mapping[str, Any]) -> ComponentMeta:

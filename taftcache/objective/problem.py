@@ -52,6 +52,11 @@ class Problem:
         """The problem that an objective poses over an operator's rows; a ball is left to the solver."""
         return cls(operator, objective.loss, objective.ridge, objective.weights, objective.jvp_only)
 
+    @property
+    def zero(self) -> Tensor:
+        """Δw = 0 [P] in float64."""
+        return torch.zeros(self.operator.layout.size, dtype=torch.float64, device=self.operator.device)
+
     def evaluate(self, delta: Tensor) -> tuple[float, Tensor]:
         """F(Δw), and ∇F(Δw) [P] in the operator's precision, in one pass."""
         return self.evaluate_beside(delta)[:2]

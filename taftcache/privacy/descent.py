@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,13 +68,6 @@ class Whitening:
         return vector
 
 
-@dataclass
-class Trace:
-    """What is released on the way, as a white-box observer sees it: every step's noisy sum [P], in units."""
-
-    sums: list[Tensor] = field(default_factory=list)
-
-
 def descend(
     network: Network,
     loss: Loss,
@@ -83,13 +76,13 @@ def descend(
     *,
     start: Tensor | None = None,
     whitening: Whitening | None = None,
-    trace: Trace | None = None,
+    trace: list[Tensor] | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
     """Δw [P] in float64 after ``descent.steps`` private steps from ``start`` (zero by default).
 
-    With ``trace``, every step's noisy sum is kept too: the guarantee covers all of them together. ``check_trained`` has
-    seen to it that the grid's integers hold the rows.
+    ``trace`` gets every step's noisy sum [P], in units, too: the guarantee covers all of them together.
+    ``check_trained`` has seen to it that the grid's integers hold the rows.
     """
     size, grid = network.layout.size, descent.grid
     delta = torch.zeros(size, dtype=torch.float64) if start is None else start.to("cpu", torch.float64).clone()
@@ -106,7 +99,7 @@ def descend(
             total = clipped_sum(network, loss, delta, descent, chosen)
             released = noise.result().add_(total) if grid.multiplier else total
             if trace is not None:
-                trace.sums.append(released)
+                trace.append(released)
             step_vector = released.double()
             if whitening is not None:
                 step_vector = whitening(step_vector)

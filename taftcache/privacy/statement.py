@@ -63,8 +63,7 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
+        return dict(msgspec.to_builtins(self))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Statement:
@@ -91,8 +90,7 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
+        return dict(msgspec.to_builtins(self))
 
 
 def audit_statement(meta: Mapping[str, Any]) -> list[str]:

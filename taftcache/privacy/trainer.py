@@ -14,7 +14,7 @@ from taftcache.errors import RecipeError, SolveError
 from taftcache.objective.loss import Loss
 from taftcache.privacy.accountant import Release, calibrate, epsilon, gaussian_mu
 from taftcache.privacy.alone import check_alone
-from taftcache.privacy.descent import Descent, Trace, Whitening, descend
+from taftcache.privacy.descent import Descent, Whitening, descend
 from taftcache.privacy.grid import MAX_ROWS, Grid
 from taftcache.privacy.network import Network, TangentNetwork
 from taftcache.privacy.noise import Bits, SystemBits, discrete_gaussian
@@ -91,7 +91,7 @@ def train_privately(
     bits: Bits | None = None,
     runs: int = 1,
     factor: float = 1.0,
-    trace: Trace | None = None,
+    trace: list[Tensor] | None = None,
     progress: Any = None,
 ) -> Trained:
     """Train one component over the rows of ``network`` with the promise of ``spec``.
@@ -103,7 +103,7 @@ def train_privately(
             is not private.
         runs: how many such trainings the promise is about together, where the best of several is taken.
         factor: multiplies the learning rate.
-        trace: keeps what every step releases.
+        trace: gets what every step releases, as a white-box observer sees it.
 
     Raises:
         RecipeError: as ``check_trained`` says.

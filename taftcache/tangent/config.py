@@ -83,8 +83,7 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        described: dict[str, Any] = msgspec.to_builtins(self)
-        return described
+        return dict(msgspec.to_builtins(self))
 
     @property
     def head_names(self) -> tuple[str, str]:

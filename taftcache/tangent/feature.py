@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -54,16 +54,11 @@ class FeatureTail(Tail):
         feature = rows.flatten(1)
         return FeatureState(feature, torch.addmm(w.bias, feature, w.weight.T))
 
-    def ready(self, layout: Layout, rows: int) -> None:
-        """Nothing to be done once."""
-
     def tangent(self, w: Head, state: FeatureState, delta: Head) -> Tensor:
-        """J Δw [n,K]."""
         change = linear_tangent(w.weight, state.feature, None, delta.weight, delta.bias)
         return torch.zeros_like(state.logits) if change is None else change
 
     def adjoint(self, w: Head, state: FeatureState, r: Tensor, out: Head) -> None:
-        """Add Jᵀ r to ``out`` in place, for r [n,K]."""
         linear_adjoint(r, state.feature, out.weight, out.bias)
 
     def factors(self, layout: Layout, w: Head, state: FeatureState, r: Tensor) -> tuple[list[RankOne], list[Direct]]:
@@ -74,11 +69,3 @@ class FeatureTail(Tail):
         return [
             RankOne(layout.slices[weight], layout.slices.get(bias), r[:, None], state.feature[:, None], of_head=True)
         ], []
-
-    def tensors(self, state: FeatureState) -> Iterator[Tensor]:
-        """All that ``state`` holds in memory."""
-        return iter(state)
-
-    def select(self, state: FeatureState, rows: Tensor) -> FeatureState:
-        """The state of some of the rows alone."""
-        return FeatureState(*(tensor[rows] for tensor in state))

@@ -71,9 +71,6 @@ class FunctionalTail(Tail):
         weight, bias = (w[name] for name in self.config.head_names)
         return FunctionalState(rows, feature, torch.addmm(bias, feature, weight.T))
 
-    def ready(self, layout: Layout, rows: int) -> None:
-        """Nothing to be done once."""
-
     def tangent(self, w: Named, state: FunctionalState, delta: Named) -> Tensor:
         """J Δw [n,K]: forward mode through the names that ``delta`` has."""
         weight, bias = self.config.head_names
@@ -116,14 +113,6 @@ class FunctionalTail(Tail):
     ) -> tuple[list[RankOne], list[Direct]]:
         """Not to be had: see ``factored``."""
         raise SolveError(_NO_FACTORS)
-
-    def select(self, state: FunctionalState, rows: Tensor) -> FunctionalState:
-        """The state of some of the rows alone."""
-        return FunctionalState(*(tensor[rows] for tensor in state))
-
-    def tensors(self, state: FunctionalState) -> Iterator[Tensor]:
-        """All that ``state`` holds in memory."""
-        return iter(state)
 
     def _pieces(self, rows: Tensor) -> tuple[Tensor, ...]:
         """``rows``, or what belongs to them, as many at once as the device is to take."""

@@ -51,7 +51,7 @@ class Tail(Protocol):
         None where work done once makes none of them cheaper. A function of its arguments and the tail's shape alone:
         products of a state that is ready have other bits.
         """
-        ...
+        return None
 
     def tangent(self, w: Any, state: Any, delta: Any) -> Tensor:
         """J Δw [n,K]."""
@@ -93,11 +93,11 @@ class Tail(Protocol):
 
     def tensors(self, state: Any) -> Iterator[Tensor]:
         """All that ``state`` holds in memory."""
-        ...
+        return iter(state)
 
     def select(self, state: Any, rows: Tensor) -> Any | None:
         """The state of some of its rows alone; None of a tail that keeps too much of each row to hold many."""
-        ...
+        return type(state)(*(tensor[rows] for tensor in state))
 
 
 def row_norms(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor) -> Tensor:

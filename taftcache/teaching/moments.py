@@ -15,6 +15,7 @@ independent of φ has mean zero over the pairs, and is n times positive with the
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import add
 
 from torch import Tensor
 
@@ -23,35 +24,32 @@ from taftcache.errors import SolveError
 
 def teacher_moment(blocks: Iterable[Tensor]) -> Tensor:
     """A [p,p] in float64 from blocks of ψ."""
-    second = fourth = None
-    n = 0
-    for psi in blocks:
-        psi = psi.double()
-        square = psi.square()
-        one, two = psi.T @ psi, square.T @ square
-        second, fourth = (one, two) if second is None or fourth is None else (second + one, fourth + two)
-        n += len(psi)
-    if second is None or fourth is None or n < 2:
-        raise SolveError(f"kernels cannot be compared over fewer than two rows: {n}")
+
+    def terms(psi: Tensor) -> tuple[Tensor, ...]:
+        psi, square = psi.double(), psi.double().square()
+        return psi.T @ psi, square.T @ square
+
+    n, (second, fourth) = _summed((len(psi), terms(psi)) for psi in blocks)
     return (second.square() - fourth) / (n * (n - 1))
 
 
 def student_moments(blocks: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, float]:
     """b [p] and k in float64 from blocks of (φ, ψ), φ centred."""
-    cross = own = None
-    diagonal = quartic = None
-    n = 0
-    for phi, psi in blocks:
-        phi, psi = phi.double(), psi.double()
-        norms = phi.square().sum(1)
-        parts = phi.T @ psi, phi.T @ phi, norms @ psi.square(), norms.square().sum()
-        if cross is None:
-            cross, own, diagonal, quartic = parts
-        else:
-            cross, own = cross + parts[0], own + parts[1]  # type: ignore[operator]
-            diagonal, quartic = diagonal + parts[2], quartic + parts[3]  # type: ignore[operator]
-        n += len(phi)
-    if cross is None or own is None or diagonal is None or quartic is None or n < 2:
-        raise SolveError(f"kernels cannot be compared over fewer than two rows: {n}")
+
+    def terms(phi: Tensor, psi: Tensor) -> tuple[Tensor, ...]:
+        phi, psi, norms = phi.double(), psi.double(), phi.double().square().sum(1)
+        return phi.T @ psi, phi.T @ phi, norms @ psi.square(), norms.square().sum()
+
+    n, (cross, own, diagonal, quartic) = _summed((len(phi), terms(phi, psi)) for phi, psi in blocks)
     pairs = n * (n - 1)
     return (cross.square().sum(0) - diagonal) / pairs, ((own.square().sum() - quartic) / pairs).item()
+
+
+def _summed(blocks: Iterable[tuple[int, tuple[Tensor, ...]]]) -> tuple[int, tuple[Tensor, ...]]:
+    """The rows of all blocks, and the sums of their terms."""
+    n, sums = 0, tuple[Tensor, ...]()
+    for rows, terms in blocks:
+        n, sums = n + rows, tuple(map(add, sums, terms)) if sums else terms
+    if n < 2:
+        raise SolveError(f"kernels cannot be compared over fewer than two rows: {n}")
+    return n, sums

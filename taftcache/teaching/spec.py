@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from taftcache.errors import RecipeError
-from taftcache.recipe_sections import Count, NotNegative, Positive
+from taftcache.recipe_sections import Count, NotNegative, Positive, Share
 
-Fraction = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 Whole = Annotated[int, msgspec.Meta(ge=0)]
 PriorName = Literal[
     "none", "aft", "aft-nnls", "kd", "kd-logits", "kkd", "b-tuning", "rkd", "aft-fixed", "aft-dense", "aft-rbf"
@@ -77,7 +76,7 @@ class TeachSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prior: PriorName = "aft-nnls"
     beta: NotNegative | Literal["choose"] = "choose"
     grid: list[NotNegative] = msgspec.field(default_factory=lambda: [0.0, 1.0, 5.0, 25.0, 125.0])
-    hold_out: Fraction = 0.2
+    hold_out: Share = 0.2
     standardise: bool = True
     refresh: Count = 1
     noise: Whole = 0

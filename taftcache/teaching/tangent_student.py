@@ -253,16 +253,7 @@ class _TangentStudent:
 
     def _penalised(self, target: Tensor, exact: bool = True) -> PenalisedProblem:
         plain, features = (self._exact, self._feature_map) if exact else (self._inner, self._inner_features)
-        return PenalisedProblem(
-            operator=plain.operator,
-            loss=plain.loss,
-            ridge=plain.ridge,
-            weights=plain.weights,
-            jvp_only=plain.jvp_only,
-            features=features,
-            target=target,
-            weight=self._weight,
-        )
+        return PenalisedProblem(**vars(plain), features=features, target=target, weight=self._weight)
 
     def _features(self, delta: Tensor) -> Tensor:
         """φ − mean at Δw [N,d]."""

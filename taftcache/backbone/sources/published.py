@@ -106,11 +106,8 @@ def _caltech256(root: Path) -> tuple[list[str], Labelled, Labelled]:
 
 
 def _mit67(root: Path) -> tuple[list[str], Labelled, Labelled]:
-    parts = [_lines(root / name) for name in ("TrainImages.txt", "TestImages.txt")]
-    classes = sorted({line.partition("/")[0] for part in parts for line in part})
-    at = {name: k for k, name in enumerate(classes)}
-    train, test = ([(f"Images/{line.strip()}", at[line.partition("/")[0]]) for line in part] for part in parts)
-    return classes, train, test
+    lists = (_lines(root / name) for name in ("TrainImages.txt", "TestImages.txt"))
+    return _by_folder([[line.strip() for line in lines] for lines in lists])
 
 
 def _pets(root: Path) -> tuple[list[str], Labelled, Labelled]:
@@ -130,7 +127,7 @@ def _dogs(root: Path) -> tuple[list[str], Labelled, Labelled]:
     for name in ("train_list.mat", "test_list.mat"):
         place = root / name if (root / name).exists() else root / "lists" / name
         parts.append([str(path) for path in _matlab(place, "file_list")])
-    return _by_folder(parts, "Images/")
+    return _by_folder(parts)
 
 
 def _cub200(root: Path) -> tuple[list[str], Labelled, Labelled]:
@@ -168,10 +165,11 @@ def _cars(root: Path) -> tuple[list[str], Labelled, Labelled]:
     return classes, train, test
 
 
-def _by_folder(parts: list[list[str]], prefix: str) -> tuple[list[str], Labelled, Labelled]:
+def _by_folder(parts: list[list[str]]) -> tuple[list[str], Labelled, Labelled]:
+    """Of paths below ``Images``, whose first part is the class."""
     classes = sorted({path.partition("/")[0] for part in parts for path in part})
     at = {name: k for k, name in enumerate(classes)}
-    train, test = ([(prefix + path, at[path.partition("/")[0]]) for path in part] for part in parts)
+    train, test = ([(f"Images/{path}", at[path.partition("/")[0]]) for path in part] for part in parts)
     return classes, train, test
 
 

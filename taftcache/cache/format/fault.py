@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.naming import FILE, MAX_BYTES
 from taftcache.cache.place.failure import cannot, cause
 from taftcache.cache.place.home import Home
 from taftcache.errors import IntegrityError, StoreChanged, StoreError, StoreUnreachable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,17 @@ class Fault:
     chunk: int | None = None
     file: str
     problem: str
+
+    @classmethod
+    def of(cls, read: Callable[[], object], *, file: str, shard: str | None = None) -> Fault | None:
+        """What is wrong with the object that ``read`` reads; StoreUnreachable where that cannot be told now."""
+        try:
+            read()
+        except StoreUnreachable:
+            raise
+        except StoreError as error:
+            return cls.met(error, file=file, shard=shard)
+        return None
 
     @classmethod
     def met(cls, error: StoreError, *, file: str, shard: str | None = None) -> Fault:
@@ -50,6 +65,16 @@ _DAMAGED = "the store is damaged: "
 def problem_of(error: StoreError) -> str:
     """What an error that was met in a store says of it, in one line."""
     return error.fault.removeprefix(_DAMAGED) + (f" ({error.got})" if error.got is not None else "")
+
+
+def intact(read: Callable[[], T]) -> T | None:
+    """What ``read`` returns; None where what it reads is damaged. StoreUnreachable where that cannot be told now."""
+    try:
+        return read()
+    except StoreUnreachable:
+        raise
+    except StoreError:
+        return None
 
 
 def unreadable(root: Home, file: str, error: OSError) -> str:

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 
 from taftcache.cache.format.digest import MAX_DEPTH, SHORT, canonical, digest, too_deep
-from taftcache.cache.format.fault import Fault, unreadable
+from taftcache.cache.format.fault import Fault, read_named
 from taftcache.cache.format.strict import AVOID, Hex
 from taftcache.cache.place.home import Home
-from taftcache.errors import FormatError, StoreError, StoreUnreachable, StoreWriteError
+from taftcache.errors import FormatError, StoreError, StoreWriteError
 
 FOLDER = "lists"
 TOMBSTONE_BYTES = 32
@@ -78,11 +78,7 @@ class Part:
             return self._data
         if self._home is None:
             raise StoreError(f"cannot read {self.ref.path}: its manifest was read without its store")
-        raw, problem = self._read(self._home)
-        if problem:
-            raise Fault(file=self.ref.path, problem=problem).error()
-        decode(self.kind, raw, self.ref)
-        return raw
+        return self._read(self._home)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Part) and self.ref == other.ref
@@ -105,24 +101,12 @@ class Part:
 
     def fault(self, home: Home) -> Fault | None:
         """What is wrong with its file in the store at ``home``, which is read again."""
-        try:
-            raw, problem = self._read(home)
-            if not problem:
-                decode(self.kind, raw, self.ref)
-        except StoreUnreachable:
-            raise
-        except StoreError as error:
-            return Fault.met(error, file=self.ref.path)
-        return Fault(file=self.ref.path, problem=problem) if problem else None
+        return Fault.of(lambda: self._read(home), file=self.ref.path)
 
-    def _read(self, home: Home) -> tuple[bytes, str]:
-        """The file's bytes, and what is wrong with them."""
-        try:
-            raw = home.read(self.ref.path, self.ref.size)
-        except OSError as error:
-            return b"", unreadable(home, self.ref.path, error)
-        whole = len(raw) == self.ref.size and digest(raw) == self.ref.digest
-        return raw, "" if whole else "its bytes do not have the digest that the root manifest names"
+    def _read(self, home: Home) -> bytes:
+        raw = read_named(home, self.ref.path, self.ref.size, self.ref.digest, "the root manifest")
+        decode(self.kind, raw, self.ref)
+        return raw
 
 
 def part_path(kind: str, digest: str) -> str:

@@ -132,36 +132,21 @@ class Folder:
 
         It has exactly the permissions ``mode`` before the first byte is in it, where the file system has any.
         """
-        with writing(self.path, name):
-            fd = self._create(name, os.O_TRUNC, 0o666 if mode is None else PRIVATE)
-            try:
-                if mode is not None and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
-                    with suppress(PermissionError):  # of a file system without modes
-                        os.fchmod(fd, mode)
-                write_all(fd, data)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        with self._durable(name, os.O_TRUNC, 0o666 if mode is None else PRIVATE) as fd:
+            if mode is not None and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                with suppress(PermissionError):  # of a file system without modes
+                    os.fchmod(fd, mode)
+            write_all(fd, data)
 
     def truncate(self, name: str, size: int) -> None:
         """Cut the file ``name`` to ``size`` bytes, durably."""
-        with writing(self.path, name):
-            fd = self._create(name, 0)
-            try:
-                os.ftruncate(fd, size)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        with self._durable(name, 0) as fd:
+            os.ftruncate(fd, size)
 
     def append(self, name: str, data: bytes) -> None:
         """Add ``data`` to the end of ``name``, durably."""
-        with writing(self.path, name):
-            fd = self._create(name, os.O_APPEND)
-            try:
-                write_all(fd, data)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        with self._durable(name, os.O_APPEND) as fd:
+            write_all(fd, data)
 
     def swap(self, name: str, data: bytes, *, mode: int | None = None) -> None:
         """Replace the file ``name`` at once and durably: a reader finds the old bytes or the new ones. ``mode`` as for
@@ -290,6 +275,17 @@ class Folder:
         with self._parent(name) as (parent, leaf), _no_links(name):
             flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.open(leaf, flags, mode, dir_fd=parent)
+
+    @contextmanager
+    def _durable(self, name: str, flags: int, mode: int = 0o666) -> Iterator[int]:
+        """A descriptor of the file ``name`` to change it by, durably once this ends."""
+        with writing(self.path, name):
+            fd = self._create(name, flags, mode)
+            try:
+                yield fd
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
     @contextmanager
     def _folder(self, name: str) -> Iterator[int]:

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import partial
 
 from taftcache.cache.format import ledger
-from taftcache.cache.format.digest import digest
-from taftcache.cache.format.fault import Fault, changed, unreadable
+from taftcache.cache.format.fault import Fault, changed, read_named, unreadable
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest, ObjectRef
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.shard import Shard
-from taftcache.errors import StoreError, StoreUnreachable
+from taftcache.errors import FormatError, StoreError, StoreUnreachable
 
 OnProgress = Callable[[int, int], None]
 """(bytes done, bytes in all), called after each object."""
@@ -31,14 +30,11 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
         faults += _root_faults(root, named)
     whole: list[Shard] = []
     for shard in shards:
-        try:
+        if lost := Fault.of(partial(getattr, shard, "listing"), shard=shard.name, file=shard.manifest_file):
+            faults.append(lost)  # without the shard manifest nothing else of the shard can be judged
+        else:
             sizes[shard.name] = shard.nbytes
             whole.append(shard)
-        except StoreUnreachable:
-            raise
-        except StoreError as error:
-            # without the shard manifest nothing else of the shard can be judged
-            faults.append(Fault.met(error, shard=shard.name, file=shard.manifest_file))
     parts = [part for path, part in named.parts().items() if path in named.files()]
     total = sum(sizes.values()) + sum(ref.size for ref in named.objects.values()) + sum(p.ref.size for p in parts)
     done = 0
@@ -55,7 +51,10 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
         if not any(f.shard == shard.name for f in faults):
             faults += _consistent(shard, len(named.classes), seen)
     for size, check in (
-        *((ref.size, partial(check_object, root, ref)) for ref in named.objects.values()),
+        *(
+            (ref.size, partial(Fault.of, partial(read_object, root, ref), file=ref.path))
+            for ref in named.objects.values()
+        ),
         *((part.ref.size, partial(part.fault, root)) for part in parts),
     ):
         fault = check()
@@ -79,13 +78,8 @@ def _memory_faults(root: Home, named: Manifest) -> list[Fault]:
         raise
     except StoreError as error:
         faults.append(Fault.met(error, file=file))
-    try:
-        if named.tombstone_key:
-            ledger.read_key(root, named)
-    except StoreUnreachable:
-        raise
-    except StoreError as error:
-        faults.append(Fault.met(error, file=ledger.KEY_FILE))
+    if named.tombstone_key and (lost := Fault.of(lambda: ledger.read_key(root, named), file=ledger.KEY_FILE)):
+        faults.append(lost)
     return faults
 
 
@@ -106,29 +100,10 @@ def _root_faults(root: Home, named: Manifest) -> list[Fault]:
 
 def read_object(root: Home, ref: ObjectRef) -> bytes:
     """The bytes of an object, verified."""
-    fault, raw = _read(root, ref)
-    if fault:
-        raise fault.error()
-    return raw
-
-
-def check_object(root: Home, ref: ObjectRef) -> Fault | None:
-    """What is wrong with an object."""
-    return _read(root, ref)[0]
-
-
-def _read(root: Home, ref: ObjectRef) -> tuple[Fault | None, bytes]:
     try:
-        raw = root.read(ref.path, ref.size)
-    except OSError as error:
-        return Fault(file=ref.path, problem=unreadable(root, ref.path, error)), b""
-    except StoreUnreachable:
-        raise
-    except StoreError as error:
-        return Fault.met(error, file=ref.path), b""
-    if len(raw) != ref.size or digest(raw) != ref.digest:
-        return Fault(file=ref.path, problem="its bytes do not have the digest that the root manifest names"), b""
-    return None, raw
+        return read_named(root, ref.path, ref.size, ref.digest, "the root manifest")
+    except FormatError as error:
+        raise Fault.met(error, file=ref.path).error() from None
 
 
 def _consistent(shard: Shard, classes: int, seen: set[str]) -> list[Fault]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -38,8 +37,7 @@ class ChunkRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return [FileRef(self.digest, self.size), *([] if self.scales is None else [self.scales])]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardForm:
+class ShardForm(msgspec.Struct, frozen=True, kw_only=True):
     """What a shard is before it has rows: its name and role, (t, d) of a row, dtype, and rows per chunk.
 
     pad: a lone chunk is filled up to ``chunk_rows``, as earlier releases wrote it.
@@ -54,7 +52,7 @@ class ShardForm:
 
     def having(self, rows: int) -> ShardForm:
         """The form of a shard of so many rows: where they fill no chunk, the only one is as large as they are."""
-        return self if self.pad else replace(self, chunk_rows=min(self.chunk_rows, rows))
+        return self if self.pad else msgspec.structs.replace(self, chunk_rows=min(self.chunk_rows, rows))
 
 
 class GroupWriter:

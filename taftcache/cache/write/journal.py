@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -21,52 +20,18 @@ MAX_BYTES = 4 << 30
 NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
-class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the rows were made from and how: a writer continues a journal only when all of it is the same."""
+class Header(ShardForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The shard's form, and what its rows were made from: a writer continues a journal only when all is the same."""
 
     identity: str
-    name: str
-    role: str
-    tokens_shape: tuple[int, int]
-    dtype: str
-    chunk_rows: int
     candidates: str
     relearn: bool
-    pad: bool = False
     version: int = 1
-
-    @classmethod
-    def of(cls, named: Manifest, form: ShardForm, candidates: Sequence[str] | None, relearn: bool) -> Header:
-        """That of a shard of this ``form``, made from what the store of the manifest ``named`` was made from."""
-        listed = "" if candidates is None else digest(canonical(list(candidates)))
-        return cls(
-            identity=cls.made_from(named),
-            name=form.name,
-            role=form.role,
-            tokens_shape=form.tokens_shape,
-            dtype=form.dtype,
-            chunk_rows=form.chunk_rows,
-            candidates=listed,
-            relearn=relearn,
-            pad=form.pad,
-        )
 
     @staticmethod
     def made_from(named: Manifest) -> str:
         """A digest of what rows and labels of the store of the manifest ``named`` mean."""
         return digest(canonical({"identity": named.identity, "classes": named.classes}))
-
-    @property
-    def form(self) -> ShardForm:
-        """What the shard is before it has rows."""
-        return ShardForm(
-            name=self.name,
-            role=self.role,
-            tokens_shape=self.tokens_shape,
-            dtype=self.dtype,
-            chunk_rows=self.chunk_rows,
-            pad=self.pad,
-        )
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
+from taftcache.cache.format.fault import intact
 from taftcache.cache.format.ledger import KEY_FILE, read_key
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, PREVIOUS, Manifest
 from taftcache.cache.place.address import open_home
@@ -14,7 +16,7 @@ from taftcache.cache.place.lock import WriterLock
 from taftcache.cache.read.contents import no_store, read_manifest
 from taftcache.cache.write.sweep import sweep
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.errors import StoreError, StoreNotFound, StoreUnreachable
+from taftcache.errors import StoreError, StoreNotFound
 from taftcache.names import counted
 
 
@@ -68,13 +70,7 @@ def go_back(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def _go_back(root: Home, staging: Folder, beside: TombstoneFile) -> tuple[str, str]:
-    try:
-        present = read_manifest(root)
-    except StoreUnreachable:
-        raise
-    except StoreError:
-        present = None
-    kept = _read(root)
+    present, kept = intact(lambda: read_manifest(root)), _read(root)
     if kept is None or (present is not None and kept.digest == present.digest):
         raise _none("no root manifest from before the last commit is kept")
     if missing := sorted(path for path in kept.files() if not root.exists(path)):
@@ -91,25 +87,21 @@ def _go_back(root: Home, staging: Folder, beside: TombstoneFile) -> tuple[str, s
 
 def _read(root: Home) -> Manifest | None:
     """The manifest that was kept; None where there is none, or none that can be read."""
-    try:
-        return Manifest.decode(root.read(PREVIOUS, MAX_BYTES), root)
-    except StoreUnreachable:
-        raise
-    except (OSError, StoreError):
-        return None
+    with suppress(OSError):
+        return intact(lambda: Manifest.decode(root.read(PREVIOUS, MAX_BYTES), root))
+    return None
 
 
 def _remembers_all(root: Home, kept: Manifest, beside: TombstoneFile) -> bool:
     """Whether ``kept`` knows all that is remembered around it, where the present manifest cannot be asked."""
     entries = kept.ledger.entries if kept.ledger else 0
     later = [name for name, _ in root.entries("ledger") if name >= f"{entries + 1:06d}"]
-    try:
+
+    def remembers() -> bool:
         whole = not root.exists(KEY_FILE) if not kept.tombstone_key else bool(read_key(root, kept))
         return whole and not later and not beside.more_than(kept.tombstones)
-    except StoreUnreachable:
-        raise
-    except StoreError:
-        return False
+
+    return bool(intact(remembers))
 
 
 def _none(fault: str) -> StoreError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -295,7 +295,8 @@ class _DamagedShard:
             made = GroupWriter(self._staging, staged, form).put_all(blocks(), ids, labels)
             if made.digest != ref.digest and len(ids) < chunk_rows:
                 self._staging.remove(staged)
-                made = GroupWriter(self._staging, staged, replace(form, pad=True)).put_all(blocks(), ids, labels)
+                form = msgspec.structs.replace(form, pad=True)
+                made = GroupWriter(self._staging, staged, form).put_all(blocks(), ids, labels)
         except StoreWriteError:
             raise
         except TaftcacheError as error:

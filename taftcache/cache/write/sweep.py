@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from taftcache.cache.format import layout, ledger, manifest
+from taftcache.cache.format.fault import intact
 from taftcache.cache.format.manifest import Manifest, ShardRef
 from taftcache.cache.format.naming import OBJECT_FOLDERS
 from taftcache.cache.format.parts import FOLDER
@@ -16,7 +17,7 @@ from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import LOCK
 from taftcache.cache.write.group import GroupWriter
 from taftcache.cache.write.journal import Header, Journal, Line
-from taftcache.errors import StoreError, StoreUnreachable
+from taftcache.errors import StoreError
 
 TRANSACTION = "staging/transaction"
 _PARTIAL = tuple(f"{file}.partial" for file in (manifest.FILE, manifest.PREVIOUS, ledger.KEY_FILE))
@@ -92,7 +93,7 @@ def staged_tokens(staging: Folder) -> Iterator[tuple[str, list[str], NDArray[Any
     for path in _in(staging, "staging"):
         header, lines, _ = Journal(staging, path).read()
         if header is not None and staging.exists(f"{path}/group"):  # else its commit went through
-            group = GroupWriter(staging, f"{path}/group", header.form)
+            group = GroupWriter(staging, f"{path}/group", header)
             for index, line in enumerate(lines):
                 tokens = group.get_chunk(index, line.chunk)
                 yield header.name, line.ids, None if tokens is None else tokens[: len(line.ids)]
@@ -128,13 +129,9 @@ def _unchained(root: Home, named: Manifest) -> list[str]:
     numbers = [path.partition("-")[0] for path in sorted(there)]
     if len(there) == count and numbers == [f"ledger/{k:06d}" for k in range(1, count + 1)]:
         return []
-    try:
-        chain = {file for file, _ in ledger.read_chain(root, named.ledger)}
-    except StoreUnreachable:
-        raise
-    except StoreError:
-        return []  # a damaged ledger is for verify to report: nothing of it may be removed
-    return [path for path in there if path not in chain]
+    chain = intact(lambda: dict(ledger.read_chain(root, named.ledger)))
+    # A damaged ledger is for verify to report: nothing of it may be removed.
+    return [] if chain is None else [path for path in there if path not in chain]
 
 
 def _in(root: Home, folder: str) -> list[str]:
@@ -149,13 +146,12 @@ def _resumable(root: Home, staging: Folder, path: str, named: Manifest) -> bool:
     if seal is not None and _is_named(named, header.name, seal.digest) and not staging.exists(f"{path}/group"):
         return False  # its commit went through
     if named.tombstones and not header.relearn:
-        try:
+
+        def free() -> bool:
             key = ledger.read_key(root, named)
             return not any(ledger.tombstone(i, key) in named.tombstones for i in _ids(lines))
-        except StoreUnreachable:
-            raise
-        except StoreError:
-            return False
+
+        return bool(intact(free))
     return True
 
 

@@ -70,7 +70,7 @@ class ShardWriter:
             self._journal.start(header, lines)
         else:
             self._journal.cut_incomplete()
-        self._group = GroupWriter(staging, self._group_at, header.form)
+        self._group = GroupWriter(staging, self._group_at, header)
         self._buffer = self._group.buffer()
         self._resume(lines)
         self._seen = set(self._ids) | {s.id for _, s in self._skipped}

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
-import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
@@ -58,8 +57,7 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
     Raises:
         SolveError: a gradient that is not finite.
     """
-    zero = torch.zeros(exact.operator.layout.size, dtype=torch.float64, device=exact.operator.device)
-    best = _held(exact, zero, radius)
+    best = _held(exact, exact.zero, radius)
     at_zero, scale, passes, solves = best.gradient, best.gradient.norm().item(), 1, 0
     check_finite(at_zero, f"F = {best.objective}")
     least = target = goal.tolerance * scale

@@ -84,8 +84,7 @@ class _Conjugate:
         (self._inner, self._exact), self._preconditioner = pair, preconditioner
         self._goal, self._on_pass = goal, on_pass
         self.passes = self._rounds = 0
-        operator = self._exact.operator
-        self.point = self._at(torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device))
+        self.point = self._at(self._exact.zero)
         self._at_zero, self._norm_at_zero = self.point.gradient, self.point.gradient.norm().item()
         self._round: _Round | None = None
 

@@ -52,7 +52,7 @@ class Coordinates(Protocol):
 
 
 class Parameters:
-    """x = Δw [P], under an inverse that is made for an s.
+    """``Coordinates`` x = Δw [P], under an inverse that is made for an s.
 
     Args:
         pair: the problem.
@@ -66,36 +66,30 @@ class Parameters:
         self._plain = replace(pair.inner, ridge=0.0)
 
     def value(self, x: Tensor) -> Tensor:
-        """As ``Coordinates`` has it."""
         return x
 
     def look(self, value: Tensor) -> tuple[float, Tensor, Tensor]:
-        """As ``Coordinates`` has it."""
         objective, gradient = self.exact.evaluate(value)
         self.passes += 1
         check_finite(gradient, f"F = {objective}")
         return objective, gradient, self.exact.ridge * value - gradient
 
     def shift(self, s: float) -> None:
-        """As ``Coordinates`` has it."""
         self._inverse = self._make(s)
 
     def direction(self, residual: Tensor) -> tuple[Tensor, float]:
-        """As ``Coordinates`` has it."""
         return self._inverse.apply(residual.to(self.inner.operator.dtype)), residual.norm().item()
 
     def product(self, direction: Tensor) -> Tensor:
-        """As ``Coordinates`` has it."""
         self.passes += 1
         return self._plain.hessian(direction)
 
     def small(self, residual: Tensor, goal: float) -> bool:
-        """As ``Coordinates`` has it."""
         return bool(residual.norm().item() <= goal)
 
 
 class Duals:
-    """x = a [N·K] with Δw = J̃ᵀa, under a kernel taken apart by classes; the argument as ``Parameters`` has it."""
+    """``Coordinates`` x = a [N·K] with Δw = J̃ᵀa, under a kernel taken apart by classes; of the same ``pair``."""
 
     dual = True
 
@@ -110,13 +104,11 @@ class Duals:
         return self.exact.adjoint(self._scale * x.view_as(self._scale))
 
     def look(self, value: Tensor) -> tuple[float, Tensor, Tensor]:
-        """As ``Coordinates`` has it."""
         objective, gradient, self._scale, short, _ = fitted(self.exact, value)
         self.passes += 1
         return objective, gradient, short.reshape(-1)
 
     def shift(self, s: float) -> None:
-        """As ``Coordinates`` has it."""
         if self._kernel is None:
             self._kernel = ClassKernel(self.inner, self._scale.to(self.inner.operator.dtype))
             self.passes += self._kernel.passes
@@ -130,13 +122,11 @@ class Duals:
         return direction.reshape(-1), self._energy
 
     def product(self, direction: Tensor) -> Tensor:
-        """As ``Coordinates`` has it."""
         self.passes += 1
         scale = self._scale.to(direction)
         return kernel_product(self.inner, scale, direction.view_as(scale)).reshape(-1)
 
     def small(self, residual: Tensor, goal: float) -> bool:
-        """As ``Coordinates`` has it."""
         return self._gauge.below(goal, residual, self._energy)
 
     def _gradient_norm(self, residual: Tensor) -> float:

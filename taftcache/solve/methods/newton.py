@@ -70,9 +70,8 @@ class _Newton:
 
     def __init__(self, pair: ProblemPair, goal: Goal, on_pass: OnPass | None) -> None:
         (self._inner, self._exact), self._goal, self._on_pass = pair, goal, on_pass
-        operator = self._exact.operator
         self._passes, self._rounds, self._radius = 0, 0, inf
-        self._point = self._at(torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device))
+        self._point = self._at(self._exact.zero)
         self._at_zero, self._norm_at_zero = self._point.gradient, self._point.gradient.norm().item()
         check_finite(self._at_zero, f"F = {self._point.objective}")
 

@@ -66,10 +66,8 @@ class _Projected:
     ) -> None:
         self._exact, self._goal, self._radius, self._accelerate = exact, goal, radius, accelerate
         self._on_pass = on_pass
-        operator = exact.operator
         self._passes, self._lipschitz, self._momentum = 0, 1.0, 1.0
-        zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
-        self._best = self._ahead = self._evaluate(zero)
+        self._best = self._ahead = self._evaluate(exact.zero)
         self._at_zero, self._norm_at_zero = self._best.gradient, self._best.gradient.norm().item()
         check_finite(self._at_zero, f"F = {self._best.objective}")
 

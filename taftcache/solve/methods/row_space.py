@@ -124,8 +124,7 @@ class RowSpace:
         """Stand at Δw = 0, for one pass, unless it stands somewhere."""
         if self.history:
             return
-        operator = self.exact.operator
-        value = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
+        value = self.exact.zero
         objective, gradient, self.scale, short, _ = fitted(self.inner, value)
         self.passes += 1
         self.point = RowPoint(value, torch.zeros_like(short), objective, short, gradient.to(value))

@@ -185,8 +185,7 @@ class SpanSolver:
     def __init__(self, coordinates: Coordinates, goal: Goal, on_pass: OnPass | None = None) -> None:
         inner, exact = coordinates.inner, coordinates.exact
         self._to, self._exact, self._goal, self._on_pass = coordinates, exact, goal, on_pass
-        zero = torch.zeros(exact.operator.layout.size, dtype=torch.float64, device=exact.operator.device)
-        objective, gradient, rest = coordinates.look(zero)
+        objective, gradient, rest = coordinates.look(zero := exact.zero)
         self._at_zero, self._norm_at_zero = gradient, gradient.norm().item()
         self.point = _Point(torch.zeros_like(rest), zero, objective, gradient, rest, 0.0)
         self._span = Span(rest.numel(), coordinates.dual, inner.operator.dtype, inner.operator.device)

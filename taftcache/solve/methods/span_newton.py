@@ -82,7 +82,7 @@ class SpanNewton:
     def __init__(self, pair: ProblemPair, on_pass: OnPass | None = None) -> None:
         self._pair, self._on_pass = pair, on_pass
         exact, operator = pair.exact, pair.exact.operator
-        zero = torch.zeros(operator.layout.size, dtype=torch.float64, device=operator.device)
+        zero = exact.zero
         objective, gradient, _, self._base, self._labels = exact.evaluate_logits(zero)
         check_finite(gradient, f"F = {objective}")
         ones = torch.ones_like(self._base[:, :1])

@@ -64,11 +64,9 @@ class ClassRowTail(Tail):
         return partial(folded, into="logits" if few else "o")
 
     def tangent(self, w: TailWeights, state: BlockState, delta: TailWeights) -> Tensor:
-        """J Δw [n,K]."""
         return tangent(w, state, delta)
 
     def adjoint(self, w: TailWeights, state: BlockState, r: Tensor, out: TailWeights) -> None:
-        """Add Jᵀ r to ``out`` in place, for r [n,K]."""
         adjoint(w, state, r, out)
 
     def factors(
@@ -80,15 +78,12 @@ class ClassRowTail(Tail):
 
     @property
     def factor_width(self) -> int:
-        """Numbers that the factors of one row's gradient hold, about."""
         return self.config.width * (3 * self.config.heads + 12)
 
     def tensors(self, state: BlockState) -> Iterator[Tensor]:
-        """All that ``state`` holds in memory."""
         return (tensor for tensor in state if tensor is not None)
 
     def select(self, state: BlockState, rows: Tensor) -> BlockState:
-        """The state of some of the rows alone."""
         picked: dict[str, Any] = {
             name: None if tensor is None else tensor.index_select(int(name == "q"), rows)  # q is [H,n,e]
             for name, tensor in state._asdict().items()

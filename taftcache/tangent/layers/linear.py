@@ -37,7 +37,6 @@ class Linear(Primitive, frozen=True, kw_only=True, tag="linear"):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its parameters."""
         return tuple(n for n in (self.gamma, self.beta, *self.weights, *self.biases, self.scale) if n)
 
     def value(self, w: Named, x: Tensor) -> tuple[Tensor, Saved]:

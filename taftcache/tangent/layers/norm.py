@@ -25,7 +25,6 @@ class Norm(Primitive, frozen=True, kw_only=True, tag="norm"):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its parameters."""
         return tuple(n for n in (self.weight, self.bias) if n)
 
     def value(self, w: Named, x: Tensor) -> tuple[Tensor, Saved]:

@@ -27,6 +27,7 @@ from taftcache.tangent.layers.layer import (
 from taftcache.tangent.layers.linear import Linear
 from taftcache.tangent.layers.residual import ClassToken
 from taftcache.tangent.parameters import Layout
+from taftcache.tangent.tail import Tail
 from taftcache.tangent.weights import Entry, tail_weights
 
 # What is kept of the rows of one call, about: fewer rows leave matrices too small for their products, and of more
@@ -50,12 +51,11 @@ class LayersState(NamedTuple):
     logits: Tensor  # [n,K]
 
 
-class LayersTail:
+class LayersTail(Tail):
     """Closed-form layers, then the class row of the last block or a readout and the head."""
 
     factored = True
     rank_one = False  # a matrix's gradient is a sum over tokens, so the rows' kernel has no cheap form
-    converts = False
 
     def __init__(self, config: TailConfig) -> None:
         assert config.end is not None
@@ -80,11 +80,7 @@ class LayersTail:
         logits, _ = self.head.value(w.named, x)
         return LayersState(kept, None, x, logits)
 
-    def ready(self, layout: Layout, rows: int) -> None:
-        """Nothing to be done once."""
-
     def tangent(self, w: Bound, state: LayersState, delta: Bound) -> Tensor:
-        """J Δw [n,K]."""
         dx = chain_tangent(self.layers, w.named, state.kept, None, delta.named)
         if state.end is not None:
             return class_row.tangent(w.end, state.end, delta.end, dx)
@@ -106,7 +102,6 @@ class LayersTail:
         return logits, torch.zeros_like(logits) if change is None else change
 
     def adjoint(self, w: Bound, state: LayersState, r: Tensor, out: Bound) -> None:
-        """Add Jᵀ r to ``out`` in place, for r [n,K]."""
         taker = Sum(out.named)
         if state.end is not None:
             g = class_row.cotangents(w.end, state.end, r, out.end, tokens=self._reaches(taker))
@@ -132,7 +127,6 @@ class LayersTail:
 
     @property
     def factor_width(self) -> int:
-        """Numbers that the factors of one row's gradient hold, about."""
         tokens, width = self.config.shape[-2:]
         return 18 * tokens * width * len(self.config.blocks)
 
@@ -146,7 +140,6 @@ class LayersTail:
         return None
 
     def tensors(self, state: LayersState) -> Iterator[Tensor]:
-        """All that ``state`` holds in memory."""
         return iter({id(tensor): tensor for tensor in _tensors(state)}.values())
 
     def _reaches(self, taker: Taker) -> bool:
