@@ -8,18 +8,22 @@ import msgspec
 
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import DataSpec
+from taftcache.errors import DataError
 
 
 def still_there(spec: DataSpec, ids: Sequence[str]) -> list[str]:
     """Those of ``ids`` that what ``spec`` names has now, by their paths or by its list; opens no image.
 
-    Nothing is known of timm's datasets, which may have to be fetched. Raises as ``open_source`` does.
+    Nothing is known of timm's datasets, which may have to be fetched. Raises DataError for a folder that is not there,
+    and otherwise as ``open_source`` does.
     """
     if spec.source == "timm":
         return []
     if spec.source == "folder":  # whatever else has become of it
         assert spec.train is not None
         roots = {"train/": spec.train, "test/": spec.test} if spec.test else {"": spec.train}
+        if not all(expand_path(root).is_dir() for root in roots.values()):
+            raise DataError("a folder of images is not there")  # moved, or on a disk that is not mounted
         below = [i for i in ids if {"", ".."}.isdisjoint(i.split("/"))]
         at = [(i, expand_path(r) / i.removeprefix(p)) for p, r in roots.items() for i in below if i.startswith(p)]
         return [i for i, path in at if path.is_file()]

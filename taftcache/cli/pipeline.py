@@ -121,6 +121,7 @@ def run(
     recipe: RecipePath,
     set_: Overrides = None,
     device: Device = None,
+    forgotten_of: ForgottenOf = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
     as_json: Json = False,
@@ -134,6 +135,8 @@ def run(
     """
     made = read_recipe(recipe, set_, device)
     if made.compare.reports:
+        if forgotten_of is not None:
+            raise RecipeError("comparisons make no store", got="--forgotten-of", do="leave it out")
         if workers is not None or scheduler is not None:
             raise RecipeError(
                 "comparisons cannot run on workers, only in one process",
@@ -145,7 +148,7 @@ def run(
         print_report(compared, as_json, show_compare)
         return
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
-        report = taftcache.run(made, progress=progress, cluster=cluster)
+        report = taftcache.run(made, progress=progress, cluster=cluster, forgotten_of=forgotten_of)
     print_report(report, as_json, show_run)
 
 

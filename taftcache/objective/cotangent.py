@@ -174,8 +174,8 @@ def moved(base: Tensor, change: Tensor | None, jvp_only: bool) -> Tensor:
 
 
 def _block_signs(like: Tensor, seed: int, start: int) -> Tensor:
-    """±1 in the shape of ``like``: those of a block depend on the seed and on where it begins."""
-    return random_signs(like, (seed << 40) + start)
+    """±1 in the shape of ``like``: those of a block depend on the seed, below 16, and on where it begins."""
+    return random_signs(like, (start << 4) + seed)  # of a seed the generator takes the last 32 bits alone
 
 
 def random_signs(like: Tensor, seed: int | torch.Generator) -> Tensor:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.executor import Executor
@@ -39,10 +40,19 @@ class RunReport:
         return not done and not (self.forget and self.forget.forgotten)
 
 
-def run(recipe: Recipe, *, progress: Progress | None = None, cluster: Executor | None = None) -> RunReport:
-    """Extract, train, compose (these on the workers of a ``cluster``), evaluate, and forget what the recipe names."""
+def run(
+    recipe: Recipe,
+    *,
+    progress: Progress | None = None,
+    cluster: Executor | None = None,
+    forgotten_of: Place | None = None,
+) -> RunReport:
+    """Extract, train, compose (these on the workers of a ``cluster``), evaluate, and forget what the recipe names.
+
+    ``forgotten_of`` as for ``extract``.
+    """
     begin, recipe = time.perf_counter(), checked_recipe(recipe)
-    extracted = extract(recipe, progress=progress, cluster=cluster, check=check_planned)
+    extracted = extract(recipe, progress=progress, cluster=cluster, check=check_planned, forgotten_of=forgotten_of)
     wish = recipe.forget
     with FeatureStore(recipe.store_path, mode="a") as store:
         if wish.samples:

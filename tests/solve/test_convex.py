@@ -7,6 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 from taftcache import TangentClassifier
 from taftcache.errors import SolveError
@@ -82,6 +83,15 @@ def test_newton_within_its_passes(limit):
         solution.certificate.objective
         < make_problem(loss=CrossEntropy(), ridge=1e-3).evaluate(torch.zeros_like(solution.value))[0]
     )
+
+
+def test_newton_where_a_direction_has_no_length_left():
+    """Rows of lengths from 10⁻¹³ to 10⁸: the way to the region's edge was divided by zero."""
+    x = [[-240564224.0, 137888720.0], [4.5e-08, -4.9e-08], [37.17510223388672, -84.7581787109375],
+         [-1.1e-13, -1.4e-12], [-5.8e-13, -3.9e-13]]  # fmt: skip
+    asked = TangentClassifier(scaling="none", loss="cross_entropy", ridge=0.00030515198783156804)
+    with pytest.warns(ConvergenceWarning):
+        assert asked.fit(np.array(x), [0, 1, 1, 1, 1]).solution_.status is Status.stalled
 
 
 def test_newton_where_rows_can_be_told_apart():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -259,7 +260,8 @@ def test_further_images_of_a_forgotten_class_are_left_out_and_named(tmp_path, im
     assert [note for note in report.notes if "append leaves further samples of such a class out" in note]
     assert planned.notes
     assert set(planned.notes) <= set(report.notes)
-    assert taftcache.extract(made).notes == []
+    (left,) = taftcache.extract(made).notes
+    assert re.match(r"\d+ images still in the source, forgotten here: 1/\d+.png", left)
     (folder / "1" / "broken.png").unlink()
     for name in ("1/broken", "1/new", "0/new"):
         shutil.copy(next((folder / "0").glob("*.png")), folder / f"{name}.png")
@@ -267,7 +269,8 @@ def test_further_images_of_a_forgotten_class_are_left_out_and_named(tmp_path, im
     report = taftcache.append(made)
     out = 1 if by == "class" else 2  # what was skipped of a class is forgotten with it
     assert (report.closed, report.images, list(report.added.values())) == ({"1": out}, 1, [1])
-    assert f"{counted(out, 'sample')} left out, of forgotten classes: 1 ({out})" in report.notes[0]
+    assert "still in the source, forgotten here" in report.notes[0]
+    assert f"{counted(out, 'sample')} left out, of forgotten classes: 1 ({out})" in report.notes[1]
     again = taftcache.append(made)
     everyone = len(list(folder.glob("*/*.png")))
     assert (again.closed, again.added, again.known) == ({"1": out}, {}, everyone - out)
@@ -350,14 +353,17 @@ def test_a_store_of_more_classes_leaves_out_what_the_old_one_forgot(tmp_path, im
     taftcache.extract(old)
     with FeatureStore(tmp_path / "old", mode="a") as store:
         gone = store.sample_ids()[::9]
-        taftcache.forget(store, gone, classes=["2"])
+        forgotten = taftcache.forget(store, gone, classes=["2"]).forgotten
     shutil.copytree(folder / "1", folder / "9")
-    (note,) = taftcache.extract(old).notes
+    note, left = taftcache.extract(old).notes
+    assert f"{len(forgotten)} images still in the source, forgotten here: " in left
     assert "of 1 class that the store does not have (first: 9/" in note
     assert "only a new store takes them" in note
     with pytest.raises(DataError) as caught:
         taftcache.append(old)
     assert f"--forgotten-of {tmp_path / 'old'}: otherwise it takes in again" in caught.value.do
+    beside = taftcache.extract(asked(tmp_path / "beside", folder, limit=60)).notes
+    assert any(re.match(rf"\d+ samples of this data were forgotten in {tmp_path / 'old'}, and", n) for n in beside)
     for _ in range(2):  # as when the first one was killed
         report = taftcache.extract(new, forgotten_of=tmp_path / "old")
     assert not report.images

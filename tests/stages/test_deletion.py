@@ -98,7 +98,9 @@ def test_what_is_left_of_the_source_is_said(people, made, tmp_path, capsys):
         with store.transaction() as change:
             change.update(recipe=moved)
         unasked = taftcache.forget(store, [first])
-        assert (unasked.in_source, unasked.notes) == ([], []), "nobody allowed this store that place"
+        where = f"the source (data.train = {images}) was not searched for 1 forgotten image"
+        said = f"{where}: the store may not open it (taftcache trust)"
+        assert (unasked.in_source, unasked.notes) == ([], [said]), "nobody allowed this store that place"
         remember(people, asked)
         assert taftcache.forget(store, [second], dry_run=True).in_source == []
         (images / second).unlink()
@@ -111,7 +113,10 @@ def test_what_is_left_of_the_source_is_said(people, made, tmp_path, capsys):
         f"1 of 1 image still in the source (data.train = {images}): deleting them is yours to do"
     ]
     shutil.rmtree(images)
-    assert taftcache.forget(people, classes=["2"]).in_source == []
+    gone = taftcache.forget(people, classes=["2"])
+    assert gone.in_source == []
+    assert "was not searched for" in gone.notes[-1]
+    assert gone.notes[-1].endswith("it cannot be read")
     assert "still in the source" not in str(FeatureStore(people).ledger())
 
 

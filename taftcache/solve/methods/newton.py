@@ -174,6 +174,8 @@ def _inner(problem: Problem, inverse: Inverse, gradient: Tensor, accuracy: float
         taken += 1
         across = at.ratio * (across + last * ahead)
         ahead = at.rho + at.ratio**2 * ahead
+        if not ahead > 0:  # rows of lengths from 10⁻¹³ to 10⁸: nothing but rounding is left of the direction's length
+            break
         step = at.step if at.curvature > 0 else inf
         cut = long + 2 * step * across + step * step * ahead > radius * radius
         if cut:  # to where the way along d leaves the region

@@ -19,7 +19,7 @@ from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import ImageRows
 from taftcache.stages.extract.filling import OldRows, RowOrigin, check_classes, class_indexes, fill
-from taftcache.stages.extract.forgotten import StayOut, left_out_notes, open_images, staying_out
+from taftcache.stages.extract.forgotten import StayOut, in_source_note, left_out_notes, open_images, staying_out
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, classes_of, elsewhere, other_classes, other_classes_note
 from taftcache.stages.extract.plan import PlannedShard, split
@@ -114,6 +114,7 @@ def append(
             return ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines, verb="append")
 
         others = other_classes(store, classes_of(source, test))
+        notes += in_source_note(recipe, out.ids)
         notes += [] if relabel else other_classes_note(others)
         new = NewSamples(
             store, recipe, given, out, new_shard,

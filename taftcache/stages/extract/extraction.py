@@ -27,6 +27,8 @@ from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import (
+    forgotten_beside,
+    in_source_note,
     left_out_notes,
     open_images,
     remembered,
@@ -91,6 +93,11 @@ def extract(
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
         forgotten = beside.holds if there is None else there.is_forgotten
         shards, classes, notes = without_forgotten(forgotten, shards, source, test)
+        if there is None and forgotten_of is None:
+            elsewhere = forgotten_beside(path, source, test)
+            unasked += elsewhere
+            for note in elsewhere:  # now too, before the work
+                progress.say(note)
         notes = [*aside, *unasked, *notes]
         if check is not None:
             check(recipe, classes, shards, there)
@@ -245,7 +252,7 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
             f"not in the source now: {counted(len(gone), 'row')} of the store (first: {gone[0]}); forget them by id to "
             "drop them"
         )
-    return notes
+    return notes + in_source_note(recipe, out.ids)
 
 
 def _report(store: FeatureStore, images: int = 0, seconds: float = 0.0, notes: Sequence[str] = ()) -> ExtractReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,10 +16,14 @@ from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.copying import carry_tombstones
 from taftcache.cache.opening import Place
+from taftcache.cache.place.address import is_bucket
+from taftcache.cache.read.around import REMEMBERED
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.errors import StoreError
+from taftcache.consent import names
+from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import CLASS, counted, first_few, with_counts
+from taftcache.recipe import Recipe
 from taftcache.stages.extract.plan import PlannedShard
 
 
@@ -92,6 +97,35 @@ def without_forgotten(
     notes = [f"{counted(len(out.ids), 'sample')} left out, forgotten before"] if out.ids else []
     notes += left_out_notes(out.closed.values())
     return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
+
+
+def in_source_note(recipe: Recipe, ids: Collection[str]) -> list[str]:
+    """A note on forgotten samples that the recipe's source still has; none of data that comes with a library."""
+    if not (ids and names(recipe, "images")):
+        return []
+    left = counted(len(ids), "image")
+    return [f"{left} still in the source, forgotten here: {first_few(sorted(ids))}; deleting them is yours to do"]
+
+
+def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
+    """Notes on samples of these sources that another store in the folder of ``path`` has forgotten, which a new store
+    at ``path`` takes in."""
+    if is_bucket(path):
+        return []
+    own, notes = Path(path).resolve(), []
+    for file in sorted(own.parent.glob("*" + REMEMBERED)):
+        store = file.with_name(file.name.removesuffix(REMEMBERED))
+        if store == own:
+            continue
+        with suppress(TaftcacheError):  # a damaged file is for the store that it belongs to
+            count = len(staying_out(TombstoneFile(store).holds, *sources).all)
+            if count:
+                there = Path(path).with_name(store.name)
+                notes.append(
+                    f"{counted(count, 'sample')} of this data were forgotten in {there}, and are taken in here; "
+                    f"--forgotten-of {there} keeps them out of a new store"
+                )
+    return notes
 
 
 def left_out_notes(classes: Iterable[str], kind: str = "forgotten classes") -> list[str]:

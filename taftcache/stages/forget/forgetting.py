@@ -310,17 +310,20 @@ def _certificates(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> tupl
 
 
 def _in_source(store: FeatureStore, forgotten: list[str]) -> tuple[list[str], list[str]]:
-    """Those ids whose images are still where the store's recipe names them, and a note on them; of a place that only
-    the store names, or that cannot be read, nothing is known."""
+    """Those ids whose images are still where the store's recipe names them, and a note on them, or on why it is not
+    known."""
     recipe = recorded_recipe(store)
     places = names(recipe, "images")
-    if not (forgotten and places) or "imported" in store.identity or refusal(store, "images", recipe) is not None:
+    if not (forgotten and places) or "imported" in store.identity:
         return [], []
+    where = ", ".join(f"data.{key} = {place}" for key, place in places.items())
+    unseen = f"the source ({where}) was not searched for {counted(len(forgotten), 'forgotten image')}: "
+    if refusal(store, "images", recipe) is not None:
+        return [], [f"{unseen}the store may not open it (taftcache trust)"]
     try:
         left = still_there(recipe.data, forgotten)
     except (TaftcacheError, OSError):  # the rows have left, whatever became of their source
-        return [], []
-    where = ", ".join(f"data.{key} = {place}" for key, place in places.items())
+        return [], [f"{unseen}it cannot be read"]
     said = (
         f"{len(left)} of {counted(len(forgotten), 'image')} still in the source ({where}): deleting them is yours to do"
     )
