@@ -10,6 +10,7 @@ from taftcache.cache.format.manifest import PREVIOUS
 from taftcache.cache.place.home import Home
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import foreign, leftovers, outdated, removed, unfinished
+from taftcache.names import typed
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def collect(
 
 def clearing(store: FeatureStore, paths: Sequence[str]) -> dict[str, str]:
     """Which command removes each of ``paths``, which are `FeatureStore.strays`."""
-    command = f"taftcache gc {store.path}"
+    command = f"taftcache gc {typed(store.path)}"
     odd, gone = set(foreign(store.root, store.manifest)), collect(store, dry=True).removed
     return {
         path: f"{command} --foreign" if path in odd else command if path in gone else f"{command} --hours 0"

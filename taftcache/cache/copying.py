@@ -29,7 +29,7 @@ from taftcache.cache.write.previous import forget
 from taftcache.cache.write.sweep import leftovers, outdated, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, StaleStore, StoreError
-from taftcache.names import counted
+from taftcache.names import counted, typed
 
 BASE = "base/"
 _THREADS = 4
@@ -119,7 +119,8 @@ def _forgotten_there(
         raise StaleStore(
             f"{source.path} has {counted(len(back), 'row')} forgotten at {target}: it is an older state of the store",
             got=f"root digest {source.root_digest[:16]}, by {there.file or 'the tombstones of the target'}",
-            do=f"name another place, or forget them in the source too: taftcache forget {source.path} --sample ID",
+            do="name another place, or forget them in the source too: "
+            f"taftcache forget {typed(source.path)} --sample ID",
         )
     return there
 

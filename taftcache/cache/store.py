@@ -42,7 +42,7 @@ from taftcache.errors import (
     StoreError,
     StoreNotFound,
 )
-from taftcache.names import counted
+from taftcache.names import counted, typed
 
 
 class FeatureStore:
@@ -93,7 +93,7 @@ class FeatureStore:
                 raise StaleStore(
                     f"{self.path} is an old copy: {len(back)} of its samples forgotten here since",
                     got=f"tombstones in {self.tombstone_file.file}",
-                    do=f"taftcache audit {self.path} --replay, which forgets them again",
+                    do=f"taftcache audit {typed(self.path)} --replay, which forgets them again",
                 )
             if self._lock is not None:
                 self._start(self._lock)

@@ -293,6 +293,15 @@ def test_a_command_that_is_named_can_be_typed(cli, store, tmp_path):
     flip(chunk_of(place, "000"))
     assert f"taftcache verify '{place}' --repair\n" in cli("verify", place).out
     assert f"taftcache verify '{place}' --repair makes it again" in cli("audit", place).out
+    spaced = shutil.copytree(store, tmp_path / "a store")
+    (spaced / "notes.txt").write_bytes(b"")
+    assert f"taftcache gc '{spaced}'" in cli("audit", spaced).out
+    gone = FeatureStore(spaced).sample_ids()[0]
+    cli("forget", spaced, "--sample", gone)
+    assert (
+        f"taftcache receipts '{spaced}' --sample {gone}, which says when"
+        in cli("inspect", spaced, "--sample", gone).err
+    )
 
 
 def test_ids_are_what_forget_takes(cli, store, tmp_path):

@@ -14,6 +14,7 @@ from taftcache.cache.place.home import Home
 from taftcache.cache.read.nearest import in_another_form, nearest
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import IntegrityError, StoreError, StoreNotFound, UnknownSample
+from taftcache.names import typed
 
 MAKE = "name a store's folder, or make a store first with `taftcache extract`"
 
@@ -80,7 +81,7 @@ class Contents:
             if self.is_forgotten(sample_id):
                 raise UnknownSample(
                     f"no row has the id {sample_id!r}, which was forgotten",
-                    do=f"taftcache receipts {self.root.path} --sample {sample_id}, which says when",
+                    do=f"taftcache receipts {typed(self.root.path)} --sample {typed(sample_id)}, which says when",
                 )
             if (same := in_another_form([sample_id], self._rows()).get(sample_id)) is not None:
                 raise UnknownSample(
