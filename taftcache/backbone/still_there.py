@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -20,15 +21,21 @@ def still_there(spec: DataSpec, ids: Sequence[str]) -> list[str]:
     if spec.source == "timm":
         return []
     if spec.source == "folder":  # whatever else has become of it
-        assert spec.train is not None
-        roots = {"train/": spec.train, "test/": spec.test} if spec.test else {"": spec.train}
-        if not all(expand_path(root).is_dir() for root in roots.values()):
+        roots = folders(spec)
+        if not all(root.is_dir() for root in roots.values()):
             raise DataError("a folder of images is not there")  # moved, or on a disk that is not mounted
         below = [i for i in ids if {"", ".."}.isdisjoint(i.split("/"))]
-        at = [(i, expand_path(r) / i.removeprefix(p)) for p, r in roots.items() for i in below if i.startswith(p)]
+        at = [(i, root / i.removeprefix(p)) for p, root in roots.items() for i in below if i.startswith(p)]
         return [i for i, path in at if path.is_file()]
     from taftcache.backbone.sources.opening import open_source
 
     sources = open_source(msgspec.structs.replace(spec, limit=None))
     there = {item.id for source in sources if source is not None for item in source.items}
     return [i for i in ids if i in there]
+
+
+def folders(spec: DataSpec) -> dict[str, Path]:
+    """What ids begin with -> the folder of their images, of a source that is one."""
+    assert spec.train is not None
+    roots = {"train/": spec.train, "test/": spec.test} if spec.test else {"": spec.train}
+    return {prefix: expand_path(root) for prefix, root in roots.items()}

@@ -16,7 +16,9 @@ from taftcache.terminal.forgetting import show_audit, show_forget, show_receipts
 commands = typer.Typer()
 MANY, RENEWED, PROOF = "Many at once", "How models are renewed", "What proves it"
 
-Samples = Annotated[list[str] | None, typer.Option("--sample", metavar="ID", help="a sample's id (repeatable)")]
+Samples = Annotated[
+    list[str] | None, typer.Option("--sample", metavar="ID", help="a sample's id, or its image's file (repeatable)")
+]
 IdFile = Annotated[
     Path | None, typer.Option("--file", metavar="FILE", help="a text file with one id a line; - reads standard input")
 ]

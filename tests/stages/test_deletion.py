@@ -120,6 +120,20 @@ def test_what_is_left_of_the_source_is_said(people, made, tmp_path, capsys):
     assert "still in the source" not in str(FeatureStore(people).ledger())
 
 
+def test_samples_are_named_by_their_files_too(people, made, monkeypatch):
+    """Requests name files, and the folder is part of that."""
+    first, second, *_ = of_one(people)
+    with FeatureStore(people) as store:
+        train = Path(store.manifest.recipe["data"]["train"])
+    monkeypatch.chdir(train.parent)
+    asked = [str(train / first), f"./{train.name}/{second}"]
+    assert taftcache.forget(people, asked).forgotten == [first, second]
+    assert taftcache.forget(people, asked).already == [first, second]
+    assert [answer.sample for answer in taftcache.receipts(people, asked).samples] == [first, second]
+    with pytest.raises(UnknownSample):
+        taftcache.forget(people, [str(train / "0" / "none.png")])
+
+
 def test_ids_are_chosen_by_a_pattern(people, capsys):
     stage(people)
     mine = of_one(people)

@@ -105,6 +105,7 @@ def forget(
     ``cold`` asks for it. A shard without rows goes as a whole; so does a class, and then every component is solved
     again, for the head has a column less.
 
+    ``samples`` are ids, or files of the folder that the store was made from; these need not be there any more.
     ``matching`` are patterns of ids in the form of `fnmatch.fnmatchcase`: * and ? match any letters, / too, and letters
     with accents match in either of Unicode's forms. They name samples that the store has, with a row or without; of
     forgotten ones no id is kept that could match.

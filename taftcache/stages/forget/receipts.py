@@ -24,6 +24,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError, IntegrityError, RecipeError, several_texts
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.forget.finding import Findings
+from taftcache.stages.forget.request import ids_of_files
 from taftcache.stages.signature import is_signed, signed_text
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport
         DataError: what is asked about cannot be an id. IntegrityError: the ledger, the tombstones or
             their key are damaged. FormatError: an entry of the ledger is of no kind that is known here.
     """
-    samples = list(dict.fromkeys(several_texts("samples", samples)))
+    samples = list(dict.fromkeys(ids_of_files(store, several_texts("samples", samples))))
     check_ids(samples)
     chain = ledger.read_chain(store.root, store.manifest.ledger)
     entries = [entry for _, entry in chain]

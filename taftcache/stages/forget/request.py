@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -13,7 +14,9 @@ from unicodedata import normalize
 
 import numpy as np
 
+from taftcache.backbone.still_there import folders
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, RecipeError, UnknownSample
 from taftcache.names import CLASS, HELD_OUT, SHARD, counted, typed
 from taftcache.stages.look.duplicates import copies_of
@@ -87,6 +90,24 @@ def read_ids(file: Path) -> list[str]:
     return ids
 
 
+def ids_of_files(store: FeatureStore, samples: Sequence[str]) -> list[str]:
+    """The ids of samples that are named by files of the folder that the store was made from; others as they are."""
+    data = recorded_recipe(store).data
+    if data.source != "folder":
+        return list(samples)
+    roots = {prefix: Path(os.path.abspath(root)) for prefix, root in folders(data).items()}
+    staged = {i for rows in store.staged_rows().values() for i in rows}
+
+    def of_file(sample: str) -> str:
+        if store.holds(sample) or sample in staged or store.is_forgotten(sample):
+            return sample
+        path = Path(os.path.abspath(sample))
+        below = (prefix + path.relative_to(root).as_posix() for prefix, root in roots.items() if root in path.parents)
+        return next(below, sample)
+
+    return [of_file(sample) for sample in samples]
+
+
 def resolve_request(
     store: FeatureStore, samples: Sequence[str] = (), shards: Sequence[str] = (), classes: Sequence[str] = ()
 ) -> Request:
@@ -98,7 +119,7 @@ def resolve_request(
     """
     unfinished = store.staged_rows()
     wanted, asked, already = _named(store, unfinished, shards, classes)
-    wanted = list(dict.fromkeys([*samples, *wanted]))
+    wanted = list(dict.fromkeys([*ids_of_files(store, samples), *wanted]))
     skipped = {s.id for s in store.manifest.skipped}
     here = [i for i in wanted if store.holds(i) or i in skipped]
     elsewhere = {i for rows in unfinished.values() for i in rows}.difference(here)
