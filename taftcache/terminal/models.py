@@ -19,6 +19,7 @@ def show_export_model(report: ExportModelReport) -> None:
     """Where the model lies now, and how to use it."""
     say(f"{report.model} of {report.store}: {report.folder}, {readable_size(report.bytes)}")
     OUT.print(f"files  {', '.join(report.files)}")
+    print_notes(report.notes)
     if "taftcache.json" in report.files:
         say(f"next   taftcache predict {typed(report.folder)} IMAGE")
     elif "config.json" in report.files:

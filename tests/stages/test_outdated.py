@@ -31,6 +31,8 @@ def test_one_shard_under_other_settings_leaves_the_rest_outdated(exact, tmp_path
         assert told.notes == [
             "not made from the rows and settings that the store has now: models/exact; next: taftcache train"
         ]
+        exported = taftcache.export_model(store, tmp_path / "model")
+        assert (exported.model, exported.notes) == (told.model, told.notes)
         show_predict(told)
         assert "next: taftcache train" in " ".join(capsys.readouterr().out.split())
         assert taftcache.predict(store, [image], model="models/head").notes == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taftcache.cache.opening import Place, at_its_place
@@ -17,13 +17,15 @@ from taftcache.model.programs import check_onnx, write_program
 from taftcache.model.saved import files_in
 from taftcache.names import PRIVATE, model_of, scaling_of, typed
 from taftcache.stages.look.evaluation import held_out_score
+from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private_claims import check_claim
+from taftcache.stages.train.record import settings_of
 from taftcache.stages.writing import whole, writable
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportModelReport:
-    """The folder's files and bytes."""
+    """The folder's files and bytes. notes: that the model is outdated."""
 
     store: Path
     root_digest: str
@@ -31,6 +33,7 @@ class ExportModelReport:
     folder: Path
     files: list[str]
     bytes: int
+    notes: list[str] = field(default_factory=list)
 
 
 def export_model(
@@ -141,7 +144,8 @@ def _export_model(
                 onnx=onnx,
             )
         store.check_may_leave()
-    return _report(store.path, store.root_digest, model, folder, files)
+    notes = outdated_notes(store, settings_of(store), model)
+    return replace(_report(store.path, store.root_digest, model, folder, files), notes=notes)
 
 
 def _report(store: Path, root_digest: str, model: str, folder: Path, files: list[str]) -> ExportModelReport:
