@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import LARGE_EPSILON, counted, epsilon_text
+from taftcache.names import LARGE_EPSILON, counted, epsilon_text, tail_text
 
 if TYPE_CHECKING:  # timm, which who names a model's score does not need
     from taftcache.backbone.model import Backbone
@@ -66,6 +66,9 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
     elif said.certificate is None and not said.members:
         what = "What was trained, Δw, came from another store; how it was trained is not known here."
     reset = "re-initialised from a seed" if model.base.spec.reset_block else "at its pre-trained weights"
+    tail = f"the tail begins at `{config.start}`, last block {reset}"
+    if not config.start:
+        tail = "what is trained is " + tail_text(model.cut.backbone.config, "", config.width)
     lines = [
         *_front_matter(origin, model, native),
         f"# {origin.name} on {model.cut.backbone.name}",
@@ -73,7 +76,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         "A *tangent* model: the backbone's frozen layers, then the first-order expansion of its last part around a",
         f"base point, f(x) + J(x) Δw. {what}",
         "",
-        f"- Backbone: `{model.cut.backbone.name}`; the tail begins at `{config.start}`, last block {reset}.",
+        f"- Backbone: `{model.cut.backbone.name}`; {tail}.",
         f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
         f"- Classes ({len(model.classes)}): {classes}",
         *_preprocessed(model.transform.description()),
