@@ -85,6 +85,8 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         *([f"- From a store with root digest `{origin.root_digest[:16]}`."] if origin.root_digest else []),
         "",
         *_use(native),
+        "",
+        *_transform(model.transform.description()),
         *(line for name, text in extras.items() for line in ("", f"`{name}` {text}")),
     ]
     unsaid = ["What it does not say: accuracy on your data; whether samples were forgotten (the store's ledger does)"]
@@ -190,6 +192,45 @@ def _preprocessed(said: Mapping[str, Any]) -> list[str]:
     return [
         f"- Preprocessing of an RGB image: {how} {height} x {width} ({said['interpolation']}); divided by 255;",
         f"  less the mean {said['mean']}, divided by the deviation {said['std']} of its channels.",
+        "  In detail it is [this](#preprocessing).",
+    ]
+
+
+def _transform(said: Mapping[str, Any]) -> list[str]:
+    """The preprocessing as code, with torchvision, or of the rarer ways to cut an image with timm."""
+    (_, height, width), mode = said["input_size"], said["crop_mode"]
+    scaled = tuple(math.floor(side / said["crop_pct"]) for side in (height, width))
+    if mode == "squash" or (mode == "center" and height == width):
+        size = scaled if mode == "squash" else scaled[0]
+        code = [
+            "from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Normalize, Resize, ToTensor",
+            "",
+            "preprocess = Compose([",
+            f"    Resize({size}, InterpolationMode.{said['interpolation'].upper()}),",
+            f"    CenterCrop({(height, width)}),",
+            "    ToTensor(),  # channels red, green, blue, each from 0 to 1",
+            f"    Normalize({said['mean']}, {said['std']}),",
+            "])",
+        ]
+    else:
+        code = [
+            "from timm.data import create_transform",
+            "",
+            "preprocess = create_transform(",
+            *(f"    {key}={value!r}," for key, value in said.items()),
+            "    is_training=False,",
+            ")  # channels red, green, blue",
+        ]
+    return [
+        "## Preprocessing",
+        "",
+        "What the model is given of an image, [1, 3, height, width]; EXIF rotation is not applied:",
+        "",
+        "```python",
+        "from PIL import Image",
+        *code,
+        'x = preprocess(Image.open("image.jpg").convert("RGB"))[None]',
+        "```",
     ]
 
 
