@@ -61,6 +61,7 @@ def show_run(report: RunReport, command: str = "taftcache run") -> None:
             f"       taftcache view {place}",
             f"       taftcache verify {place}",
             f"       taftcache forget {place} --sample ID",
+            f"       taftcache predict {place} IMAGE   (also: export-model, audit)",
             *([f"       taftcache evaluate {place} --probe"] if report.idle and report.evaluate is not None else []),
         ),
         soft_wrap=True,
