@@ -175,7 +175,8 @@ def show_append(report: AppendReport) -> None:
         return
     if report.added:
         made = f"{counted(report.images, 'row')} made in {report.seconds:.1f} s"
-        OUT.print(f"{made}, {report.skipped} skipped, {report.known - report.unread} known")
+        left = f", {counted(report.skipped, 'new sample')} skipped" if report.skipped else ""
+        OUT.print(f"{made}{left}, {report.known - report.unread} known")
     if report.added or report.relabelled:
         OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}")
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
