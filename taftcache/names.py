@@ -61,6 +61,15 @@ def scaling_of(identity: Mapping[str, Any]) -> str | None:
     return scaling if isinstance(scaling, str) else None
 
 
+def tail_text(backbone: Mapping[str, Any], start: str, numbers: int) -> str:
+    """What is trained of a backbone's config, in words: what is after the module ``start``, or of "" a head alone,
+    which reads ``numbers`` of a sample."""
+    if start:
+        return f"cut at {start}"
+    read = "every block" if backbone.get("features") == "every block" else "the model's last features"
+    return f"a head on {read} ({counted(numbers, 'number')} a sample)"
+
+
 def counted(count: int, thing: str) -> str:
     """``1 row``, ``2 classes``, ``3 entries``; of several words the last is the one that changes."""
     if count == 1:

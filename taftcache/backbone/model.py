@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -85,7 +86,8 @@ def load_backbone(
         raise BackboneError(
             f"no model is named for the weights {path}, which do not say it",
             got=str(path),
-            do="give the timm name (init --model, in a recipe backbone.model), for example 'deit_tiny_patch16_224'",
+            do="name it as timm does, for example: taftcache init PLACE --model deit_tiny_patch16_224"
+            f" --weights {shlex.quote(str(path))}; in a recipe backbone.model",
         )
     else:
         name = spec.model
@@ -162,7 +164,8 @@ def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretra
         return BackboneError(
             f"no pretrained weights of {name} here: neither in the Hugging Face cache nor to be downloaded",
             got=got,
-            do="connect to the network once, or name a .safetensors file (init --weights, or backbone.weights)",
+            do="connect to the network once, or take the weights from a file: "
+            f"taftcache init PLACE --model {name} --weights FILE.safetensors; in a recipe backbone.weights",
         )
     return BackboneError(f"timm cannot build the model {name}", got=got, do="correct backbone.model_args")
 

@@ -143,7 +143,14 @@ Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, an
 
 
 def read_recipe(path: Path, overrides: list[str] | None, device: str | None) -> Recipe:
-    """The recipe of a file, with what the options change."""
+    """The recipe of a file, with what the options change; RecipeError for a store, which other commands take."""
+    if path.is_dir() and taftcache.FeatureStore.exists(path) and not named_alike(path):
+        raise RecipeError(
+            f"{path} is a store, not a recipe",
+            got=str(path),
+            do=f"taftcache train, evaluate, predict, forget or inspect {shlex.quote(str(path))}; or give the .toml file"
+            " that it was made from",
+        )
     return load_recipe(path, [*(overrides or []), *device_override(device)])
 
 

@@ -382,7 +382,8 @@ def evaluate(
 ) -> None:
     """Measure accuracy on the held-out rows.
 
-    Of every component and model, and of the network before training; each with its 95 % interval.
+    Of every component and model, and of the network before training, unless its head begins at zero; each with its
+    95 % interval.
 
     Example: taftcache evaluate stores/quickstart --probe
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import LARGE_EPSILON, counted, epsilon_text
+from taftcache.names import LARGE_EPSILON, counted, epsilon_text, tail_text
 
 if TYPE_CHECKING:  # timm, which who names a model's score does not need
     from taftcache.backbone.model import Backbone
@@ -66,6 +66,9 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
     elif said.certificate is None and not said.members:
         what = "What was trained, Δw, came from another store; how it was trained is not known here."
     reset = "re-initialised from a seed" if model.base.spec.reset_block else "at its pre-trained weights"
+    tail = f"the tail begins at `{config.start}`, last block {reset}"
+    if not config.start:
+        tail = "what is trained is " + tail_text(model.cut.backbone.config, "", config.width)
     lines = [
         *_front_matter(origin, model, native),
         f"# {origin.name} on {model.cut.backbone.name}",
@@ -73,7 +76,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         "A *tangent* model: the backbone's frozen layers, then the first-order expansion of its last part around a",
         f"base point, f(x) + J(x) Δw. {what}",
         "",
-        f"- Backbone: `{model.cut.backbone.name}`; the tail begins at `{config.start}`, last block {reset}.",
+        f"- Backbone: `{model.cut.backbone.name}`; {tail}.",
         f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
         f"- Classes ({len(model.classes)}): {classes}",
         *_preprocessed(model.transform.description()),
@@ -82,6 +85,8 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         *([f"- From a store with root digest `{origin.root_digest[:16]}`."] if origin.root_digest else []),
         "",
         *_use(native),
+        "",
+        *_transform(model.transform.description()),
         *(line for name, text in extras.items() for line in ("", f"`{name}` {text}")),
     ]
     unsaid = ["What it does not say: accuracy on your data; whether samples were forgotten (the store's ledger does)"]
@@ -187,6 +192,45 @@ def _preprocessed(said: Mapping[str, Any]) -> list[str]:
     return [
         f"- Preprocessing of an RGB image: {how} {height} x {width} ({said['interpolation']}); divided by 255;",
         f"  less the mean {said['mean']}, divided by the deviation {said['std']} of its channels.",
+        "  In detail it is [this](#preprocessing).",
+    ]
+
+
+def _transform(said: Mapping[str, Any]) -> list[str]:
+    """The preprocessing as code, with torchvision, or of the rarer ways to cut an image with timm."""
+    (_, height, width), mode = said["input_size"], said["crop_mode"]
+    scaled = tuple(math.floor(side / said["crop_pct"]) for side in (height, width))
+    if mode == "squash" or (mode == "center" and height == width):
+        size = scaled if mode == "squash" else scaled[0]
+        code = [
+            "from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Normalize, Resize, ToTensor",
+            "",
+            "preprocess = Compose([",
+            f"    Resize({size}, InterpolationMode.{said['interpolation'].upper()}),",
+            f"    CenterCrop({(height, width)}),",
+            "    ToTensor(),  # channels red, green, blue, each from 0 to 1",
+            f"    Normalize({said['mean']}, {said['std']}),",
+            "])",
+        ]
+    else:
+        code = [
+            "from timm.data import create_transform",
+            "",
+            "preprocess = create_transform(",
+            *(f"    {key}={value!r}," for key, value in said.items()),
+            "    is_training=False,",
+            ")  # channels red, green, blue",
+        ]
+    return [
+        "## Preprocessing",
+        "",
+        "What the model is given of an image, [1, 3, height, width]; EXIF rotation is not applied:",
+        "",
+        "```python",
+        "from PIL import Image",
+        *code,
+        'x = preprocess(Image.open("image.jpg").convert("RGB"))[None]',
+        "```",
     ]
 
 

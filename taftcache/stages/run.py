@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import DataError
 from taftcache.recipe import Recipe, checked_recipe
+from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor
 from taftcache.stages.extract.extraction import ExtractReport, extract
 from taftcache.stages.forget.forgetting import ForgetReport, forget
@@ -52,7 +55,11 @@ def run(
     ``forgotten_of`` as for ``extract``.
     """
     begin, recipe = time.perf_counter(), checked_recipe(recipe)
-    extracted = extract(recipe, progress=progress, cluster=cluster, check=check_planned, forgotten_of=forgotten_of)
+    try:
+        extracted = extract(recipe, progress=progress, cluster=cluster, check=check_planned, forgotten_of=forgotten_of)
+    except DataError as error:
+        error.do = "; ".join([*([error.do] if error.do else []), *_without_images(recipe.store_path)]) or None
+        raise
     wish = recipe.forget
     with FeatureStore(recipe.store_path, mode="a") as store:
         if wish.samples:
@@ -74,3 +81,14 @@ def run(
             forget=forgotten,
             seconds=time.perf_counter() - begin,
         )
+
+
+def _without_images(path: Path) -> list[str]:
+    """What a store that has all its rows can do where its images are gone."""
+    if not FeatureStore.exists(path):
+        return []
+    with FeatureStore(path) as store:
+        if not is_complete(store):
+            return []
+    place = shlex.quote(str(path))
+    return [f"the store has all its rows, so these need no images: taftcache train {place}, taftcache evaluate {place}"]

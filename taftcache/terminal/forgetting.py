@@ -102,7 +102,9 @@ def _copies(report: ForgetReport) -> list[str]:
     if report.dry_run:
         most = len(report.forgotten) + len(report.copies)
     if taken := report.copies_taken:
-        lines.append(f"{len(taken)} of them for the very same bytes alone: {first_few(taken, most)}")
+        lines.append(
+            f"{len(taken)} of them not named, but with the very same bytes as one that was: {first_few(taken, most)}"
+        )
     if report.copies:
         left, copies = "stays" if len(report.copies) == 1 else "stay", counted(len(report.copies), "row")
         stay, how = ("would stay", "--with-copies") if report.dry_run else (left, "taftcache forget STORE --sample ID")
@@ -139,7 +141,7 @@ def _answer(answer: Answer, times: dict[int, str], unreadable: list[int]) -> str
     if answer.state == "held":
         return f"held, in shard {answer.shard}{before}"
     if answer.state == "skipped":
-        return f"no row: shard {answer.shard} left it out{before}"
+        return f"not held: it could not be used when shard {answer.shard} was made (taftcache inspect says why){before}"
     if answer.state == "staged":
         return f"held in staging, by the stopped extraction of shard {answer.shard}{before}"
     if named:
@@ -171,7 +173,9 @@ def _receipt(r: Receipt, unreadable: bool) -> list[str]:
     if r.classes_removed:
         lines.append(f"  out of the list of classes: {counted(r.classes_removed, 'class')}")
     if r.copies_taken:
-        lines.append(f"  {r.copies_taken} of the ids for the very same bytes alone (--with-copies)")
+        lines.append(
+            f"  {r.copies_taken} of the ids not named, but with the very same bytes as one that was (--with-copies)"
+        )
     if r.copies:
         lines.append(f"  {counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
     for name, c in r.certificates.items():

@@ -43,7 +43,7 @@ def show_inspect(report: InspectReport) -> None:
             f" {counted(len(report.classes), 'class')}, {readable_size(report.bytes)}",
             f"vectors   of {b['weights']}, scaled by {scaling}"
             if (scaling := scaling_of(report.identity))
-            else f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), cut at {cut['start']}",
+            else f"backbone  {b['model']} ({b['weights']}, {b['weights_digest'][:16]}), {cut['tail']}",
             f"cached    the {cut['rows']} of a sample, {cut['shape'][0]}×{cut['shape'][1]} {report.dtype};"
             f" tangent by {report.tangent.get('path', 'nothing yet')}",
             f"plan      {report.plan['kind']}, seed {report.plan['seed']}; {report.skipped} skipped,"

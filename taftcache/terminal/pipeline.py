@@ -59,6 +59,7 @@ def show_run(report: RunReport, command: str = "taftcache run") -> None:
         f"       taftcache view {place}",
         f"       taftcache verify {place}",
         f"       taftcache forget {place} --sample ID",
+        f"       taftcache predict {place} IMAGE   (also: export-model, audit)",
         *([f"       taftcache evaluate {place} --probe"] if report.idle and report.evaluate is not None else []),
     )
 
@@ -164,7 +165,8 @@ def show_append(report: AppendReport) -> None:
         return
     if report.added:
         made = f"{counted(report.images, 'row')} made in {report.seconds:.1f} s"
-        OUT.print(f"{made}, {report.skipped} skipped, {report.known - report.unread} known")
+        left = f", {counted(report.skipped, 'new sample')} skipped" if report.skipped else ""
+        OUT.print(f"{made}{left}, {report.known - report.unread} known")
     if report.added or report.relabelled:
         OUT.print(f"shards that kept their files: {', '.join(report.untouched) or 'none'}")
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")

@@ -17,6 +17,10 @@ from taftcache.backbone.spec import BackboneSpec
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import BackboneError, CompositionError
 from taftcache.model.predictor import TangentModel
+from taftcache.names import UNTOUCHED, tail_text
+from taftcache.stages.look.inspection import inspect
+from taftcache.stages.look.scoring import Scorer
+from taftcache.terminal.inspection import show_inspect
 from tests.stages.making import recipe
 
 WIDE = {"weights": "bundled", "features": "every block"}
@@ -101,6 +105,30 @@ def test_a_store_of_it_trains_forgets_and_gives_its_model_away(store, tmp_path):
         sample = opened.shards[0].sample_ids[0]
     taftcache.forget(store, samples=[sample])
     assert not taftcache.audit(store).findings
+
+
+def test_a_head_alone_is_described_in_words(store, tmp_path, capsys):
+    """It begins at no module, whose name would be shown."""
+    words = "a head on every block (1152 numbers a sample)"
+    with FeatureStore(store) as opened:
+        show_inspect(inspect(opened))
+        said = " ".join(capsys.readouterr().out.split())
+        assert f", {words} cached the feature of a sample, 1×1152 float16;" in said
+        _, why = Scorer(opened).attention(opened.shards[0].tokens(slice(1)))
+        assert why == "the store caches the feature of a sample, which holds no attention over the image"
+        assert inspect(opened).cut["tail"] == words
+        taftcache.export_model(opened, tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert f"`; what is trained is {words}.\n" in card
+    assert "last block" not in card
+    assert tail_text({"features": "last"}, "", 1) == "a head on the model's last features (1 number a sample)"
+
+
+def test_a_head_that_begins_at_zero_is_not_scored_beside_models(store, tmp_path):
+    """It gives every image the first class."""
+    assert UNTOUCHED not in taftcache.evaluate(store).accuracy
+    taftcache.extract(recipe(tmp_path / "store", backbone=WIDE, tangent=HEAD))
+    assert list(taftcache.evaluate(tmp_path / "store").accuracy) == [UNTOUCHED]
 
 
 def test_recipes_that_do_not_say_it_are_kept_as_before(tmp_path):

@@ -250,6 +250,20 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, tmp_path, caplog)
     assert not constants.HF_HUB_OFFLINE
 
 
+def test_without_the_hub_the_whole_command_is_named_that_takes_weights_from_a_file(monkeypatch, tmp_path):
+    """A file alone does not say which model it is of: what is advised must not be refused in turn."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(BackboneError) as caught:
+        load_backbone(BackboneSpec(model="vit_tiny_patch16_224", weights="pretrained"))
+    assert "taftcache init PLACE --model vit_tiny_patch16_224 --weights FILE.safetensors" in caught.value.do
+    file = tmp_path / "my weights.safetensors"
+    file.write_bytes(b"")
+    with pytest.raises(BackboneError, match="no model is named for the weights") as caught:
+        load_backbone(BackboneSpec(weights=str(file)))
+    assert f"taftcache init PLACE --model deit_tiny_patch16_224 --weights '{file}'" in caught.value.do
+
+
 def test_a_recipe_that_names_too_much_or_too_little():
     with pytest.raises(RecipeError, match="bundled"):
         BackboneSpec(model="deit_tiny_patch16_224")

@@ -99,6 +99,29 @@ def test_a_folder_that_is_taken_is_left_as_it_was(cli, store, tmp_path):
         assert tree(place) == before
 
 
+def test_a_store_in_place_of_a_recipe_is_called_one(cli, store):
+    for command in ("run", "extract"):
+        refused(
+            cli(command, store), 2, f"{store} is a store, not a recipe", "taftcache train, evaluate, predict, forget"
+        )
+    refused(cli("run", store.parent), 2, "is a folder, not a recipe")
+
+
+def test_a_run_without_its_images_says_what_needs_none(cli, tmp_path):
+    """Where all rows are there; not of a store that was only begun."""
+    path, folder = tmp_path / "store", write_images(tmp_path / "images")
+    file = toml(tmp_path / "tiny.toml", path, data={"source": "folder", "train": str(folder)})
+    done = cli("run", file)
+    assert f"taftcache predict {path} IMAGE   (also: export-model, audit)\n" in done.out
+    folder.rename(tmp_path / "elsewhere")
+    advice = f"these need no images: taftcache train {path}, taftcache evaluate {path}"
+    refused(cli("run", file), 3, "no folder of images", "name where they lie", advice)
+    outcome = cli("run", file, "--set", f"store.path={tmp_path / 'other'}")
+    refused(outcome, 3, "no folder of images")
+    assert advice[:20] not in outcome.err
+    assert cli("train", path).code == 0
+
+
 def test_one_class_only(cli, tmp_path):
     path, folder = tmp_path / "store", write_images(tmp_path / "images", classes=1)
     file = toml(tmp_path / "tiny.toml", path, data={"source": "folder", "train": str(folder)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, 
 from taftcache.names import counted
 from taftcache.stages.extract.appending import AppendReport
 from taftcache.stages.progress import Silent
+from taftcache.terminal.forgetting import show_receipts
 from taftcache.terminal.pipeline import show_append
 from tests.stages.making import recipe, toml, tree, write_images
 
@@ -113,7 +115,9 @@ def test_what_still_does_not_decode_is_said_beside_what_was_added(capsys):
     show_append(report)
     said = " ".join(capsys.readouterr().out.split())
     assert "2 samples skipped before, and not to be read now either" in said
-    assert "0 skipped, 1 known" in said
+    assert "1 row made in 0.0 s, 1 known" in said  # of what stays skipped it is not said that nothing is
+    show_append(replace(report, skipped=2))
+    assert "made in 0.0 s, 2 new samples skipped, 1 known" in " ".join(capsys.readouterr().out.split())
 
 
 class Interrupting(Silent):
@@ -212,6 +216,8 @@ def test_where_all_new_images_are_skipped_no_row_is_said_to_come(few, images, tm
     said = capsys.readouterr().out
     assert "no row more: 1 new sample skipped" in said
     assert "next" not in said
+    show_receipts(taftcache.receipts(few, ["0/torn.png"]))
+    assert "0/torn.png: not held: it could not be used when shard 0" in capsys.readouterr().out
     with FeatureStore(few) as store:
         assert [s.id for s in store.manifest.skipped] == ["0/broken.png", "0/torn.png"]
         assert store.verify() == []

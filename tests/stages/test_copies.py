@@ -61,11 +61,11 @@ def test_copies_are_named_counted_and_forgotten_with_it(made, tmp_path, capsys):
         rest = taftcache.forget(store, ["v/30"], with_copies=True)
         others = [i for i in COPIES if i != "v/30"]
         assert (sorted(rest.forgotten), sorted(rest.copies_taken), rest.copies) == (COPIES, others, [])
-        assert "2 of them for the very same bytes alone: " in "\n".join(forgotten_lines(rest))
+        assert "2 of them not named, but with the very same bytes as one that was: " in "\n".join(forgotten_lines(rest))
         assert (store.ledger()[-1]["copies"], store.ledger()[-1]["copies_taken"]) == (0, 2)
         assert not any(name in str(store.ledger()[-1]) for name in COPIES), "their ids would remain in the ledger"
     show_receipts(taftcache.receipts(path))
-    assert "2 of the ids for the very same bytes alone" in capsys.readouterr().out
+    assert "2 of the ids not named, but with the very same bytes as one that was" in capsys.readouterr().out
     audited = taftcache.audit(path)
     assert (audited.findings, [n for n in audited.notes if "very bytes" in n]) == (
         [],

@@ -184,7 +184,7 @@ def test_the_snippets_run(folders, images, tmp_path, monkeypatch):
     shutil.copytree(folders["head"], tmp_path / "model")
     monkeypatch.chdir(tmp_path / "model")
     Image.open(next((images / "1").iterdir())).convert("RGB").save("image.jpg")
-    one, other = snippets(Path("README.md").read_text())
+    one, other, _ = snippets(Path("README.md").read_text())
     assert one == f"['{other}']"
     [label] = open_model(".", device="cpu").predict(["image.jpg"], top=1)[0].labels
     assert label == other

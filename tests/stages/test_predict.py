@@ -123,9 +123,10 @@ def test_a_margin_is_held_against_the_held_out_rows(photographed, images, monkey
     with FeatureStore(photographed) as store:
         margins, right = prediction.held_out_margins(store, "models/mean", "cpu")
         (plain,) = taftcache.predict(store, [file], model="models/mean", device="cpu").predictions
-        assert plain.alike == Alike(right=int(right.sum()), rows=len(right))
+        nearest = np.argsort(np.abs(margins - plain.margin), kind="stable")[:5]
+        assert plain.alike == Alike(right=int(right[nearest].sum()), rows=5)
         others = plain.margin + np.array([-0.1, 9, 0.2, -8, 0.05])
-        monkeypatch.setattr(prediction, "LEAST_ALIKE", 3)
+        monkeypatch.setattr(prediction, "LEAST_ALIKE", (3, 20))
         monkeypatch.setattr(prediction, "held_out_margins", lambda *_: (others, np.array([1, 0, 1, 0, 0], bool)))
         report = taftcache.predict(store, [file], model="models/mean", top=1, device="cpu")
     _, labels, logits = (part[-len(right) :] for part in from_cache(photographed, "models/mean"))
@@ -136,6 +137,17 @@ def test_a_margin_is_held_against_the_held_out_rows(photographed, images, monkey
     show_predict(report)
     said = f"{plain.labels[0]} (margin {plain.margin:.2f}). Held-out rows with such a margin: 2 of 3 right."
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.law("What predict says of a margin is counted on held-out rows")
+@pytest.mark.parametrize(("held_out", "rows"), [(4, 4), (12, 5), (58, 9), (120, 20), (200, 20), (1000, 100)])
+def test_of_few_held_out_rows_only_the_nearest_are_counted(photographed, images, monkeypatch, held_out, rows):
+    file = next(iter(sorted(images.glob("1/*.png"))))
+    known = np.linspace(0, 5, held_out), np.zeros(held_out, bool)
+    monkeypatch.setattr(prediction, "held_out_margins", lambda *_: known)
+    with FeatureStore(photographed) as store:
+        (found,) = taftcache.predict(store, [file], device="cpu").predictions
+    assert found.alike == Alike(right=0, rows=rows)
 
 
 def test_without_held_out_rows_there_is_the_margin_alone(photographed, images, monkeypatch, capsys):

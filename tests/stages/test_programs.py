@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.errors import BackboneError, DataError, UnreadableImage
 from taftcache.model import programs
 from taftcache.model.folder import save_model
@@ -99,6 +100,29 @@ def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monke
         assert [model.classes[k] for k in ordered] == expected.labels
         assert np.allclose(found["logits"][0][ordered], expected.logits, rtol=1e-4, atol=1e-4)
         assert capsys.readouterr().out == f"{expected.labels[0]}\n"
+
+
+@pytest.mark.parametrize(
+    ("mode", "interpolation"), [("center", "bicubic"), ("squash", "bilinear"), ("border", "bicubic")]
+)
+def test_the_cards_preprocessing_is_the_models_own(tmp_path, monkeypatch, mode, interpolation):
+    """Bit for bit, of images that are wide, high, and of sides that leave a fraction of a pixel."""
+    model = made("feature")
+    model.transform.config.update(crop_pct=0.9, crop_mode=mode, interpolation=interpolation, mean=(0.1, 0.2, 0.3))
+    model.transform = type(model.transform)(model.cut.backbone)
+    save_model(model, tmp_path / "model", name="models/mean")
+    (text,) = [
+        part.split("```")[0]
+        for part in (tmp_path / "model" / "README.md").read_text(encoding="utf-8").split("```python")
+        if "preprocess = " in part
+    ]
+    assert ("torchvision" in text) == (mode != "border")
+    monkeypatch.chdir(tmp_path)
+    for seed, shape in enumerate([(50, 71, 3), (97, 41, 3), (32, 32, 3)]):
+        Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, np.uint8)).save("image.jpg", quality=95)
+        found: dict[str, Any] = {}
+        exec(text, found)
+        assert torch.equal(found["x"][0], model.transform(open_rgb("image.jpg")))
 
 
 def test_predict_takes_what_an_estimator_does(tmp_path):

@@ -250,7 +250,7 @@ def test_the_next_commands_are_quoted(finished, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["run", str(toml(tmp_path / "tiny.toml", path))])
     said = capsys.readouterr().out.partition("\nnext")[2]
-    assert [shlex.split(line)[2] for line in said.splitlines()] == [str(path)] * 5
+    assert [shlex.split(line)[2] for line in said.splitlines()] == [str(path)] * 6
     for command, line in (
         (["extract", str(tmp_path / "tiny.toml")], f"store {path}: "),
         (["trust", str(path)], f"{path} may"),

@@ -61,6 +61,8 @@ class Against:
 class EvaluateReport:
     """Top-1 accuracy by model over ``rows`` held-out rows.
 
+    accuracy: also of the untouched network with its new head; where that begins at zero, which tells no class from
+    another, only as long as there is no model.
     best: the model that ``predict`` takes where none is named; None before there is one.
     intervals: of each accuracy, at 95 % (Wilson's).
     proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
@@ -121,6 +123,8 @@ def evaluate(
         mean = compose(StoredComponents(store, kept, settings.base))
         models = StoredComponents(store, [*names, rest], settings.base, {rest: mean})
     hits = _hits(settings.base, settings.recipe, rows, models, progress)
+    if names and settings.base.spec.init == "zero":
+        del hits[UNTOUCHED]
     against = None
     if probe and (reason := no_probe(store)):
         notes.append(f"no linear probe: {reason}")

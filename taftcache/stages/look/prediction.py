@@ -29,7 +29,7 @@ from taftcache.stages.scaling import scaled
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
 
-LEAST_ALIKE = 20
+LEAST_ALIKE = (5, 20)  # rows: of fewer no share can be told, and more are wanted only where they lie near
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,10 @@ def _classified(
 def _beside_held_out(
     store: FeatureStore, model: str, predictions: list[Prediction], device: str, consent: Consent | None
 ) -> list[Prediction]:
-    """Each with how often the model was right on held-out rows of its margin: a tenth of them, 20 at least, or all."""
+    """Each with how often the model was right on the held-out rows of the nearest margins.
+
+    These are a tenth of the rows; but 20 at least where that is no more than a sixth, and 5 in any case, or all.
+    """
     try:
         known = held_out_margins(store, model, device, consent)
     except StoreError:  # damaged rows are no reason not to classify an image
@@ -153,7 +156,8 @@ def _beside_held_out(
     if known is None:
         return predictions
     margins, right = known
-    rows = min(len(margins), max(LEAST_ALIKE, len(margins) // 10))
+    few, enough = LEAST_ALIKE
+    rows = min(len(margins), max(few, min(enough, len(margins) // 6), len(margins) // 10))
     found = []
     for prediction in predictions:
         assert prediction.margin is not None  # there are two classes

@@ -118,8 +118,9 @@ class Scorer:
     def attention(self, tokens: NDArray[Any]) -> tuple[NDArray[np.float32] | None, str]:
         """φ [H,t]: what each head of the class row takes of each token of the first row of [b,t,d]; or None and why."""
         config = self.base.config
-        if config.rows != "tokens":
-            return None, f"the store caches the {config.rows} of a sample, which holds no attention over the image"
+        rows = "feature" if config.path == "feature" else config.rows
+        if rows != "tokens":
+            return None, f"the store caches the {rows} of a sample, which holds no attention over the image"
         if not isinstance(self.base.tail, ClassRowTail):
             return None, f"this model's tail has no class row ({config.path}): {config.why}"
         spec = self.base.spec

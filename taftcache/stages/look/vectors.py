@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError
-from taftcache.names import typed
+from taftcache.names import tail_text, typed
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.progress import Progress
 from taftcache.tangent.spec import TAIL
@@ -21,7 +22,8 @@ def has_tail(store: FeatureStore) -> bool:
 
 
 def cut_of(store: FeatureStore) -> dict[str, Any]:
-    """Where the rows were taken and what they are; FormatError where the store does not say how they were made."""
+    """Where the rows were taken and what they are, ``tail`` in words; FormatError where the store does not say how they
+    were made."""
     identity = store.identity
     needed = {"": ("backbone", "cut", "dtype"), "backbone": ("model", "weights", "weights_digest")}
     for section, keys in (needed | {"cut": ("start", "rows", "shape")}).items():
@@ -32,7 +34,9 @@ def cut_of(store: FeatureStore) -> dict[str, Any]:
                 got=f"an identity without {f'{section}.{missing[0]}'.lstrip('.')}",
                 do=f"take the rows alone: taftcache export {typed(store.path)} FILE.h5",
             )
-    return dict(identity["cut"])
+    cut = dict(identity["cut"])
+    tail = tail_text(identity["backbone"], cut["start"], prod(cut["shape"]))
+    return cut | {"tail": tail} | ({} if cut["start"] else {"rows": "feature"})
 
 
 def first_row_stands(store: FeatureStore) -> bool:

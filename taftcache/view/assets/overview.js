@@ -80,7 +80,7 @@ function origin(r) {
     why = r.tangent.why ? ` (${r.tangent.why})` : "";
   if (model === "none") return `Vectors of ${weights}; tangent by ${r.tangent.path}.`;
   return (
-    `${model} (${weights}), cut at ${r.cut.start}; the ${r.cut.rows} of each sample are cached; ` +
+    `${model} (${weights}), ${r.cut.tail}; cached: the ${r.cut.rows} of each sample; ` +
     `tangent by ${r.tangent.path || "nothing yet"}${why}.`
   );
 }
