@@ -20,6 +20,7 @@ from taftcache.solve.choosing import HEAD_GRID, choose_ridge, ridge_path
 from taftcache.solve.inverses import head_moments
 from taftcache.solve.inverses.cholesky import cholesky, solved
 from taftcache.solve.inverses.head_path import HeadPath, has_path
+from taftcache.solve.methods.decisive import typical
 from taftcache.solve.methods.head import head_bytes, quick_heads, solve_head
 from taftcache.solve.methods.many_ridges import swept_heads
 from taftcache.tangent.base import Base
@@ -111,6 +112,23 @@ def test_sums_of_many_rows_have_their_lower_triangle_alone(monkeypatch, weighted
     own = added[13 : len(added) // 2]  # what follows 13 blocks of all classes
     assert sum(own) == 100
     assert sum(rows < 7 for rows in own) <= posed.operator.classes
+
+
+@pytest.mark.parametrize(("alpha", "near"), [(1.0, 1.05), (3**0.5, 1.25)])
+@pytest.mark.parametrize("rows", [20, 100, 400])
+def test_what_a_typical_row_moves_is_estimated(monkeypatch, rows, alpha, near):
+    """Exact but for λ's own change, where one matrix serves all classes."""
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
+    posed = problem(rows, alpha)
+    places = torch.arange(min(64, rows)) * rows // min(64, rows)
+    exact = typical(HeadPath(posed).moves()[places])
+    assert 1 / near < solve_head(posed).stats.row_moves / exact < near
+
+
+def test_rows_without_weight_move_nothing():
+    posed = problem(9, 2.0)
+    found = solve_head(replace(posed, weights=RowWeights(by_sample=torch.zeros(9, dtype=torch.float64))))
+    assert found.stats.row_moves is None
 
 
 def test_rows_that_are_all_the_same_have_a_basis_too():

@@ -10,7 +10,10 @@ from torch import Tensor
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky, solved
 from taftcache.solve.inverses.head_moments import (
+    FewRows,
     HeadMoments,
+    common_diagonal,
+    extended,
     few,
     first_diagonal,
     flat,
@@ -21,6 +24,7 @@ from taftcache.solve.inverses.head_moments import (
     own_rows,
     row_groups,
 )
+from taftcache.solve.methods.decisive import SAMPLE, typical
 from taftcache.solve.proof import looked_at
 from taftcache.solve.solution import Solution
 from taftcache.solve_stats import SolveStats
@@ -32,7 +36,7 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     With x̃ = [feature; 1], class k's normal matrix is 1/N Σ_n ω_n D_nk x̃x̃ᵀ + λI: one Cholesky for all classes when D is
     the same for all of them (RSL with α = 1, squared error), one a class otherwise, or what the class's own rows change
     in the one of all (``_solve_updated``). Rows that are few beside their width are written in a basis of their own
-    first (``HeadMoments``). Costs 1 + ⌈K/group⌉ passes, and one for that.
+    first (``HeadMoments``). Costs 2 + ⌈K/group⌉ passes, and one for that.
 
     Args:
         problem: in float64, over a layout that holds the head's weight and bias only.
@@ -41,9 +45,14 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     Raises:
         SolveError: a λ below what rounding takes from the normal matrix.
     """
-    return looked_at(
-        problem, next(_heads(problem, head_moments(problem), [problem.ridge])), tolerance, _closed(problem)
-    )
+    moments, ridge = head_moments(problem), problem.ridge
+    value = next(_heads(problem, moments, [ridge]))
+    # The common matrix is a factor by now, but where each class had one of its own.
+    own = not (moments.shared or _few_of_each(moments))
+    root = cholesky(moments.normal, ridge, out=moments.normal) if own else moments.normal
+    moves = _row_moves(problem, moments.basis, root, value)
+    stats = SolveStats(solver="closed form", passes=problem.operator.passes, row_moves=moves)
+    return looked_at(problem, value, tolerance, stats)
 
 
 def head_bytes(problem: Problem, *, chosen: bool) -> int:
@@ -95,9 +104,33 @@ def _head(problem: Problem, moments: HeadMoments, normal: Tensor, ridge: float) 
     return flat(problem, in_full(solution, moments.basis))
 
 
-def _closed(problem: Problem) -> SolveStats:
-    """What a closed form says of itself before anyone looks at it."""
-    return SolveStats(solver="closed form", passes=problem.operator.passes)
+def _row_moves(problem: Problem, basis: FewRows | None, root: Tensor, value: Tensor) -> float | None:
+    """How far Δw [P] moves if a typical row leaves, by some of the rows in one pass; None where none of them does.
+
+    ``HeadPath.moves`` is that of each row. Here ``root`` [n,n], the Cholesky factor of the matrix that all classes have
+    in common, stands for every class's, but for the row's own part of its class's, and λ stays as it is. With α = √K
+    that takes rows to move a class's part up to a fifth too far.
+    """
+    operator, start, found = problem.operator, 0, list[Tensor]()
+    weight, bias = (operator.layout.views(value)[name] for name in operator.base.config.head_names)
+    places = torch.arange(n := min(SAMPLE, operator.rows)) * operator.rows // max(1, n)
+    for state, labels in operator.blocks():
+        mine = places[(places >= start) & (places < start + len(labels))].to(labels.device) - start
+        x = extended(state.feature, basis, start)[mine]
+        change = state.feature[mine].double() @ weight.T + bias
+        z = problem.logits(state.logits[mine].double(), change)
+        diagonal = problem.diagonal(labels, z, start)[mine]
+        terms = problem.loss.gradient(z, labels[mine]) / operator.rows
+        if problem.weights is not None:
+            terms = terms * problem.weights.at(labels, start, z)[mine]
+        half = torch.linalg.solve_triangular(root, x.T, upper=False)  # L⁻¹x̃ [n,m]
+        long, least = half.square().sum(0)[:, None], common_diagonal(diagonal, labels[mine])
+        updated = 1 + (diagonal - least) * long  # what the row's own part takes off x̃ᵀA⁻¹x̃, and off A⁻¹x̃
+        away = torch.linalg.solve_triangular(root.T, half, upper=True).norm(dim=0)[:, None] / updated
+        left = (1 - diagonal * long / updated).clamp_min(1e-12)
+        found.append((away * terms / left).norm(dim=1)[(diagonal > 0).any(1)])
+        start += len(labels)
+    return typical(torch.cat(found)) or None
 
 
 def _few_of_each(moments: HeadMoments) -> bool:
