@@ -39,9 +39,10 @@ def show_forget(report: ForgetReport) -> None:
 
 
 def show_audit(report: AuditReport) -> None:
-    """Findings, or that there are none."""
+    """The verdict first, then what was found and what to do about it, and the figures last."""
+    OUT.print(_verdict(report), soft_wrap=True)
     for f in report.findings:
-        OUT.print(f"FAILED  {f.kind}: {f.where}: {f.problem}", soft_wrap=True)
+        OUT.print(stacked(f"{f.kind}: {f.where}: {f.problem}", f"  try: {f.do}"), soft_wrap=True)
     print_notes(report.notes)
     if report.replayed:
         OUT.print(f"{counted(report.replayed, 'row')} that an old copy brought back, forgotten again")
@@ -56,13 +57,30 @@ def show_audit(report: AuditReport) -> None:
         )
     if report.certificates:
         print_table(table)
+    marks = ", one for each sample, and for each class or shard forgotten as a whole" if report.tombstones > 1 else ""
     OUT.print(
-        f"{counted(len(report.findings), 'finding')}; {counted(report.receipts, 'receipt')} in one chain,"
-        f" {report.signed} signed; {counted(report.tombstones, 'tombstone')}"
+        f"{counted(report.receipts, 'receipt')} in one chain, {report.signed} signed;"
+        f" {counted(report.tombstones, 'tombstone')}{marks}",
+        soft_wrap=True,
     )
     OUT.print(f"root {report.root_digest}")
     if report.newest.entries:
         OUT.print(f"newest entry {report.newest.entries}: {report.newest.head}")
+
+
+def _verdict(report: AuditReport) -> str:
+    """Whether every promise holds, and of what that was checked."""
+    if report.findings:
+        return f"FAILED: {counted(len(report.findings), 'finding')}"
+    if report.tombstones:
+        places = ["the store", *(str(folder) for folder in report.also)]
+        said = f"nothing of what was forgotten was found in {' and '.join(places)}"
+    elif report.receipts:
+        said = "the key is destroyed, so that no forgotten id could be looked for"
+    else:
+        said = "nothing was forgotten here so far"
+    receipts = f"{counted(report.receipts, 'receipt')} in order, " if report.receipts else ""
+    return f"PASSED: {said}; every file whole, {receipts}{counted(len(report.certificates), 'certificate')} proven"
 
 
 def forgotten_lines(report: ForgetReport) -> list[str]:

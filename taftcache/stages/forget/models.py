@@ -47,7 +47,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     try:
         settings = settings_of(store)
     except (FormatError, RecipeError) as error:
-        to.found("description", TAIL, f"nothing that was trained can be checked: {error.fault}")
+        to.found("description", TAIL, f"nothing that was trained can be checked: {error.fault}", error.do)
         return {}
     shards = {shard.name: shard for shard in store.shards}
     components = _components(store, settings, to)
