@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_TRAIN = "taftcache train {store}"
+TRAIN = "taftcache train {store}"
 # Training believes the key of what is there, which may be the right one beside wrong numbers.
 _DROP = (
     'in Python, with taftcache.FeatureStore(…, mode="a") as store, store.transaction() as change: '
@@ -29,7 +29,7 @@ ADVICE = {
     "returned rows": "taftcache audit {store} --replay, which forgets them again",
     "signature": _COPY,
     "staged row": "taftcache gc {store}",
-    "stale component": _TRAIN,
+    "stale component": TRAIN,
     "stale composition": _DROP,
     "stale dual": _DROP,
     "stale object": _DROP,
