@@ -27,6 +27,10 @@ NOT_COVERED = (
     "not covered: the images or vectors themselves, copies and backups, models given away earlier, settings chosen with"
     " the rows at hand (in full: --json)"
 )
+ROUNDED = (
+    "receipts round to powers of two, bounds up and what they are held against down, so that no guess at a row can be"
+    " proven from them; forget printed the figures themselves"
+)
 UNKNOWN = "; nothing says whether that decides, for what a row moves was not estimated"
 LOOSE = ', which this certificate is too loose to prove: train with solver.tolerance = "decisive" or a smaller one'
 
@@ -137,6 +141,8 @@ def show_receipts(report: ReceiptsReport) -> None:
     shown = [receipt for receipt in report.receipts if receipt.seq in asked or not report.samples]
     for receipt in shown:
         OUT.print(stacked(*_receipt(receipt, receipt.seq in report.unreadable)), soft_wrap=True)
+    if any(proof.moved is None for receipt in shown for proof in receipt.certificates.values()):
+        OUT.print(ROUNDED, soft_wrap=True)
     if any(receipt.not_covered for receipt in shown):
         OUT.print(NOT_COVERED, soft_wrap=True)
     OUT.print(f"{counted(len(report.receipts), 'receipt')}; taftcache audit checks what they promise", soft_wrap=True)
@@ -192,9 +198,7 @@ def _receipt(r: Receipt, unreadable: bool) -> list[str]:
         lines.append(f"  {r.copies_taken} of the ids for the very same bytes alone (--with-copies)")
     if r.copies:
         lines.append(f"  {counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
-    for name, c in r.certificates.items():
-        decides = " (decisive)" if c.decisive and c.row_moves is None else ""  # beside what a row moves it is said
-        lines.append(f"  {_proof(name, msgspec.structs.asdict(c))}{decides}")
+    lines += [f"  {_proof(name, msgspec.structs.asdict(c))}" for name, c in r.certificates.items()]
     lines += [f"  note: {note}" for note in r.notes]
     if unreadable:
         lines.append("  its key is destroyed: no id can be looked up in it")
@@ -227,4 +231,7 @@ def _proof(name: str, c: dict[str, Any]) -> str:
     elif other:
         moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}"
     loose = LOOSE if c["decisive"] is False else UNKNOWN if other and c["decisive"] is None else ""
-    return f"{name}: {certified(c)}{moved}{loose}"
+    decides = (
+        " (decisive)" if c["decisive"] and c.get("row_moves") is None else ""
+    )  # beside what a row moves it is said
+    return f"{name}: {certified(c)}{moved}{loose}{decides}"
