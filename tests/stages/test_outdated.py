@@ -134,3 +134,14 @@ def test_other_settings_stay_a_finding_and_the_mean_of_such_components_is_one(ex
     findings = taftcache.audit(exact).findings
     assert [f.where for f in findings] == ["components/001", "models/exact", "models/mean"]
     assert {f.do for f in findings} == {f"taftcache train {exact}"}
+
+
+def test_training_says_which_setting_replaced_what_was_there(exact):
+    """A recipe that was changed and run again replaced every model without a word."""
+    asked = recipe(exact, objective={"ridge": 0.02}, compose={"mode": "exact"})
+    (note,) = [note for note in taftcache.run(asked).train.notes if "trained again" in note]
+    assert note == (
+        "objective.ridge 0.001 → 0.02: components/000, components/001, models/head trained again in place of what was "
+        "there, and what is composed of it"
+    )
+    assert not any("trained again" in note for note in taftcache.run(asked).train.notes)
