@@ -27,6 +27,10 @@ NOT_COVERED = (
     "not covered: the images or vectors themselves, copies and backups, models given away earlier, settings chosen with"
     " the rows at hand (in full: --json)"
 )
+ROUNDED = (
+    "receipts round to powers of two, bounds up and what they are held against down, so that no guess at a row can be"
+    " proven from them; forget printed the figures themselves"
+)
 UNKNOWN = "; nothing says whether that decides, for what a row moves was not estimated"
 LOOSE = ', which this certificate is too loose to prove: train with solver.tolerance = "decisive" or a smaller one'
 
@@ -39,9 +43,10 @@ def show_forget(report: ForgetReport) -> None:
 
 
 def show_audit(report: AuditReport) -> None:
-    """Findings, or that there are none."""
+    """The verdict first, then what was found and what to do about it, and the figures last."""
+    say(_verdict(report))
     for f in report.findings:
-        say(f"FAILED  {f.kind}: {f.where}: {f.problem}")
+        say(f"{f.kind}: {f.where}: {f.problem}", f"  try: {f.do}")
     print_notes(report.notes)
     if report.replayed:
         OUT.print(f"{counted(report.replayed, 'row')} that an old copy brought back, forgotten again")
@@ -56,13 +61,29 @@ def show_audit(report: AuditReport) -> None:
         )
     if report.certificates:
         print_table(table)
-    OUT.print(
-        f"{counted(len(report.findings), 'finding')}; {counted(report.receipts, 'receipt')} in one chain,"
-        f" {report.signed} signed; {counted(report.tombstones, 'tombstone')}"
+    marks = ", one for each sample, and for each class or shard forgotten as a whole" if report.tombstones > 1 else ""
+    say(
+        f"{counted(report.receipts, 'receipt')} in one chain, {report.signed} signed;"
+        f" {counted(report.tombstones, 'tombstone')}{marks}"
     )
     OUT.print(f"root {report.root_digest}")
     if report.newest.entries:
         OUT.print(f"newest entry {report.newest.entries}: {report.newest.head}")
+
+
+def _verdict(report: AuditReport) -> str:
+    """Whether every promise holds, and of what that was checked."""
+    if report.findings:
+        return f"FAILED: {counted(len(report.findings), 'finding')}"
+    if report.tombstones:
+        places = ["the store", *(str(folder) for folder in report.also)]
+        said = f"nothing of what was forgotten was found in {' and '.join(places)}"
+    elif report.receipts:
+        said = "the key is destroyed, so that no forgotten id could be looked for"
+    else:
+        said = "nothing was forgotten here so far"
+    receipts = f"{counted(report.receipts, 'receipt')} in order, " if report.receipts else ""
+    return f"PASSED: {said}; every file whole, {receipts}{counted(len(report.certificates), 'certificate')} proven"
 
 
 def forgotten_lines(report: ForgetReport) -> list[str]:
@@ -121,6 +142,8 @@ def show_receipts(report: ReceiptsReport) -> None:
     shown = [receipt for receipt in report.receipts if receipt.seq in asked or not report.samples]
     for receipt in shown:
         say(*_receipt(receipt, receipt.seq in report.unreadable))
+    if any(proof.moved is None for receipt in shown for proof in receipt.certificates.values()):
+        say(ROUNDED)
     if any(receipt.not_covered for receipt in shown):
         say(NOT_COVERED)
     say(f"{counted(len(report.receipts), 'receipt')}; taftcache audit checks what they promise")
@@ -178,9 +201,7 @@ def _receipt(r: Receipt, unreadable: bool) -> list[str]:
         )
     if r.copies:
         lines.append(f"  {counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
-    for name, c in r.certificates.items():
-        decides = " (decisive)" if c.decisive and c.row_moves is None else ""  # beside what a row moves it is said
-        lines.append(f"  {_proof(name, msgspec.structs.asdict(c))}{decides}")
+    lines += [f"  {_proof(name, msgspec.structs.asdict(c))}" for name, c in r.certificates.items()]
     lines += [f"  note: {note}" for note in r.notes]
     if unreadable:
         lines.append("  its key is destroyed: no id can be looked up in it")
@@ -213,4 +234,6 @@ def _proof(name: str, c: dict[str, Any]) -> str:
     elif other:
         moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}"
     loose = LOOSE if c["decisive"] is False else UNKNOWN if other and c["decisive"] is None else ""
-    return f"{name}: {certified(c)}{moved}{loose}"
+    # Beside what a row moves it is said.
+    decides = " (decisive)" if c["decisive"] and c.get("row_moves") is None else ""
+    return f"{name}: {certified(c)}{moved}{loose}{decides}"

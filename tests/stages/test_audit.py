@@ -23,6 +23,7 @@ from taftcache.cli import main
 from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError, RecipeError, StaleStore
 from taftcache.model.component import Component, put_component, read_base, read_component
+from taftcache.terminal.forgetting import show_audit
 from tests.keys import make_key
 from tests.stages.making import open_store, tree
 
@@ -215,7 +216,50 @@ def test_a_planted_leak_is_found(pair, after, leak):
     plant, kind = LEAKS[leak]
     with open_store(after) as store:
         plant(store, pair[0], pair[2])
-    assert kind in {finding.kind for finding in taftcache.audit(after).findings}
+    report = taftcache.audit(after)
+    assert kind in {finding.kind for finding in report.findings}
+    assert all(finding.do for finding in report.findings)
+
+
+def test_the_verdict_comes_first_and_every_finding_says_what_to_try(pair, after, tmp_path, capsys):
+    """A pass read "0 findings; 2 receipts in one chain", below a table of figures, and a finding named no way out."""
+    show_audit(taftcache.audit(pair[0]))
+    assert capsys.readouterr().out.startswith("PASSED: nothing was forgotten here so far; every file whole, 4 certif")
+    exports = tmp_path / "exports"
+    exports.mkdir()
+    show_audit(taftcache.audit(after, also=[exports]))
+    verdict, *rest = capsys.readouterr().out.splitlines()
+    assert verdict == (
+        f"PASSED: nothing of what was forgotten was found in the store and {exports}; every file whole, "
+        "2 receipts in order, 4 certificates proven"
+    )
+    said = " ".join(rest)
+    assert "tombstones, one for each sample, and for each class or shard forgotten as a whole" in said
+    assert said.index("note: ") < said.index("proven now") < said.index("tombstones, one")
+    (exports / "ids.txt").write_text(f"{pair[2]}\n")
+    shutil.copytree(pair[0], exports / "backup")
+    report = taftcache.audit(after, also=[exports])
+    show_audit(report)
+    verdict, *rest = capsys.readouterr().out.splitlines()
+    assert verdict == "FAILED: 2 findings"
+    assert [line.startswith("  try: delete it") for line in rest[:4]] == [False, True, False, True]
+    taftcache.destroy_key(after)
+    show_audit(taftcache.audit(after))
+    assert "the key is destroyed, so that no forgotten id could be looked for" in capsys.readouterr().out
+
+
+def test_what_a_finding_says_to_try_mends_it(after, pair):
+    with open_store(after) as store:
+        forge_certificate(store, pair[0], pair[2])
+    findings = taftcache.audit(after).findings
+    assert {f"{f.where}: {f.do.partition(': ')[2]}" for f in findings if f.kind == "certificate"} == {
+        f"components/001: change.drop('components/001'); then taftcache train {after}"
+    }
+    with open_store(after) as store, store.transaction() as change:
+        change.drop("components/001")
+    taftcache.train(after)
+    taftcache.compose(after)
+    assert taftcache.audit(after).findings == []
 
 
 def test_a_leftover_goes_by_the_command_that_its_finding_names(pair, after):
@@ -223,7 +267,7 @@ def test_a_leftover_goes_by_the_command_that_its_finding_names(pair, after):
         keep_temp_file(store, pair[0], pair[2])
         keep_report(store, pair[0], pair[2])
     found = [finding for finding in taftcache.audit(after).findings if finding.kind == "leftover file"]
-    commands = [finding.problem.split("; taftcache ")[1].removesuffix(" removes it") for finding in found]
+    commands = [finding.do.removeprefix("taftcache ") for finding in found]
     assert sorted(commands) == [f"gc {after}", f"gc {after} --foreign"]
     for command in commands:
         with pytest.raises(SystemExit) as ended:

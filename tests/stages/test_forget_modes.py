@@ -29,6 +29,29 @@ from tests.stages.test_damage import chunk_of, flip
 EXACT = {"compose": {"mode": "exact"}}
 
 
+def test_what_leaves_no_model_says_so(exact, capsys):
+    """The answer listed "renewed: nothing" and what was destroyed, and nobody read from it that no model was left."""
+    with open_store(exact) as store:
+        samples = [shard.sample_ids[0] for shard in store.shards]
+        assert not any("left, since" in note for note in taftcache.forget(store, samples, dry_run=True).notes)
+        one = taftcache.forget(store, samples[:1], mode="subtract", dry_run=True)
+        assert not any("left, since" in note for note in one.notes)
+        shards = "next: taftcache train STORE --shard 000 --shard 001"
+        planned = taftcache.forget(store, samples, mode="subtract", dry_run=True)
+        said = f"no model but models/head would be left, since every shard is subtracted; {shards}"
+        assert planned.notes == [said]
+        with store.transaction() as change:
+            change.drop("models/head")
+        report = taftcache.forget(store, samples, mode="subtract")
+        assert report.notes[-1] == f"no model is left, since every shard is subtracted; {shards}"
+        assert store.ledger()[-1]["notes"] == []
+        assert [name for name in store.objects() if is_model(name)] == []
+    main_words = report.notes[-1].split("next: taftcache ")[1].replace("STORE", str(exact))
+    with pytest.raises(SystemExit) as ended:
+        main(main_words.split())
+    assert ended.value.code == 0
+
+
 def test_subtract_leaves_the_shard_out_and_solves_nothing_but_the_head(exact):
     with open_store(exact) as store:
         sample = store.shard("000").sample_ids[0]

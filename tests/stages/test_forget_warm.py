@@ -199,3 +199,4 @@ def test_a_loose_certificate_is_said(decisive, tmp_path):
         store=tmp_path, root_before="", root_digest="", certificates={"components/000": figures}
     )
     assert ("too loose to prove" in forgotten_lines(report)[-1]) == (decisive is False)
+    assert forgotten_lines(report)[-1].endswith(" (decisive)") == (decisive is True), "as receipts say it"

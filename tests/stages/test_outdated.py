@@ -83,3 +83,67 @@ def test_nothing_is_said_of_a_store_as_training_left_it(exact, private):
     for path in (exact, private):
         with open_store(path) as store:
             assert not any("not made from" in note for note in taftcache.evaluate(store).notes)
+
+
+def grown(source, path, count=6):
+    for k in range(count):
+        shutil.copy(sorted((source / "0").iterdir())[0], source / "1" / f"{path.name}{k}.png")
+    return taftcache.append(recipe(path, data={"source": "folder", "train": str(source)}))
+
+
+def test_an_audit_between_append_and_train_passes_and_names_what_evaluate_names(images, tmp_path):
+    """It said "stale component" three times and ended with 5, the code of personal data that was left behind."""
+    source, path, copy = shutil.copytree(images, tmp_path / "images"), tmp_path / "store", tmp_path / "copy"
+    taftcache.run(recipe(path, data={"source": "folder", "train": str(source)}, compose={"mode": "exact"}))
+    with open_store(path) as store:
+        taftcache.forget(store, [store.shards[0].sample_ids[0]])
+    grown(source, path)
+    report = taftcache.audit(path)
+    assert report.findings == []
+    (note,) = [note for note in report.notes if note.startswith("not trained yet on the rows that were added: ")]
+    (said,) = taftcache.evaluate(path).notes
+    old = said.removeprefix("not made from the rows and settings that the store has now: ").split("; ")[0]
+    assert old == "components/000, models/exact, models/head, models/mean"
+    assert old == note.removeprefix("not trained yet on the rows that were added: ").split("; ")[0]
+    assert "models/exact" not in report.certificates, "nothing is proven over other rows"
+    # What a request took a row from since is no such thing.
+    shutil.copytree(path, copy)
+    with open_store(path) as store:
+        between = store.read_object("components/000"), dict(store.objects()["components/000"].meta)
+        taftcache.train(store)
+        taftcache.compose(store)
+        before = store.read_object("components/000"), dict(store.objects()["components/000"].meta)
+        taftcache.forget(store, [store.shards[0].sample_ids[0]])
+    grown(source, path, 9)
+    with open_store(path) as store, store.transaction() as change:
+        assert store.shards[0].rows > before[1]["rows"]
+        change.put("components/000", *before)
+    assert ("stale component", "components/000") in {(f.kind, f.where) for f in taftcache.audit(path).findings}
+    # Nor is one of more rows than there are now, of a state that no receipt names.
+    with open_store(path) as store:
+        taftcache.forget(store, [i for i in store.shards[0].sample_ids if i.startswith("1/")])
+        with store.transaction() as change:
+            change.put("components/000", *between)
+    assert ("stale component", "components/000") in {(f.kind, f.where) for f in taftcache.audit(path).findings}
+    # Nor is it where nobody can ask any more from which shards rows were taken.
+    taftcache.destroy_key(copy)
+    assert ("stale component", "models/exact") in {(f.kind, f.where) for f in taftcache.audit(copy).findings}
+
+
+def test_other_settings_stay_a_finding_and_the_mean_of_such_components_is_one(exact):
+    with open_store(exact) as store:
+        taftcache.train(store, recipe(exact, objective={"ridge": 0.5}), shards=["000"])
+    findings = taftcache.audit(exact).findings
+    assert [f.where for f in findings] == ["components/001", "models/exact", "models/mean"]
+    assert {f.do for f in findings} == {f"taftcache train {exact}"}
+
+
+def test_training_says_which_setting_replaced_what_was_there(exact):
+    """A recipe that was changed and run again replaced every model without a word."""
+    asked = recipe(exact, objective={"ridge": 0.02}, compose={"mode": "exact"})
+    (note,) = [note for note in taftcache.run(asked).train.notes if "trained again" in note]
+    assert note == (
+        "objective.ridge 0.001 → 0.02: components/000, components/001, models/head trained again in place of what was "
+        "there, and what is composed of it"
+    )
+    assert not any("trained again" in note for note in taftcache.run(asked).train.notes)

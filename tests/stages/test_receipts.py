@@ -117,6 +117,7 @@ def test_what_a_person_reads(asked, capsys):
     ):
         assert text in every
     assert "destroyed: components/000" in every
+    assert every.count("receipts round to powers of two") == 1
     assert "  not signed; ledger/000002" in every
 
 

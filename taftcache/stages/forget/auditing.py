@@ -26,11 +26,11 @@ from taftcache.stages.signature import checked_public_key, signed, signer_of
 class AuditReport:
     """``findings`` is empty when every promise holds.
 
-    ``receipts`` are the requests in the ledger, ``signed`` how many of its entries carry a valid signature, and
-    ``newest`` is the ledger's length and the digest of its last entry. ``certificates`` has, by component, what
-    `certificates.check_certificate` returns: the gradient norm and the bound on the distance, recorded and proven here.
-    ``replayed`` are rows that an old copy of the store had brought back and that were forgotten again. ``notes`` are no
-    failures.
+    ``also`` are the folders that were searched. ``receipts`` are the requests in the ledger, ``signed`` how many of its
+    entries carry a valid signature, and ``newest`` is the ledger's length and the digest of its last entry.
+    ``certificates`` has, by component, what `certificates.check_certificate` returns: the gradient norm and the bound
+    on the distance, recorded and proven here. ``replayed`` are rows that an old copy of the store had brought back and
+    that were forgotten again. ``notes`` are no failures.
     """
 
     store: Path
@@ -39,6 +39,7 @@ class AuditReport:
     receipts: int
     signed: int
     tombstones: int
+    also: list[Path]
     certificates: dict[str, dict[str, float]]
     newest: Pin
     replayed: int = 0
@@ -74,7 +75,7 @@ def audit(
             else. StoreWriteError: it cannot be written.
     """
     check_several(also=also)
-    progress, to = progress or Silent(), Findings()
+    progress = progress or Silent()
     key = None if public_key is None else checked_public_key(public_key)
     folders = [existing_folder(folder) for folder in also]
     if signing_key is not None and not replay:
@@ -83,6 +84,7 @@ def audit(
         )
     replayed = _replay(store, progress, signing_key) if replay else 0
     with FeatureStore(store, stale=True) as store:
+        to = Findings(store=store.path)
         check_beside(store, to)
         receipts, signatures = check_ledger(store, key, to)
         check_receipts(store, to)
@@ -105,6 +107,7 @@ def audit(
             receipts=receipts,
             signed=signatures,
             tombstones=len(store.manifest.tombstones),
+            also=folders,
             certificates=certificates,
             newest=Pin.of(store),
             replayed=replayed,

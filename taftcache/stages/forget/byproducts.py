@@ -92,13 +92,14 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
             to.found("by-product", str(parent), f"{counted(len(paths), 'file')}, {paths[0].name} the first: {problem}")
         else:
             for path in paths:
-                to.found("by-product", str(path), problem)
+                to.found("by-product", str(path), problem, OTHER_STORE if FeatureStore.exists(path) else None)
     for problem, paths in noted.items():
         to.notes.append(
             f"{folder}: {counted(len(paths), 'file')} ({paths[0].name}{', …' * (len(paths) > 1)}) {NOTES[problem]}"
         )
 
 
+OTHER_STORE = "delete it if it is an old copy; else forget the same samples there: taftcache forget STORE --file FILE"
 UNSURE, UNREAD = "unsure", "not searched"
 NOTES = {
     UNSURE: "of rows or a state of a store that no receipt here names; where that was this store, before "

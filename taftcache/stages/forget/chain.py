@@ -12,13 +12,15 @@ import msgspec
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, StoreError
-from taftcache.names import counted
+from taftcache.names import counted, typed
 from taftcache.privacy.statement import EVENT
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.signature import is_signed, signed_text
 
 Entry = Mapping[str, Any]
 DESTROYED, FORGOTTEN = "destroy-key", "forget"
+OTHER_KEY = "audit with the public key that the entries were signed with, if it is yours"
+UNSIGNED = "sign the next request (--sign KEY): its signature covers all entries before it"
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -87,7 +89,7 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
             )
     back = store.returned()
     if back:
-        to.found("returned rows", str(store.path), f"{counted(len(back), 'sample')} forgotten at this place; --replay")
+        to.found("returned rows", str(store.path), f"{counted(len(back), 'sample')} forgotten at this place")
     try:
         lost, tombstones = store.lost_tombstones(), frozenset(store.manifest.tombstones)
         key = ledger.read_key(store.root, store.manifest) if tombstones else b""
@@ -100,8 +102,13 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
             "unnoticed; the next command that writes to the store completes it"
         )
     if lost and not back:
-        problem = f"it knows {counted(len(lost), 'tombstone')} that the store does not have; --replay takes them over"
-        to.found("tombstones", str(beside.file), problem)
+        problem = f"it knows {counted(len(lost), 'tombstone')} that the store does not have"
+        to.found(
+            "tombstones",
+            str(beside.file),
+            problem,
+            f"taftcache audit {typed(store.path)} --replay, which takes them over",
+        )
 
 
 def _signatures(entries: Sequence[Entry], public_key: str | None, to: Findings) -> int:
@@ -114,16 +121,16 @@ def _signatures(entries: Sequence[Entry], public_key: str | None, to: Findings) 
         elif not is_signed(signed_text(entry), str(entry["signature"]), str(entry.get("public_key"))):
             to.found("signature", where, "the signature is not that of the receipt")
         elif public_key is not None and entry["public_key"] != public_key:
-            to.found("signature", where, f"signed with another key, {entry['public_key']}")
+            to.found("signature", where, f"signed with another key, {entry['public_key']}", OTHER_KEY)
         else:
             valid += 1
             covered, unsigned = [*covered, *unsigned], []
     if public_key is None:
         return valid
     if not entries:
-        to.found("signature", "ledger/", "the ledger is empty: nothing is signed with that key")
+        to.found("signature", "ledger/", "the ledger is empty: nothing is signed with that key", UNSIGNED)
     for where in unsigned:
-        to.found("signature", where, "the entry is not signed")
+        to.found("signature", where, "the entry is not signed", UNSIGNED)
     if covered:
         to.notes.append(f"{', '.join(covered)}: not signed, but named by an entry after it that is")
     return valid

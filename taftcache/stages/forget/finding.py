@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from taftcache.names import typed
+
+TRAIN = "taftcache train {store}"
+# Training believes the key of what is there, which may be the right one beside wrong numbers.
+_DROP = (
+    'in Python, with taftcache.FeatureStore(…, mode="a") as store, store.transaction() as change: '
+    "change.drop({where!r}); then taftcache train {store}"
+)
+_COPY = "put back a copy of the store that passes; nothing here can make it again"
+ADVICE = {
+    "base point": _DROP,
+    "by-product": "delete it, and export again from the store as it is now what is still needed of it",
+    "certificate": _DROP,
+    "class": "taftcache forget {store} --class NAME, again; or " + _COPY,
+    "damage": "taftcache verify {store} --repair, which makes again what it can",
+    "description": _DROP,
+    "forgotten id": "write anew without the id what holds it, or " + _COPY,
+    "forgotten row": "taftcache forget {store} --sample ID, again; or " + _COPY,
+    "head": "find out who wrote to the ledger since, and " + _COPY,
+    "kept component": _DROP,
+    "ledger": _COPY,
+    "privacy statement": _COPY,
+    "returned rows": "taftcache audit {store} --replay, which forgets them again",
+    "signature": _COPY,
+    "staged row": "taftcache gc {store}",
+    "stale component": TRAIN,
+    "stale composition": _DROP,
+    "stale dual": _DROP,
+    "stale object": _DROP,
+    "statistics": _COPY,
+    "teacher": "put the teacher's store back at its place, or take it out of [prior] and train again",
+    "tombstones": _COPY,
+}
+"""What to do about a finding of each kind, where the check that made it knows nothing better."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One promise that does not hold: its ``kind``, ``where``, and what is wrong."""
+    """One promise that does not hold: its ``kind``, ``where``, what is wrong, and what to ``do`` about it."""
 
     kind: str
     where: str
     problem: str
+    do: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What the checks found, in their order; ``notes`` are no failures."""
+    """What the checks found of ``store``, in their order; ``notes`` are no failures."""
 
+    store: Path
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def found(self, kind: str, where: str, problem: str) -> None:
-        """Add a finding."""
-        self.findings.append(Finding(kind=kind, where=where, problem=problem))
+    def found(self, kind: str, where: str, problem: str, do: str | None = None) -> None:
+        """Add a finding; ``do`` is what ``ADVICE`` has for its kind, where the check knows nothing better."""
+        advice = do or ADVICE[kind].format(store=typed(self.store), where=where)
+        self.findings.append(Finding(kind=kind, where=where, problem=problem, do=advice))

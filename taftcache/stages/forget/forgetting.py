@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from taftcache.consent import names, recorded_recipe, refusal
 from taftcache.errors import RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, shard_of
+from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, is_model, shard_of
 from taftcache.privacy.statement import forgetting_note
 from taftcache.stages.forget.chain import DESTROYED
 from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forgetting
@@ -193,7 +193,7 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
         passes=passes,
         bytes=_rewritten(store, plan),
         dry_run=True,
-        notes=[*_notes(store, plan), *_private(store, plan)],
+        notes=[*_notes(store, plan), *_private(store, plan), *_none_left(plan, there=objects, dry_run=True)],
     )
 
 
@@ -206,7 +206,7 @@ def _timed(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
 
 def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, progress: Progress) -> ForgetReport:
     """Do it, in one commit."""
-    before, size = store.root_digest, _rewritten(store, plan)
+    before, size, there = store.root_digest, _rewritten(store, plan), store.objects()
     bare = TAIL not in store.objects()  # imported rows without a backbone: nothing can have been made from them
     with store.transaction() as change:
         new = _erase(change, store, plan.request)
@@ -228,13 +228,24 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         certificates=certificates,
         passes={name: certificate["passes"] for name, certificate in certificates.items()},
         bytes=size,
-        notes=notes,
+        notes=[*notes, *_none_left(plan, there=there)],
     )
 
 
 def _notes(store: FeatureStore, plan: ForgetPlan) -> list[str]:
     """What the request leaves as it is, known before it is carried out."""
     return [*_damaged_ledger(store), *_imported(store, plan), *_unsearched(plan), *_closing(plan)]
+
+
+def _none_left(plan: ForgetPlan, *, there: Iterable[str], dry_run: bool = False) -> list[str]:
+    """A note where no model, or the head alone, is left of those that were ``there``; the receipt need not keep it."""
+    models = {name for name in there if is_model(name)}
+    left = models.difference(plan.destroyed)
+    if plan.mode != "subtract" or left == models or left - {HEAD}:
+        return []
+    which = f"no model but {HEAD}" if left else "no model"
+    again = " ".join(["taftcache train STORE", *(f"--shard {name}" for name in plan.subtracted)])
+    return [f"{which} {'would be' if dry_run else 'is'} left, since every shard is subtracted; next: {again}"]
 
 
 def _damaged_ledger(store: FeatureStore) -> list[str]:

@@ -24,10 +24,12 @@ from taftcache.names import (
 )
 from taftcache.privacy.statement import EVENT, Statement, weak_promise
 from taftcache.stages.forget.certificates import check_certificate
-from taftcache.stages.forget.finding import Findings
+from taftcache.stages.forget.finding import TRAIN, Findings
+from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.checks import STAYS, imported
-from taftcache.stages.train.outdated import key_of
+from taftcache.stages.train.composing import stale_parts
+from taftcache.stages.train.outdated import differs_by_rows, key_of, outdated
 from taftcache.stages.train.private_claims import claim_problems
 from taftcache.stages.train.private_records import KEYS
 from taftcache.stages.train.record import settings_of, subtracted
@@ -47,30 +49,33 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     try:
         settings = settings_of(store)
     except (FormatError, RecipeError) as error:
-        to.found("description", TAIL, f"nothing that was trained can be checked: {error.fault}")
+        to.found("description", TAIL, f"nothing that was trained can be checked: {error.fault}", error.do)
         return {}
     shards = {shard.name: shard for shard in store.shards}
     components = _components(store, settings, to)
     private = _private(store, components, to)
     keys = _keys(store, settings, to)
+    old = outdated(store, settings)
+    behind = _behind(store, settings, old, keys)
     _origins(store, shards, {*private, *keys}, to)
+    if behind:
+        to.notes.append(
+            f"not trained yet on the rows that were added: {', '.join(behind)}; no request took a row from what they "
+            f"say they were made from, which nothing proves until they are trained; next: taftcache train {store.path}"
+        )
     if there := imported(store):
         to.notes.append(f"{STAYS}: {', '.join(there)}")
     checked: dict[str, dict[str, float]] = {}
     for (name, component), label in zip(components.items(), numbered([*components]), strict=True):
         if name in private:  # noise is no optimum, and the rows that it was made from may be forgotten since
             continue
-        if name in keys and component.meta.get("key") != keys[name]:
+        if name in old and name not in behind:
             kind = "stale composition" if name in (MEAN, WEIGHTED) else "stale component"
-            to.found(
-                kind,
-                name,
-                "it was not made from the rows, components and settings that are there; after append, or with other "
-                "settings, taftcache train and compose renew it",
-            )
+            problem = "it was not made from the rows, components and settings that are there"
+            to.found(kind, name, problem, TRAIN.format(store=store.path))
         elif name in (MEAN, WEIGHTED):
             _check_sum(name, component, components, to)
-        elif name in keys:
+        elif name in keys and name not in behind:
             sources = [shards[shard_of(name)]] if is_component(name) else store.shards
             _check_rows(name, component, sources, to)
             with progress.task(f"certify {label}", None):
@@ -86,6 +91,25 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
             "which only models/exact keeps, and a solve on this machine ends with other bytes; nothing contradicts it"
         )
     return checked
+
+
+def _behind(store: FeatureStore, settings: Settings, old: Sequence[str], keys: Mapping[str, str]) -> list[str]:
+    """Those of the ``old`` that rows were added since, and that no request took a row from: they break no promise.
+
+    What they were made from is what they say, for of rows among others that came later nothing can be proven.
+    """
+    objects = store.objects()
+
+    def lacks_rows(name: str) -> bool:
+        meta = meta_of(objects[name].meta)
+        now = store.shard(shard_of(name)).rows if is_component(name) else sum(shard.rows for shard in store.shards)
+        grown = meta.rows is not None and meta.rows < now and differs_by_rows(meta, keys[name])
+        return grown and not may_have_lost_rows(store, meta.row_digests)
+
+    single = [name for name in old if name in keys and name not in (MEAN, WEIGHTED) and lacks_rows(name)]
+    whole = all(part in single or part not in objects for part in stale_parts(store, settings))
+    sums = [n for n in old if n in (MEAN, WEIGHTED) and whole and objects[n].meta.get("key") == keys.get(n)]
+    return [name for name in old if name in {*single, *sums}]
 
 
 def _components(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, Component]:

@@ -21,7 +21,7 @@ from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.nearest import in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import FormatError, IntegrityError, RecipeError, several_texts
+from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, several_texts
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.request import ids_of_files
@@ -255,6 +255,30 @@ def replaced_shards(entry: Mapping[str, Any]) -> list[str]:
     with suppress(FormatError):  # ``check_receipts`` says it
         return _converted("", entry, _Ids).shards_before
     return []
+
+
+def may_have_lost_rows(store: FeatureStore, digests: Sequence[str]) -> bool:
+    """Whether a request may have taken rows from a shard that had one of ``digests``.
+
+    It has not where no shard of them was written anew or dropped by a request, and every request that took rows can
+    still be asked which shards it did so to.
+    """
+    gone = set(digests) - {ref.digest for ref in store.manifest.shards}
+    if not gone:
+        return not digests
+    try:
+        entries = store.ledger()
+        key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
+    except StoreError:  # the chain's own finding says it
+        return True
+    hashes = {ledger.tombstone(each, key) for each in gone} if key else set()
+    destroyed = max((e["seq"] for e in entries if e.get("event") == DESTROYED), default=0)
+    for entry in entries:
+        if entry.get("event") == FORGOTTEN and entry.get("shards"):
+            replaced = replaced_shards(entry)
+            if entry["seq"] < destroyed or not replaced or hashes.intersection(replaced):
+                return True
+    return False
 
 
 def check_receipts(store: FeatureStore, to: Findings) -> None:

@@ -15,7 +15,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import token_norm_sum
 from taftcache.errors import StoreError
-from taftcache.names import CLASS, counted, typed
+from taftcache.names import CLASS, counted
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.progress import Progress, noting
 
@@ -28,9 +28,7 @@ def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
     """Bytes that have not their digest, and statistics that are not those of the rows."""
     with progress.task("verify", None) as task:
         for fault in store.verify(noting(task, "MB", 1e6)):
-            to.found(
-                "damage", fault.file, f"{fault}; taftcache verify {typed(store.path)} --repair makes it again if it can"
-            )
+            to.found("damage", fault.file, str(fault))
         for ref in store.manifest.shards:
             with suppress(StoreError):  # verify has said it
                 if wrong := _wrong_statistics(store.shard(ref.name)):
@@ -47,12 +45,12 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
         to.notes.append(f"another process writes to the store: {counted(len(strays), 'file')} of it are not audited")
         strays = []
     for path, command in clearing(store, strays).items():
-        to.found("leftover file", path, f"no manifest names it; {command} removes it")
+        to.found("leftover file", path, "no manifest names it", command)
     for name, ids in sorted(store.staged_ids().items()):
         where = f"staging, shard {name}"
         if forgotten := sum(map(store.is_forgotten, ids)):
             rows = f"{counted(forgotten, 'row')} of forgotten ids, of an extraction that was stopped"
-            to.found("staged row", where, f"{rows}; taftcache gc {typed(store.path)} removes them")
+            to.found("staged row", where, rows)
         elif ids:
             to.notes.append(
                 f"{where}: {counted(len(ids), 'sample')} of an extraction that was stopped; audited once it is done"

@@ -6,6 +6,7 @@ import json
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
+from taftcache.model.meta import ComponentMeta
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, is_component, shard_of
 from taftcache.stages.train.composing import OUTDATED, current_key, stale_parts
 from taftcache.stages.train.settings import Settings
@@ -27,16 +28,33 @@ def key_of(store: FeatureStore, settings: Settings, name: str) -> str | None:
     return settings.key([shard], settings.train) if shard.role == "train" else None
 
 
+def outdated(store: FeatureStore, settings: Settings, model: str | None = None) -> list[str]:
+    """Names of those of the store, or ``model`` where it is one."""
+    # A sum of what is outdated is, too, and so is one that lacks a shard.
+    sums = {MEAN, WEIGHTED} if stale_parts(store, settings) else set()
+    there = [name for name in store.objects() if model in (None, name)]
+    return [name for name in there if name in sums or _is_outdated(store, settings, name)]
+
+
 def outdated_notes(store: FeatureStore, settings: Settings, model: str | None = None) -> list[str]:
     """A note that names those of the store, or ``model`` where it is one; none where nothing is outdated."""
-    parts = stale_parts(store, settings)
-    sums = {MEAN, WEIGHTED} if parts else set()  # a sum of what is outdated is, too, and so is one that lacks a shard
-    there = [name for name in store.objects() if model in (None, name)]
-    old = [name for name in there if name in sums or _is_outdated(store, settings, name)]
+    old = outdated(store, settings, model)
     if not old:
         return []
-    verb = "train" if parts or not set(old) <= {MEAN, WEIGHTED, EXACT} else "compose"
+    verb = "train" if stale_parts(store, settings) or not set(old) <= {MEAN, WEIGHTED, EXACT} else "compose"
     return [f"{OUTDATED}: {', '.join(old)}; next: taftcache {verb}"]
+
+
+def differs_by_rows(meta: ComponentMeta, key: str) -> bool:
+    """Whether a component would be made of other rows now, but with the settings that it was made with."""
+    try:
+        before, now = json.loads(meta.key or ""), json.loads(key)
+        of_rows = ("rows", "start")  # where the exact model's solve starts follows from the rows
+        return {k: v for k, v in before.items() if k not in of_rows} == {
+            k: v for k, v in now.items() if k not in of_rows
+        }
+    except (AttributeError, ValueError):
+        return False
 
 
 def _is_outdated(store: FeatureStore, settings: Settings, name: str) -> bool:

@@ -14,8 +14,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import HEAD, component_of, counted, shard_of
-from taftcache.recipe import Recipe
+from taftcache.names import HEAD, component_of, counted, first_few, shard_of
+from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, Silent, numbered
@@ -92,6 +92,7 @@ def train(
     keys = {name: ref.meta.get("key") for name, ref in there.items() if name not in lost}
     kept = [job.name for job in jobs if keys.get(job.name) == job.key]
     todo = [job for job in jobs if job.name not in kept]
+    replaced = _replaced(store, settings.recipe, todo)
     _check_todo(store, todo)
     if cluster is None:  # of its memory a worker knows
         for job in todo:
@@ -118,6 +119,7 @@ def train(
         notes=[
             *still_missing(store),
             *unfinished(said),
+            *replaced,
             *_at_the_end(said),
             *([] if shards is None else outdated_notes(store, settings)),
         ],
@@ -144,6 +146,24 @@ def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None)
     jobs += [] if own or with_noise(store) else [(HEAD, store.shards, "head")]
     return [
         Job(name=name, shards=sources, train=train, key=settings.key(sources, train)) for name, sources, train in jobs
+    ]
+
+
+def _replaced(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> list[str]:
+    """A note on what is solved again for other settings than the store recorded, of the same rows."""
+    said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if name in {job.name for job in jobs}}
+    same = [j.name for j in jobs if j.name in said and said[j.name].row_digests == [s.digest for s in j.shards]]
+    recorded, asked = store.manifest.recipe, recipe_values(recipe)
+    changed = [
+        f"{section}.{key} {recorded[section][key]!r} → {value!r}"
+        for section in ("tangent", "objective", "prior", "solver")
+        for key, value in asked[section].items()
+        if key in recorded.get(section, {}) and recorded[section][key] != value and key != "memory"
+    ]
+    if not (same and changed):
+        return []
+    return [
+        f"{', '.join(changed)}: {first_few(same)} trained again in place of what was there, and what is composed of it"
     ]
 
 
