@@ -171,6 +171,21 @@ class FeatureFile:
                 return np.asarray(dataset[()])
             return np.array(self._strings(name), dtype=object)
 
+    def texts(self) -> Iterator[NDArray[Any]]:
+        """Every dataset of texts, or of records that have any; DataError for one that may hold some and is not read."""
+        names = list[str]()
+        with self._reading():
+            self._file.visit(names.append)  # through no link
+        for name in names:
+            with self._reading():
+                node = self._node(name)
+                kinds = fields_of(node.dtype) if isinstance(node, h5py.Dataset) and node.shape is not None else []
+                texts = [kind for kind in kinds if h5py.check_string_dtype(kind) is not None]
+                if any(kind.hasobject and kind not in texts for kind in kinds):
+                    raise _bad(self.path, f"{name} has neither numbers nor texts")
+                if texts:
+                    yield np.asarray(self._dataset(name)[()])
+
     def _strings(self, name: str) -> list[str]:
         dataset = self._dataset(name)
         if h5py.check_string_dtype(dataset.dtype) is None or dataset.ndim != 1:
@@ -220,6 +235,13 @@ class FeatureFile:
             yield
         except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:  # h5py's for what is damaged or odd
             raise _bad(self.path, f"{error}") from error
+
+
+def fields_of(dtype: np.dtype[Any]) -> list[np.dtype[Any]]:
+    """What a value of ``dtype`` consists of: itself, or the kinds of all fields of a record."""
+    if dtype.names is None:
+        return [dtype.base]
+    return [kind for name in dtype.names for kind in fields_of(dtype[name].base)]
 
 
 class StoredRows:

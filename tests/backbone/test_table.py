@@ -50,10 +50,11 @@ def write(file, table, delimiter=","):
     return file
 
 
-def saved(place, table, names):
+def saved(place, table, names, **options):
     """As datasets' save_to_disk writes one split."""
     place.mkdir()
-    with pa.ipc.new_stream(place / "data-00000-of-00001.arrow", table.schema) as writer:
+    written = pa.ipc.IpcWriteOptions(**options)
+    with pa.ipc.new_stream(place / "data-00000-of-00001.arrow", table.schema, options=written) as writer:
         writer.write_table(table)
     (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
     features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
@@ -286,3 +287,29 @@ def test_parquet_that_repeats_a_long_text_is_refused_soon(tmp_path):
         assert (parquet.read_schema(file).field("label").type == pa.string()) is not kept
         with pytest.raises(DataError, match="as a file made to exhaust memory does"):
             open_source(spec(file))
+
+
+def test_an_arrow_file_that_expands_is_refused_before_it_does(tmp_path, monkeypatch):
+    many, coded = 10_000_000, pa.DictionaryArray.from_arrays(pa.array(np.zeros(20_000, np.int32)), ["x" * 100_000])
+    large = {"image": pa.array([bytes(64 << 20)] * 2, pa.large_binary()), "label": [0, 1]}
+    for name, table, options, says in (
+        ("batch", pa.table(large), {"compression": "zstd"}, "is compressed"),
+        ("codes", pa.table({"image": coded}), {"compression": "lz4"}, "is compressed"),
+        ("texts", pa.table({"image": coded}), {}, "as a file made to exhaust memory does"),
+        ("nulls", pa.table({"image": pa.nulls(many)}), {}, "as a file made to exhaust memory does"),
+    ):
+        place = saved(tmp_path / name, table, NAMES, **options)
+        with monkeypatch.context() as unread:
+            if options:
+                unread.setattr(pa.ipc, "open_stream", None)
+            with pytest.raises(DataError, match=says):
+                open_source(spec(place, image_key="image"))
+
+
+def test_parquet_that_expands_is_refused_before_it_does(tmp_path, monkeypatch):
+    file = tmp_path / "a.parquet"
+    image = pa.array([bytes(64 << 20)] * 2, pa.large_binary())
+    parquet.write_table(pa.table({"image": image, "label": [0, 1]}), file, compression="zstd", use_dictionary=False)
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", None)
+    with pytest.raises(DataError, match="as a file made to exhaust memory does"):
+        open_source(spec(file, image_key="image"))

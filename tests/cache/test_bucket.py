@@ -422,6 +422,28 @@ def test_an_answer_that_hangs_is_asked_for_again_and_a_slow_write_is_waited_for(
         assert store.read_object("components/001") == b"slow"
 
 
+def test_a_large_object_leaves_no_part_of_itself(address, proxy, monkeypatch) -> None:
+    """Parts of an upload that was killed could be read, and neither ``audit`` nor ``gc`` saw them."""
+    make(address)
+    brief(monkeypatch)
+    large = bytes(12 << 20)
+    cut = {"partNumber=2", "components/001"}
+    proxy.seen = []
+    with FeatureStore(address, mode="a") as store:
+        proxy.fault = lambda method, path, before: "503" if method != "GET" and any(c in path for c in cut) else None
+        with pytest.raises(StoreWriteError), store.transaction() as change:
+            change.put("components/001", large)
+        assert proxy.hurt
+        cut.remove("components/001")
+        with store.transaction() as change:
+            change.put("components/001", large)
+        assert store.read_object("components/001") == large
+    assert [path for _, path in proxy.seen if "upload" in path] == []
+    bucket = address.split("/")[2]
+    with urllib.request.urlopen(f"http://127.0.0.1:{proxy.to}/{bucket}?uploads", timeout=30) as answer:
+        assert b"<Upload>" not in answer.read()
+
+
 def test_damage_in_a_bucket_is_found(address) -> None:
     make(address)
     root, desk = open_home(address)

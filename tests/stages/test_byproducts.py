@@ -12,6 +12,7 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -181,6 +182,55 @@ def test_ids_of_any_signs_are_found_in_files_of_any_name(tmp_path, monkeypatch, 
     taftcache.forget(store, [odd])
     found = {Path(f.where).relative_to(place).parts[0] for f in taftcache.audit(store, also=[place]).findings}
     assert found == {"ids", "rows.csv", "ids.npy", "others.npz", "rows.bin", "samples.bin", "table"}
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_ids_are_found_wherever_a_file_has_texts(tmp_path, monkeypatch):
+    """Under any name, in fields of records, as bytes, in UTF-16, and at the end of a longer path."""
+    monkeypatch.setattr(byproducts, "SINGLY", 99)
+    gone = "c0/s 1.png"
+    store = some_vectors(tmp_path / "store", [gone, *(f"u/{k}" for k in range(20))])
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    ids = np.array(["u/1", gone])
+    records = np.array([(i, (i, 1.0)) for i in ids], dtype=[("x", "S20"), ("y", [("z", "U20"), ("w", "f4")])])
+    with h5py.File(place / "named.h5", "w") as file:
+        file["deep/er"], file["x"] = np.array(ids, dtype="S20"), np.zeros((2, 3))
+    with h5py.File(place / "records.h5", "w") as file:
+        file["all"] = np.array([(i, 1.0) for i in ids], dtype=[("id", h5py.string_dtype()), ("x", "f4")])
+    np.savez(place / "second.npz", ids=np.array(["a", "b"]), names=ids, x=np.zeros(2))
+    np.savez_compressed(place / "beside.npz", names=ids, odd=np.array([{}], dtype=object))
+    np.save(place / "records.npy", records)
+    np.save(place / "bytes.npy", ids.astype("S20"))
+    for form in ("utf-8-sig", "utf-16", "utf-32"):
+        (place / f"{form}.tsv").write_text(f"{gone}\t0\n", form)
+    (place / "absolute.txt").write_text(f"u/1\n/data/pics/{gone}\n")
+    (place / "windows.csv").write_text("D:\\pics\\" + gone.replace("/", "\\") + ",1\n")
+    (place / "slashes.txt").write_text("/" * 100_000 + "\n" + "/" * 4000)
+    formed = {"named", "records", "second", "beside", "bytes", "utf-8-sig", "utf-16", "utf-32", "absolute", "windows"}
+    if HAS_PARQUET:
+        formed |= arrow_files(place, gone)
+    with h5py.File(place / "pickled.h5", "w") as file:
+        file.create_dataset("rows", (1,), h5py.vlen_dtype(np.uint8))[0] = np.frombuffer(b"any", np.uint8)
+    taftcache.forget(store, [gone])
+    report = taftcache.audit(store, also=[place])
+    assert {Path(finding.where).stem for finding in report.findings} == formed
+    assert {finding.problem for finding in report.findings} == {"it holds forgotten ids: 1"}
+    unread = ["1 file (pickled", "2 files (a.feather, …)"][HAS_PARQUET]
+    assert [unread in note for note in report.notes if "not searched" in note] == [True]
+
+
+def arrow_files(place: Path, gone: str) -> set[str]:
+    """Tables with that id, one of them packed; the names of the others."""
+    import pyarrow as pa
+    from pyarrow import feather, parquet
+
+    table = pa.table({"image": [{"path": "u/1"}, {"path": gone}], "x": [[1.0], [2.0]]})
+    with pa.ipc.new_stream(place / "saved.arrow", table.schema) as writer:
+        writer.write_table(table)
+    parquet.write_table(pa.table({"who": pa.array([b"\xff", gone.encode()])}), place / "binary.parquet")
+    feather.write_feather(table, str(place / "a.feather"))
+    return {"saved", "binary"}
 
 
 def test_the_tombstones_beside_a_store_are_no_by_product(tmp_path):

@@ -117,8 +117,7 @@ def _arrow(place: Path) -> Table:
         if state.indices:
             raise ValueError("it is a selection of rows: save ds.flatten_indices() instead")
         files = [_regular(place / Path(part.filename).name) for part in state.parts]
-        table = pa.concat_tables([pa.ipc.open_stream(pa.memory_map(str(file))).read_all() for file in files])
-        table.validate(full=True)  # Arrow believes its own files where values lie, and reads there
+        table = pa.concat_tables([arrow_table(file) for file in files])
         info = msgspec.json.decode(_regular(place / "dataset_info.json").read_bytes(), type=_Info)
     else:
         with parquet.ParquetFile(place, memory_map=True) as file:
@@ -129,16 +128,58 @@ def _arrow(place: Path) -> Table:
     return Table({name: _Column(table.column(name)) for name in table.column_names}, names)
 
 
+def arrow_table(file: Path) -> Any:
+    """The table of an Arrow stream, mapped.
+
+    Raises:
+        ValueError: it is compressed, as ``datasets`` never writes it: Arrow would unpack a whole batch, of any size,
+            before anything can be counted. DataError: repeated values, as for ``parquet_batches``.
+    """
+    import pyarrow as pa
+
+    for message in pa.ipc.MessageReader.open_stream(pa.memory_map(str(file))):
+        if message.type in ("record batch", "dictionary") and _is_packed(message):
+            raise ValueError(f"{file.name} is compressed: write it without compression")
+    table = pa.ipc.open_stream(pa.memory_map(str(file))).read_all()
+    table.validate(full=True)  # Arrow believes its own files where values lie, and reads there
+    needed = sum(_expanded(column) for batch in table.to_batches() for column in batch.columns)
+    check_expansion(file, max(needed, 8 * len(table)), file.stat().st_size)
+    return table
+
+
+def _is_packed(message: Any) -> bool:
+    """Whether a message with a batch names a codec: in its FlatBuffers table, which Arrow has verified, or, as early
+    releases wrote it, among its remarks."""
+    data = message.metadata.to_pybytes()
+
+    def field(table: int, index: int) -> int:
+        fields = table - int.from_bytes(data[table : table + 4], "little", signed=True)
+        if 4 + 2 * index >= int.from_bytes(data[fields : fields + 2], "little"):
+            return 0
+        at = int.from_bytes(data[fields + 4 + 2 * index :][:2], "little")
+        return table + at if at else 0
+
+    def target(place: int) -> int:
+        return place + int.from_bytes(data[place : place + 4], "little")
+
+    batch = target(field(target(0), 2))  # Message.header
+    if message.type == "dictionary":
+        batch = target(field(batch, 1))  # DictionaryBatch.data
+    return field(batch, 3) > 0 or b"ARROW:experimental_compression" in data  # RecordBatch.compression
+
+
 def parquet_batches(place: Path, file: Any, columns: Sequence[str] | None = None) -> Iterator[Any]:
     """The rows of an open Parquet file, a few at a time.
 
     The format may say in a few bytes that a value is repeated millions of times. What a file's metadata says of its
     columns would tell, but pyarrow ends the process where that is damaged; so the rows that were read are counted.
+    What its row groups unpack to is declared for each as a whole.
 
     Raises:
-        DataError: repeated values that would take far more memory than the file has bytes.
+        DataError: values that would take far more memory than the file has bytes.
     """
-    needed, size = 0, place.stat().st_size
+    needed, size, groups = 0, place.stat().st_size, file.metadata
+    check_expansion(place, sum(abs(groups.row_group(k).total_byte_size) for k in range(groups.num_row_groups)), size)
     for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
         needed += sum(_expanded(column) for column in batch.columns)
         check_expansion(place, needed, size)

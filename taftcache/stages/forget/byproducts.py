@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import os
 import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import ZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
-from taftcache.backbone.sources.columns import parquet_batches
-from taftcache.cache.columns import USUAL, Columns
+from taftcache.backbone.sources.columns import arrow_table, parquet_batches
+from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import FILE
-from taftcache.cache.hdf5 import FeatureFile
+from taftcache.cache.hdf5 import FeatureFile, fields_of
 from taftcache.cache.place.lock import LOCK
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import OWN
@@ -34,7 +36,7 @@ from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.receipts import replaced_shards
-from taftcache.stages.forget.traces import headers, texts_in
+from taftcache.stages.forget.traces import WORDS, headers, texts_in
 
 MAX_TEXT = 256 << 20
 CELLS = re.compile(r"[\t\r\n,]")
@@ -43,6 +45,15 @@ DOUBLED = re.compile(r'"((?:[^"]|"")*)"')  # a cell of a CSV file, in which quot
 DEFUSED = ("'=", "'+", "'-", "'@")  # begin a text that the page's CSV keeps a spreadsheet from computing
 BEGINNING = 512  # bytes, by which a file is known; its name may be any
 HDF5, NPY, ZIP, PARQUET = b"\x89HDF\r\n\x1a\n", b"\x93NUMPY", b"PK\x03\x04", b"PAR1"
+ARROW = b"\xff\xff\xff\xff"  # before each message of a stream
+MARKS = {
+    BOM_UTF8: "utf-8-sig",
+    BOM_UTF32_LE: "utf-32",
+    BOM_UTF32_BE: "utf-32",
+    BOM_UTF16_LE: "utf-16",
+    BOM_UTF16_BE: "utf-16",
+}
+LONGEST, DEEPEST = 4096, 64  # characters of a path, and how many of its endings are tried
 # gzip, bzip2, xz, zstandard, 7-Zip, SQLite, pickle: what is in them is not looked at, and that is said.
 PACKED: tuple[bytes, ...] = (
     b"\x1f\x8b",
@@ -52,6 +63,8 @@ PACKED: tuple[bytes, ...] = (
     b"7z\xbc\xaf\x27\x1c",
     b"SQLite format 3\0",
 )
+# Arrow files and Feather too, which are compressed as a rule; Arrow would unpack them to any size.
+PACKED += (b"ARROW1", b"FEA1")
 PACKED += tuple(bytes([0x80, version]) for version in range(2, 6))
 TAR_AT, TAR = 257, b"ustar"
 # In JSON, also within another text: the root digest that something was made from, and lists of shards' digests.
@@ -104,7 +117,7 @@ UNSURE, UNREAD = "unsure", "not searched"
 NOTES = {
     UNSURE: "of rows or a state of a store that no receipt here names; where that was this store, before "
     "a request, what was forgotten is in there",
-    UNREAD: "not searched: unreadable, packed (an archive, say), or too large (Parquet takes pip install "
+    UNREAD: "not searched: unreadable, packed (an archive, say), or too large (Parquet and Arrow take pip install "
     "'taftcache[parquet]'); what was forgotten may be in there",
 }
 SINGLY = 5  # so many files of one folder with the same problem are listed one by one
@@ -230,12 +243,16 @@ def _of_store(known: _Known, path: Path) -> str:
 def _of_file(known: _Known, path: Path) -> str:
     if path.name.endswith(".partial"):
         return "what a write that was killed left; it may hold anything" if known.before else ""
+    read, unread = _Texts(), False
     try:
-        ids, text = _read(path)
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, ImportError, TaftcacheError):
-        return UNREAD if known.before else ""
-    if count := len({i for i in _computable(chain(ids, _candidates(text))) if known.store.is_forgotten(i)}):
+        _read(path, read)
+    except (*FAULTS, KeyError, ImportError, TaftcacheError):
+        unread = True
+    text = read.about
+    if count := len({i for i in _meant(chain(read.ids, _candidates(text))) if known.store.is_forgotten(i)}):
         return f"it holds forgotten ids: {count}"
+    if unread:
+        return UNREAD if known.before else ""
     if is_pin(text) or are_tombstones(text.encode()):
         return ""
     says = known.problem(text)
@@ -244,71 +261,124 @@ def _of_file(known: _Known, path: Path) -> str:
     return says
 
 
-def _computable(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, and what a spreadsheet was kept from computing without what kept it."""
+def _meant(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, also without what kept a spreadsheet from computing one, and the endings of those that are paths."""
     for text in texts:
         yield text
         if text.startswith(DEFUSED):
             yield text[1:]
+        if len(text) <= LONGEST:
+            path = text.replace("\\", "/")
+            at = path.rfind("/")
+            for _ in range(DEEPEST):
+                if at < 0:
+                    break
+                yield path[at + 1 :]
+                at = path.rfind("/", 0, at)
 
 
 def _candidates(text: str) -> Iterator[str]:
     """What may be an id in a text: lines, words, cells of a table, and quoted strings as JSON and CSV write them."""
-    yield from texts_in(text)
+    yield text
     for line in text.split("\n"):
-        yield from (line.removesuffix("\r"), *line.removesuffix("\r").split("\t"))
-    yield from CELLS.split(text)
+        line = line.removesuffix("\r")
+        yield from {line, *WORDS.split(line), *line.split("\t"), *CELLS.split(line)}  # each is hashed but once
     for quoted in QUOTED.finditer(text):
         with suppress(ValueError):
             yield json.loads(quoted[0]).encode("utf-8", "replace").decode()  # half of a pair is no id
     yield from (cell[1].replace('""', '"') for cell in DOUBLED.finditer(text) if '""' in cell[1])
 
 
-def _read(path: Path) -> tuple[list[str], str]:
-    """Ids that a file of rows has, and what else is text in it; what it is follows from its first bytes.
+@dataclass
+class _Texts:
+    """What a file has of texts that may be ids, and what else is text in it; also where the rest cannot be read."""
+
+    ids: set[str] = field(default_factory=set)
+    about: str = ""
+
+    def take(self, array: NDArray[Any]) -> None:
+        """Every text of an array, and of its fields; ValueError where there is more than is looked through."""
+        for name in array.dtype.names or ():
+            self.take(array[name])
+        if array.dtype.kind in "OSU":
+            if array.nbytes > MAX_TEXT:
+                raise ValueError(array.nbytes)
+            self.ids.update(texts_in(array.ravel().tolist()))
+
+
+def _read(path: Path, to: _Texts) -> None:
+    """The texts of a file; what it is follows from its first bytes.
 
     Raises:
-        ValueError, KeyError, OSError, TaftcacheError, ImportError and others: it cannot be searched.
+        ValueError, KeyError, OSError, TaftcacheError, ImportError and others: it cannot be searched, or not all of it.
     """
     with path.open("rb") as file:
         begin = file.read(BEGINNING)
     if begin.startswith(PACKED) or begin[TAR_AT:].startswith(TAR):
         raise ValueError(path)
     if begin.startswith(HDF5) or path.suffix in (".h5", ".hdf5"):
-        return _hdf5(path)
-    if begin.startswith(ZIP) or path.suffix == ".npz":
-        return _npz(path)
-    if begin.startswith(NPY):
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if array.dtype.kind in "US" and array.nbytes > MAX_TEXT:
-            raise ValueError(path)
-        return [str(i) for i in array.astype(str).ravel()] if array.dtype.kind in "US" else [], ""
-    if begin.startswith(PARQUET) or path.suffix in (".parquet", ".pq"):
-        return _parquet(path)
-    if path.suffix == ".safetensors":
+        _hdf5(path, to)
+    elif begin.startswith(ZIP) or path.suffix == ".npz":
+        _npz(path, to)
+    elif begin.startswith(NPY):
+        to.take(np.load(path, mmap_mode="r", allow_pickle=False))
+    elif begin.startswith(PARQUET) or path.suffix in (".parquet", ".pq"):
+        _parquet(path, to)
+    elif begin.startswith(ARROW) or path.suffix == ".arrow":
+        _arrow(path, to)
+    elif path.suffix == ".safetensors":
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            return [], "".join(headers(size.to_bytes(8, "little") + file.read(min(size, MAX_TEXT))))
-    if path.stat().st_size > MAX_TEXT:
+            to.about = "".join(headers(size.to_bytes(8, "little") + file.read(min(size, MAX_TEXT))))
+    elif path.stat().st_size > MAX_TEXT:
         raise ValueError(path)
-    return [], path.read_bytes().decode("utf-8", "replace")
+    else:
+        form = next((form for mark, form in MARKS.items() if begin.startswith(mark)), "utf-8")
+        to.about = path.read_bytes().decode(form, "replace")
 
 
-def _hdf5(path: Path) -> tuple[list[str], str]:
+def _hdf5(path: Path, to: _Texts) -> None:
     with FeatureFile(path) as file:
-        if not file.is_export:
-            ids = Columns().within(file).ids
-            return ([str(i) for i in file.column(ids).tolist()] if ids in file else []), ""
-        return [*(i for shard in file.shards.values() for i in shard.ids), *(s.id for s in file.skipped)], ""
+        if file.is_export:
+            to.ids.update(s.id for s in file.skipped)
+        for array in file.texts():
+            to.take(array)
 
 
-def _npz(path: Path) -> tuple[list[str], str]:
-    with np.load(path, allow_pickle=False) as arrays:  # of another archive it says what is in it, not that it is none
-        name = next((name for name in USUAL["ids"] if name in arrays), "ids")
-        return [str(i) for i in arrays[name]], str(arrays["about"]) if "about" in arrays else ""
+def _npz(path: Path, to: _Texts) -> None:
+    """Every array of texts; ValueError where one is of Python objects, or anything else is in the archive."""
+    with ZipFile(path) as archive:
+        strange, size = False, 0
+        for entry in archive.infolist():
+            with archive.open(entry) as member:
+                dtype = read_header(member)[2]
+            strange |= dtype.hasobject
+            if dtype.hasobject or not any(kind.kind in "SU" for kind in fields_of(dtype)):
+                continue
+            size += entry.file_size
+            if size > MAX_TEXT:
+                raise ValueError(path)
+            array = read_member(archive, entry)
+            to.take(array)
+            if entry.filename == "about.npy":
+                to.about = str(array)
+        if strange:
+            raise ValueError(path)
 
 
-def _parquet(path: Path) -> tuple[list[str], str]:
+def _arrow(path: Path, to: _Texts) -> None:
+    """Every text in an Arrow stream; ValueError where it is compressed, damaged, or none."""
+    import pyarrow as pa
+
+    try:
+        table = arrow_table(path)
+        texts = [k for k, kind in enumerate(table.schema.types) if re.search("string|binary", str(kind))]
+        _take(path, table.select(texts).to_batches(), to)
+    except pa.ArrowException as error:
+        raise ValueError(path) from error
+
+
+def _parquet(path: Path, to: _Texts) -> None:
     """Every text in the columns of a Parquet file that have any, whatever they are called; and what its schema says.
 
     Raises:
@@ -319,16 +389,21 @@ def _parquet(path: Path) -> tuple[list[str], str]:
 
     try:
         with parquet.ParquetFile(path) as file:
-            schema, ids, size = file.schema, set[str](), 0
-            texts = [i for i in range(len(schema)) if schema.column(i).physical_type == "BYTE_ARRAY"]
-            names = sorted({schema.column(i).path for i in texts})
-            for batch in parquet_batches(path, file, names) if names else ():
-                size += batch.nbytes
-                if size > MAX_TEXT:
-                    raise ValueError(path)
-                for column in batch.columns:
-                    ids.update(texts_in(column.to_pylist()))
-            about = file.schema_arrow.metadata or {}
-            return list(ids), about.get(b"taftcache", b"").decode("utf-8", "replace")
+            schema = file.schema
+            texts = [k for k in range(len(schema)) if schema.column(k).physical_type.endswith("BYTE_ARRAY")]
+            names = sorted({schema.column(k).path for k in texts})
+            to.about = ((file.schema_arrow.metadata or {}).get(b"taftcache") or b"").decode("utf-8", "replace")
+            _take(path, parquet_batches(path, file, names) if names else (), to)
     except pa.ArrowException as error:
         raise ValueError(path) from error
+
+
+def _take(path: Path, batches: Iterable[Any], to: _Texts) -> None:
+    """The texts of Arrow's batches; ValueError where there is more than is looked through."""
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > MAX_TEXT:
+            raise ValueError(path)
+        for column in batch.columns:
+            to.ids.update(texts_in(column.to_pylist()))

@@ -107,7 +107,10 @@ def headers(data: bytes) -> Iterator[str]:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, whole and word by word, keys too."""
+    """Every text in a JSON value, whole and word by word, keys too; also bytes that are UTF-8."""
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            value = value.decode()
     if isinstance(value, str):
         yield value
         words = WORDS.split(value)
@@ -117,6 +120,6 @@ def texts_in(value: Any) -> Iterator[str]:
         for key, inner in value.items():
             yield from texts_in(key)
             yield from texts_in(inner)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for inner in value:
             yield from texts_in(inner)
