@@ -22,12 +22,12 @@ RETRIES: Any = {
     "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=5), "base": 2},
 }
 """Dropped connections and 5xx answers are asked again so often and for so long."""
-CLIENT: Any = {"connect_timeout": timedelta(seconds=10)}
-READS: Any = {"timeout": timedelta(minutes=5), "read_timeout": timedelta(seconds=30)}
-"""The second from one arrival of bytes to the next, so that an answer that hangs is asked for again. Not for what is
+CLIENT: Any = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(minutes=5)}
+READS: Any = {"read_timeout": timedelta(seconds=30)}
+"""From one arrival of bytes to the next, so that an answer that hangs is asked for again. Not for what is
 put: there the time in which its own bytes leave counts too, and over a slow line they take as long."""
-WRITES: Any = {"timeout": timedelta(minutes=30)}
-"""For the largest object, 1 GiB in one request, over a line of 5 Mbit/s."""
+LARGE, SLOW = 64 << 20, {"timeout": timedelta(minutes=30)}
+"""Bytes of an object that has longer: 1 GiB in one request, over a line of 5 Mbit/s. Ctrl-C waits for what hangs."""
 _NO_BUCKET = "<Code>NoSuchBucket</Code>"
 _NO_CREDENTIALS = re.compile("Missing (AccessKey|SecretAccessKey)|/latest/(api/token|meta-data/)|//169.254.170.2/")
 """Half a pair of keys; or where the library, which has found none, asks for a role of this machine or container."""
@@ -75,7 +75,8 @@ class Bucket:
             return S3Store(bucket, prefix=prefix or None, retry_config=RETRIES, client_options=options | more)
 
         self._store: Any = self._ask("the bucket", lambda: client(READS))
-        self._writing: Any = client(WRITES)
+        self._writing: Any = client({})
+        self._writing_large: Any = client(SLOW)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -135,7 +136,8 @@ class Bucket:
         which forgotten rows are removed, has them.
         """
         raw = memoryview(data).cast("B")
-        self._ask(name, lambda: self._api.put(self._writing, _checked(name), raw, use_multipart=False), writes=True)
+        to = self._writing_large if len(raw) > LARGE else self._writing
+        self._ask(name, lambda: self._api.put(to, _checked(name), raw, use_multipart=False), writes=True)
 
     def place(self, staging: Folder, staged: str, name: str) -> None:
         """Upload the file or folder ``staged`` of the staging folder, where it stays until its commit is through."""
