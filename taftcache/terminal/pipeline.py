@@ -101,7 +101,12 @@ def show_init(report: InitReport) -> None:
     """What was found, what was chosen, what it costs."""
     costs, (width, height) = report.estimate, report.pixels
     free = "" if costs.free_bytes is None else f" ({readable_size(costs.free_bytes)} are free there)"
-    small = ", for 32 x 32 pixels; --model NAME for another" if report.backbone == "bundled" else ""
+    small = ""
+    if report.backbone == "bundled":
+        small = (
+            ", for 32 x 32 pixels, and far less accurate on photographs than larger ones; for another: taftcache init"
+            " PLACE --force --model NAME, without a network also --weights FILE.safetensors"
+        )
     OUT.print(
         stacked(
             f"images   {report.images:,} of {len(report.classes)} classes, about {width} x {height} pixels",
