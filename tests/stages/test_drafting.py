@@ -19,6 +19,7 @@ from taftcache.errors import BackboneError, DataError, RecipeError, StoreWriteEr
 from taftcache.recipe import load_recipe
 from taftcache.stages.extract import drafting, looking
 from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
+from taftcache.terminal.pipeline import show_init
 from tests.backbone.test_table import saved, write
 from tests.stages.making import write_images
 
@@ -282,7 +283,7 @@ def test_no_image_decodes(place):
     assert not (place / "images.toml").exists()
 
 
-def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monkeypatch):
+def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monkeypatch, capsys):
     for file in (place / "images").rglob("*.png"):
         Image.fromarray(np.zeros((90, 120, 3), np.uint8)).save(file)
 
@@ -302,6 +303,10 @@ def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monke
     assert asked == [PRETRAINED, None]
     assert report.backbone == "bundled"
     assert any("no pretrained weights" in note and "--weights" in note for note in report.notes)
+    show_init(report)
+    said = capsys.readouterr().out
+    assert "far less accurate on photographs" in said
+    assert "taftcache init PLACE --force --model NAME, without a network also --weights FILE.safetensors" in said
     for changes in (["backbone.model=vit_tiny_patch16_224"], [f"backbone.model={PRETRAINED}"]):
         with pytest.raises(BackboneError, match="no pretrained weights"):  # a model that was asked for is not swapped
             taftcache.init_recipe("images", force=True, overrides=changes)

@@ -214,8 +214,8 @@ def test_only_what_passes_by_itself_has_the_code_for_trying_again(store):
 def test_the_audit_of_a_damaged_store_is_a_list(store, file):
     erase_first(store)
     spoil(next(iter(store.glob(file))))
-    problems = {finding.kind: finding.problem for finding in taftcache.audit(store).findings}
-    assert f"taftcache verify {store} --repair" in problems["damage"]
+    advice = {finding.kind: finding.do for finding in taftcache.audit(store).findings}
+    assert f"taftcache verify {store} --repair" in advice["damage"]
 
 
 def test_a_store_is_written_to_where_it_was_opened(store):

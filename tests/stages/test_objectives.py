@@ -36,11 +36,13 @@ def test_every_objective_trains_and_predicts(store, objective, capsys, monkeypat
     monkeypatch.setattr("taftcache.solve.choosing.GRID", [1e-9, 1e-8])  # the better one lies at an end
     with open_store(store) as opened:
         report = taftcache.train(opened, recipe(store, objective=objective, solver={"tolerance": 1e-3}))
-        assert all("that was tried" in note for note in report.notes)
+        replaced, *notes = report.notes
+        assert "trained again in place of what was there" in replaced
+        assert all("that was tried" in note for note in notes)
         if not isinstance(
             objective.get("radius"), list
         ):  # which rows validate depends on their bytes, and so on the processor
-            assert bool(report.notes) == (objective.get("ridge") == "auto")
+            assert bool(notes) == (objective.get("ridge") == "auto")
         assert set(report.trained) == {"components/000", "components/001", "models/head"}
         taftcache.compose(opened)
         assert taftcache.evaluate(opened).accuracy["models/mean"] > 0.15  # ten classes, sixty images

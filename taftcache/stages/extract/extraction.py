@@ -244,7 +244,7 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
             "takes them"
         )
     if new := sorted(there.keys() - known - out.all):
-        takes = f"taftcache append{' --skip-new-classes' if strange else ''} takes them in"
+        takes = f"taftcache append RECIPE{' --skip-new-classes' if strange else ''} takes them in"
         notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); {takes}")
     notes += other_classes_note(other_classes(store, there))
     if gone := sorted(rows - there.keys()):

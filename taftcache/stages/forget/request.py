@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 from taftcache.backbone.still_there import folders
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import DataError, RecipeError, UnknownSample
+from taftcache.errors import DataError, RecipeError, TaftcacheError, UnknownSample
 from taftcache.names import CLASS, HELD_OUT, SHARD, counted, typed
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import every_sample, folder_of, no_class
@@ -92,11 +92,12 @@ def read_ids(file: Path) -> list[str]:
 
 def ids_of_files(store: FeatureStore, samples: Sequence[str]) -> list[str]:
     """The ids of samples that are named by files of the folder that the store was made from; others as they are."""
-    data = recorded_recipe(store).data
-    if data.source != "folder":
-        return list(samples)
-    roots = {prefix: Path(os.path.abspath(root)) for prefix, root in folders(data).items()}
     staged = {i for rows in store.staged_rows().values() for i in rows}
+    roots: dict[str, Path] = {}
+    with suppress(TaftcacheError):  # a store that no stage made may record anything
+        data = recorded_recipe(store).data
+        if data.source == "folder":
+            roots = {prefix: Path(os.path.abspath(root)) for prefix, root in folders(data).items()}
 
     def of_file(sample: str) -> str:
         if store.holds(sample) or sample in staged or store.is_forgotten(sample):
