@@ -97,8 +97,7 @@ def show_init(report: InitReport) -> None:
     """What was found, what was chosen, what it costs."""
     costs, (width, height) = report.estimate, report.pixels
     free = "" if costs.free_bytes is None else f" ({readable_size(costs.free_bytes)} are free there)"
-<<<<<<< HEAD
-    small = ", for 32 x 32 pixels; --model NAME for another" if report.backbone == "bundled" else ""
+    small = ", for 32 x 32 pixels; --force --model NAME for another" if report.backbone == "bundled" else ""
     say(
         f"images   {report.images:,} of {len(report.classes)} classes, about {width} x {height} pixels",
         f"classes  {first_few(report.classes)}",
@@ -109,27 +108,6 @@ def show_init(report: InitReport) -> None:
         f"cost     about {readable_size(costs.bytes)} of rows, models apart;"
         f" {readable_time(costs.seconds)} to run the frozen layers once",
         f"store    {costs.store}{free}",
-=======
-    small = ""
-    if report.backbone == "bundled":
-        small = (
-            ", for 32 x 32 pixels, and far less accurate on photographs than larger ones; for another: taftcache init"
-            " PLACE --force --model NAME, without a network also --weights FILE.safetensors"
-        )
-    OUT.print(
-        stacked(
-            f"images   {report.images:,} of {len(report.classes)} classes, about {width} x {height} pixels",
-            f"classes  {first_few(report.classes)}",
-            f"split    {report.images - report.held_out:,} to train on in {counted(report.shards, 'shard')},"
-            f" {report.held_out:,} held out to test",
-            f"model    {report.backbone}{small}",
-            f"trained  {'a head on every block' if report.features == 'every block' else 'the end of it, linearised'}",
-            f"cost     about {readable_size(costs.bytes)} of rows, models apart;"
-            f" {readable_time(costs.seconds)} to run the frozen layers once",
-            f"store    {costs.store}{free}",
-        ),
-        soft_wrap=True,
->>>>>>> cf05200b1d883a61c82154485845d62baf987089
     )
     print_notes(report.notes)
     say(f"recipe   {report.recipe} written; each choice has its reason beside it")

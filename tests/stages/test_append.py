@@ -456,7 +456,7 @@ def test_what_cannot_be_appended(few, images, tmp_path):
     assert tree(few) == before
     strange, known = taftcache.extract(asked(few, images)).notes
     assert "1 image of 1 class that the store does not have (first: 9/" in strange
-    assert "append --skip-new-classes takes them in" in known  # while that one is there
+    assert "append RECIPE --skip-new-classes takes them in" in known  # while that one is there
     shutil.rmtree(images / "9")
     half = tmp_path / "half"
     with pytest.raises(KeyboardInterrupt):
