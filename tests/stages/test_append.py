@@ -369,7 +369,7 @@ def test_a_store_of_more_classes_leaves_out_what_the_old_one_forgot(tmp_path, im
         taftcache.append(old)
     assert f"--forgotten-of {tmp_path / 'old'}: otherwise it takes in again" in caught.value.do
     beside = taftcache.extract(asked(tmp_path / "beside", folder, limit=60)).notes
-    assert any(re.match(rf"\d+ samples of this data were forgotten in {tmp_path / 'old'}, and", n) for n in beside)
+    assert any(re.match(rf"forgotten in {tmp_path / 'old'}, and taken in here: \d+ samples; --f", n) for n in beside)
     for _ in range(2):  # as when the first one was killed
         report = taftcache.extract(new, forgotten_of=tmp_path / "old")
     assert not report.images

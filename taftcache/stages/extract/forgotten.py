@@ -22,7 +22,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import names
 from taftcache.errors import StoreError, TaftcacheError
-from taftcache.names import CLASS, counted, first_few, with_counts
+from taftcache.names import CLASS, counted, first_few, typed, with_counts
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.plan import PlannedShard
 
@@ -122,8 +122,8 @@ def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
             if count:
                 there = Path(path).with_name(store.name)
                 notes.append(
-                    f"{counted(count, 'sample')} of this data were forgotten in {there}, and are taken in here; "
-                    f"--forgotten-of {there} keeps them out of a new store"
+                    f"forgotten in {there}, and taken in here: {counted(count, 'sample')}; "
+                    f"--forgotten-of {typed(there)} keeps them out of a new store"
                 )
     return notes
 
