@@ -127,8 +127,10 @@ def test_what_a_typical_row_moves_is_estimated(monkeypatch, rows, alpha, near):
 
 def test_rows_without_weight_move_nothing():
     posed = problem(9, 2.0)
-    found = solve_head(replace(posed, weights=RowWeights(by_sample=torch.zeros(9, dtype=torch.float64))))
-    assert found.stats.row_moves is None
+    for counted in (0, 5):  # of the others the least that moves is one that counts
+        weights = RowWeights(by_sample=(torch.arange(9) < counted).double())
+        moves = solve_head(replace(posed, weights=weights)).stats.row_moves
+        assert moves is None if not counted else moves > 0.01
 
 
 def test_rows_that_are_all_the_same_have_a_basis_too():
