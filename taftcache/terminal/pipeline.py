@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, UNTOUCHED, counted, first_few, is_component, typed
+from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, UNTOUCHED, counted, first_few, is_component, typed, with_counts
 from taftcache.terminal.console import OUT, note, print_notes, print_table, say, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, decides, readable_size, readable_time
@@ -244,6 +245,9 @@ def show_predict(report: PredictReport) -> None:
         how = f" ({'; '.join(beside)})" if beside else ""
         alike = p.alike and f". Held-out rows with such a margin: {p.alike.right} of {p.alike.rows} right."
         say(f"{p.image}: {p.labels[0]}{how}{alike or ''}")
+    if len(report.predictions) > 1:
+        counts = Counter(p.labels[0] for p in report.predictions)
+        say(f"{counted(len(report.predictions), 'image')}: {with_counts(counts)}")
     print_notes(report.notes)
     for reason in report.unreadable.values():
         note(f"left out: {reason}")

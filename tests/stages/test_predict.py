@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -212,6 +213,7 @@ def test_folders_and_images_that_cannot_be_read(photographed, images, tmp_path, 
     assert "1 file left out, of types that are not read: .heic 1; convert them, to .png or .jpg" in report.notes
     show_predict(report)
     said = capsys.readouterr()
+    assert re.search(rf"^{len(listed)} images: .*0 \(\d+\)", said.out, re.MULTILINE), "how many of each class"
     assert said.err.count("left out: the image") == 2
     assert "broken.png does not decode" in said.err
     assert "broken.png" not in said.out
