@@ -85,14 +85,14 @@ SOLVERS: dict[str, Callable[[Goal], Solution]] = {
     )
 }  # fmt: skip
 every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
-# Beyond the first passes, where each differs, every fifth one stands for its neighbours in the short form.
+# Beyond the first passes, where each differs, every eighth one stands for its neighbours in the short form.
 every_pass = pytest.mark.parametrize(
-    "step", [pytest.param(5, id="short"), pytest.param(1, id="long", marks=pytest.mark.full)]
+    "step", [pytest.param(8, id="short"), pytest.param(1, id="long", marks=pytest.mark.full)]
 )
 
 
 def some(first: int, end: int, step: int) -> list[int]:
-    return [*range(first, min(first + 12, end)), *range(first + 12, end, step)]
+    return [*range(first, min(first + 10, end)), *range(first + 10, end, step)]
 
 
 @pytest.mark.law("A limit on passes is kept, and said to be what ended the solve")
