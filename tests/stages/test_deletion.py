@@ -132,6 +132,8 @@ def test_samples_are_named_by_their_files_too(people, made, monkeypatch):
     assert [answer.sample for answer in taftcache.receipts(people, asked).samples] == [first, second]
     with pytest.raises(UnknownSample):
         taftcache.forget(people, [str(train / "0" / "none.png")])
+    monkeypatch.chdir(train / "1")  # where 2/0009.png would be a file of another id, 1/2/0009.png
+    assert taftcache.forget(people, ["2/0009.png"], dry_run=True).forgotten == ["2/0009.png"]
 
 
 def test_ids_are_chosen_by_a_pattern(people, capsys):

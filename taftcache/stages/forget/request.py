@@ -92,21 +92,22 @@ def read_ids(file: Path) -> list[str]:
 
 def ids_of_files(store: FeatureStore, samples: Sequence[str]) -> list[str]:
     """The ids of samples that are named by files of the folder that the store was made from; others as they are."""
-    staged = {i for rows in store.staged_rows().values() for i in rows}
+    unknown = [i for i in samples if not (store.holds(i) or store.is_forgotten(i))]
     roots: dict[str, Path] = {}
-    with suppress(TaftcacheError):  # a store that no stage made may record anything
-        data = recorded_recipe(store).data
-        if data.source == "folder":
-            roots = {prefix: Path(os.path.abspath(root)) for prefix, root in folders(data).items()}
-
-    def of_file(sample: str) -> str:
-        if store.holds(sample) or sample in staged or store.is_forgotten(sample):
-            return sample
+    if unknown:
+        with suppress(TaftcacheError):  # a store that no stage made may record anything
+            data = recorded_recipe(store).data
+            if data.source == "folder":
+                roots = {prefix: Path(os.path.abspath(root)) for prefix, root in folders(data).items()}
+    meant = {}
+    for sample in unknown:
         path = Path(os.path.abspath(sample))
         below = (prefix + path.relative_to(root).as_posix() for prefix, root in roots.items() if root in path.parents)
-        return next(below, sample)
-
-    return [of_file(sample) for sample in samples]
+        meant[sample] = next(below, sample)
+    if any(sample != one for sample, one in meant.items()):  # an id without a row is one too, and no other's file
+        for sample in {s.id for s in store.manifest.skipped}.union(*store.staged_ids().values()):
+            meant.pop(sample, None)
+    return [meant.get(sample, sample) for sample in samples]
 
 
 def resolve_request(
