@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,16 +97,16 @@ class Problem:
         """
         return self.operator.sums(self._product(vector, out))[0]
 
-    def gradient_under_signs(self, delta: Tensor, seed: int) -> Tensor:
-        """∇F(Δw) with the terms of its sums under random signs [P], in one pass.
+    def gradients_under_signs(self, delta: Tensor, seeds: Iterable[int]) -> list[Tensor]:
+        """∇F(Δw) with the terms of its sums under random signs [P], for each of the seeds, in one pass.
 
         Nothing cancels in it but by chance: times the unit of rounding it has the size of what rounding puts wrong
         in ∇F(Δw), where terms do cancel. Of a loss that is not quadratic, the problem is the one that ``at`` gives.
         """
-        return self.operator.sums(self._gradient_under_signs(delta, seed))[0]
+        return self.operator.sums(*(self._gradient_under_signs(delta, seed) for seed in seeds))
 
     def hessian_and_gradient_under_signs(self, delta: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """``hessian`` of Δw and ``gradient_under_signs`` there, in one pass."""
+        """``hessian`` of Δw and one of ``gradients_under_signs`` there, in one pass."""
         product, signed = self.operator.sums(self._product(delta), self._gradient_under_signs(delta, seed))
         return product, signed
 

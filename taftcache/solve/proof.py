@@ -192,14 +192,14 @@ def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor)
     """What float64 may have put wrong in ∇F(Δw), in two passes; of a quadratic F the rows are prepared once for both.
 
     Of a quadratic F one is the other way of computing it, ∇F(0) + H Δw, which rounds on its own; the other the size of
-    the terms that cancel in it (``Problem.gradient_under_signs``). Eight times the difference of the first, and 32
+    the terms that cancel in it (``Problem.gradients_under_signs``). Eight times the difference of the first, and 32
     units in the last place of the second, are allowed for. Any other F has no second way: the first pass is for the
     logits at which its terms are taken, and more is allowed for (`_added_up`). Of few terms several draws of the signs
     are looked at, for one may cancel them: two equal rows of different classes were certified to 10⁻²⁰ of 6·10⁻¹⁷.
     """
     if not problem.loss.quadratic:
         there, few = problem.at(value)[2], problem.operator.rows * problem.operator.classes <= FEW_TERMS
-        draws = [there.gradient_under_signs(value, seed) for seed in range(2, 2 + DRAWS if few else 3)]
+        draws = there.gradients_under_signs(value, range(2, 2 + DRAWS if few else 3))
         signed = max(draws, key=lambda drawn: drawn.norm().item())
         return float(64 * EPSILON * gradient.norm().item()) + _added_up(problem, signed)
     product, signed = problem.hessian_and_gradient_under_signs(value, seed=2)
