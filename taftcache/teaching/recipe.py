@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,7 @@ import msgspec
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
+from taftcache.names import typed
 from taftcache.recipe import apply_overrides, built_values, parse_as, parse_bytes
 from taftcache.recipe_files import check_sections, read_toml
 from taftcache.teaching.spec import StudentSpec, StudentTrainingSpec, TeacherSpec, TeachReportSpec, TeachSpec
@@ -60,7 +60,7 @@ def load_teaching(path: str | Path, overrides: Iterable[str] = ()) -> TeachingRe
         raise RecipeError(
             f"{path} is a recipe without teachers and a student",
             got="[backbone]",
-            do=f"taftcache run {shlex.quote(str(path))}",
+            do=f"taftcache run {typed(path)}",
         )
     recipe = parse_teaching(values, str(path))
     check_sections(values, ("data", "student"), path)

@@ -21,6 +21,7 @@ from taftcache.names import (
     is_component,
     is_model,
     shard_of,
+    typed,
 )
 from taftcache.privacy.statement import EVENT, Statement, weak_promise
 from taftcache.stages.forget.certificates import check_certificate
@@ -61,7 +62,8 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     if behind:
         to.notes.append(
             f"not trained yet on the rows that were added: {', '.join(behind)}; no request took a row from what they "
-            f"say they were made from, which nothing proves until they are trained; next: taftcache train {store.path}"
+            "say they were made from, which nothing proves until they are trained; next: "
+            + TRAIN.format(store=typed(store.path))
         )
     if there := imported(store):
         to.notes.append(f"{STAYS}: {', '.join(there)}")
@@ -72,7 +74,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
         if name in old and name not in behind:
             kind = "stale composition" if name in (MEAN, WEIGHTED) else "stale component"
             problem = "it was not made from the rows, components and settings that are there"
-            to.found(kind, name, problem, TRAIN.format(store=store.path))
+            to.found(kind, name, problem, TRAIN.format(store=typed(store.path)))
         elif name in (MEAN, WEIGHTED):
             _check_sum(name, component, components, to)
         elif name in keys and name not in behind:
