@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from taftcache.stages.forget.auditing import AuditReport
     from taftcache.stages.forget.forgetting import ForgetReport
     from taftcache.stages.forget.receipts import Answer, Receipt, ReceiptsReport
+    from taftcache.stages.look.evaluation import HeldOutChange
 
 SIGNATURES = {
     "none": "not signed",
@@ -112,9 +113,22 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         if times := report.expected_seconds.values():
             lines.append(f"an estimate: about {readable_time(sum(times))} to solve them on this machine")
     lines += [_proof(name, c) for name, c in report.certificates.items()]
+    if report.held_out is not None:
+        lines.append(_accuracies(report.held_out))
     for name, share in report.proven.items():
         lines.append(f"{name}: {100 * share:.1f} % of held-out labels are provably those of a full retrain")
     return [*lines, *(f"note: {note}" for note in report.notes)]
+
+
+def _accuracies(change: HeldOutChange) -> str:
+    """What the request did to the best model, in a line."""
+    (was, now), (low, high) = change.accuracy, change.interval
+    first, second = change.models
+    told = {"ahead": "better", "behind": "worse"}.get(change.verdict, change.verdict)
+    points = f"{100 * change.gain:+.2f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}: {told}"
+    before = "" if first == second else f" ({first})"
+    rows = counted(change.rows, "row")
+    return f"held-out accuracy {100 * was:.2f} %{before} → {100 * now:.2f} % ({second}) of the same {rows}; {points}"
 
 
 def _copies(report: ForgetReport) -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import taftcache
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, RecipeError, SolveError, UnknownSample
+from taftcache.errors import DataError, RecipeError, SolveError, StoreError, UnknownSample
 from tests.cache.making import create, fill, names
 from tests.stages.making import commits, open_store, recipe, tree
 
@@ -156,6 +157,67 @@ def test_held_out_rows_renew_the_mean_that_was_proved_on_them(store):
         sample = opened.held_out.sample_ids[0]
     report = forget(store, sample)
     assert (report.shards, report.renewed) == (["held-out"], ["models/mean"])
+
+
+def some_id(path: Path, shard: str) -> str:
+    with FeatureStore(path) as opened:
+        return {s.name: s for s in [*opened.shards, opened.held_out]}[shard].sample_ids[0]
+
+
+def test_the_accuracy_before_and_after_is_what_evaluate_measures(store):
+    before = taftcache.evaluate(store)
+    found = forget(store, some_id(store, "001")).held_out
+    after = taftcache.evaluate(store)
+    assert found.models == (before.best, after.best) == ("models/mean", "models/mean")
+    assert found.rows == before.rows
+    assert found.accuracy == (before.accuracy[before.best], after.accuracy[after.best])
+    assert found.gain == pytest.approx(found.accuracy[1] - found.accuracy[0])
+    assert found.interval[0] <= found.gain <= found.interval[1]
+
+
+def test_of_a_held_out_row_that_leaves_nothing_counts_before(store, monkeypatch):
+    from taftcache.stages.look import evaluation
+
+    gone = some_id(store, "held-out")
+    right = evaluation.rows_right
+
+    def only_first(opened, name, rows, consent=None):
+        """The row that leaves is the only one that was right."""
+        hits = right(opened, name, rows, consent)
+        return (np.asarray(rows.sample_ids) == gone) & np.ones_like(hits)
+
+    monkeypatch.setattr(evaluation, "rows_right", only_first)
+    found = forget(store, gone).held_out
+    assert (found.accuracy, found.verdict) == ((0.0, 0.0), "within noise")
+
+
+def test_another_best_model_after_it_is_named(store):
+    taftcache.compose(store, recipe(store, compose={"mode": "exact"}))
+    report = taftcache.forget(store, shards=["001"], mode="subtract")
+    assert report.held_out.models == ("models/exact", "models/mean")
+    assert report.held_out.accuracy[1] == taftcache.evaluate(store).accuracy["models/mean"]
+
+
+def test_no_accuracy_is_no_reason_to_keep_a_row(store, monkeypatch):
+    """That it is not known is said, whether it is the first or the second that cannot be had."""
+    from taftcache.stages.forget import forgetting
+
+    hits = forgetting.held_out_hits
+    for measured in (0, 1):
+        gone, left = some_id(store, "001"), [True] * measured
+
+        def damaged(opened, left=left):
+            if left.pop() if left else False:
+                return hits(opened)
+            raise StoreError("a chunk is damaged")
+
+        monkeypatch.setattr(forgetting, "held_out_hits", damaged)
+        report = forget(store, gone)
+        assert report.forgotten == [gone]
+        assert report.held_out is None
+        assert "what became of the held-out accuracy is not known: a chunk is damaged" in report.notes
+        with FeatureStore(store) as opened:
+            assert gone not in opened.shard("001").sample_ids
 
 
 def test_forgetting_twice_changes_nothing(store):

@@ -26,7 +26,7 @@ from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
 from taftcache.stages.forget.request import Request, requested
-from taftcache.stages.look.evaluation import proven_shares
+from taftcache.stages.look.evaluation import HeldOutChange, HeldOutHits, held_out_change, held_out_hits, proven_shares
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import STAYS, imported
@@ -53,6 +53,8 @@ class ForgetReport:
     and hold the very bytes of rows that leave, ``copies_taken`` those of ``forgotten`` that left for
     that alone. ``in_source`` are those whose images are still where the store's recipe names them, as far as that may
     be opened here and lists them (see ``still_there``). ``proven``: see ``proven_shares``, where it was asked for.
+    ``held_out``: what became of the accuracy of the store's best model, where anything was renewed or destroyed; None
+    without held-out rows, and after a dry run.
     """
 
     store: Path
@@ -78,6 +80,7 @@ class ForgetReport:
     proven: dict[str, float] = field(default_factory=dict)
     expected_seconds: dict[str, float] = field(default_factory=dict)
     matched: dict[str, list[str]] = field(default_factory=dict)
+    held_out: HeldOutChange | None = None
 
 
 @at_its_place("a")
@@ -207,6 +210,7 @@ def _timed(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
 def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, progress: Progress) -> ForgetReport:
     """Do it, in one commit."""
     before, size, there = store.root_digest, _rewritten(store, plan), store.objects()
+    hits, unscored = _hits(store) if plan.renewed or plan.destroyed else (None, [])
     bare = TAIL not in store.objects()  # imported rows without a backbone: nothing can have been made from them
     with store.transaction() as change:
         new = _erase(change, store, plan.request)
@@ -223,13 +227,23 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         _record(change, store, plan)
         entry = receipt_of(store, change, plan, certificates, notes)
         change.record(signed(store, entry, signer))
+    now, unscored = (None, unscored) if hits is None else _hits(store)
     return replace(
         _report(store, plan, before),
         certificates=certificates,
         passes={name: certificate["passes"] for name, certificate in certificates.items()},
         bytes=size,
-        notes=[*notes, *_none_left(plan, there=there)],
+        notes=[*notes, *_none_left(plan, there=there), *unscored],
+        held_out=held_out_change(hits, now),
     )
+
+
+def _hits(store: FeatureStore) -> tuple[HeldOutHits | None, list[str]]:
+    """What held-out rows say of the best model; or a note on why they cannot, for the rows leave all the same."""
+    try:
+        return held_out_hits(store), []
+    except TaftcacheError as error:
+        return None, [f"what became of the held-out accuracy is not known: {error.fault}"]
 
 
 def _notes(store: FeatureStore, plan: ForgetPlan) -> list[str]:

@@ -200,6 +200,59 @@ def rows_right(store: FeatureStore, name: str, rows: Shard, consent: Consent | N
     return _hits(base, recipe, rows, StoredComponents(store, [name], base), Silent())[name]
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeldOutHits:
+    """Which held-out rows, by ``ids`` [n], a store's best ``model`` gives their own class: ``right`` [n]."""
+
+    model: str
+    ids: NDArray[np.str_]
+    right: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutChange:
+    """A store's best model before something was done, and after it, on the ``rows`` that were held out both times.
+
+    models and accuracy: before and after. gain: by how much the later one is the more accurate, with ``interval`` and
+    ``verdict`` as ``paired.row_verdict`` has them.
+    """
+
+    models: tuple[str, str]
+    rows: int
+    accuracy: tuple[float, float]
+    gain: float
+    interval: tuple[float, float]
+    verdict: Literal["ahead", "within noise", "behind"]
+
+
+def held_out_hits(store: FeatureStore) -> HeldOutHits | None:
+    """In one pass; None without held-out rows, or without a model. The errors are those of ``held_out_score``."""
+    model = model_of(store.objects())
+    if store.held_out is None or model not in store.objects():
+        return None
+    right = rows_right(store, model, store.held_out)
+    return HeldOutHits(model=model, ids=np.asarray(store.held_out.sample_ids), right=right)
+
+
+def held_out_change(before: HeldOutHits | None, after: HeldOutHits | None) -> HeldOutChange | None:
+    """What two looks at a store say of the change between them; None where they share no row."""
+    if before is None or after is None:
+        return None
+    shared, earlier, later = np.intersect1d(before.ids, after.ids, assume_unique=True, return_indices=True)
+    if not len(shared):
+        return None
+    was, now = before.right[earlier], after.right[later]
+    gain, interval, verdict = row_verdict(now, was)
+    return HeldOutChange(
+        models=(before.model, after.model),
+        rows=len(shared),
+        accuracy=(float(was.mean()), float(now.mean())),
+        gain=gain,
+        interval=interval,
+        verdict=verdict,
+    )
+
+
 def held_out_margins(
     store: FeatureStore, name: str, device: str = "auto", consent: Consent | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
