@@ -118,7 +118,7 @@ def test_every_key_of_a_recipe_is_listed_with_its_meaning(recipe):
     assert len(rows) > 30
     keys = {key for key, _ in rows}
     assert keys >= {"name", "device", "seeds"}
-    assert ("train" in keys) == (recipe is Recipe), "[data] stands in the guide alone"
+    assert ("train" in keys) == (recipe is Recipe), "[data] stands in docs/recipe.md alone"
     assert [key for key, meaning in rows if not meaning.strip()] == []
 
 

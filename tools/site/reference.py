@@ -27,7 +27,7 @@ AREAS = (
         "recipes",
         "Recipes and runs",
         "A recipe says which images, which model and what is minimised. Its keys with their defaults: "
-        "[the guide](../guide.md#all-keys).",
+        "[Recipe keys](../recipe.md).",
         "load_recipe init_recipe estimate run Recipe DataSpec BackboneSpec PreprocessSpec StoreSpec TangentSpec "
         "ObjectiveSpec PriorSpec SolverSpec ComposeSpec PrivacySpec",
     ),
