@@ -69,8 +69,6 @@ def show_inspect(report: InspectReport) -> None:
     counts = report.rows_per_class
     fewest, most = min(counts, key=lambda k: counts[k]), max(counts, key=lambda k: counts[k])
     OUT.print(f"training rows per class: {counts[fewest]} ({fewest}) to {counts[most]} ({most})")
-    if report.activations is not None:
-        OUT.print(_activations(report.activations, report.dtype))
     if report.models:
         table = plain_table("model", "size", "‖Δw‖", "‖Δw−Δw*‖ ≤", "passes", "ended", "digest")
         for m in report.models:
@@ -89,6 +87,8 @@ def show_inspect(report: InspectReport) -> None:
     for e in report.ledger[-3:]:
         what = f"{e.get('event', '')}, {counted(e['samples'], 'sample')}" if "samples" in e else e.get("event", "")
         OUT.print(f"ledger {e['seq']} of {report.ledger_entries}: {e.get('time', '')} {what}")
+    if report.activations is not None:
+        OUT.print(_activations(report.activations, report.dtype))
 
 
 def _chosen(models: Iterable[Mapping[str, Any]]) -> None:
