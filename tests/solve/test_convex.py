@@ -13,11 +13,15 @@ from taftcache import TangentClassifier
 from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.rsl import RSL
-from taftcache.objective.weights import RowWeights
+from taftcache.objective.weights import RowWeights, balanced
 from taftcache.solve.labels import proven_labels
 from taftcache.solve.proof import constrained_gap
 from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.tangent.base import make_base
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.rows import ArrayRows
+from taftcache.tangent.spec import TangentSpec
 from tests.solve.problems import case, dense, jacobian, labels, make_problem, minimised, rows
 
 LOSS = RSL(alpha=1.0, kappa=5.0)
@@ -105,6 +109,50 @@ def test_newton_where_rows_can_be_told_apart():
     assert fitted.solution_.stats.solver == "newton"
     assert fitted.solution_.converged
     assert fitted.score(X, y) == 1
+
+
+METHODS = ["auto", "conjugate", "projected", "accelerated"]
+
+
+def bare_head(classes: int, width: int):
+    """A head of zeros on vectors."""
+    spec = TangentSpec(blocks=0, init="zero")
+    return make_base({}, TailConfig.of_vectors(width, classes), classes, spec)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("seed", range(3))
+def test_zero_is_the_optimum_where_no_more_than_rounding_says_otherwise(method, seed):
+    """Equal rows under balanced weights: steps along what is left of ∇F(0) raised it a hundred million times."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, 3, 30)
+    y[:3] = range(3)
+    x = np.repeat((100 * random.standard_normal((1, 6))).astype(np.float32), 30, 0)
+    weights = RowWeights(by_class=balanced(torch.from_numpy(y), 3))
+    at = [ArrayRows(x[:, None], y)]
+    solution = minimised(bare_head(3, 6), at, CrossEntropy(), 1e-3, train="head", weights=weights, method=method)
+    certificate = solution.certificate
+    assert solution.converged
+    assert certificate.gradient_at_zero < 1e-12  # of terms of about 100
+    assert certificate.gradient <= certificate.rounding
+    assert solution.value.norm() <= 2 * certificate.distance
+
+
+@pytest.mark.parametrize("radius", [None, 0.5])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("loss", [LOSS, CrossEntropy()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize("train", ["head", "full"])
+def test_a_start_where_zero_is_the_optimum(train, loss, method, radius):
+    """Nothing counts, so ∇F(0) is zero: what was heard of the progress was divided by it."""
+    weights, heard = RowWeights(by_class=torch.zeros(4, dtype=torch.float64)), []
+    start = torch.ones(case().base.trained(train).size, dtype=torch.float64)
+    solution = solve(
+        loss, train=train, weights=weights, method=method, radius=radius, start=start,
+        on_pass=lambda passes, left: heard.append(left),
+    )  # fmt: skip
+    assert solution.converged
+    assert not solution.value.any()
+    assert heard == []
 
 
 @pytest.mark.parametrize("radius", [0.05, 1.0, 100.0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -189,6 +190,20 @@ def test_of_cross_entropy_too_the_head_among_them(tmp_path, tolerance):
             assert {name for name, c in report.certificates.items() if c["decisive"]} == set(report.certificates)
             assert {"models/head", "models/exact"} < set(report.certificates)
             assert report.notes == []
+    assert taftcache.audit(path).findings == []
+
+
+def test_of_equal_rows_no_digit_is_left_to_decide_by(tmp_path):
+    """∇F is zero, and its logarithm was asked for."""
+    x = np.tile(np.arange(1.0, 7.0, dtype=np.float32), (36, 1))
+    settings = ["store.shards=2", "data.held_out=0", "objective.loss=cross_entropy", "solver.method=conjugate"]
+    path = taftcache.import_vectors(
+        x, np.arange(36) % 3 % 2, tmp_path / "store", overrides=[*settings, "objective.class_weights=balanced"]
+    ).store
+    taftcache.train(path)
+    taftcache.compose(path)
+    report = taftcache.forget(path, ["rows/00000003"], mode="resolve")
+    assert report.forgotten == ["rows/00000003"]
     assert taftcache.audit(path).findings == []
 
 

@@ -90,7 +90,7 @@ class _Conjugate:
 
     def run(self, start: Tensor | None) -> Status:
         """Rounds until the float64 gradient is small enough, or as far as passes and rounding let it."""
-        if start is not None:
+        if start is not None and self._norm_at_zero:  # else zero is the optimum
             try:
                 self.point = self._at(start.to(self.point.value))
             except KeyboardInterrupt:

@@ -78,7 +78,7 @@ class _Newton:
     def run(self, start: Tensor | None) -> Status:
         """Steps until the float64 gradient is small enough, or as far as passes and rounding let it."""
         try:
-            if start is not None:
+            if start is not None and self._norm_at_zero:  # else zero is the optimum
                 begin = self._at(start.to(self._at_zero))
                 check_finite(begin.gradient, f"F = {begin.objective}")
                 self._point = begin
@@ -131,8 +131,10 @@ class _Newton:
         while True:
             new = self._at(value + step * inner.direction)
             # Close to the optimum F no longer resolves the fall, but the gradient does.
-            falls = new.objective <= objective + ARMIJO * step * falling or (
-                new.gradient.norm().item() < 0.9 * norm and new.objective <= objective + 1e-12 * abs(objective)
+            left, unresolved = new.gradient.norm().item(), 1e-12 * abs(objective)
+            promised = new.objective <= objective + ARMIJO * step * falling
+            falls = (promised and (left <= norm or new.objective < objective - unresolved)) or (
+                left < 0.9 * norm and new.objective <= objective + unresolved
             )
             if falls or step < 1e-4 or self._passes >= self._goal.max_passes:
                 break

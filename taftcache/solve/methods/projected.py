@@ -74,7 +74,7 @@ class _Projected:
     def run(self, start: Tensor | None) -> Status:
         """Steps until what is left of the optimality condition is small enough, or the passes are spent."""
         try:
-            if start is not None:
+            if start is not None and self._norm_at_zero:  # else zero is the optimum
                 self._best = self._ahead = self._evaluate(project(start.to(self._at_zero), self._radius))
                 check_finite(self._best.gradient, f"F = {self._best.objective}")
             while self._left() > self._goal.tolerance * self._norm_at_zero:

@@ -25,6 +25,7 @@ from taftcache.stages.train.solving import SolveOptions, choice_of, is_chosen_ag
 
 WARM_ROUNDS = 6
 LEAST_PASSES = 12
+FINEST = 1e-15  # of relative gradients
 # The old model's certified distance, over what the removal moves, at which it is good enough to compare with.
 KNOWN = 0.2
 OTHERWISE_MADE = "made from other rows or settings than the store had"
@@ -182,7 +183,7 @@ def _from_value(
         goal = max(0.9 * DECISIVE * (moved - known) / (1 + DECISIVE), rough)
         # A cold solve to that goal takes longer than the old model did, by about as many more digits of the gradient
         # (few passes say little of how many); twice that, for here both models may have to get nearer.
-        digits = log(_tolerance(new, goal)) / log(max(1e-15, min(0.5, reached)))
+        digits = log(_tolerance(new, goal)) / log(max(FINEST, min(0.5, reached)))
         left = max(left, round(2 * taken * digits))
         if bounds[0] > max(known, rough) and left - passes >= LEAST_PASSES:
             old = _solve(settings, before, old, _tolerance(old, max(0.9 * known, rough)), left - passes, progress)
@@ -208,6 +209,7 @@ def _solve(
 
 
 def _tolerance(component: Component, distance: float) -> float:
-    """The relative gradient at which the certified distance falls to ``distance``, for it is proportional to it."""
+    """The relative gradient at which the certified distance falls to ``distance``, for it is proportional to it; no
+    less than float64 can tell, for of a gradient of zero all of that distance is what rounding may hide."""
     certificate = component.record.certified
-    return certificate.relative_gradient * distance / certificate.distance_bound
+    return max(FINEST, certificate.relative_gradient * distance / certificate.distance_bound)
