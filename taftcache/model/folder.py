@@ -3,7 +3,7 @@
 backbone/config.json, model.safetensors   the frozen network, in timm's own layout
 config.json                               names no architecture of timm's, so that timm refuses the folder
 tangent.safetensors                       base/<name>: tensors of the base point that differ from the network's,
-                                          delta/<name>: Δw; timm's names, float32
+                                          delta/<name>: Δw in float64; timm's names
 taftcache.json                            what the tail is, classes, preprocessing, certificate or promise, digests
 README.md                                 the model card
 program.pt2, model.onnx                   on request, the whole model as a torch.export program or in ONNX
@@ -153,7 +153,7 @@ def save_model(
     tensors = {
         f"base/{n}": t.contiguous() for n, t in model.base.state.items() if n not in frozen or not _equal(t, frozen[n])
     }
-    views = model.component.layout.views(model.component.delta.to(torch.float32))
+    views = model.component.layout.views(model.component.delta)  # in float64: its certificate is of these numbers
     tensors |= {f"delta/{n}": t.contiguous() for n, t in views.items()}
     save_file(tensors, folder / WEIGHTS)
     root_digest = "" if PRIVATE in model.component.meta else root_digest

@@ -57,6 +57,7 @@ def test_a_saved_model_gives_the_same_logits(store, tmp_path):
     here, there = TangentModel.load(store, device="cpu"), open_model(tmp_path / "model", device="cpu")
     x = pictures(here)
     assert torch.equal(here(x), there(x))
+    assert torch.equal(here.component.delta, there.component.delta)  # of which certificates speak, to the last bit
     assert there.classes == here.classes
     assert there.component.meta["members"] == here.component.meta["members"]
     assert report.files == [
