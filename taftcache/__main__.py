@@ -8,9 +8,12 @@ from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE
 
 def main() -> None:
     """Run a command. Ctrl-C is answered in words while the commands are loaded and read, too, which takes part of a
-    second; SIGTERM, with which batch systems end a job, as Ctrl-C."""
+    second; SIGTERM, with which batch systems end a job, as Ctrl-C, and so is SIGHUP, with which a closed terminal does,
+    unless nohup has it ignored."""
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, signal.default_int_handler)
         from taftcache.cli import main as run_command
 
         run_command()

@@ -134,7 +134,8 @@ class StoreChanged(StoreUnreachable):
 
 
 class StoreWriteError(StoreError):
-    """The disk is full or failed while writing, or the format has no room for it; the last commit is intact."""
+    """The disk is full or failed while writing, the format has no room for it, or something else is there already; the
+    last commit is intact."""
 
 
 class UnknownSample(StoreError):

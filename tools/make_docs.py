@@ -102,7 +102,7 @@ def command_line() -> str:
         *(f"| {e.exit_code} | `{e.__name__}` | {_first(e)} |" for e in _error_tree(errors.TaftcacheError)[1:]),
         "| 2 | | a command, option or argument that does not exist |",
         "| 5 | | what verify or audit found |",
-        "| 130 | | interrupted, by Ctrl-C or SIGTERM; what was committed is kept |",
+        "| 130 | | interrupted, by Ctrl-C, SIGTERM or SIGHUP; what was committed is kept |",
         "| 137 | | memory ran out; what was committed is kept |",
     ]
     return "\n".join(lines) + "\n"

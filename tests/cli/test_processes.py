@@ -133,7 +133,11 @@ taftcache.cli._command = interrupt
 sys.argv = ["taftcache", "forget", "x"]
 main()
 """
-ENDS = {"Ctrl-C": "raise KeyboardInterrupt", "SIGTERM": "signal.raise_signal(signal.SIGTERM)"}
+ENDS = {
+    "Ctrl-C": "raise KeyboardInterrupt",
+    "SIGTERM": "signal.raise_signal(signal.SIGTERM)",
+    "SIGHUP": "signal.raise_signal(signal.SIGHUP)",
+}
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -143,6 +147,12 @@ def test_an_interruption_before_a_command_is_known(early, end):
     code = early.replace("END", ENDS[end])
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", f"taftcache: {INTERRUPTED}\n")
+
+
+def test_a_terminal_that_is_closed_ends_nothing_under_nohup():
+    code = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + READ.replace("END", ENDS["SIGHUP"])
+    ended = subprocess.run([sys.executable, "-c", f"import signal\n{code}"], capture_output=True, text=True)
+    assert INTERRUPTED not in ended.stderr
 
 
 def test_an_interruption_before_a_command_begins(cli, monkeypatch):

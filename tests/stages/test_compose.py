@@ -86,9 +86,11 @@ def parcel(store, tmp_path) -> Path:
     """Shard 001's component as a file."""
     with FeatureStore(store) as opened:
         report = taftcache.export_component(opened, "001", tmp_path / "parcel.safetensors")
+        assert report.changed
         assert report.bytes == report.file.stat().st_size
+        assert not taftcache.export_component(opened, "001", report.file).changed
         with pytest.raises(StoreWriteError, match="exists already"):
-            taftcache.export_component(opened, "001", tmp_path / "parcel.safetensors")
+            taftcache.export_component(opened, "000", report.file)
     return tmp_path / "parcel.safetensors"
 
 

@@ -132,7 +132,8 @@ def _begin(decode: Callable[[Sequence[int], bool], Decoded], images: NDArray[np.
     """In a fork, before its first span."""
     global _here
     _here = _Here(decode, images)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children when it is interrupted
+    for key in (signal.SIGINT, signal.SIGHUP):  # the parent ends its children when it is interrupted
+        signal.signal(key, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's own way to end would interrupt one span, and go on
     sys.stdout, sys.stderr = _stream(1), _stream(2)  # a thread of the parent's may have held the others' locks
     torch.set_num_threads(1)

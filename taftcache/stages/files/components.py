@@ -58,15 +58,16 @@ class ComponentReport:
 
 @at_its_place()
 def export_component(store: FeatureStore, name: str, file: Path | str) -> ComponentReport:
-    """Write a component or model ("000", "components/000", "models/mean") to a new file.
+    """Write a component or model ("000", "components/000", "models/mean") to a new file, or leave one as it is that has
+    these bytes.
 
     It has the numbers that the store keeps, but for the exact model's dual vectors, which speak of single rows, and of
     what is said beside them only what ``component.public_fields`` lists: no digest of the rows, least of all of
     private ones.
 
     Raises:
-        StoreError: no such component. StoreWriteError: the file is there already, or cannot be written. FormatError:
-            its claim of privacy does not follow from its noise.
+        StoreError: no such component. StoreWriteError: the file is there already with other bytes, or cannot be
+            written. FormatError: its claim of privacy does not follow from its noise.
     """
     name, file = component_of(name) if "/" not in (name := str(name)) else name, Path(file).expanduser()
     component = read_component(store, name, read_base(store, recorded_recipe(store).tangent))
@@ -76,9 +77,11 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
     if rows and PRIVATE not in said:  # a sum names its members alone, which tells nothing where they are not
         said["rows"] = rows
     data = replace(component, meta=said, dual=None).encode()
-    with whole(file) as partial:
-        partial.write_bytes(data)
-        store.check_may_leave()
+    store.check_may_leave()
+    if changed := not (file.is_file() and file.read_bytes() == data):  # a stage that is run again has done it
+        with whole(file) as partial:
+            partial.write_bytes(data)
+            store.check_may_leave()
     return ComponentReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -87,7 +90,7 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
         bytes=len(data),
         base_digest=component.base_digest,
         rows=rows,
-        changed=True,
+        changed=changed,
     )
 
 
