@@ -34,6 +34,7 @@ from typing import Any
 
 INTERRUPTED = "interrupted; what was committed is kept, and the same command resumes from there"
 INTERRUPTED_CODE = 130  # as a shell has it
+FOUND_CODE = 10  # of verify and audit, which did what they were asked to and found something
 
 
 class TaftcacheError(Exception):
@@ -134,8 +135,7 @@ class StoreChanged(StoreUnreachable):
 
 
 class StoreWriteError(StoreError):
-    """The disk is full or failed while writing, the format has no room for it, or something else is there already; the
-    last commit is intact."""
+    """The disk is full or failed, the format has no room, or another file is there; the last commit is intact."""
 
 
 class UnknownSample(StoreError):

@@ -101,7 +101,7 @@ def command_line() -> str:
         "| 0 | | done |",
         *(f"| {e.exit_code} | `{e.__name__}` | {_first(e)} |" for e in _error_tree(errors.TaftcacheError)[1:]),
         "| 2 | | a command, option or argument that does not exist |",
-        "| 5 | | what verify or audit found |",
+        "| 10 | | verify or audit found something |",
         "| 130 | | interrupted, by Ctrl-C, SIGTERM or SIGHUP; what was committed is kept |",
         "| 137 | | memory ran out; what was committed is kept |",
     ]

@@ -9,7 +9,7 @@ import typer
 
 import taftcache
 from taftcache.cli.options import Grouped, Json, StorePath, print_report
-from taftcache.errors import RecipeError
+from taftcache.errors import FOUND_CODE, RecipeError
 from taftcache.terminal.console import bars
 from taftcache.terminal.forgetting import show_audit, show_forget, show_receipts
 
@@ -167,7 +167,7 @@ def audit(
         )
     print_report(report, as_json, show_audit)
     if report.findings:
-        raise typer.Exit(5)
+        raise typer.Exit(FOUND_CODE)
 
 
 @commands.command()

@@ -19,7 +19,7 @@ from taftcache.cli.options import (
     VectorsName,
     print_report,
 )
-from taftcache.errors import RecipeError
+from taftcache.errors import FOUND_CODE, RecipeError
 from taftcache.recipe import load_recipe
 from taftcache.recipe_sections import Stored
 from taftcache.terminal.console import bars
@@ -64,7 +64,7 @@ def verify(
 ) -> None:
     """Read every byte again and name what is damaged.
 
-    Or missing, or swapped; exit code 5 if anything is.
+    Or missing, or swapped; exit code 10 if anything is.
 
     With --repair, damaged chunks are extracted again from the images of their rows, and put in place only if they come
     out with the digest that the manifest names. Damaged components are dropped, and what makes each again is said.
@@ -83,7 +83,7 @@ def verify(
         report = taftcache.verify(store, progress=progress, expect=root, repair=repair, back=back, overrides=set_ or [])
     print_report(report, as_json, show_verify)
     if report.faults:
-        raise typer.Exit(5)
+        raise typer.Exit(FOUND_CODE)
 
 
 @commands.command()

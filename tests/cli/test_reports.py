@@ -255,7 +255,7 @@ def test_repair_and_gc_in_words(cli, store):
     flip(victim)
     (store / "components" / "leftover").write_bytes(b"x" * 10)
     outcome = cli("verify", store)
-    assert (outcome.code, f"taftcache verify {store} --repair" in outcome.out) == (5, True)
+    assert (outcome.code, f"taftcache verify {store} --repair" in outcome.out) == (10, True)
     outcome = cli("gc", store, "--dry-run")
     assert (outcome.code, (store / "components" / "leftover").exists()) == (0, True)
     assert "would go components/leftover  10 B" in outcome.out
@@ -268,7 +268,7 @@ def test_repair_and_gc_in_words(cli, store):
     assert victim.read_bytes() == whole
     flip(victim)
     outcome = cli("verify", store, "--repair", "--set", "data.limit=2")
-    assert outcome.code == 5
+    assert outcome.code == 10
     assert "DAMAGED" in outcome.out
     assert "--repair" not in outcome.out, "it was tried"
 
