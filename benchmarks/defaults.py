@@ -51,7 +51,7 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
             for name in ("models/exact", "models/mean", "models/head", PROBE)
             if name in scores.accuracy
         },
-        "best": scores.best,
+        "best": scores.default,
         "ahead_of_probe": [scores.against.ahead, *scores.against.interval],
         "verdict": scores.against.verdict,
         "labels_proven": scores.proven,

@@ -89,7 +89,11 @@ Overrides = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="NAME", help="models/exact, models/mean, components/000…; the best by default"),
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="models/exact, models/mean, components/000…; by default exact, weighted, mean or head, the first there is",
+    ),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,

@@ -97,7 +97,7 @@ class TangentModel(nn.Module):
         device: str = "auto",
         consent: Consent | None = None,
     ) -> TangentModel:
-        """The model ``name`` of a store ("models/mean", "components/000", …) on its backbone, by default its best.
+        """The model ``name`` of a store ("models/mean", "components/000", …) on its backbone, by default ``model_of``.
 
         ``consent`` names weights in place of the store's, or lets the model hub be asked for them.
 

@@ -121,7 +121,7 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
 
 
 def _accuracies(change: HeldOutChange) -> str:
-    """What the request did to the best model, in a line."""
+    """What the request did to the default model, in a line."""
     (was, now), (low, high) = change.accuracy, change.interval
     first, second = change.models
     told = {"ahead": "better", "behind": "worse"}.get(change.verdict, change.verdict)

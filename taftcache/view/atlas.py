@@ -54,7 +54,7 @@ class Atlas:
     Arrays over the table's rows [n], filled as the work goes on: ``place`` [n,2] along the principal axes (NaN until
     known), ``neighbours`` [n,2] or None, ``norm`` (of the sample's vector), classes ``base``, ``model`` (by the store's
     best, whose name is the atlas's ``model``), ``own`` (by the component of its own shard) and ``head``, -1 where
-    unknown, ``margin`` of the best model's true class over the best other one, and ``moved``, how far its shard's
+    unknown, ``margin`` of the default model's true class over the best other one, and ``moved``, how far its shard's
     component moves without a training row, exactly; NaN where that has no closed form.
 
     Use ``start`` for a thread, or ``work`` to wait; ``version`` grows whenever something was added.

@@ -30,7 +30,7 @@ def packed(array: NDArray[Any]) -> dict[str, str]:
 
 
 def overview(atlas: Atlas) -> dict[str, Any]:
-    """What ``taftcache inspect`` reports, the best model, what the map is made of, and the ledger."""
+    """What ``taftcache inspect`` reports, the default model, what the map is made of, and the ledger."""
     report = inspect(atlas.store)
     axes = atlas.axes
     models = [{**m, "promise": promise_text(m[PRIVATE])} if m.get(PRIVATE) else m for m in report.models]

@@ -81,6 +81,24 @@ def test_one_shard_alone_is_its_own_composition(tmp_path):
         assert torch.equal(component(opened, "models/exact").delta, one)  # the start is the optimum already
 
 
+def test_another_model_that_does_better_is_named(store):
+    """What predict takes follows an order of names, and not accuracy."""
+    with open_store(store) as opened:
+        weights = {"000": 30.0, "001": -29.0}
+        taftcache.compose(opened, asking(opened, mode="weighted", weights=weights))
+        report = taftcache.evaluate(opened)
+        assert report.default == "models/weighted"
+        assert report.accuracy["models/mean"] - report.accuracy["models/weighted"] > 0.3
+        (note,) = (n for n in report.notes if n.startswith("models/mean does better than models/weighted, which pred"))
+        assert note.endswith("; --model models/mean")
+        taftcache.compose(opened, asking(opened, mode="mean"))
+        with opened.transaction() as change:
+            change.drop("models/weighted")
+        report = taftcache.evaluate(opened)
+        assert (report.default, report.outdated) == ("models/mean", [])
+        assert not any("does better" in note for note in report.notes)
+
+
 @pytest.fixture
 def parcel(store, tmp_path) -> Path:
     """Shard 001's component as a file."""

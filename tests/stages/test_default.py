@@ -44,7 +44,7 @@ def default(tmp_path_factory):
 def test_the_default_is_the_exact_model(default, tmp_path):
     path, report = default
     assert report.compose.models == ["models/mean", "models/exact"]
-    assert report.evaluate.best == "models/exact"
+    assert report.evaluate.default == "models/exact"
     assert report.evaluate.against.model == "models/exact"
     with FeatureStore(path) as store:
         base = read_base(store, TangentSpec())
@@ -65,7 +65,7 @@ def test_the_default_is_the_exact_model(default, tmp_path):
 def test_no_exact_model_where_it_says_nothing_more(tmp_path, sections):
     report = taftcache.run(recipe(tmp_path / "store", compose={"mode": "auto"}, **sections))
     assert report.compose.models == ["models/mean"]
-    assert report.evaluate.best == "models/mean"
+    assert report.evaluate.default == "models/mean"
     if "solver" in sections:  # the tolerance is none of the schedule's
         with FeatureStore(tmp_path / "store") as store:
             assert store.meta("components/000")["status"] == Status.schedule_ended.value

@@ -168,9 +168,9 @@ def test_the_accuracy_before_and_after_is_what_evaluate_measures(store):
     before = taftcache.evaluate(store)
     found = forget(store, some_id(store, "001")).held_out
     after = taftcache.evaluate(store)
-    assert found.models == (before.best, after.best) == ("models/mean", "models/mean")
+    assert found.models == (before.default, after.default) == ("models/mean", "models/mean")
     assert found.rows == before.rows
-    assert found.accuracy == (before.accuracy[before.best], after.accuracy[after.best])
+    assert found.accuracy == (before.accuracy[before.default], after.accuracy[after.default])
     assert found.gain == pytest.approx(found.accuracy[1] - found.accuracy[0])
     assert found.interval[0] <= found.gain <= found.interval[1]
 

@@ -25,7 +25,9 @@ def test_one_shard_under_other_settings_leaves_the_rest_outdated(exact, tmp_path
         (note,) = [note for note in report.notes if "not made from the rows and settings" in note]
         assert "components/001" in note
         assert "models/exact, models/mean; next: taftcache train" in note
-        assert note in taftcache.evaluate(store).notes
+        scores = taftcache.evaluate(store)
+        assert note in scores.notes
+        assert sorted(scores.outdated) == ["components/001", "models/exact", "models/mean"]
         told = taftcache.predict(store, [image])
         assert told.model == "models/exact"
         assert told.notes == [

@@ -105,9 +105,9 @@ def test_evaluate_counts_what_the_logits_say(photographed):
 def test_no_model_is_the_best_before_there_is_one(tmp_path):
     path = tmp_path / "store"
     taftcache.extract(recipe(path))
-    assert taftcache.evaluate(path).best is None
+    assert taftcache.evaluate(path).default is None
     taftcache.train(path)
-    assert taftcache.evaluate(path).best == "models/head"
+    assert taftcache.evaluate(path).default == "models/head"
 
 
 def test_predict_stage_sorts_classes(photographed, images):

@@ -72,9 +72,9 @@ def test_predictions_are_those_of_evaluate(atlas, seen):
             assert right == pytest.approx(own[name]), (shard.name, column)
 
 
-@pytest.mark.law("The page's predictions and margins are those of the store's best model")
+@pytest.mark.law("The page's predictions and margins are those of the store's default model")
 def test_the_model_of_the_page_is_the_best(atlas):
-    assert payload.overview(atlas)["model"] == taftcache.evaluate(atlas.store).best == "models/exact"
+    assert payload.overview(atlas)["model"] == taftcache.evaluate(atlas.store).default == "models/exact"
     table = atlas.table
     for k, shard in enumerate(table.shards):
         z, change = atlas.scorer().logits(shard.tokens(slice(0, shard.rows)), ["models/exact"])

@@ -57,7 +57,7 @@ def export_model(
     Args:
         store: open, or its place; or a folder with one model, as ``open_model`` takes it.
         folder: where to.
-        model: its name in the store; the best that it has by default (``model_of``).
+        model: its name in the store; its default one where none is named (``model_of``).
         merged: timm's files alone, where only the head has moved.
         program: beside the weights, the whole model as a torch.export program.
         onnx: beside the weights, the whole model in ONNX, which is run and compared.

@@ -1,4 +1,4 @@
-"""One row a sample for other tools: ids, labels, predictions, the best model's logits and one vector of features.
+"""One row a sample for other tools: ids, labels, predictions, the default model's logits and one vector of features.
 
 Whole cached rows go to HDF5; what is written here is what tables, maps and classifiers want: for each sample the
 class token (or the one cached row, or the mean of the rows; see ``vectors``).

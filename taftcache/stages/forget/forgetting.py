@@ -53,8 +53,8 @@ class ForgetReport:
     and hold the very bytes of rows that leave, ``copies_taken`` those of ``forgotten`` that left for
     that alone. ``in_source`` are those whose images are still where the store's recipe names them, as far as that may
     be opened here and lists them (see ``still_there``). ``proven``: see ``proven_shares``, where it was asked for.
-    ``held_out``: what became of the accuracy of the store's best model, where anything was renewed or destroyed; None
-    without held-out rows, and after a dry run.
+    ``held_out``: what became of the default model's accuracy, where anything was renewed or destroyed; None without
+    held-out rows, and after a dry run.
     """
 
     store: Path
@@ -239,7 +239,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
 
 
 def _hits(store: FeatureStore) -> tuple[HeldOutHits | None, list[str]]:
-    """What held-out rows say of the best model; or a note on why they cannot, for the rows leave all the same."""
+    """What held-out rows say of the default model; or a note on why they cannot, for the rows leave all the same."""
     try:
         return held_out_hits(store), []
     except TaftcacheError as error:

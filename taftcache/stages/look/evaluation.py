@@ -32,7 +32,7 @@ from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.memory import memory_of_models
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.outdated import outdated_notes
+from taftcache.stages.train.outdated import outdated, outdated_notes
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base
@@ -44,7 +44,7 @@ MARGINS = 1000  # rows: a pass over more would take longer than what it stands b
 
 @dataclass(frozen=True, kw_only=True)
 class Against:
-    """The store's best model beside the linear probe, on the same rows.
+    """The store's default model beside the linear probe, on the same rows.
 
     ahead: by how much its accuracy is larger. interval: of that, at 95 %, from the rows on which only one of the two
     is right (Agresti and Min, 2005: half a row is added to each cell). verdict: what the interval says.
@@ -63,23 +63,24 @@ class EvaluateReport:
 
     accuracy: also of the untouched network with its new head; where that begins at zero, which tells no class from
     another, only as long as there is no model.
-    best: the model that ``predict`` takes where none is named; None before there is one.
+    default: the model that ``predict`` takes where none is named (``model_of``); None before there is one.
     intervals: of each accuracy, at 95 % (Wilson's).
     proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
     against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, which held-out
     rows hold the bytes of a training row (looked for beside the probe), which of their classes no training row has,
-    which private models have a learning rate that they chose, and which models were solved from other rows than the
-    store has now.
+    which private models have a learning rate that they chose, which models do better than the default one, and which
+    were solved from other rows than the store has now: these are ``outdated``.
     """
 
     store: Path
     root_digest: str
     rows: int
     accuracy: dict[str, float]
-    best: str | None
+    default: str | None
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     against: Against | None = None
     proven: dict[str, float] = field(default_factory=dict)
+    outdated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -99,8 +100,8 @@ def evaluate(
     Args:
         rows: others than the held-out group.
         without: shards: the mean of all other shards' components is one model more.
-        probe: also fit scikit-learn's linear probe to all training rows, and compare the best model with it; and look
-            for training rows among the held-out group.
+        probe: also fit scikit-learn's linear probe to all training rows, and compare the default model with it; and
+            look for training rows among the held-out group.
         proven: also tell by model how many labels of the rows are provably the exact optimum's.
 
     Raises:
@@ -115,7 +116,7 @@ def evaluate(
     models = StoredComponents(store, names, settings.base)
     tuned = _tuned(models.metas()) if rows is store.held_out else []
     notes = [*_unlearned(store, rows), *outdated_notes(store, settings), *tuned]
-    best = model_of(names)
+    default = model_of(names)
     if without:
         every = [name for name in names if is_component(name)]
         kept = kept_components(every, without)
@@ -130,26 +131,27 @@ def evaluate(
         notes.append(f"no linear probe: {reason}")
     elif probe:
         notes += _leaked(store, leaked(store, progress), rows) if rows is store.held_out else []
-        if best in hits:
+        if default in hits:
             fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
             if fitted.rows < fitted.of:
                 notes.append(
                     f"the linear probe was fitted to {fitted.rows} of {fitted.of} training rows, evenly taken: more of "
                     "its features have no room in memory"
                 )
-            ahead, interval, verdict = row_verdict(hits[best], hits[PROBE])
-            against = Against(model=best, ahead=ahead, interval=interval, verdict=verdict, probe=fitted)
+            ahead, interval, verdict = row_verdict(hits[default], hits[PROBE])
+            against = Against(model=default, ahead=ahead, interval=interval, verdict=verdict, probe=fitted)
     whole = [name for name in names if not is_component(name)]
     return EvaluateReport(
         store=store.path,
         root_digest=store.root_digest,
         rows=rows.rows,
         accuracy={name: float(hit.mean()) for name, hit in hits.items()},
-        best=best if best in hits else None,
+        default=default if default in hits else None,
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
         against=against,
         proven=proven_shares(rows, store, settings, whole, progress) if proven else {},
-        notes=notes,
+        outdated=outdated(store, settings),
+        notes=[*notes, *_ahead(default, {name: hits[name] for name in whole if name in hits})],
     )
 
 
@@ -161,6 +163,17 @@ def _unlearned(store: FeatureStore, rows: Shard) -> list[str]:
         return []
     classes = counted(len(names), "class")
     return [f"{classes} held out without a training row, which cannot be learned: {first_few(names)}"]
+
+
+def _ahead(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
+    """A note on the models that are right on more rows than the default one, by more than noise."""
+    found = {name: row_verdict(hits[name], hits[default]) for name in hits if name != default and default in hits}
+    return [
+        f"{name} does better than {default}, which predict takes where none is named: {100 * said.ahead:+.2f} points "
+        f"on the same rows, 95 % interval {100 * said.interval[0]:+.1f} to {100 * said.interval[1]:+.1f}; --model {name}"
+        for name, said in found.items()
+        if said.verdict == "ahead"
+    ]
 
 
 def _tuned(metas: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -202,7 +215,7 @@ def rows_right(store: FeatureStore, name: str, rows: Shard, consent: Consent | N
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutHits:
-    """Which held-out rows, by ``ids`` [n], a store's best ``model`` gives their own class: ``right`` [n]."""
+    """Which held-out rows, by ``ids`` [n], a store's default ``model`` gives their own class: ``right`` [n]."""
 
     model: str
     ids: NDArray[np.str_]
@@ -211,7 +224,7 @@ class HeldOutHits:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutChange:
-    """A store's best model before something was done, and after it, on the ``rows`` that were held out both times.
+    """A store's default model before something was done, and after it, on the ``rows`` that were held out both times.
 
     models and accuracy: before and after. gain: by how much the later one is the more accurate, with ``interval`` and
     ``verdict`` as ``paired.row_verdict`` has them.

@@ -66,7 +66,7 @@ def predict(
         store: an open store, a store's folder, or a folder with one model: of ``export_model``, or of a student.
         images: image files, folders of them (at any depth), PIL images or arrays of uint8 [h,w,3]; of a store of
             vectors, numbers [n, d] (an array, a tensor or a table) or .npy files of them.
-        model: which of the store's models; the best that it has by default (``model_of``).
+        model: which of the store's models; its default one where none is named (``model_of``).
         top: classes for each image.
         device: where the model runs.
         consent: weights in place of those that the store names, or that the model hub may be asked for them.
