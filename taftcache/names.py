@@ -70,6 +70,12 @@ def tail_text(backbone: Mapping[str, Any], start: str, numbers: int) -> str:
     return f"a head on {read} ({counted(numbers, 'number')} a sample)"
 
 
+def points_text(ahead: float, interval: tuple[float, float]) -> str:
+    """``+2.19 points, 95 % interval +0.3 to +4.1``, of the difference of two accuracies."""
+    low, high = interval
+    return f"{100 * ahead:+.2f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+
+
 def counted(count: int, thing: str) -> str:
     """``1 row``, ``2 classes``, ``3 entries``; of several words the last is the one that changes."""
     if count == 1:

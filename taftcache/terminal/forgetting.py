@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.table import Table
 
-from taftcache.names import counted, first_few
+from taftcache.names import counted, first_few, points_text
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import certified, readable_size, readable_time
 
@@ -122,10 +122,9 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
 
 def _accuracies(change: HeldOutChange) -> str:
     """What the request did to the default model, in a line."""
-    (was, now), (low, high) = change.accuracy, change.interval
-    first, second = change.models
+    (was, now), (first, second) = change.accuracy, change.models
     told = {"ahead": "better", "behind": "worse"}.get(change.verdict, change.verdict)
-    points = f"{100 * change.gain:+.2f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}: {told}"
+    points = f"{points_text(change.gain, change.interval)}: {told}"
     before = "" if first == second else f" ({first})"
     rows = counted(change.rows, "row")
     return f"held-out accuracy {100 * was:.2f} %{before} → {100 * now:.2f} % ({second}) of the same {rows}; {points}"

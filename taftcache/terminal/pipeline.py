@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import EXACT, HEAD, HELD_OUT, MEAN, UNTOUCHED, counted, first_few, is_component, typed, with_counts
+from taftcache.names import (
+    EXACT,
+    HEAD,
+    HELD_OUT,
+    MEAN,
+    UNTOUCHED,
+    counted,
+    first_few,
+    is_component,
+    points_text,
+    typed,
+    with_counts,
+)
 from taftcache.terminal.console import OUT, note, print_notes, print_table, say, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import certified, decides, readable_size, readable_time
@@ -269,10 +281,9 @@ def _accuracies(report: EvaluateReport) -> list[str]:
 
 def _verdict(against: Against) -> str:
     """The best model and the linear probe, in a sentence."""
-    low, high = (100 * bound for bound in against.interval)
-    name, points = _TITLES.get(against.model, against.model), 100 * against.ahead
+    name = _TITLES.get(against.model, against.model)
     said = {"ahead": "beats", "within noise": "is within noise of", "behind": "loses to"}[against.verdict]
-    return f"{name} {said} the probe: {points:+.2f} points on the same rows, 95 % interval {low:+.1f} to {high:+.1f}"
+    return f"{name} {said} the probe: {points_text(against.ahead, against.interval)}, on the same rows"
 
 
 _TITLES = {

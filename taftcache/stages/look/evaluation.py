@@ -22,7 +22,18 @@ from taftcache.model.card import Score
 from taftcache.model.component import StoredComponents, read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import BY_HELD_OUT, PRIVATE, UNTOUCHED, counted, first_few, is_component, is_model, model_of, typed
+from taftcache.names import (
+    BY_HELD_OUT,
+    PRIVATE,
+    UNTOUCHED,
+    counted,
+    first_few,
+    is_component,
+    is_model,
+    model_of,
+    points_text,
+    typed,
+)
 from taftcache.recipe import Recipe
 from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
@@ -169,8 +180,8 @@ def _ahead(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
     """A note on the models that are right on more rows than the default one, by more than noise."""
     found = {name: row_verdict(hits[name], hits[default]) for name in hits if name != default and default in hits}
     return [
-        f"{name} does better than {default}, which predict takes where none is named: {100 * said.ahead:+.2f} points "
-        f"on the same rows, 95 % interval {100 * said.interval[0]:+.1f} to {100 * said.interval[1]:+.1f}; --model {name}"
+        f"{name} does better than {default}, which predict takes where none is named: on the same rows by "
+        f"{points_text(said.ahead, said.interval)}; --model {name}"
         for name, said in found.items()
         if said.verdict == "ahead"
     ]
