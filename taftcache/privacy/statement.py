@@ -267,6 +267,24 @@ def held_to(fixed: Promise | None, spec: PrivacySpec) -> Promise:
     return fixed
 
 
+def spending(
+    ledger: Sequence[Mapping[str, Any]],
+    shards: Iterable[str],
+    delta: float,
+    earlier: Sequence[Release] = (),
+    further: Sequence[Release] = (),
+) -> dict[str, float]:
+    """ε of each shard at ``delta``: of ``earlier`` releases, those that the ledger says, and ``further`` ones."""
+    known: dict[tuple[Release, ...], float] = {}  # most shards have one history
+    totals: dict[str, float] = {}
+    for shard in shards:
+        every = (*earlier, *spent(ledger, shard), *further)
+        if every not in known:
+            known[every] = epsilon(every, delta)
+        totals[shard] = known[every]
+    return totals
+
+
 def charge(
     ledger: Sequence[Mapping[str, Any]],
     shards: Sequence[str],
@@ -282,18 +300,13 @@ def charge(
     """
     delta, budget = promise.delta, promise.epsilon
     begun = bool(earlier or _charged(ledger))
-    totals: dict[str, float] = {}
-    known: dict[tuple[Release, ...], float] = {}  # most shards have one history
-    for shard in shards:
-        before = [*earlier, *spent(ledger, shard)]
-        every = (*before, *releases)
-        if every not in known:
-            known[every] = epsilon(every, delta)
-        totals[shard] = known[every]
-        if totals[shard] > budget * (1 + AGREES):
+    totals = spending(ledger, shards, delta, earlier, releases)
+    for shard, total in totals.items():
+        if total > budget * (1 + AGREES):
+            before = spending(ledger, [shard], delta, earlier)[shard]
             raise RecipeError(
-                f"shard {shard} would spend epsilon {totals[shard]:.4g}, more than is left of its budget of {budget:g}",
-                got=f"epsilon {epsilon(before, delta):.4g} at delta {delta:g} is spent already"
+                f"shard {shard} would spend epsilon {total:.4g}, more than is left of its budget of {budget:g}",
+                got=f"epsilon {before:.4g} at delta {delta:g} is spent already"
                 + (", some of it by a store that was here before" if earlier else ""),
                 do="keep what is there, or ask for a smaller epsilon; the first private training fixed the budget"
                 + (". Other data belongs into another folder" if earlier else "")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from taftcache.stages.look.row_table import Sample
     from taftcache.stages.look.statistics import Activations
     from taftcache.stages.look.suspects import SuspectsReport
+    from taftcache.stages.train.private_records import Budget
     from taftcache.view.report import PageReport
 
 FEW = 5  # skipped samples that are named
@@ -81,6 +82,8 @@ def show_inspect(report: InspectReport) -> None:
             )  # fmt: skip
         OUT.print(table)
         _privacy(report.models)
+        if report.budget is not None:
+            _budget(report.budget)
         _chosen(report.models)
     if not report.ledger:
         OUT.print("ledger: empty")
@@ -321,6 +324,16 @@ def _privacy(models: list[dict[str, Any]]) -> None:
         OUT.print(f"{', '.join(names)}: {promise}")
     if uncovered:
         OUT.print(f"not covered: {'; '.join(uncovered)}")
+
+
+def _budget(budget: Budget) -> None:
+    """What private trainings may spend in all, and what each shard has left of it."""
+    by_spent = dict[str, list[str]]()
+    for shard, spent in budget.spent.items():
+        by_spent.setdefault(f"{spent:.4g} spent, {max(0.0, budget.epsilon - spent):.4g} left", []).append(shard)
+    OUT.print(f"budget  epsilon {budget.epsilon:g} at delta {budget.delta:g} ({budget.relation}) of each shard")
+    for text, shards in by_spent.items():
+        OUT.print(f"        {text}: {first_few(shards, 8)}")
 
 
 def _range(low: int, high: int) -> str:

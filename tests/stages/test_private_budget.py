@@ -22,8 +22,9 @@ from taftcache.privacy.spec import PrivacySpec
 from taftcache.privacy.statement import EVENT, PLAN, Promise, fixed_promise, held_to, spent, weak_promise
 from taftcache.recipe import parse_recipe
 from taftcache.stages.progress import Silent
-from taftcache.stages.train.private_records import deciding
+from taftcache.stages.train.private_records import Budget, deciding
 from taftcache.stages.train.record import subtracted
+from taftcache.terminal.inspection import show_inspect
 from tests.stages.making import PRIVACY, open_store, recipe, settings
 
 
@@ -140,7 +141,7 @@ def test_nothing_to_do_writes_nothing(private):
 # ---- the pair is fixed ----
 
 
-def test_the_first_training_fixes_budget_delta_and_relation(store):
+def test_the_first_training_fixes_budget_delta_and_relation(store, capsys):
     with open_store(store) as opened:
         taftcache.train_private(opened, settings(opened, epsilon=3.0, budget=8.0), shards=["000"])
         assert opened.manifest.plan[PLAN] == {"epsilon": 8.0, "delta": 1e-5, "relation": "replace-one"}
@@ -159,6 +160,29 @@ def test_the_first_training_fixes_budget_delta_and_relation(store):
         )  # no budget said: the fixed one
         assert 3.0 < more.spent["000"] <= 8.0
         assert more.budget == 8.0
+        again = taftcache.train_private(opened, settings(opened, epsilon=2.0), shards=["000"])
+        assert (again.trained, again.spent) == ([], more.spent), "what is spent is said though nothing was trained"
+        told = taftcache.inspect(opened)
+        assert told.budget == Budget(
+            epsilon=8.0, delta=1e-5, relation="replace-one", spent={"000": more.spent["000"], "001": 0.0}
+        )
+        show_inspect(told)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "budget epsilon 8 at delta 1e-05 (replace-one) of each shard" in said
+    assert f"{more.spent['000']:.4g} spent, {8 - more.spent['000']:.4g} left: 000 0 spent, 8 left: 001" in said
+
+
+def test_what_a_store_without_its_ledger_spent_is_not_known(private, monkeypatch):
+    """And is no reason not to show the rest of it."""
+
+    def fails(*given):
+        raise RecipeError("the ledger is not here")
+
+    assert taftcache.inspect(private).budget.spent["000"] > 0
+    monkeypatch.setattr("taftcache.stages.train.private_records.fixed_promise", fails)
+    told = taftcache.inspect(private)
+    assert told.budget is None
+    assert "what private trainings have spent is not known: the ledger is not here" in told.notes
 
 
 def test_a_larger_delta_does_not_step_around_the_budget(private):

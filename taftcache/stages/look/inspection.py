@@ -14,13 +14,14 @@ import numpy as np
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, TaftcacheError
 from taftcache.names import PRIVATE, component_of, counted, is_model
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.look.row_table import Sample, every_sample, no_class
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.train.private_records import Budget, budget_of
 from taftcache.tangent.spec import TAIL
 
 # What a page about rows says where their shard's component is private.
@@ -60,7 +61,8 @@ class Integrity:
 class InspectReport:
     """A store's contents in JSON types; ``rows``, ``rows_per_class`` count training rows.
 
-    left_out: of the ``skipped`` samples the first thousand, each with its id, its shard and the reason.
+    left_out: of the ``skipped`` samples the first thousand, each with its id, its shard and the reason. budget: of
+    private trainings, None where there was none.
     """
 
     store: Path
@@ -84,6 +86,7 @@ class InspectReport:
     forgotten: int
     ledger_entries: int
     ledger: list[dict[str, Any]]
+    budget: Budget | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -156,6 +159,7 @@ class CurvatureOf:
 def inspect(store: FeatureStore) -> InspectReport:
     """Shards, classes, fingerprints, components, certificates, activations, integrity and the ledger's entries."""
     shards, per_class = [], Counter[int]()
+    budget, unknown = _budget(store)
     tail = store.objects().get(TAIL)
     for ref in store.manifest.shards:
         shard = store.shard(ref.name)
@@ -186,8 +190,17 @@ def inspect(store: FeatureStore) -> InspectReport:
         forgotten=len(store.manifest.tombstones),
         ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
         ledger=[{k: e[k] for k in ("seq", "time", "event", "mode", "samples") if k in e} for e in store.ledger()],
-        notes=still_missing(store),
+        budget=budget,
+        notes=[*still_missing(store), *unknown],
     )
+
+
+def _budget(store: FeatureStore) -> tuple[Budget | None, list[str]]:
+    """The budget of private trainings; or a note on why it is not known."""
+    try:
+        return budget_of(store), []
+    except TaftcacheError as error:
+        return None, [f"what private trainings have spent is not known: {error.fault}"]
 
 
 def look_at_files(store: FeatureStore) -> Integrity:

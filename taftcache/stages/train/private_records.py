@@ -1,8 +1,9 @@
-"""What the keys of private components stand for: settings and digests of rows, which no component may say itself.
+"""What is spent of a store's budget; and what the keys of private components stand for, which none may say itself.
 
-A component's key is there to tell whether it is current. The rows' digests in it are a function of the private rows
-without noise: whoever can guess all rows but one computes both candidates and knows for certain. So a private
-component's key is a random number, and what it stands for lies in an object of its own, which no export takes along.
+A component's key, of settings and digests of rows, is there to tell whether it is current. The digests are a function
+of the private rows without noise: whoever can guess all rows but one computes both candidates and knows for certain. So
+a private component's key is a random number, and what it stands for lies in an object of its own, which no export takes
+along.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -18,9 +21,39 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError
 from taftcache.names import COMPONENTS, PRIVATE
+from taftcache.privacy.spec import Relation
+from taftcache.privacy.statement import fixed_promise, spending, spent_before
 
 KEYS = "state/private-keys"
 _READ_BY_LEAST_SQUARES = ("mechanism", "epsilon", "delta", "multiplier", "relation")  # of [privacy]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The ε, at δ and under a relation, that all private trainings of a shard may spend together, and what each shard
+    has ``spent`` of it so far, by its name."""
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    spent: dict[str, float]
+
+
+def budget_of(store: FeatureStore) -> Budget | None:
+    """None of a store without private trainings.
+
+    Raises:
+        RecipeError: dp-accounting is not installed, or the ledger with what was spent is not there. FormatError: what
+            plan and ledger say of it is not what taftcache writes.
+    """
+    lost, others = store.lost_charges()
+    ledger = store.ledger() + lost
+    said = [ref.meta[PRIVATE]["relation"] for ref in store.objects().values() if PRIVATE in ref.meta]
+    fixed = fixed_promise(store.manifest.plan, ledger, said[0] if said else "replace-one", chain(*others))
+    if fixed is None:
+        return None
+    spent = spending(ledger, [shard.name for shard in store.shards], fixed.delta, spent_before(others))
+    return Budget(epsilon=fixed.epsilon, delta=fixed.delta, relation=fixed.relation, spent=spent)
 
 
 def read_keys(store: FeatureStore) -> dict[str, str]:

@@ -51,7 +51,7 @@ from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import orphans
 from taftcache.stages.train.outdated import outdated_notes
-from taftcache.stages.train.private_records import deciding, is_current, new_key, put_keys, read_keys
+from taftcache.stages.train.private_records import budget_of, deciding, is_current, new_key, put_keys, read_keys
 from taftcache.stages.train.record import (
     plan_with,
     record_recipe,
@@ -67,7 +67,7 @@ from taftcache.stages.train.settings import Settings
 class PrivateTrainReport:
     """What was ``trained`` now and ``kept`` from before; statements by component.
 
-    ``spent``: of each shard that was trained now, the ε of all its trainings.
+    ``spent``: of each shard that was asked for, the ε of all its trainings.
     """
 
     store: Path
@@ -161,7 +161,7 @@ def train_private(
         kept=[name for name in names if name not in trained],
         dropped=work.dropped,
         statements={name: objects[name].meta[PRIVATE] for name in names},
-        spent=work.spent,
+        spent=_spent(store, work),
         budget=work.promise.epsilon,
         seconds=time.perf_counter() - begin,
         notes=[
@@ -169,6 +169,12 @@ def train_private(
             *([] if shards is None else outdated_notes(store, settings)),
         ],
     )
+
+
+def _spent(store: FeatureStore, work: _Work) -> dict[str, float]:
+    """ε of each shard that was asked for, once it is trained."""
+    budget = budget_of(store)
+    return {} if budget is None else {shard.name: budget.spent[shard.name] for shard in work.wanted}
 
 
 @dataclass(frozen=True, kw_only=True)
