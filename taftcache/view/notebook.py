@@ -9,7 +9,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import RecipeError
-from taftcache.stages.progress import Silent
+from taftcache.stages.progress import Progress, Silent
 from taftcache.view.page import report_page
 from taftcache.view.report import everything
 
@@ -35,7 +35,9 @@ class StoreView:
     """Views of a store, open or at its place, for a notebook: ``StoreView("stores/quickstart").panel("map")``.
 
     Everything is computed when the object is made and carried in each panel, which loads nothing from elsewhere.
-    ``samples`` are ids to carry all details of; ``consent`` names images in place of those that the store names.
+    ``samples`` are ids to carry all details of; ``consent`` names images in place of those that the store names. What
+    takes longest is worked out where it is asked for: ``neighbours``, a map that keeps neighbours together, and
+    ``influence``, how far each training sample moved its shard's component.
     """
 
     def __init__(
@@ -44,9 +46,12 @@ class StoreView:
         samples: Sequence[str] = (),
         *,
         neighbours: bool = False,
+        influence: bool = False,
         consent: Consent | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        self._title, self._data = _seen(store, samples, neighbours, consent)
+        skip = (*(() if neighbours else ("neighbours",)), *(() if influence else ("influence",)))
+        self._title, self._data = _seen(store, samples, skip, consent, progress or Silent())
 
     def panel(self, name: str = "map", height: int = 760) -> Panel:
         """One of the views overview, map, classes, shards, training and ledger; RecipeError for another name."""
@@ -60,7 +65,7 @@ class StoreView:
 
 @at_its_place()
 def _seen(
-    store: FeatureStore, samples: Sequence[str], neighbours: bool, consent: Consent | None
+    store: FeatureStore, samples: Sequence[str], skip: tuple[str, ...], consent: Consent | None, progress: Progress
 ) -> tuple[str, dict[str, Any]]:
     """Where the store lies, and what all of its views show."""
-    return str(store.path), everything(store, samples, neighbours, consent, Silent())[2]
+    return str(store.path), everything(store, samples, skip, consent, progress)[2]

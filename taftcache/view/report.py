@@ -68,7 +68,8 @@ def write_report(
         UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written.
     """
     writable(place := Path(file), again=True)
-    atlas, pictures, data = everything(store, samples, neighbours, consent, progress or Silent())
+    skip = () if neighbours else ("neighbours",)
+    atlas, pictures, data = everything(store, samples, skip, consent, progress or Silent())
     # Who gets it is told no place of this machine; why there are no pictures is in the notes.
     name = os.path.basename(os.path.abspath(store.path))
     data["overview"]["report"]["store"] = name
@@ -95,9 +96,10 @@ def write_report(
 
 
 def everything(
-    store: FeatureStore, samples: Sequence[str], neighbours: bool, consent: Consent | None, progress: Progress
+    store: FeatureStore, samples: Sequence[str], skip: tuple[str, ...], consent: Consent | None, progress: Progress
 ) -> tuple[Atlas, Pictures, dict[str, Any]]:
-    """All that can be seen of a store, worked out now, its pictures, and what a page without a server carries of both.
+    """All that can be seen of a store but the stages to ``skip``, worked out now, its pictures, and what a page without
+    a server carries of both.
 
     Raises:
         UnknownSample: one of ``samples``, whose details are carried, has no row.
@@ -106,7 +108,7 @@ def everything(
     pictures, atlas = Pictures(store, consent), Atlas(store)
     named = [atlas.table.ids[atlas.table.find(name)] for name in samples]
     with progress.task("page", len(WORK)) as task:
-        atlas.work(skip=() if neighbours else ("neighbours",), task=task)
+        atlas.work(skip=skip, task=task)
     return atlas, pictures, report_data(atlas, list(dict.fromkeys([*named, *telling(atlas)])), pictures)
 
 

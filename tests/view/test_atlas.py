@@ -18,11 +18,12 @@ from taftcache.model.component import read_base, read_component
 from taftcache.model.composition import compose
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
+from taftcache.stages.progress import Silent
 from taftcache.stages.train.without import Without
 from taftcache.tangent.operator import TangentOperator
 from taftcache.view import payload
 from taftcache.view.asked.leaving import SideSolves, without_row
-from taftcache.view.atlas import Atlas
+from taftcache.view.atlas import WORK, Atlas
 from taftcache.view.embedding import ANCHORS, nearest, neighbour_map, principal_axes
 from taftcache.view.pictures import Pictures, patch_grid
 from taftcache.view.pictures import seen as cropped
@@ -407,3 +408,20 @@ def test_any_error_of_a_stage_is_its_note_and_nobody_waits(atlas, monkeypatch):
     assert made.progress["rows"].note == made.progress["influence"].note == "not enough rows"
     assert "rows' vectors" in made.progress["neighbours"].note
     assert all(ready.is_set() for ready in made.ready.values())
+
+
+def test_a_notebooks_view_works_out_what_it_is_asked_for(finished):
+    """Two thirds of its time went into influence, whichever panel was shown; the rest of the page is the same."""
+    heard = []
+
+    class Heard(Silent):
+        def task(self, name, total):
+            heard.append((name, total))
+            return super().task(name, total)
+
+    plain, whole = (taftcache.StoreView(finished, influence=asked, progress=Heard()) for asked in (False, True))
+    assert heard == [("page", len(WORK))] * 2
+    few, all_ = plain._data, whole._data
+    assert [view["progress"]["stages"]["influence"]["done"] for view in (few, all_)] == [0, 2]
+    assert few["columns"].keys() == all_["columns"].keys()
+    assert [name for name in few["columns"] if few["columns"][name] != all_["columns"][name]] == ["moved"]
