@@ -422,6 +422,7 @@ def test_a_notebooks_view_works_out_what_it_is_asked_for(finished):
     plain, whole = (taftcache.StoreView(finished, influence=asked, progress=Heard()) for asked in (False, True))
     assert heard == [("page", len(WORK))] * 2
     few, all_ = plain._data, whole._data
+    some, every = few["columns"]["columns"], all_["columns"]["columns"]
     assert [view["progress"]["stages"]["influence"]["done"] for view in (few, all_)] == [0, 2]
-    assert few["columns"].keys() == all_["columns"].keys()
-    assert [name for name in few["columns"] if few["columns"][name] != all_["columns"][name]] == ["moved"]
+    assert some.keys() == every.keys()
+    assert [name for name in some if some[name] != every[name]] == ["moved"]
