@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from taftcache.cache.format.naming import check_name
+from taftcache.cache.format.plan import shard_names
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
@@ -98,13 +99,14 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
     The rows that it was made from are not needed: only the base point must be the same.
 
     Raises:
-        RecipeError: no such file, or a name that a shard has. FormatError: not a component of these parameters.
-        CompositionError: it was made around another base point, or is not finite.
+        RecipeError: no such file, or a name that a shard has or the plan has for one. FormatError: not a component of
+            these parameters. CompositionError: it was made around another base point, or is not finite.
     """
     file = Path(file).expanduser()
     name = check_name(file.stem if name is None else name)
-    if store.has_shard(name):
-        raise RecipeError(f"cannot import a component as {name!r}: a shard has that name already", do="choose --name")
+    if store.has_shard(name) or name in shard_names(store.manifest.plan.get("shards", 0)):  # whose training replaces it
+        state = "has that name already" if store.has_shard(name) else "may get that name, which the store's plan has"
+        raise RecipeError(f"cannot import a component as {name!r}: a shard {state}", do="choose --name")
     data = _read(file)
     recipe = recorded_recipe(store)
     base = read_base(store, recipe.tangent)
