@@ -280,7 +280,7 @@ def train(
 ) -> None:
     """Train one certified component for each shard.
 
-    Uses cached rows only, then composes the components.
+    Uses cached rows only, then composes the components; after --shard that is left to taftcache compose.
 
     Example: taftcache train stores/quickstart --set objective.ridge=1e-3
     """

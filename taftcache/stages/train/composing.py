@@ -263,6 +263,17 @@ def stale_parts(store: FeatureStore, settings: Settings) -> list[str]:
         return []
 
 
+def train_options(store: FeatureStore, settings: Settings) -> str:
+    """What ``taftcache train`` needs to renew what is outdated or missing, beside private components: it refuses to
+    replace those, so it names the others; a shard that has none yet is to be trained privately, too."""
+    if not with_noise(store):
+        return ""
+    stale, there = stale_parts(store, settings), store.objects()
+    plain = [name for name in stale if name in there]
+    shards = "".join(f" --shard {shard_of(name)}" for name in plain or stale)
+    return shards if plain else f" --private{shards}"
+
+
 def weights_of_rows(given: Weights, rows: Mapping[str, int]) -> dict[str, float]:
     """The coefficients of ``models/weighted`` for components made from so many ``rows`` each.
 
