@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
 from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, FormatError, RecipeError, StoreWriteError
 from taftcache.model.component import Component, put_component, read_base, read_component
@@ -182,6 +184,28 @@ def test_a_conversion_whose_coefficients_name_what_stayed_behind_says_what_to_se
         asked = asking(opened, mode="weighted", weights="rows")
     taftcache.train(converted, asked)
     assert "models/weighted" in taftcache.compose(converted, asked).models
+
+
+def test_an_import_says_what_it_replaces_and_what_a_component_may_be_called(store, parcel):
+    def told(*words: object) -> str:
+        return " ".join(CliRunner().invoke(app, ["import-component", str(store), *map(str, words)]).output.split())
+
+    other = parcel.with_name("siteB_001.safetensors")
+    given = Component.decode(parcel.read_bytes())
+    other.write_bytes(replace(given, delta=2 * given.delta).encode())
+    assert "got: 'siteB_001' try: rename it, to siteb-001 say" in told(other)
+    first = told(parcel, "--name", "siteb-001")
+    assert "in place of" not in first
+    assert f"next taftcache compose {store}" in first
+    taftcache.compose(store)
+    again = told(parcel, "--name", "siteb-001")
+    assert "(there already)" in again
+    assert "next" not in again
+    second = told(other, "--name", "siteb-001")
+    assert "in place of the one of that name" in second
+    assert f"next taftcache compose {store}" in second
+    assert taftcache.compose(store).made == ["models/mean"]
+    assert taftcache.import_component(store, parcel, "siteb-001").replaced
 
 
 def test_composing_needs_no_rows_at_all(store, parcel):

@@ -277,11 +277,16 @@ def test_a_mean_of_private_and_other_components_says_what_it_is(private, tmp_pat
         assert any("promise of privacy is not taken over" in note for note in notes)
         taftcache.compose(store)
         assert PRIVATE not in store.objects()["models/mean"].meta
+        away = read_component(store, "components/away", read_base(store, recorded_recipe(store).tangent))
+        (tmp_path / "plain.safetensors").write_bytes(away.encode())
+        (note,) = taftcache.import_component(store, tmp_path / "plain.safetensors", "plain").notes[-1:]
+        assert note.startswith("it promises no privacy, so no sum with it has an ε")
+        taftcache.compose(store)
         taftcache.export_model(store, tmp_path / "mean", "models/mean")
         taftcache.export_model(store, tmp_path / "away", "components/away")
         root = store.root_digest
     text = (tmp_path / "mean" / "README.md").read_text()
-    assert "Composed of 3 components, 2 of them trained with differential privacy" in text
+    assert "Composed of 4 components, 2 of them trained with differential privacy" in text
     assert not any(word in text for word in ("minimiser", "certificate", "Held out"))
     text = (tmp_path / "away" / "README.md").read_text()
     assert "Taken in from a file" in text

@@ -29,6 +29,7 @@ MAX_BYTES = 16 << 30
 _EXPORTED = "name a file that taftcache export-component wrote"
 MAX_CLAIMS = 16 << 10  # of what a file says of itself; it is kept in the manifest, whose size is bounded
 NO_COUNT = "it does not say how many rows it was made from, so no sum can weigh it by its rows"
+NO_PROMISE = "it promises no privacy, so no sum with it has an ε, whatever the private components of this store promise"
 PROMISE_STAYS = "its promise of privacy is not taken over: no ledger here has its releases, and a mean with it has no ε"
 
 
@@ -44,7 +45,10 @@ class _SolveClaims(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentReport:
-    """A component that was written to a file, or taken in from one. rows: None where it does not say how many."""
+    """A component that was written to a file, or taken in from one, where it may have ``replaced`` another.
+
+    rows: None where it does not say how many.
+    """
 
     store: Path
     root_digest: str
@@ -54,6 +58,7 @@ class ComponentReport:
     base_digest: str
     rows: int | None
     changed: bool
+    replaced: bool = False
     notes: list[str] = field(default_factory=list)
 
 
@@ -139,6 +144,7 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
     there = store.objects().get(full)
     changed = there is None or store.read_object(full) != component.encode()
     same = [n for n in store.objects(COMPONENTS) if n != full and _same(read_component(store, n, base), given)]
+    noisy = any(PRIVATE in ref.meta for ref in store.objects(COMPONENTS).values())
     if changed:
         with store.transaction() as change:
             put_component(change, full, component)
@@ -151,10 +157,11 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
         base_digest=base.digest,
         rows=rows,
         changed=changed,
+        replaced=changed and there is not None,
         notes=[
             *([NO_COUNT] if rows is None else []),
             *(f"its numbers are those of {name}: what is forgotten there stays in {full}" for name in same),
-            *([PROMISE_STAYS] if PRIVATE in given.meta else []),
+            *([PROMISE_STAYS] if PRIVATE in given.meta else [NO_PROMISE] if noisy else []),
         ],
     )
 
