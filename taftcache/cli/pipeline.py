@@ -308,7 +308,8 @@ def train(
         composed = None if shard else taftcache.compose(store, recipe, progress=progress, cluster=cluster)
         root = store.root_digest
     if private:
-        print_report(replace(spent, root_digest=root), as_json, show_train_private)
+        notes = [*spent.notes, *(composed.notes if composed is not None else [])]
+        print_report(replace(spent, root_digest=root, notes=notes), as_json, show_train_private)
     else:
         print_report(replace(report, root_digest=root, composed=composed), as_json, show_train)
 

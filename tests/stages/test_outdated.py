@@ -39,7 +39,8 @@ def test_one_shard_under_other_settings_leaves_the_rest_outdated(exact, tmp_path
         show_predict(told)
         assert "next: taftcache train" in " ".join(capsys.readouterr().out.split())
         assert taftcache.predict(store, [image], model="models/head").notes == []
-        (note,) = taftcache.compose(store).notes
+        gone, note = taftcache.compose(store).notes
+        assert gone.startswith("models/exact is gone")
         assert note.startswith("composed as they are, though not made from the rows and settings")
         assert note.endswith(": components/001; next: taftcache train")
         assert not any("not made from" in note for note in taftcache.train(store).notes)
