@@ -10,11 +10,11 @@ from math import ceil, floor, log10
 from typing import Any
 
 COMPONENTS = "components/"
-_MODELS = "models/"
-HEAD = f"{_MODELS}head"
-MEAN = f"{_MODELS}mean"
-WEIGHTED = f"{_MODELS}weighted"
-EXACT = f"{_MODELS}exact"
+MODELS = "models/"
+HEAD = f"{MODELS}head"
+MEAN = f"{MODELS}mean"
+WEIGHTED = f"{MODELS}weighted"
+EXACT = f"{MODELS}exact"
 UNTOUCHED = "base model untouched"  # in an evaluation: before training, with a new head
 HELD_OUT = "held-out"  # the shard that a plan keeps for testing, and its role
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
@@ -41,7 +41,7 @@ def is_component(name: str) -> bool:
 
 def is_model(name: str) -> bool:
     """Whether an object is a change of weights: a component, or a model made from them or from all rows."""
-    return name.startswith((COMPONENTS, _MODELS))
+    return name.startswith((COMPONENTS, MODELS))
 
 
 def component_of(shard: str) -> str:

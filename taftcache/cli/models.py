@@ -9,7 +9,7 @@ import typer
 
 import taftcache
 from taftcache.cli.options import AllowHub, Json, Model, StorePath, Weights, consent_to, print_report, store_of
-from taftcache.terminal.models import show_component, show_export_model, show_push
+from taftcache.terminal.models import show_component, show_export_model, show_imported, show_push
 
 commands = typer.Typer()
 
@@ -90,14 +90,18 @@ def import_component(
     store: StorePath,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a component's file")],
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="its name here; the file's by default")
+        str | None,
+        typer.Option(
+            "--name", metavar="NAME", help="its name here, 1 to 64 of a-z, 0-9 and '-'; the file's by default"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Take in a component from a file.
 
-    Its rows are elsewhere; the next compose adds it. A component of another base point is refused.
+    Its rows are elsewhere; the next compose adds it. One of the same name that was imported before is replaced. A
+    component of another base point is refused.
 
     Example: taftcache import-component stores/quickstart first.safetensors --name elsewhere
     """
-    print_report(taftcache.import_component(store, file, name), as_json, show_component)
+    print_report(taftcache.import_component(store, file, name), as_json, show_imported)

@@ -280,7 +280,7 @@ def train(
 ) -> None:
     """Train one certified component for each shard.
 
-    Uses cached rows only, then composes the components.
+    Uses cached rows only, then composes the components; after --shard that is left to taftcache compose.
 
     Example: taftcache train stores/quickstart --set objective.ridge=1e-3
     """
@@ -308,7 +308,8 @@ def train(
         composed = None if shard else taftcache.compose(store, recipe, progress=progress, cluster=cluster)
         root = store.root_digest
     if private:
-        print_report(replace(spent, root_digest=root), as_json, show_train_private)
+        notes = [*spent.notes, *(composed.notes if composed is not None else [])]
+        print_report(replace(spent, root_digest=root, notes=notes), as_json, show_train_private)
     else:
         print_report(replace(report, root_digest=root, composed=composed), as_json, show_train)
 

@@ -37,9 +37,17 @@ def show_push(report: PushReport) -> None:
 
 def show_component(report: ComponentReport) -> None:
     """One component on its way."""
+    state = ", in place of the one of that name" if report.replaced else "" if report.changed else " (there already)"
     say(
         f"{report.component}, {'rows unknown' if report.rows is None else counted(report.rows, 'row')},"
         f" base {report.base_digest[:16]}:"
-        f" {readable_size(report.bytes)}, {report.file}" + ("" if report.changed else " (there already)")
+        f" {readable_size(report.bytes)}, {report.file}{state}"
     )
     print_notes(report.notes)
+
+
+def show_imported(report: ComponentReport) -> None:
+    """One that came, and what it is to become part of."""
+    show_component(report)
+    if report.changed:
+        say(f"next   taftcache compose {typed(report.store)}   (compositions are without it, or of the one before it)")

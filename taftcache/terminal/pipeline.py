@@ -18,6 +18,7 @@ from taftcache.names import (
     first_few,
     is_component,
     points_text,
+    shard_of,
     typed,
     with_counts,
 )
@@ -92,12 +93,19 @@ def _solved(names: Collection[str]) -> str:
 
 def _composed(report: ComposeReport) -> list[str]:
     """What the components were made into."""
-    what = f"mean of {counted(len(report.members), 'component')}" + ("" if report.changed else ", unchanged")
+    what = _sum(report) + ("" if report.changed else ", unchanged")
     lines = [f"{what}; Σμf(Δw) = f(ΣμΔw) to {report.identity_error:.0e}"]
     if report.certificate is not None:
         rows = counted(report.certificate["rows"], "row")
         lines += [f"model of all {rows} ({EXACT})", certified(report.certificate)]
     return lines
+
+
+def _sum(report: ComposeReport) -> str:
+    """Of what the composition is the mean, or with which coefficients the sum."""
+    if report.model == MEAN:
+        return f"mean of {counted(len(report.members), 'component')}"
+    return f"sum of {first_few([f'{mu:.4g} × {shard_of(name)}' for name, mu in report.coefficients.items()])}"
 
 
 def show_demo(report: RunReport) -> None:
@@ -218,8 +226,8 @@ def show_train(report: TrainReport) -> None:
 
 def show_compose(report: ComposeReport) -> None:
     """What was composed, and how far the model of all rows is from the mean."""
-    state = "written" if report.changed else "is current"
-    OUT.print(f"{report.model} {state}: mean of {len(report.members)}, identity holds to {report.identity_error:.0e}")
+    state = "written" if report.model in report.made else "is current"
+    say(f"{report.model} {state}: {_sum(report)}, identity holds to {report.identity_error:.0e}")
     if report.left_out:
         OUT.print(f"left out, since they were subtracted: {', '.join(report.left_out)}")
     if others := [name for name in report.models if name != report.model]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
 from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, FormatError, RecipeError, StoreWriteError
 from taftcache.model.component import Component, put_component, read_base, read_component
@@ -18,6 +21,7 @@ from taftcache.model.meta import meta_of
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
 from taftcache.stages.train import record
+from taftcache.terminal.pipeline import show_compose
 from tests.solve.problems import minimised
 from tests.stages.making import open_store, recipe
 
@@ -202,6 +206,94 @@ def test_a_conversion_whose_coefficients_name_what_stayed_behind_says_what_to_se
         asked = asking(opened, mode="weighted", weights="rows")
     taftcache.train(converted, asked)
     assert "models/weighted" in taftcache.compose(converted, asked).models
+
+
+def test_an_import_says_what_it_replaces_and_what_a_component_may_be_called(store, parcel):
+    def told(*words: object) -> str:
+        return " ".join(CliRunner().invoke(app, ["import-component", str(store), *map(str, words)]).output.split())
+
+    other = parcel.with_name("siteB_001.safetensors")
+    given = Component.decode(parcel.read_bytes())
+    other.write_bytes(replace(given, delta=2 * given.delta).encode())
+    assert "got: 'siteB_001' try: rename it, to siteb-001 say" in told(other)
+    first = told(parcel, "--name", "siteb-001")
+    assert "in place of" not in first
+    assert f"next taftcache compose {store}" in first
+    taftcache.compose(store)
+    again = told(parcel, "--name", "siteb-001")
+    assert "(there already)" in again
+    assert "next" not in again
+    second = told(other, "--name", "siteb-001")
+    assert "in place of the one of that name" in second
+    assert f"next taftcache compose {store}" in second
+    assert taftcache.compose(store).made == ["models/mean"]
+    assert taftcache.import_component(store, parcel, "siteb-001").replaced
+
+
+def test_what_a_composition_drops_is_named(exact, tmp_path, capsys):
+    """models/exact was gone after an import, or in the morning after rows came, and nothing had said so."""
+    with open_store(exact) as opened:
+        parcel = taftcache.export_component(opened, "001", tmp_path / "parcel.safetensors").file
+        automatic = asking(opened, mode="auto")
+        taftcache.compose(opened, asking(opened, mode="weighted"))
+        kept = taftcache.compose(opened, automatic)
+        assert kept.models == ["models/mean", "models/weighted", "models/exact"], "what is current stays in every mode"
+        assert (kept.changed, kept.dropped, kept.notes) == (False, [], [])
+        taftcache.import_component(opened, parcel, "elsewhere")
+        report = taftcache.compose(opened)
+        assert (report.dropped, report.models) == (["models/weighted", "models/exact"], ["models/mean"])
+        show_compose(report)
+        said = " ".join(capsys.readouterr().out.split())
+        for model, why in (("weighted", ""), ("exact", " beside imported components")):
+            (note,) = [note for note in report.notes if note.startswith(f"models/{model} is gone: ")]
+            again = f'compose.mode = "auto" makes none anew{why}; to have it: taftcache compose {exact} --mode {model}'
+            assert note.endswith(again)
+            assert note in said
+        assert taftcache.compose(opened).notes == []
+        assert taftcache.compose(opened, asking(opened, mode="exact")).models == ["models/mean", "models/exact"]
+    told = CliRunner().invoke(app, ["train", str(exact), "--set", "objective.ridge=1e-2", "--set", "compose.mode=mean"])
+    assert 'models/exact is gone: it was made before components came or changed, and compose.mode = "mean"' in " ".join(
+        told.output.split()
+    )
+
+
+def test_a_component_that_came_since_does_not_hold_up_those_that_have_coefficients(store, capsys):
+    """train refused for want of a coefficient, and compose, which takes one, for want of training."""
+    weights = {"000": 0.25, "001": 0.75}
+    with open_store(store) as opened:
+        report = taftcache.compose(opened, asking(opened, mode="weighted", weights=weights))
+        assert (report.model, report.made) == ("models/weighted", ["models/weighted"])
+        assert report.coefficients == {"components/000": 0.25, "components/001": 0.75}
+        show_compose(report)
+        first, *_ = capsys.readouterr().out.splitlines()
+        assert first.startswith("models/weighted written: sum of 0.25 × 000, 0.75 × 001, identity holds to ")
+        shard = opened.shard("001")
+        with opened.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape) as writer:
+            writer.append(shard.tokens(slice(0, 8)), [f"new/{k}" for k in range(8)], shard.labels[:8])
+            writer.commit()
+    for _ in range(2):
+        told = CliRunner().invoke(app, ["train", str(store), "--set", "objective.ridge=1e-2", "--json"])
+        assert told.exit_code == 0, told.output
+        report = json.loads(told.stdout)["composed"]
+        assert report["models"] == ["models/mean", "models/weighted"]
+        assert report["members"] == ["components/000", "components/001"]
+        (note,) = report["notes"]
+        assert note.startswith("models/weighted leaves out what has no coefficient: components/002; to give one")
+    with open_store(store) as opened:
+        assert list(component(opened, "models/mean").meta["members"]) == [f"components/00{n}" for n in range(3)]
+        assert taftcache.audit(opened).findings == []
+        other = {"000": 0.5, "001": 0.5}
+        for refused in (taftcache.compose, taftcache.train):
+            with pytest.raises(RecipeError, match="does not fit the components: 002"):
+                refused(opened, asking(opened, mode="weighted", weights=other))
+    command = note[note.index("taftcache compose") : note.index(", or weigh")]
+    assert command.endswith(" --weight 000=0.25 --weight 001=0.75 --weight 002=0.0")
+    told = CliRunner().invoke(app, [*command.split()[1:], "--json"])
+    assert json.loads(told.stdout)["notes"] == []
+    command = note[note.index("taftcache train") :]
+    assert CliRunner().invoke(app, command.split()[1:]).exit_code == 0
+    with FeatureStore(store) as opened:
+        assert "components/002" in opened.objects()["models/weighted"].meta["coefficients"]
 
 
 def test_composing_needs_no_rows_at_all(store, parcel):

@@ -103,6 +103,27 @@ def test_a_file_forms_a_shard_of_its_own_and_forgotten_rows_stay_out(early, tmp_
     assert taftcache.verify(path).faults == []
 
 
+def test_a_further_shard_has_the_name_of_no_component_and_a_component_that_of_no_shard_to_come(early, tmp_path):
+    """Training the shard replaced the component of a partner without a word."""
+    path = shutil.copytree(early, tmp_path / "store")
+    with open_store(path) as store:
+        taftcache.train(store)
+        file = taftcache.export_component(store, "000", tmp_path / "partner.safetensors").file
+        for name in ("002", "003", "zebra"):
+            taftcache.import_component(store, file, name)
+        before = store.objects()["components/002"].digest
+    report = taftcache.append_vectors(store=path, new_shard=True, **some(LATER))
+    assert report.added.keys() - {"held-out"} == {"004"}
+    with open_store(path) as store:
+        taftcache.train(store)
+        assert store.objects()["components/002"].digest == before
+        names = ("000", "001", "002", "003", "004", "zebra")
+        assert taftcache.compose(store).members == [f"components/{name}" for name in names]
+        taftcache.forget(store, shards=["001"])
+        with pytest.raises(RecipeError, match="a shard may get that name, which the store's plan has"):
+            taftcache.import_component(store, file, "001")
+
+
 def test_further_vectors_of_a_forgotten_class_are_left_out_and_named(early, tmp_path):
     path, later = shutil.copytree(early, tmp_path / "store"), some(LATER)
     with open_store(path) as store:

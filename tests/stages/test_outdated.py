@@ -7,8 +7,11 @@ import shutil
 import pytest
 
 import taftcache
-from taftcache.errors import CompositionError
+from taftcache.errors import CompositionError, StoreError
+from taftcache.names import PRIVATE
+from taftcache.recipe import parse_recipe
 from taftcache.terminal.pipeline import show_predict
+from tests.stages.forging import forge_meta
 from tests.stages.making import open_store, recipe, settings, write_images
 
 
@@ -38,7 +41,8 @@ def test_one_shard_under_other_settings_leaves_the_rest_outdated(exact, tmp_path
         show_predict(told)
         assert "next: taftcache train" in " ".join(capsys.readouterr().out.split())
         assert taftcache.predict(store, [image], model="models/head").notes == []
-        (note,) = taftcache.compose(store).notes
+        gone, note = taftcache.compose(store).notes
+        assert gone.startswith("models/exact is gone")
         assert note.startswith("composed as they are, though not made from the rows and settings")
         assert note.endswith(": components/001; next: taftcache train")
         assert not any("not made from" in note for note in taftcache.train(store).notes)
@@ -77,8 +81,42 @@ def test_a_private_component_trained_anew_leaves_its_mean_outdated(finished, tmp
         again = taftcache.train_private(store, settings(store, epsilon=3.0, budget=8.0), shards=["000"])
         assert again.trained
         assert any("models/mean; next: taftcache compose" in note for note in again.notes)
+        # The mean says what its members promised: that is old and no lie, and the store needs no copy to be put back.
+        with pytest.raises(StoreError, match="trained anew since") as refused:
+            taftcache.export_model(store, tmp_path / "model")
+        assert refused.value.do == f"taftcache compose {store.path}"
+        (found,) = taftcache.audit(store).findings
+        assert (found.kind, found.where, found.do) == ("stale composition", "models/mean", refused.value.do)
         taftcache.compose(store)
+        assert taftcache.audit(store).findings == []
         assert not any("not made from" in note for note in taftcache.evaluate(store).notes)
+        forge_meta(store.path, "models/mean", lambda meta: {**meta, PRIVATE: {**meta[PRIVATE], "epsilon": 0.1}})
+    (found,) = taftcache.audit(tmp_path / "store").findings
+    assert found.kind == "privacy statement"
+    assert found.do.endswith(f"change.drop('models/mean'); then taftcache compose {tmp_path / 'store'}")
+
+
+def test_no_advice_for_a_store_with_private_components_is_refused(finished, tmp_path):
+    """Beside them plain training is, so the command names the shards, or trains privately what has nothing yet."""
+    with open_store(shutil.copytree(finished, tmp_path / "store")) as store:
+        asked = settings(store)
+        taftcache.train(store, asked)
+        taftcache.train_private(store, shards=["000"])
+        taftcache.compose(store)
+        other = parse_recipe(
+            {**store.manifest.recipe, "objective": {**store.manifest.recipe["objective"], "ridge": 1.0}}
+        )
+        taftcache.compose(store, other)  # records it
+        findings = taftcache.audit(store).findings
+        assert {f.where: f.do for f in findings} == dict.fromkeys(
+            ("components/001", "models/mean"), f"taftcache train {store.path} --shard 001"
+        )
+        assert taftcache.evaluate(store).notes[0].endswith("taftcache train --shard 001")
+        assert taftcache.train(store, shards=["001"]).trained == ["components/001"]
+        taftcache.compose(store)
+        with store.transaction() as change:
+            change.drop("components/001")
+        assert taftcache.evaluate(store).notes[0].endswith("taftcache train --private --shard 001")
 
 
 def test_nothing_is_said_of_a_store_as_training_left_it(exact, private):

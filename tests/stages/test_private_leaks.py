@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
 from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError
 from taftcache.model.card import private_card
@@ -265,7 +267,8 @@ def test_components_of_unlike_neighbours_compose_to_a_model_without_a_promise(pr
     with open_store(private) as store:
         said = store.objects()["components/001"].meta[PRIVATE]
         rewritten(store, "components/001", privacy={**said, "relation": "add-remove"})
-        taftcache.compose(store)
+        (note,) = taftcache.compose(store).notes
+        assert note.endswith("its members promise of unlike neighbours")
         assert PRIVATE not in store.objects()["models/mean"].meta
 
 
@@ -275,13 +278,22 @@ def test_a_mean_of_private_and_other_components_says_what_it_is(private, tmp_pat
         parcel = taftcache.export_component(store, "000", tmp_path / "one.safetensors").file
         notes = taftcache.import_component(store, parcel, "away").notes
         assert any("promise of privacy is not taken over" in note for note in notes)
-        taftcache.compose(store)
+        (note,) = taftcache.compose(store).notes
+        lost = "models/mean promises no privacy and has no epsilon, beside private members: "
+        assert note == lost + "components/away made without"
         assert PRIVATE not in store.objects()["models/mean"].meta
+        away = read_component(store, "components/away", read_base(store, recorded_recipe(store).tangent))
+        (tmp_path / "plain.safetensors").write_bytes(away.encode())
+        (note,) = taftcache.import_component(store, tmp_path / "plain.safetensors", "plain").notes[-1:]
+        assert note.startswith("it promises no privacy, so no sum with it has an ε")
+        (note,) = taftcache.compose(store).notes
+        assert note == lost + "components/away, components/plain made without"
         taftcache.export_model(store, tmp_path / "mean", "models/mean")
         taftcache.export_model(store, tmp_path / "away", "components/away")
         root = store.root_digest
+    assert note in " ".join(CliRunner().invoke(app, ["train", str(private), "--private"]).output.split())
     text = (tmp_path / "mean" / "README.md").read_text()
-    assert "Composed of 3 components, 2 of them trained with differential privacy" in text
+    assert "Composed of 4 components, 2 of them trained with differential privacy" in text
     assert not any(word in text for word in ("minimiser", "certificate", "Held out"))
     text = (tmp_path / "away" / "README.md").read_text()
     assert "Taken in from a file" in text

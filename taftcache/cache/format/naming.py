@@ -24,8 +24,11 @@ def object_path(name: str, digest: str, suffix: str) -> str:
 def check_name(name: str) -> str:
     """The name of a shard, or of an object in its folder."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
+        like = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")[:64]
         raise RecipeError(
-            "a name must have 1 to 64 of a-z, 0-9 and '-', and not begin with '-'", got=repr(name), do="rename it"
+            "a name must have 1 to 64 of a-z, 0-9 and '-', and not begin with '-'",
+            got=repr(name),
+            do=f"rename it, to {like} say" if like else "rename it",
         )
     return name
 

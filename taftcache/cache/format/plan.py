@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import cache
+from itertools import count
 from typing import Literal
 
 from blake3 import blake3
@@ -62,10 +63,13 @@ def shard_of(sample_id: str, shards: int, seed: int) -> str:
     return _name(_key("shard", sample_id, seed) % shards, shards)
 
 
-def next_name(names: Sequence[str]) -> str:
-    """The name of one further training shard; RecipeError where it would not sort after ``names``."""
+def next_name(names: Sequence[str], taken: Container[str] = ()) -> str:
+    """The name of one further training shard, none of the ``taken``; RecipeError where it would not sort after
+    ``names``."""
     numbers = [int(name) for name in names if name.isdecimal()]
-    name = f"{max(numbers, default=-1) + 1:0{max((len(name) for name in names), default=3)}d}"
+    width = max((len(name) for name in names), default=3)
+    further = (f"{number:0{width}d}" for number in count(max(numbers, default=-1) + 1))
+    name = next(name for name in further if name not in taken)
     if names and name <= max(names):
         raise RecipeError(
             "a further shard would not come last in the order of names",

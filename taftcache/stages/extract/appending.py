@@ -14,7 +14,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError, UnreadableImage
-from taftcache.names import HELD_OUT, PRIVATE, component_of, counted, first_few, typed
+from taftcache.names import COMPONENTS, HELD_OUT, PRIVATE, component_of, counted, first_few, typed
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
 from taftcache.stages.extract.extraction import ImageRows
@@ -276,7 +276,8 @@ class NewSamples:
         training, tested = split(self._recipe, ids, test)
         places: dict[str, list[str]] = {}
         if training and new_shard:
-            places[next_name([shard.name for shard in self._store.shards])] = training
+            taken = {name.removeprefix(COMPONENTS) for name in self._store.objects(COMPONENTS)}  # imported ones, too
+            places[next_name([shard.name for shard in self._store.shards], taken)] = training
         elif training and spec.plan != "hash":
             raise RecipeError(
                 "cannot append to the shards of a balanced plan: one more sample would move others to other shards",

@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from taftcache.cache.format.naming import check_name
+from taftcache.cache.format.plan import shard_names
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
@@ -28,6 +29,7 @@ MAX_BYTES = 16 << 30
 _EXPORTED = "name a file that taftcache export-component wrote"
 MAX_CLAIMS = 16 << 10  # of what a file says of itself; it is kept in the manifest, whose size is bounded
 NO_COUNT = "it does not say how many rows it was made from, so no sum can weigh it by its rows"
+NO_PROMISE = "it promises no privacy, so no sum with it has an ε, whatever the private components of this store promise"
 PROMISE_STAYS = "its promise of privacy is not taken over: no ledger here has its releases, and a mean with it has no ε"
 
 
@@ -43,7 +45,10 @@ class _SolveClaims(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentReport:
-    """A component that was written to a file, or taken in from one. rows: None where it does not say how many."""
+    """A component that was written to a file, or taken in from one, where it may have ``replaced`` another.
+
+    rows: None where it does not say how many.
+    """
 
     store: Path
     root_digest: str
@@ -53,6 +58,7 @@ class ComponentReport:
     base_digest: str
     rows: int | None
     changed: bool
+    replaced: bool = False
     notes: list[str] = field(default_factory=list)
 
 
@@ -101,13 +107,14 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
     The rows that it was made from are not needed: only the base point must be the same.
 
     Raises:
-        RecipeError: no such file, or a name that a shard has. FormatError: not a component of these parameters.
-        CompositionError: it was made around another base point, or is not finite.
+        RecipeError: no such file, or a name that a shard has or the plan has for one. FormatError: not a component of
+            these parameters. CompositionError: it was made around another base point, or is not finite.
     """
     file = Path(file).expanduser()
     name = check_name(file.stem if name is None else name)
-    if store.has_shard(name):
-        raise RecipeError(f"cannot import a component as {name!r}: a shard has that name already", do="choose --name")
+    if store.has_shard(name) or name in shard_names(store.manifest.plan.get("shards", 0)):  # whose training replaces it
+        state = "has that name already" if store.has_shard(name) else "may get that name, which the store's plan has"
+        raise RecipeError(f"cannot import a component as {name!r}: a shard {state}", do="choose --name")
     data = _read(file)
     recipe = recorded_recipe(store)
     base = read_base(store, recipe.tangent)
@@ -140,6 +147,7 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
     there = store.objects().get(full)
     changed = there is None or store.read_object(full) != component.encode()
     same = [n for n in store.objects(COMPONENTS) if n != full and _same(read_component(store, n, base), given)]
+    noisy = any(PRIVATE in ref.meta for ref in store.objects(COMPONENTS).values())
     if changed:
         with store.transaction() as change:
             put_component(change, full, component)
@@ -152,10 +160,11 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
         base_digest=base.digest,
         rows=rows,
         changed=changed,
+        replaced=changed and there is not None,
         notes=[
             *([NO_COUNT] if rows is None else []),
             *(f"its numbers are those of {name}: what is forgotten there stays in {full}" for name in same),
-            *([PROMISE_STAYS] if PRIVATE in given.meta else []),
+            *([PROMISE_STAYS] if PRIVATE in given.meta else [NO_PROMISE] if noisy else []),
         ],
     )
 

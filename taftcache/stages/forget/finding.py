@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from taftcache.names import typed
+from taftcache.names import MEAN, WEIGHTED, typed
 
-TRAIN = "taftcache train {store}"
-# Training believes the key of what is there, which may be the right one beside wrong numbers.
-_DROP = (
+# Training and composing believe the key of what is there, which may be the right one beside wrong numbers.
+_OUT = (
     'in Python, with taftcache.FeatureStore(…, mode="a") as store, store.transaction() as change: '
-    "change.drop({where!r}); then taftcache train {store}"
+    "change.drop({where!r}); then "
 )
+_DROP = _OUT + "taftcache train {store}{options}"
+_DROP_SUM = _OUT + "taftcache compose {store}"
 _COPY = "put back a copy of the store that passes; nothing here can make it again"
 ADVICE = {
     "base point": _DROP,
@@ -30,8 +31,7 @@ ADVICE = {
     "returned rows": "taftcache audit {store} --replay, which forgets them again",
     "signature": _COPY,
     "staged row": "taftcache gc {store}",
-    "stale component": TRAIN,
-    "stale composition": _DROP,
+    "stale composition": _DROP_SUM,
     "stale dual": _DROP,
     "stale object": _DROP,
     "statistics": _COPY,
@@ -53,13 +53,19 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What the checks found of ``store``, in their order; ``notes`` are no failures."""
+    """What the checks found of ``store``, in their order; ``notes`` are no failures.
+
+    private: whether it has components that were trained privately, and that plain training refuses to replace.
+    """
 
     store: Path
+    private: bool = False
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def found(self, kind: str, where: str, problem: str, do: str | None = None) -> None:
         """Add a finding; ``do`` is what ``ADVICE`` has for its kind, where the check knows nothing better."""
-        advice = do or ADVICE[kind].format(store=typed(self.store), where=where)
-        self.findings.append(Finding(kind=kind, where=where, problem=problem, do=advice))
+        if do is None:  # what a composition promises is made again with it
+            told = ADVICE["stale composition" if kind == "privacy statement" and where in (MEAN, WEIGHTED) else kind]
+            do = told.format(store=typed(self.store), where=where, options=" --private" if self.private else "")
+        self.findings.append(Finding(kind=kind, where=where, problem=problem, do=do))

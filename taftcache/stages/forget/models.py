@@ -25,13 +25,13 @@ from taftcache.names import (
 )
 from taftcache.privacy.statement import EVENT, Statement, weak_promise
 from taftcache.stages.forget.certificates import check_certificate
-from taftcache.stages.forget.finding import TRAIN, Findings
+from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.checks import STAYS, imported
-from taftcache.stages.train.composing import stale_parts
+from taftcache.stages.train.composing import stale_parts, train_options
 from taftcache.stages.train.outdated import differs_by_rows, key_of, outdated
-from taftcache.stages.train.private_claims import claim_problems
+from taftcache.stages.train.private_claims import NOT_ALL, claim_problems
 from taftcache.stages.train.private_records import KEYS
 from taftcache.stages.train.record import settings_of, subtracted
 from taftcache.stages.train.settings import Settings
@@ -54,16 +54,15 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
         return {}
     shards = {shard.name: shard for shard in store.shards}
     components = _components(store, settings, to)
-    private = _private(store, components, to)
+    old, again = outdated(store, settings), f"taftcache train {typed(store.path)}{train_options(store, settings)}"
+    private = _private(store, components, old, to)
     keys = _keys(store, settings, to)
-    old = outdated(store, settings)
     behind = _behind(store, settings, old, keys)
     _origins(store, shards, {*private, *keys}, to)
     if behind:
         to.notes.append(
             f"not trained yet on the rows that were added: {', '.join(behind)}; no request took a row from what they "
-            "say they were made from, which nothing proves until they are trained; next: "
-            + TRAIN.format(store=typed(store.path))
+            f"say they were made from, which nothing proves until they are trained; next: {again}"
         )
     if there := imported(store):
         to.notes.append(f"{STAYS}: {', '.join(there)}")
@@ -74,7 +73,8 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
         if name in old and name not in behind:
             kind = "stale composition" if name in (MEAN, WEIGHTED) else "stale component"
             problem = "it was not made from the rows, components and settings that are there"
-            to.found(kind, name, problem, TRAIN.format(store=typed(store.path)))
+            summed = kind == "stale composition" and not stale_parts(store, settings)
+            to.found(kind, name, problem, f"taftcache compose {typed(store.path)}" if summed else again)
         elif name in (MEAN, WEIGHTED):
             _check_sum(name, component, components, to)
         elif name in keys and name not in behind:
@@ -173,10 +173,11 @@ def _keys(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, st
     return keys
 
 
-def _private(store: FeatureStore, components: Mapping[str, Component], to: Findings) -> set[str]:
+def _private(store: FeatureStore, components: Mapping[str, Component], old: Collection[str], to: Findings) -> set[str]:
     """Components trained privately; whether each promise follows from its noise, and is in the ledger.
 
-    So of what the manifest says and of what the file says, which is what leaves the store.
+    So of what the manifest says and of what the file says, which is what leaves the store. An ``old`` composition says
+    what its members did, which may have been trained anew since: that it is old is found, and composing cures it.
     """
     names = {n for n, ref in store.objects(COMPONENTS).items() if PRIVATE in ref.meta}
     charged = _charged(store) if names else {}
@@ -184,7 +185,8 @@ def _private(store: FeatureStore, components: Mapping[str, Component], to: Findi
         there = store.meta(name)
         metas = [there] if component.meta.items() <= there.items() else [there, component.meta]
         for problem in dict.fromkeys(problem for meta in metas for problem in claim_problems(store, meta)):
-            to.found("privacy statement", name, problem)
+            if name not in old or problem == NOT_ALL:
+                to.found("privacy statement", name, problem)
         if name in names and not _is_entry(charged.get(name), there):
             to.found("privacy statement", name, "the ledger does not have what its training released")
     to.notes.extend(_weak([components[name].meta for name in sorted(names & components.keys())]))

@@ -154,6 +154,7 @@ def coefficients(given: Weights) -> dict[str, float]:
 def check_coefficients(weights: Weights, names: Iterable[str], store: FeatureStore | None = None) -> None:
     """RecipeError unless there is a coefficient for each of these components, or the rows of all of them say it.
 
+    Of coefficients that the ``store`` recorded, one may be lacking, for the component may have come since.
     CompositionError for coefficients that do not sum to one.
     """
     given, wanted = coefficients(weights), set(names)
@@ -165,7 +166,9 @@ def check_coefficients(weights: Weights, names: Iterable[str], store: FeatureSto
             got=", ".join(map(shard_of, uncounted)),
             do="set compose.weights to a coefficient for each component, by its name",
         )
-    if weights != "rows" and (other := sorted(given.keys() ^ wanted)):
+    recorded = None if store is None else recorded_recipe(store).compose
+    known = recorded is not None and (recorded.mode, recorded.weights) == ("weighted", weights)
+    if weights != "rows" and (other := sorted(given.keys() - wanted if known else given.keys() ^ wanted)):
         raise RecipeError(
             f"compose.weights does not fit the components: {', '.join(map(shard_of, other))}",
             got=f"coefficients of {', '.join(map(shard_of, sorted(given)))}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
@@ -20,7 +21,19 @@ from taftcache.errors import CompositionError, RecipeError, StoreError
 from taftcache.model import composition
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of
+from taftcache.names import (
+    COMPONENTS,
+    EXACT,
+    MEAN,
+    MODELS,
+    PRIVATE,
+    WEIGHTED,
+    component_of,
+    counted,
+    first_few,
+    shard_of,
+    typed,
+)
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing_radius import Choice
@@ -52,21 +65,24 @@ OUTDATED = "not made from the rows and settings that the store has now"
 
 @dataclass(frozen=True, kw_only=True)
 class ComposeReport:
-    """The composition ``model``: members, how far the identity was off, and what else was made of them.
+    """The composition ``model``: members, their coefficients, how far the identity was off, and what else was made.
 
-    ``models`` are all compositions that are current now, ``made`` those that were not before. ``certificate`` and
-    ``moved``, ‖Δw_exact − Δw_mean‖, are of the exact model, ``passes`` what it took. ``left_out`` are shards that were
-    subtracted. ``notes``: which members are out of date, and why the exact model ended above its tolerance.
+    ``models`` are all compositions that are current now, ``made`` those that were not before, ``dropped`` those that
+    are gone. ``certificate`` and ``moved``, ‖Δw_exact − Δw_mean‖, are of the exact model, ``passes`` what it took.
+    ``left_out`` are shards that were subtracted. ``notes``: why models are gone and how to have them, which members are
+    out of date, have no coefficient or no ε, and why the exact model ended above its tolerance.
     """
 
     store: Path
     root_digest: str
     model: str
     members: list[str]
+    coefficients: dict[str, float]
     identity_error: float
     changed: bool
     models: list[str] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     certificate: dict[str, Any] | None = None
     moved: float = 0.0
@@ -85,8 +101,9 @@ def compose(
 ) -> ComposeReport:
     """Write ``models/mean`` and what ``compose.mode`` asks for beside it; nothing happens to what is current.
 
-    Members are the components of all shards that were not subtracted, and those that were imported. The passes of the
-    exact solve run on the workers of ``cluster`` where one is given, each over the shards that it keeps.
+    What the mode does not ask for is dropped once it is not current, and a note says so. Members are the components of
+    all shards that were not subtracted, and those that were imported. The passes of the exact solve run on the workers
+    of ``cluster`` where one is given, each over the shards that it keeps.
 
     Raises:
         CompositionError: a shard has no component, components do not share one base, or coefficients do not sum to one.
@@ -98,7 +115,6 @@ def compose(
     names = members_of(store)
     _check(store, settings, names)
     work = _Composing(store, settings, names)
-    stale = stale_parts(store, settings)
     made, dropped = work.sums()
     wanted = exact_key(settings, store.shards, work.digests) if asks_exact(store, recipe) else None
     exact = work.is_due(EXACT, wanted, dropped)
@@ -118,35 +134,80 @@ def compose(
         with store.transaction() as change:
             put_component(change, EXACT, made[EXACT])
             record_recipe(change, store, recipe)
-    return _report(store, names, stale, list(made), seconds=time.perf_counter() - begin)
+    return _report(store, settings, names, list(made), dropped, begin)
 
 
 def _report(
-    store: FeatureStore, members: list[str], stale: list[str], made: list[str], *, seconds: float
+    store: FeatureStore, settings: Settings, members: list[str], made: list[str], dropped: list[str], begin: float
 ) -> ComposeReport:
     """What the store has now of compositions of these ``members``."""
-    objects = store.objects()
+    objects, asked = store.objects(), settings.recipe.compose
     meta = objects[EXACT].meta if EXACT in objects else {}
-    said = meta_of(meta)
+    said, model = meta_of(meta), WEIGHTED if asked.mode == "weighted" else MEAN
+    summed = objects[model].meta
+    stale, again = stale_parts(store, settings), f"taftcache train{train_options(store, settings)}"
     return ComposeReport(
         store=store.path,
         root_digest=store.root_digest,
-        model=MEAN,
-        members=members,
-        identity_error=objects[MEAN].meta["identity_error"],
-        changed=bool(made),
+        model=model,
+        members=list(summed["coefficients"]),
+        coefficients=summed["coefficients"],
+        identity_error=summed["identity_error"],
+        changed=bool(made or dropped),
         made=made,
+        dropped=dropped,
         models=[name for name in (MEAN, WEIGHTED, EXACT) if name in objects],
         left_out=subtracted(store),
         certificate=judged(meta) or None,
         moved=said.from_mean or 0.0,
         passes=said.passes,
-        seconds=seconds,
+        seconds=time.perf_counter() - begin,
         notes=[
-            *([f"composed as they are, though {OUTDATED}: {', '.join(stale)}; next: taftcache train"] if stale else []),
+            *(_gone_note(store, settings.recipe, name) for name in dropped),
+            *(_uncounted_notes(store, asked.weights, members) if model == WEIGHTED else []),
+            *([f"composed as they are, though {OUTDATED}: {', '.join(stale)}; next: {again}"] if stale else []),
+            *_unpromised_notes(objects),
             *(unfinished({EXACT: said}) if EXACT in objects else []),
         ],
     )
+
+
+def _gone_note(store: FeatureStore, recipe: Recipe, name: str) -> str:
+    """What is gone, why, and how to have it."""
+    mode, against = recipe.compose.mode, against_exact(store, recipe)
+    why = f" {against}" if name == EXACT and mode == "auto" else ""
+    can = name != EXACT or not any(PRIVATE in ref.meta for ref in store.objects(COMPONENTS).values())
+    how = f"; to have it: taftcache compose {typed(store.path)} --mode {name.removeprefix(MODELS)}"
+    return (
+        f"{name} is gone: it was made before components came or changed, and compose.mode = "
+        f'"{mode}" makes none anew{why}' + (how if can else "")
+    )
+
+
+def _uncounted_notes(store: FeatureStore, weights: Weights, members: Sequence[str]) -> list[str]:
+    """A note on components that came after the coefficients were given, and how to give them one."""
+    if not (since := sorted({*members} - {*weighed(weights, members)})):
+        return []
+    given = coefficients(weights) | dict.fromkeys(since, 0.0)
+    command = f"taftcache compose {typed(store.path)}" + "".join(
+        f" --weight {shard_of(name)}={mu}" for name, mu in given.items()
+    )
+    return [
+        f"{WEIGHTED} leaves out what has no coefficient: {', '.join(since)}; to give one, with a sum of 1: {command}, "
+        f"or weigh all by their rows: taftcache train {typed(store.path)} --set compose.weights=rows"
+    ]
+
+
+def _unpromised_notes(objects: Mapping[str, ObjectRef]) -> list[str]:
+    """A note for each sum that promises no privacy though some of its members do."""
+    notes = []
+    for name in (MEAN, WEIGHTED):
+        parts = objects[name].meta["coefficients"] if name in objects and PRIVATE not in objects[name].meta else ()
+        plain = [part for part in parts if PRIVATE not in objects[part].meta]
+        if len(plain) < len(parts):
+            why = f"{first_few(plain)} made without" if plain else "its members promise of unlike neighbours"
+            notes.append(f"{name} promises no privacy and has no epsilon, beside private members: {why}")
+    return notes
 
 
 class _Composing:
@@ -179,12 +240,13 @@ class _Composing:
         dropped: list[str] = []
         if self.is_due(MEAN, composition_key(self.digests, None), dropped):
             made[MEAN] = composed(self.members, self.digests, base, rows)
-        weights = None
+        weights, members = None, self.members
         if given.mode == "weighted":
-            counts = {name: store.manifest.objects[name].meta.get("rows", 0) for name in self.names}
-            weights = weights_of_rows(given.weights, counts)
-        if self.is_due(WEIGHTED, composition_key(self.digests, weights) if weights else None, dropped):
-            made[WEIGHTED] = composed(self.members, self.digests, base, rows, weights)
+            members = StoredComponents(store, weighed(given.weights, self.names), base)
+            weights = weights_of_rows(given.weights, {n: meta.get("rows", 0) for n, meta in members.metas().items()})
+        digests = {name: self.digests[name] for name in members}
+        if self.is_due(WEIGHTED, composition_key(digests, weights) if weights else None, dropped):
+            made[WEIGHTED] = composed(members, digests, base, rows, weights)
         return made, dropped
 
 
@@ -213,16 +275,21 @@ def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> Non
 
 
 def asks_exact(store: FeatureStore, recipe: Recipe) -> bool:
-    """Whether the recipe asks for the exact model of all shards.
+    """Whether the recipe asks for the exact model of all shards."""
+    return recipe.compose.mode == "exact" or (recipe.compose.mode == "auto" and not against_exact(store, recipe))
 
-    With ``compose.mode`` "auto" that is where it is to be had and is more than a component: the rows of every member
-    are in the store, in two shards or more.
-    """
-    if recipe.compose.mode != "auto":
-        return recipe.compose.mode == "exact"
-    private = any(PRIVATE in ref.meta for ref in store.objects().values())
-    elsewhere = imported(store) or subtracted(store)
-    return len(store.shards) > 1 and not (private or elsewhere or recipe.solver.method in ADAM)
+
+def against_exact(store: FeatureStore, recipe: Recipe) -> str:
+    """Why ``compose.mode`` "auto" makes no exact model, in words; empty where it is to be had and is more than a
+    component: the rows of every member are in the store, in two shards or more."""
+    holds = {
+        "beside private components": any(PRIVATE in ref.meta for ref in store.objects().values()),
+        "beside imported components": bool(imported(store)),
+        "where a shard was subtracted": bool(subtracted(store)),
+        "of a single shard": len(store.shards) < 2,
+        "after Adam's schedules": recipe.solver.method in ADAM,
+    }
+    return next((why for why, is_so in holds.items() if is_so), "")
 
 
 def members_of(store: FeatureStore) -> list[str]:
@@ -261,6 +328,23 @@ def stale_parts(store: FeatureStore, settings: Settings) -> list[str]:
         return [component_of(s.name) for s, m in kept.items() if settings.key([s], settings.train) != m.get("key")]
     except StoreError:  # a teacher is gone or lacks a row, for ``taftcache audit`` to say
         return []
+
+
+def train_options(store: FeatureStore, settings: Settings) -> str:
+    """What ``taftcache train`` needs to renew what is outdated or missing, beside private components: it refuses to
+    replace those, so it names the others; a shard that has none yet is to be trained privately, too."""
+    if not with_noise(store):
+        return ""
+    stale, there = stale_parts(store, settings), store.objects()
+    plain = [name for name in stale if name in there]
+    shards = "".join(f" --shard {shard_of(name)}" for name in plain or stale)
+    return shards if plain else f" --private{shards}"
+
+
+def weighed(weights: Weights, names: Iterable[str]) -> list[str]:
+    """Those of the components that ``models/weighted`` is the sum of: what came since may have no coefficient yet."""
+    given = coefficients(weights)
+    return [name for name in names if name in given or not given]
 
 
 def weights_of_rows(given: Weights, rows: Mapping[str, int]) -> dict[str, float]:

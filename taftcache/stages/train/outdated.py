@@ -8,7 +8,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.model.meta import ComponentMeta
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, is_component, shard_of
-from taftcache.stages.train.composing import OUTDATED, current_key, stale_parts
+from taftcache.stages.train.composing import OUTDATED, current_key, stale_parts, train_options
 from taftcache.stages.train.settings import Settings
 
 
@@ -41,7 +41,8 @@ def outdated_notes(store: FeatureStore, settings: Settings, model: str | None = 
     old = outdated(store, settings, model)
     if not old:
         return []
-    verb = "train" if stale_parts(store, settings) or not set(old) <= {MEAN, WEIGHTED, EXACT} else "compose"
+    trains = stale_parts(store, settings) or not set(old) <= {MEAN, WEIGHTED, EXACT}
+    verb = f"train{train_options(store, settings)}" if trains else "compose"
     return [f"{OUTDATED}: {', '.join(old)}; next: taftcache {verb}"]
 
 

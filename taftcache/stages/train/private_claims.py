@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError, RecipeError
+from taftcache.errors import FormatError, RecipeError, StoreError
 from taftcache.names import PRIVATE, typed
 from taftcache.privacy.statement import Statement, audit_statement, parallel
+from taftcache.stages.train.outdated import outdated
+from taftcache.stages.train.record import settings_of
+
+NOT_ALL = "it claims a promise that not all of its members make"
 
 
 def claim_problems(store: FeatureStore, meta: Mapping[str, Any]) -> list[str]:
@@ -24,7 +28,7 @@ def claim_problems(store: FeatureStore, meta: Mapping[str, Any]) -> list[str]:
     objects, names = store.objects(), sorted(meta.get("coefficients", {}))
     members = [objects[name].meta for name in names if name in objects and PRIVATE in objects[name].meta]
     if not members or len(members) < len(names):
-        return ["it claims a promise that not all of its members make"]
+        return [NOT_ALL]
     found = [f"{name}: {problem}" for name, m in zip(names, members, strict=True) for problem in audit_statement(m)]
     try:
         follows = parallel([Statement.from_dict(member[PRIVATE]) for member in members])
@@ -37,8 +41,18 @@ def claim_problems(store: FeatureStore, meta: Mapping[str, Any]) -> list[str]:
 
 
 def check_claim(store: FeatureStore, name: str, meta: Mapping[str, Any]) -> None:
-    """FormatError where the model ``name`` would leave the store with a promise that does not follow."""
+    """Refuse to let the model ``name`` leave the store with a promise that does not follow.
+
+    Raises:
+        StoreError: its members were trained anew since it was composed. FormatError: its promise is false.
+    """
     if found := claim_problems(store, meta):
+        if NOT_ALL not in found and name in outdated(store, settings_of(store), name):
+            raise StoreError(
+                f"{name} promises what its members did when it was composed, and they were trained anew since",
+                got="; ".join(found),
+                do=f"taftcache compose {typed(store.path)}",
+            )
         raise FormatError(
             f"{name} claims a privacy that does not follow from its noise",
             got="; ".join(found),
