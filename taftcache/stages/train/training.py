@@ -61,6 +61,7 @@ def train(
     store: FeatureStore,
     recipe: Recipe | None = None,
     *,
+    overrides: Iterable[str] = (),
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
     cluster: Executor | None = None,
@@ -74,6 +75,7 @@ def train(
     Args:
         store: opened for writing, or its place.
         recipe: settings of stage 2; the store's own by default. They are recorded in the store.
+        overrides: changes of single settings, as ``--set`` makes them: ["objective.ridge=1e-3"].
         shards: names of the shards to train; all by default.
         cluster: whose workers solve, one component a task; this process by default. The bytes are the same, given the
             same number of threads.
@@ -85,7 +87,7 @@ def train(
     check_several(shards=shards)
     progress = progress or Silent()
     begin = time.perf_counter()
-    settings = settings_of(store, recipe)
+    settings = settings_of(store, recipe, overrides)
     jobs = _jobs(store, settings, shards)
     there = store.objects()
     lost = {*orphans(store, settings), *({HEAD} & there.keys() - {job.name for job in jobs})}
