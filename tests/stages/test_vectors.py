@@ -18,6 +18,7 @@ import taftcache
 from taftcache.cache.columns import Columns
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
+from taftcache.consent import recorded_recipe, refusal
 from taftcache.errors import BackboneError, CompositionError, DataError, IdentityError, RecipeError, StoreError
 from taftcache.model.component import read_base, read_component
 from taftcache.recipe import apply_overrides, parse_recipe
@@ -140,6 +141,50 @@ def test_a_store_is_not_taken_for_that_of_other_rows(made, tmp_path):
     taftcache.export(made, tmp_path / "whole.h5")
     with pytest.raises(StoreError, match="of it forgotten at"):
         taftcache.import_(tmp_path / "whole.h5", recipe_of_vectors(path, SMALL))
+
+
+def test_an_import_again_records_other_settings_or_says_why_not(made, tmp_path):
+    """They were left out without a word, and training said that everything was current."""
+    path, given = tmp_path / "s", (vectors(), LABELS)
+    taftcache.import_vectors(*given, path, ids=IDS, overrides=[*SMALL, "objective.ridge=1e-1"])
+    root = FeatureStore(path).root_digest
+    assert taftcache.import_vectors(*given, path, ids=IDS).root_digest == root, "what is not said is as it was"
+    again = taftcache.import_vectors(*given, path, ids=IDS, overrides=["objective.ridge=1e-4", "solver.max_passes=7"])
+    (note,) = again.notes
+    assert "recorded for the training" in note
+    assert "objective.ridge 0.1 → 0.0001, solver.max_passes" in note
+    with FeatureStore(path) as store:
+        recorded = store.manifest.recipe
+        assert (recorded["objective"]["ridge"], recorded["solver"]["max_passes"]) == (1e-4, 7)
+        assert (recorded["store"]["chunk_rows"], recorded["device"]) == (8, "cpu")
+    trained = shutil.copytree(made, tmp_path / "made")
+    root = FeatureStore(trained).root_digest
+    with pytest.raises(StoreError, match=r"(?s)objective.ridge.*train.*made --set objective.ridge=….*overrides=\["):
+        taftcache.import_vectors(*given, trained, ids=IDS, overrides=["objective.ridge=1e-4"])
+    with pytest.raises(StoreError, match=r"(?s)begun with another plan.*'chunk_rows': 9"):
+        taftcache.import_vectors(*given, trained, ids=IDS, overrides=["store.chunk_rows=9"])
+    assert taftcache.import_vectors(*given, trained, ids=IDS).notes == []
+    assert FeatureStore(trained).root_digest == root
+    np.savez(tmp_path / "x.npz", x=given[0], y=LABELS, ids=np.array(IDS))
+    for loss, says in (("rsl", False), ("mse", True)):
+        line = ["import", str(tmp_path / "x.npz"), str(tmp_path / "typed"), "--set", f"objective.loss={loss}"]
+        result = CliRunner().invoke(app, line)
+        assert (result.exit_code, "objective.loss 'rsl' → 'mse'" in " ".join(result.output.split())) == (0, says)
+
+
+def test_an_import_again_takes_nothing_at_a_strangers_word(made, tmp_path):
+    """Settings that an import leaves open are the store's, and were allowed to it as the caller's own."""
+    path = shutil.copytree(made, tmp_path / "s")
+    with open_store(path) as store, store.transaction() as change:
+        recorded = store.manifest.recipe
+        named = {"data": {**recorded["data"], "source": "folder", "train": "/pictures"}, "prior": {"teachers": ["/t"]}}
+        change.update(recipe=recorded | named)
+    taftcache.import_vectors(vectors(), LABELS, path, ids=IDS)
+    with FeatureStore(path) as store:
+        assert {kind: refusal(store, kind, recorded_recipe(store)) is not None for kind in ("images", "teachers")} == {
+            "images": True,
+            "teachers": True,
+        }
 
 
 def test_what_can_be_mapped_is_never_read_whole(tmp_path):

@@ -46,6 +46,16 @@ def recorded_values(store: FeatureStore, recipe: Recipe) -> dict[str, Any]:
     return store.manifest.recipe | {section: given[section] for section in SECTIONS}
 
 
+def changed_settings(store: FeatureStore, recipe: Recipe) -> dict[str, str]:
+    """Stage 2's settings of ``recipe`` that are others than the store records: "objective.ridge" -> "0.1 → 0.01"."""
+    recorded, asked = (
+        {f"{section}.{key}": value for section in SECTIONS if section != "device" for key, value in v[section].items()}
+        | {"device": v["device"]}
+        for v in (recipe_values(recorded_recipe(store)), recipe_values(recipe))
+    )
+    return {key: f"{recorded[key]!r} → {value!r}" for key, value in asked.items() if recorded[key] != value}
+
+
 def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> None:
     """Put stage 2's sections of ``recipe`` into the store's record, where they differ from it.
 
