@@ -21,6 +21,7 @@ from taftcache.cli import app
 from taftcache.consent import recorded_recipe, refusal
 from taftcache.errors import BackboneError, CompositionError, DataError, IdentityError, RecipeError, StoreError
 from taftcache.model.component import read_base, read_component
+from taftcache.model.predictor import TangentModel
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.files.importing import recipe_of_vectors
 from taftcache.stages.files.vector_files import open_vectors
@@ -500,6 +501,31 @@ def test_tensors_are_arrays_whatever_follows_them(tmp_path):
     assert np.array_equal(fit.predict(halved.detach()), fit.predict(halved.detach().float()))
     with pytest.raises(DataError, match="there are no vectors"):
         taftcache.import_vectors(x[:0], LABELS[:0], tmp_path / "none")
+
+
+@pytest.mark.law("All logits are those that predict orders, and an index is a place among the classes")
+def test_logits_are_in_the_order_of_the_classes(made, finished, images, tmp_path):
+    """``predict`` sorts them, and integers that were given as labels come back as texts."""
+    x, labels = vectors(), 3 + 4 * (np.arange(N) % 3)
+    taftcache.import_vectors(x, labels, tmp_path / "s", overrides=SMALL)
+    finish(tmp_path / "s")
+    pictures = sorted(images.rglob("*.png"))[:5]
+    for place, given in ((tmp_path / "s", x), (made, x), (finished, pictures)):
+        with FeatureStore(place) as store:
+            found, classes, model = taftcache.logits(store, given), np.array(store.classes), "components/000"
+        assert found.shape == (len(given), len(classes))
+        for z, p in zip(found, taftcache.predict(place, given, top=len(classes)).predictions, strict=True):
+            order = np.argsort(-z, kind="stable")
+            assert p.labels == classes[order].tolist()
+            assert p.logits == pytest.approx(z[order].tolist(), abs=1e-5)
+            assert p.index == z.argmax()
+        assert (taftcache.logits(place, given, model=model) != found).any()
+    right = [int(p.labels[0]) for p in taftcache.predict(tmp_path / "s", x).predictions] == labels
+    assert right.mean() > 0.8
+    np.save(tmp_path / "new.npy", x)
+    assert np.array_equal(taftcache.logits(made, [tmp_path / "new.npy"]), taftcache.logits(made, x))
+    with pytest.raises(BackboneError, match=r"logits\(store, x\)"):
+        TangentModel.load(made)
 
 
 def test_whole_numbers_are_classes_in_any_type_and_fractions_are_not(tmp_path):

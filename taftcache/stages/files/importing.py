@@ -139,9 +139,11 @@ def import_vectors(
     """Make a store of vectors in memory, or mapped: a linear head can be trained, composed and forgotten on it.
 
     Args:
-        x: numbers [n, d]. y: their classes [n], integers or texts.
+        x: numbers [n, d]. y: their classes [n], integers or texts. The store names its classes by texts, and so does
+            ``predict``: "7" of 7.
         store: the new store's place.
-        ids: of the samples [n], by which they are forgotten; they are numbered without.
+        ids: of the samples [n], by which they are forgotten; without, they are numbered: "rows/00000000", and held-out
+            ones of ``test`` "test/00000000".
         test: x and y of held-out rows, and their ids or none; without, a part of the rows is held out
             (``data.held_out``, a fifth).
         scaling, forgotten_of: as for ``import_``.
