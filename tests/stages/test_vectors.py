@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -526,6 +527,53 @@ def test_logits_are_in_the_order_of_the_classes(made, finished, images, tmp_path
     assert np.array_equal(taftcache.logits(made, [tmp_path / "new.npy"]), taftcache.logits(made, x))
     with pytest.raises(BackboneError, match=r"logits\(store, x\)"):
         TangentModel.load(made)
+
+
+class Column(np.ndarray):
+    """An array with an index, as a table or a column of pandas."""
+
+    iloc = None
+
+    def __new__(cls, values, index):
+        made = np.asarray(values).view(cls)
+        made.index = index
+        return made
+
+
+def stand_in(values, index):
+    """What pandas makes of these, by the parts that are asked for."""
+    if isinstance(index, range):
+        return Column(values, SimpleNamespace(step=index.step, tolist=lambda: list(index)))
+    return Column(values, np.array(index, object))
+
+
+def of_pandas(values, index):
+    pandas = pytest.importorskip("pandas")
+    return (pandas.DataFrame if np.ndim(values) == 2 else pandas.Series)(values, index=index)
+
+
+@pytest.mark.parametrize("table", [stand_in, of_pandas])
+def test_the_index_of_a_table_names_its_rows(made, tmp_path, table):
+    """It was thrown away, and a column in another order was joined to the rows by place."""
+    x, turned = vectors(), np.roll(np.arange(N), 1)
+    assert taftcache.import_vectors(table(x, IDS), table(LABELS, IDS), tmp_path / "s", overrides=SMALL).notes == []
+    assert shards(tmp_path / "s") == shards(made)
+    assert taftcache.append_vectors(table(x, IDS), LABELS, tmp_path / "s").known == N
+    for number, index in enumerate((range(5, N + 5), [1, *IDS[1:]], [*IDS[:-1], IDS[0]])):
+        path = tmp_path / str(number)
+        (note,) = taftcache.import_vectors(table(x, list(index)), LABELS, path, overrides=SMALL).notes
+        assert "rows are numbered" in note
+        assert sorted(FeatureStore(path).sample_ids())[0].startswith("rows/0000000")
+        assert taftcache.import_vectors(table(x, list(index)), LABELS, tmp_path / f"{number}s", ids=IDS).notes == []
+    other = table(LABELS[turned], np.array(IDS)[turned]), table(np.array(IDS)[turned], np.array(IDS)[turned])
+    for what, y, ids in (("labels", other[0], None), ("ids", LABELS, other[1])):
+        with pytest.raises(DataError, match=rf"(?s)the {what} of rows are in another order.*row 0 is 'clip/0' of"):
+            taftcache.import_vectors(table(x, IDS), y, tmp_path / "no", ids=ids)
+    assert not (tmp_path / "no").exists()
+    for number, index in enumerate((IDS, range(N))):
+        unlike = table(LABELS, range(1, N + 1))  # which says nothing of the order
+        path = tmp_path / f"unlike{number}"
+        assert taftcache.import_vectors(table(x, index), unlike, path, overrides=SMALL).notes == []
 
 
 def test_whole_numbers_are_classes_in_any_type_and_fractions_are_not(tmp_path):

@@ -142,15 +142,17 @@ def import_vectors(
         x: numbers [n, d]. y: their classes [n], integers or texts. The store names its classes by texts, and so does
             ``predict``: "7" of 7.
         store: the new store's place.
-        ids: of the samples [n], by which they are forgotten; without, they are numbered: "rows/00000000", and held-out
-            ones of ``test`` "test/00000000".
+        ids: of the samples [n], by which they are forgotten. Without, they are the index of ``x``, where that is a
+            table of pandas with unique texts for index; else they are numbered: "rows/00000000", and held-out ones of
+            ``test`` "test/00000000".
         test: x and y of held-out rows, and their ids or none; without, a part of the rows is held out
             (``data.held_out``, a fifth).
         scaling, forgotten_of: as for ``import_``.
         overrides: of the recipe, as on the command line: "store.shards=8", "data.held_out=0".
 
     Raises:
-        DataError: what cannot be used, as for ``import_``. ArgumentError: ``test`` is no such tuple.
+        DataError: what cannot be used, as for ``import_``; a column y with the index of x in another order.
+        ArgumentError: ``test`` is no such tuple.
     """
     begin = time.perf_counter()
     if not (test is None or (isinstance(test, tuple | list) and len(test) in (2, 3))):
@@ -238,7 +240,8 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
     _check(asked)
     scaling = asked.scaling if asked.of_vectors else None
     rows = ImportedRows(features, asked.test, scaling)
-    notes = rows.check(recipe.store.dtype, progress)
+    notes = [n for part in (features, test) if part is not None for n in part.notes]
+    notes += rows.check(recipe.store.dtype, progress)
     if asked.of_vectors:
         tangent = msgspec.structs.replace(recipe.tangent, blocks=0, train="head")
         recipe = msgspec.structs.replace(recipe, tangent=tangent)
