@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
 import taftcache
@@ -416,7 +417,9 @@ def test_held_out_rows_of_their_own(tmp_path):
         (np.ones(4), [0, 1, 0, 1], {}, r"reshape\(-1, 1\) and --scaling none"),
         (np.ones((4, 0)), [0, 1, 0, 1], {}, "not numbers"),
         (np.array([["a", "b"]] * 4), [0, 1, 0, 1], {}, "not numbers"),
-        (np.ones((4, 2), bool), [0, 1, 0, 1], {}, "not numbers"),
+        (np.ones((4, 2), bool), [0, 1, 0, 1], {}, r"not numbers.*\n.*bool.*\n.*: turn them .* astype\("),
+        (np.ones((4, 2), object), [0, 1, 0, 1], {}, r"not numbers.*\n.*object.*\n.*: turn them .* astype\("),
+        (csr_array(np.ones((4, 2))), [0, 1, 0, 1], {}, r"vectors of rows: they are sparse\n.*csr_array\n.*toarray\("),
         (np.ones((4, 2)), [0, 1, 0], {}, "4 vectors, but 3 labels"),
         (np.ones((4, 2)), [0.5, 1, 0, 1], {}, "not integers or texts"),
         (np.ones((4, 2)), [0, 1, 0, 1], {"ids": ["a", "b"]}, "4 vectors, but 2 ids"),
@@ -525,6 +528,8 @@ def test_logits_are_in_the_order_of_the_classes(made, finished, images, tmp_path
     assert right.mean() > 0.8
     np.save(tmp_path / "new.npy", x)
     assert np.array_equal(taftcache.logits(made, [tmp_path / "new.npy"]), taftcache.logits(made, x))
+    with pytest.raises(DataError, match="the vectors: they are sparse"):
+        taftcache.predict(made, csr_array(x))
     with pytest.raises(BackboneError, match=r"logits\(store, x\)"):
         TangentModel.load(made)
 

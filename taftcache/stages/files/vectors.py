@@ -86,10 +86,11 @@ class Vectors:
         forms = {2: "[n, d]"} | ({3: "[n, t, d]"} if isinstance(values, StoredRows) else {})
         numbers = values.ndim == 1 and values.dtype.kind in "fiu"
         if values.ndim not in forms or not values.size or values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
+            cure = 'turn them into numbers of 8 bytes at most: astype("float32")' if values.ndim in forms else NAME_THEM
             raise DataError(
                 f"the vectors of {path} are not numbers {' or '.join(forms.values())}",
                 got=f"{values.dtype} {list(values.shape)}",
-                do="reshape(-1, 1) and --scaling none, if they are vectors of one number" if numbers else NAME_THEM,
+                do="reshape(-1, 1) and --scaling none, if they are vectors of one number" if numbers else cure,
             )
         n = len(values)
         given = _words(path, "labels", labels)
