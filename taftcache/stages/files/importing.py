@@ -90,7 +90,8 @@ def import_(
 
     Raises:
         DataError: what cannot be used: NaN, overflow, an id twice, rows that were never written, links, plug-ins.
-        StoreError: ``forgotten_of`` beside an export, which comes back as a whole.
+        StoreError: ``forgotten_of`` beside an export, which comes back as a whole. A store that is there has other
+            rows, or was begun or trained with other settings; those for training are recorded where it has no model.
     """
     progress, path, columns = progress or Silent(), Path(file).expanduser(), columns or Columns()
     begin, recipe = time.perf_counter(), checked_recipe(recipe)
@@ -148,10 +149,11 @@ def import_vectors(
         test: x and y of held-out rows, and their ids or none; without, a part of the rows is held out
             (``data.held_out``, a fifth).
         scaling, forgotten_of: as for ``import_``.
-        overrides: of the recipe, as on the command line: "store.shards=8", "data.held_out=0".
+        overrides: of the recipe, as on the command line: "store.shards=8", "data.held_out=0". What they leave open is
+            as a store has it that is there.
 
     Raises:
-        DataError: what cannot be used, as for ``import_``; a column y with the index of x in another order.
+        DataError, StoreError: as for ``import_``; a column y with the index of x in another order.
         ArgumentError: ``test`` is no such tuple.
     """
     begin = time.perf_counter()
