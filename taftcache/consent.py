@@ -25,7 +25,7 @@ import msgspec
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
-from taftcache.recipe import Recipe, check_names, parse_recipe
+from taftcache.recipe import Recipe, apply_overrides, check_names, parse_recipe, recipe_values
 
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore
@@ -81,6 +81,15 @@ def recorded_recipe(store: FeatureStore) -> Recipe:
             do="use the release that made the store, or extract its images again",
         ) from error
     return parse_recipe(recorded, where)
+
+
+def overridden(store: FeatureStore, overrides: Iterable[str], recipe: Recipe | None = None) -> Recipe:
+    """``recipe``, or else the one that the store records, with each ``section.key=value`` applied.
+
+    RecipeError for what is no such override, or none that a recipe takes.
+    """
+    values = recipe_values(recorded_recipe(store) if recipe is None else recipe)
+    return parse_recipe(apply_overrides(values, overrides), str(store.path))
 
 
 def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) -> Recipe:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from taftcache.cache.format.naming import FILE
 from taftcache.errors import RecipeError
 
 # A wheel carries pipelines/ inside the package (pyproject.toml); in a clone it stands beside it.
@@ -49,6 +50,14 @@ def recipe_file(name: str | Path) -> Path:
     known, alike = bundled_recipes(), named_alike(path)
     if len(alike) == 1:
         return known[alike[0]]
+    if (path / FILE).is_file():
+        place = shlex.quote(str(path))
+        raise RecipeError(
+            f"{path} is a store, not a recipe",
+            got=str(name),
+            do=f"taftcache train, evaluate, predict, forget or inspect {place} (in Python train({str(path)!r}, "
+            "overrides=[…])); or give the .toml file that it was made from",
+        )
     if path.is_dir():
         raise RecipeError(
             f"{path} is a folder, not a recipe",

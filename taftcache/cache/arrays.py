@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import operator
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,13 +139,22 @@ class RowDataset:
     def __len__(self) -> int:
         return sum(part.rows for part in self.parts)
 
-    def __getitem__(self, index: int) -> tuple[NDArray[Any], int, str]:
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> tuple[NDArray[Any], int, str]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[NDArray[Any], int, str]]: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        """A row, or of a slice a list of them."""
+        if isinstance(index, slice):
+            return self.__getitems__(range(*index.indices(len(self))))
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indexes: Sequence[int]) -> list[tuple[NDArray[Any], int, str]]:
+    def __getitems__(self, indexes: Sequence[SupportsIndex]) -> list[tuple[NDArray[Any], int, str]]:
         """Several rows at once, as torch's loaders ask for a batch."""
         ends, found = list(accumulate(part.rows for part in self.parts)), []
-        for index in map(int, indexes):
+        for index in map(operator.index, indexes):
             place = index + len(self) if index < 0 else index
             if not 0 <= place < len(self):
                 raise IndexError(f"there is no row {index} among {len(self)}")

@@ -12,9 +12,9 @@ import typer
 from typer.core import TyperCommand
 
 import taftcache
-from taftcache.consent import Consent, Kind, recorded_recipe, refusal, remember
+from taftcache.consent import Consent, Kind, overridden, refusal, remember
 from taftcache.errors import RecipeError
-from taftcache.recipe import Recipe, apply_overrides, load_recipe, parse_recipe, recipe_values, stored_at
+from taftcache.recipe import Recipe, load_recipe, stored_at
 from taftcache.recipe_files import bundled_recipes, did_you_mean, named_alike
 from taftcache.terminal.console import note, print_json
 
@@ -147,14 +147,7 @@ Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, an
 
 
 def read_recipe(path: Path, overrides: list[str] | None, device: str | None) -> Recipe:
-    """The recipe of a file, with what the options change; RecipeError for a store, which other commands take."""
-    if path.is_dir() and taftcache.FeatureStore.exists(path) and not named_alike(path):
-        raise RecipeError(
-            f"{path} is a store, not a recipe",
-            got=str(path),
-            do=f"taftcache train, evaluate, predict, forget or inspect {shlex.quote(str(path))}; or give the .toml file"
-            " that it was made from",
-        )
+    """The recipe of a file, with what the options change."""
     return load_recipe(path, [*(overrides or []), *device_override(device)])
 
 
@@ -184,8 +177,7 @@ def read_either(
         remember(recipe.store_path, recipe)
         return recipe, recipe.store_path
     with taftcache.FeatureStore(target) as store:
-        values = apply_overrides(recipe_values(recorded_recipe(store)), [*(overrides or []), *device_override(device)])
-        recipe = stored_at(target, parse_recipe(values, str(target)))
+        recipe = stored_at(target, overridden(store, [*(overrides or []), *device_override(device)]))
         for kind in opens:
             if (refused := refusal(store, kind, recipe, overrides or [])) is not None:
                 raise refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -31,9 +32,7 @@ from taftcache.cli.options import (
     read_either,
     read_recipe,
 )
-from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError
-from taftcache.recipe import apply_overrides, parse_recipe, recipe_values
 from taftcache.recipe_files import bundled_recipes
 from taftcache.rounding import round_rows_alike
 from taftcache.terminal.console import bars
@@ -355,16 +354,15 @@ def compose(
     Example: taftcache compose stores/quickstart --mode weighted
     """
     changes = [] if mode is None else [f"compose.mode={mode}"]
+    if weight:
+        given = ", ".join(f"{json.dumps(name)} = {mu}" for name, mu in dict(map(_weight, weight)).items())
+        changes = ["compose.mode=weighted", f"compose.weights={{{given}}}"]
     with (
         taftcache.FeatureStore(store, mode="a") as opened,
         bars(as_json) as progress,
         connected(workers, scheduler, progress) as cluster,
     ):
-        values = apply_overrides(recipe_values(recorded_recipe(opened)), changes)
-        if weight:
-            weighted = {"mode": "weighted", "weights": dict(map(_weight, weight))}
-            values["compose"] = {**values.get("compose", {}), **weighted}
-        report = taftcache.compose(opened, parse_recipe(values, str(store)), progress=progress, cluster=cluster)
+        report = taftcache.compose(opened, overrides=changes, progress=progress, cluster=cluster)
     print_report(report, as_json, show_compose)
 
 

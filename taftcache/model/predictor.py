@@ -52,12 +52,14 @@ class Prediction:
     A logit is no probability, for what is trained is a square loss. ``margin`` is by how much the first is larger than
     the second, None of one class alone; ``alike`` is how often that was right, where a store has held-out rows.
     ``image`` is the file's path, of an image in memory its place in the list: "at index 3"; of a row of vectors the
-    file's path and the row's number: "new.npy/00000003".
+    file's path and the row's number: "new.npy/00000003". ``labels`` are texts, "7" of a class that was given as 7;
+    ``index`` is the place of the first of them among the model's classes.
     """
 
     image: str
     labels: list[str]
     logits: list[float]
+    index: int
     margin: float | None = None
     alike: Alike | None = None
 
@@ -67,7 +69,7 @@ class Prediction:
         order = np.argsort(-logits, kind="stable")
         margin = float(logits[order[0]] - logits[order[1]]) if len(classes) > 1 else None
         best = order[:top]
-        return cls(image, [classes[k] for k in best], [float(logits[k]) for k in best], margin)
+        return cls(image, [classes[k] for k in best], [float(logits[k]) for k in best], int(best[0]), margin)
 
 
 class TangentModel(nn.Module):
@@ -112,7 +114,8 @@ class TangentModel(nn.Module):
         if scaling_of(store.identity) is not None:
             raise BackboneError(
                 f"{store.path} was made of vectors, and has no backbone that takes images",
-                do="taftcache predict STORE vectors.npy, with vectors of the model that made its own",
+                do="with vectors of the model that made its own: taftcache predict STORE vectors.npy; in Python "
+                "predict(store, x) for classes, logits(store, x) for all logits [n, K]",
             )
         recipe = followed(store, "weights", consent)
         backbone = load_backbone(recipe.backbone, recipe.preprocess, device)

@@ -68,6 +68,10 @@ def test_a_dataset_is_the_rows_in_any_process(path):
         assert row.flags.writeable
         assert (label, name) == (labels[k], ids[k])
     assert data[-1][2] == ids[-1]
+    for part in (slice(0, 2), slice(-2, None), slice(None, None, -3), slice(5, 5)):
+        assert [name for _, _, name in data[part]] == ids[part]
+    with pytest.raises(TypeError, match="float"):
+        data[1.5]
     for beyond in (len(data), -len(data) - 1):
         with pytest.raises(IndexError):
             data[beyond]

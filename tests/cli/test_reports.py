@@ -147,7 +147,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):
         "moved_at_least",
         "decisive",
     }
-    assert set(seen["predict"]["predictions"][0]) == {"image", "labels", "logits", "margin", "alike"}
+    assert set(seen["predict"]["predictions"][0]) == {"image", "labels", "logits", "margin", "alike", "index"}
     assert seen["run"]["store"] == str(store)
     listed = json.loads(cli("inspect", store, "--shard", "000", "--ids", "--json").out)
     assert {frozenset(row) for row in listed} == {frozenset({"sample", "shard", "role", "label"})}

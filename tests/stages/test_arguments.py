@@ -96,9 +96,13 @@ def signed(finished, tmp_path_factory):
 NONE_SUCH = {
     "a shard": (StoreError, "no shard 0", lambda store, _: store.shard(0)),
     "an object's meta": (StoreError, "no object 'zz'", lambda store, _: store.meta("zz")),
-    "a sample": (UnknownSample, "no row has the id 3", lambda store, _: store.locate(3)),
-    "a sample's influence": (UnknownSample, "the id 3", lambda store, _: taftcache.sample_influence(store, 3)),
-    "ids": (UnknownSample, "an id is one text", lambda store, _: taftcache.sample_influence(store, ["digits/0001"])),
+    "a sample": (ArgumentError, "one id, a text.*\n.*3, of type int", lambda store, _: store.locate(3)),
+    "a sample's influence": (ArgumentError, "one id, a text", lambda store, _: taftcache.sample_influence(store, 3)),
+    "ids": (
+        ArgumentError,
+        "'digits/0001'\\], of type list",
+        lambda store, _: taftcache.sample_influence(store, ["digits/0001"]),
+    ),
     "a query's id": (
         UnknownSample,
         "no row has the id 'digits/00001'.*\\n.*did you mean",

@@ -14,7 +14,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.consent import recorded_recipe
-from taftcache.errors import SolveError, StoreError, UnknownSample
+from taftcache.errors import ArgumentError, SolveError, StoreError, UnknownSample
 from taftcache.model.component import read_base, read_component
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
@@ -218,6 +218,8 @@ def test_a_query_of_a_store_of_vectors_is_an_id(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["query"] == ids[3]
     with pytest.raises(UnknownSample, match=r"^no row has the id 'https:"):
         taftcache.query_influence(tmp_path / "s", "https://example.org/33")
+    with pytest.raises(ArgumentError, match=r"(?s)one id, a text.*of type list"):
+        taftcache.query_influence(tmp_path / "s", ids[3:4])
 
 
 def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatch):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from typer.testing import CliRunner
 
 import taftcache
-from taftcache.errors import CompositionError, StoreError
+from taftcache.cache.store import FeatureStore
+from taftcache.cli import app
+from taftcache.errors import ArgumentError, CompositionError, IdentityError, RecipeError, StoreError
 from taftcache.names import PRIVATE
 from taftcache.recipe import parse_recipe
 from taftcache.terminal.pipeline import show_predict
@@ -187,3 +190,35 @@ def test_training_says_which_setting_replaced_what_was_there(exact):
         "there, and what is composed of it"
     )
     assert not any("trained again" in note for note in taftcache.run(asked).train.notes)
+
+
+@pytest.mark.law("An override in Python does what --set does")
+def test_overrides_of_a_function_are_those_of_its_command(finished, tmp_path):
+    """The settings of one training: ``train(store, Recipe(objective=…))`` asks for other rows, too."""
+    changes = ["objective.loss=mse", "objective.ridge=0.02"]
+    typed, called = (shutil.copytree(finished, tmp_path / name) for name in ("typed", "called"))
+    for lines in (
+        ["train", str(typed), "--set", changes[0], "--set", changes[1]],
+        ["compose", str(typed), "--mode=mean"],
+    ):
+        assert CliRunner().invoke(app, lines).exit_code == 0
+    assert taftcache.train(called, overrides=iter(changes)).trained
+    assert taftcache.compose(called, overrides=["compose.mode=mean"]).models == ["models/mean"]
+    with FeatureStore(typed) as one, FeatureStore(called) as other:
+        assert one.manifest.recipe == other.manifest.recipe
+        assert one.manifest.recipe["objective"]["loss"] == "mse"
+        assert {n: ref.digest for n, ref in one.objects().items()} == {n: r.digest for n, r in other.objects().items()}
+    whole = recipe(called, objective={"loss": "mse", "ridge": 0.5})
+    assert taftcache.train(called, whole, overrides=changes[1:]).trained == [], "of the recipe, where one is given"
+    root = FeatureStore(called).root_digest
+    for wrong, error, says in (
+        (["objective.los=rsl"], RecipeError, "did you mean objective.loss"),
+        ("objective.loss=rsl", ArgumentError, "must be a list"),
+        (["store.shards=3"], IdentityError, "store.shards"),
+    ):
+        for verb in (taftcache.train, taftcache.train_private, taftcache.compose):
+            with pytest.raises(error, match=says):
+                verb(called, overrides=wrong)
+    assert FeatureStore(called).root_digest == root
+    with pytest.raises(RecipeError, match=r"(?s)is a store, not a recipe.*train\('.*called', overrides="):
+        taftcache.load_recipe(called)

@@ -6,20 +6,24 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
 import taftcache
 from taftcache.cache.columns import Columns
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
+from taftcache.consent import recorded_recipe, refusal
 from taftcache.errors import BackboneError, CompositionError, DataError, IdentityError, RecipeError, StoreError
 from taftcache.model.component import read_base, read_component
+from taftcache.model.predictor import TangentModel
 from taftcache.recipe import apply_overrides, parse_recipe
 from taftcache.stages.files.importing import recipe_of_vectors
 from taftcache.stages.files.vector_files import open_vectors
@@ -140,6 +144,50 @@ def test_a_store_is_not_taken_for_that_of_other_rows(made, tmp_path):
     taftcache.export(made, tmp_path / "whole.h5")
     with pytest.raises(StoreError, match="of it forgotten at"):
         taftcache.import_(tmp_path / "whole.h5", recipe_of_vectors(path, SMALL))
+
+
+def test_an_import_again_records_other_settings_or_says_why_not(made, tmp_path):
+    """They were left out without a word, and training said that everything was current."""
+    path, given = tmp_path / "s", (vectors(), LABELS)
+    taftcache.import_vectors(*given, path, ids=IDS, overrides=[*SMALL, "objective.ridge=1e-1"])
+    root = FeatureStore(path).root_digest
+    assert taftcache.import_vectors(*given, path, ids=IDS).root_digest == root, "what is not said is as it was"
+    again = taftcache.import_vectors(*given, path, ids=IDS, overrides=["objective.ridge=1e-4", "solver.max_passes=7"])
+    (note,) = again.notes
+    assert "recorded for the training" in note
+    assert "objective.ridge 0.1 → 0.0001, solver.max_passes" in note
+    with FeatureStore(path) as store:
+        recorded = store.manifest.recipe
+        assert (recorded["objective"]["ridge"], recorded["solver"]["max_passes"]) == (1e-4, 7)
+        assert (recorded["store"]["chunk_rows"], recorded["device"]) == (8, "cpu")
+    trained = shutil.copytree(made, tmp_path / "made")
+    root = FeatureStore(trained).root_digest
+    with pytest.raises(StoreError, match=r"(?s)objective.ridge.*train.*made --set objective.ridge=….*overrides=\["):
+        taftcache.import_vectors(*given, trained, ids=IDS, overrides=["objective.ridge=1e-4"])
+    with pytest.raises(StoreError, match=r"(?s)begun with another plan.*'chunk_rows': 9"):
+        taftcache.import_vectors(*given, trained, ids=IDS, overrides=["store.chunk_rows=9"])
+    assert taftcache.import_vectors(*given, trained, ids=IDS).notes == []
+    assert FeatureStore(trained).root_digest == root
+    np.savez(tmp_path / "x.npz", x=given[0], y=LABELS, ids=np.array(IDS))
+    for loss, says in (("rsl", False), ("mse", True)):
+        line = ["import", str(tmp_path / "x.npz"), str(tmp_path / "typed"), "--set", f"objective.loss={loss}"]
+        result = CliRunner().invoke(app, line)
+        assert (result.exit_code, "objective.loss 'rsl' → 'mse'" in " ".join(result.output.split())) == (0, says)
+
+
+def test_an_import_again_takes_nothing_at_a_strangers_word(made, tmp_path):
+    """Settings that an import leaves open are the store's, and were allowed to it as the caller's own."""
+    path = shutil.copytree(made, tmp_path / "s")
+    with open_store(path) as store, store.transaction() as change:
+        recorded = store.manifest.recipe
+        named = {"data": {**recorded["data"], "source": "folder", "train": "/pictures"}, "prior": {"teachers": ["/t"]}}
+        change.update(recipe=recorded | named)
+    taftcache.import_vectors(vectors(), LABELS, path, ids=IDS)
+    with FeatureStore(path) as store:
+        assert {kind: refusal(store, kind, recorded_recipe(store)) is not None for kind in ("images", "teachers")} == {
+            "images": True,
+            "teachers": True,
+        }
 
 
 def test_what_can_be_mapped_is_never_read_whole(tmp_path):
@@ -369,7 +417,9 @@ def test_held_out_rows_of_their_own(tmp_path):
         (np.ones(4), [0, 1, 0, 1], {}, r"reshape\(-1, 1\) and --scaling none"),
         (np.ones((4, 0)), [0, 1, 0, 1], {}, "not numbers"),
         (np.array([["a", "b"]] * 4), [0, 1, 0, 1], {}, "not numbers"),
-        (np.ones((4, 2), bool), [0, 1, 0, 1], {}, "not numbers"),
+        (np.ones((4, 2), bool), [0, 1, 0, 1], {}, r"not numbers.*\n.*bool.*\n.*: turn them .* astype\("),
+        (np.ones((4, 2), object), [0, 1, 0, 1], {}, r"not numbers.*\n.*object.*\n.*: turn them .* astype\("),
+        (csr_array(np.ones((4, 2))), [0, 1, 0, 1], {}, r"vectors of rows: they are sparse\n.*csr_array\n.*toarray\("),
         (np.ones((4, 2)), [0, 1, 0], {}, "4 vectors, but 3 labels"),
         (np.ones((4, 2)), [0.5, 1, 0, 1], {}, "not integers or texts"),
         (np.ones((4, 2)), [0, 1, 0, 1], {"ids": ["a", "b"]}, "4 vectors, but 2 ids"),
@@ -455,6 +505,80 @@ def test_tensors_are_arrays_whatever_follows_them(tmp_path):
     assert np.array_equal(fit.predict(halved.detach()), fit.predict(halved.detach().float()))
     with pytest.raises(DataError, match="there are no vectors"):
         taftcache.import_vectors(x[:0], LABELS[:0], tmp_path / "none")
+
+
+@pytest.mark.law("All logits are those that predict orders, and an index is a place among the classes")
+def test_logits_are_in_the_order_of_the_classes(made, finished, images, tmp_path):
+    """``predict`` sorts them, and integers that were given as labels come back as texts."""
+    x, labels = vectors(), 3 + 4 * (np.arange(N) % 3)
+    taftcache.import_vectors(x, labels, tmp_path / "s", overrides=SMALL)
+    finish(tmp_path / "s")
+    pictures = sorted(images.rglob("*.png"))[:5]
+    for place, given in ((tmp_path / "s", x), (made, x), (finished, pictures)):
+        with FeatureStore(place) as store:
+            found, classes, model = taftcache.logits(store, given), np.array(store.classes), "components/000"
+        assert found.shape == (len(given), len(classes))
+        for z, p in zip(found, taftcache.predict(place, given, top=len(classes)).predictions, strict=True):
+            order = np.argsort(-z, kind="stable")
+            assert p.labels == classes[order].tolist()
+            assert p.logits == pytest.approx(z[order].tolist(), abs=1e-5)
+            assert p.index == z.argmax()
+        assert (taftcache.logits(place, given, model=model) != found).any()
+    right = [int(p.labels[0]) for p in taftcache.predict(tmp_path / "s", x).predictions] == labels
+    assert right.mean() > 0.8
+    np.save(tmp_path / "new.npy", x)
+    assert np.array_equal(taftcache.logits(made, [tmp_path / "new.npy"]), taftcache.logits(made, x))
+    with pytest.raises(DataError, match="the vectors: they are sparse"):
+        taftcache.predict(made, csr_array(x))
+    with pytest.raises(BackboneError, match=r"logits\(store, x\)"):
+        TangentModel.load(made)
+
+
+class Column(np.ndarray):
+    """An array with an index, as a table or a column of pandas."""
+
+    iloc = None
+
+    def __new__(cls, values, index):
+        made = np.asarray(values).view(cls)
+        made.index = index
+        return made
+
+
+def stand_in(values, index):
+    """What pandas makes of these, by the parts that are asked for."""
+    if isinstance(index, range):
+        return Column(values, SimpleNamespace(step=index.step, tolist=lambda: list(index)))
+    return Column(values, np.array(index, object))
+
+
+def of_pandas(values, index):
+    pandas = pytest.importorskip("pandas")
+    return (pandas.DataFrame if np.ndim(values) == 2 else pandas.Series)(values, index=index)
+
+
+@pytest.mark.parametrize("table", [stand_in, of_pandas])
+def test_the_index_of_a_table_names_its_rows(made, tmp_path, table):
+    """It was thrown away, and a column in another order was joined to the rows by place."""
+    x, turned = vectors(), np.roll(np.arange(N), 1)
+    assert taftcache.import_vectors(table(x, IDS), table(LABELS, IDS), tmp_path / "s", overrides=SMALL).notes == []
+    assert shards(tmp_path / "s") == shards(made)
+    assert taftcache.append_vectors(table(x, IDS), LABELS, tmp_path / "s").known == N
+    for number, index in enumerate((range(5, N + 5), [1, *IDS[1:]], [*IDS[:-1], IDS[0]])):
+        path = tmp_path / str(number)
+        (note,) = taftcache.import_vectors(table(x, list(index)), LABELS, path, overrides=SMALL).notes
+        assert "rows are numbered" in note
+        assert sorted(FeatureStore(path).sample_ids())[0].startswith("rows/0000000")
+        assert taftcache.import_vectors(table(x, list(index)), LABELS, tmp_path / f"{number}s", ids=IDS).notes == []
+    other = table(LABELS[turned], np.array(IDS)[turned]), table(np.array(IDS)[turned], np.array(IDS)[turned])
+    for what, y, ids in (("labels", other[0], None), ("ids", LABELS, other[1])):
+        with pytest.raises(DataError, match=rf"(?s)the {what} of rows are in another order.*row 0 is 'clip/0' of"):
+            taftcache.import_vectors(table(x, IDS), y, tmp_path / "no", ids=ids)
+    assert not (tmp_path / "no").exists()
+    for number, index in enumerate((IDS, range(N))):
+        unlike = table(LABELS, range(1, N + 1))  # which says nothing of the order
+        path = tmp_path / f"unlike{number}"
+        assert taftcache.import_vectors(table(x, index), unlike, path, overrides=SMALL).notes == []
 
 
 def test_whole_numbers_are_classes_in_any_type_and_fractions_are_not(tmp_path):

@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backbone.cut": {"errors", "backbone"} | _TANGENT,
     "backbone.sources": {"errors", "names", "foreign_hdf5", "backbone"},
     "backbone.forward": {"errors", "backbone", "backbone.sources"} | _TANGENT,
-    "recipe_files": {"errors"},
+    "recipe_files": {"errors", "cache.format.naming"},
     "recipe_sections": {"errors", "recipe_files", "backbone.files", "tangent.spec"},
     "recipe": {"errors", "recipe_files", "recipe_sections", "expected", "backbone.files", "backbone.spec"}
     | {"tangent.spec", "privacy.spec"},

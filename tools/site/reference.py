@@ -55,7 +55,7 @@ AREAS = (
         "models",
         "Models",
         "A model that was trained: used here, as a folder of its own, on a hub.",
-        "TangentModel predict open_model save_model export_model push from_pretrained",
+        "TangentModel predict logits open_model save_model export_model push from_pretrained",
     ),
     Area(
         "looking",

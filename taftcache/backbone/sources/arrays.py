@@ -73,8 +73,10 @@ def to_numpy(what: str, given: Any) -> Any:
     """An array or table of a program's own as NumPy has it, or a tensor, wherever it lies; anything else as it is.
 
     Raises:
-        DataError: some of it is masked, and NumPy would have what lies below the mask.
+        DataError: some of it is masked, and NumPy would have what lies below the mask; or it is sparse.
     """
+    if hasattr(given, "toarray"):
+        raise DataError(f"cannot take {what}: they are sparse", got=f"a {type(given).__name__}", do="use .toarray()")
     if np.ma.is_masked(given):
         raise DataError(
             f"cannot take {what}: they are masked in part",

@@ -13,7 +13,7 @@ from taftcache.cache.place.address import open_home
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.nearest import in_another_form, nearest
 from taftcache.cache.read.shard import Shard
-from taftcache.errors import IntegrityError, StoreError, StoreNotFound, UnknownSample
+from taftcache.errors import ArgumentError, IntegrityError, StoreError, StoreNotFound, UnknownSample
 from taftcache.names import typed
 
 MAKE = "name a store's folder, or make a store first with `taftcache extract`"
@@ -69,7 +69,11 @@ class Contents:
     def locate(self, sample_id: str) -> tuple[Shard, int]:
         """The shard (held-out included) and the row of a sample; UnknownSample names the nearest ids."""
         if not isinstance(sample_id, str):
-            raise UnknownSample(f"no row has the id {sample_id!r}", do="an id is one text")
+            raise ArgumentError(
+                "a sample must be named by one id, a text",
+                got=f"{sample_id!r}, of type {type(sample_id).__name__}",
+                do="one call for each of several ids",
+            )
         if not self.holds(sample_id):
             for left_out in self.manifest.skipped:
                 if left_out.id == sample_id:

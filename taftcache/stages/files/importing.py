@@ -14,15 +14,16 @@ import msgspec
 from numpy.typing import ArrayLike
 from safetensors.torch import save
 
+from taftcache.backbone.files import expand_path
 from taftcache.backbone.reduction import Reduction
 from taftcache.cache.columns import Columns
 from taftcache.cache.hdf5 import FeatureFile, restore
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import remember
+from taftcache.consent import KINDS, recorded_recipe, remember
 from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
-from taftcache.names import counted
-from taftcache.recipe import Recipe, apply_overrides, checked_recipe, parse_recipe
+from taftcache.names import counted, is_model, typed
+from taftcache.recipe import Recipe, apply_overrides, checked_recipe, parse_recipe, recipe_values
 from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import remembered, without_forgotten
@@ -33,6 +34,7 @@ from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_
 from taftcache.stages.files.vectors import Vectors
 from taftcache.stages.progress import Progress, Silent, noting
 from taftcache.stages.scaling import SCALINGS, Scaling
+from taftcache.stages.train.record import SECTIONS, changed_settings, record_recipe
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TAIL
 
@@ -88,7 +90,8 @@ def import_(
 
     Raises:
         DataError: what cannot be used: NaN, overflow, an id twice, rows that were never written, links, plug-ins.
-        StoreError: ``forgotten_of`` beside an export, which comes back as a whole.
+        StoreError: ``forgotten_of`` beside an export, which comes back as a whole. A store that is there has other
+            rows, or was begun or trained with other settings; those for training are recorded where it has no model.
     """
     progress, path, columns = progress or Silent(), Path(file).expanduser(), columns or Columns()
     begin, recipe = time.perf_counter(), checked_recipe(recipe)
@@ -137,16 +140,21 @@ def import_vectors(
     """Make a store of vectors in memory, or mapped: a linear head can be trained, composed and forgotten on it.
 
     Args:
-        x: numbers [n, d]. y: their classes [n], integers or texts.
+        x: numbers [n, d]. y: their classes [n], integers or texts. The store names its classes by texts, and so does
+            ``predict``: "7" of 7.
         store: the new store's place.
-        ids: of the samples [n], by which they are forgotten; they are numbered without.
+        ids: of the samples [n], by which they are forgotten. Without, they are the index of ``x``, where that is a
+            table of pandas with unique texts for index; else they are numbered: "rows/00000000", and held-out ones of
+            ``test`` "test/00000000".
         test: x and y of held-out rows, and their ids or none; without, a part of the rows is held out
             (``data.held_out``, a fifth).
         scaling, forgotten_of: as for ``import_``.
-        overrides: of the recipe, as on the command line: "store.shards=8", "data.held_out=0".
+        overrides: of the recipe, as on the command line: "store.shards=8", "data.held_out=0". What they leave open is
+            as a store has it that is there.
 
     Raises:
-        DataError: what cannot be used, as for ``import_``. ArgumentError: ``test`` is no such tuple.
+        DataError, StoreError: as for ``import_``; a column y with the index of x in another order.
+        ArgumentError: ``test`` is no such tuple.
     """
     begin = time.perf_counter()
     if not (test is None or (isinstance(test, tuple | list) and len(test) in (2, 3))):
@@ -159,12 +167,20 @@ def import_vectors(
 
 
 def recipe_of_vectors(store: Path | str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of an import that names no other."""
-    values = {
+    """The recipe of an import that names no other: a store that is there has what ``overrides`` leave open.
+
+    Images and weights that it names are not among them, for an import allows a store what its recipe names.
+    """
+    values: dict[str, Any] = {
         "name": Path(store).name,
         "data": {"source": "digits"},  # what a recipe has that names no images
         "tangent": {"blocks": 0, "train": "head", "init": "zero"},
     }
+    if FeatureStore.exists(place := expand_path(str(store))):
+        with FeatureStore(place) as there:
+            recorded = recipe_values(recorded_recipe(there))
+        values |= {section: recorded[section] for section in (*SECTIONS, "store")}
+        values["data"] |= {"held_out": recorded["data"]["held_out"]}
     made = apply_overrides(values, overrides)
     # not one of the overrides: a folder's name may read as a number
     return parse_recipe({**made, "store": {**made.get("store", {}), "path": str(store)}})
@@ -226,12 +242,14 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
     _check(asked)
     scaling = asked.scaling if asked.of_vectors else None
     rows = ImportedRows(features, asked.test, scaling)
-    notes = rows.check(recipe.store.dtype, progress)
+    notes = [n for part in (features, test) if part is not None for n in part.notes]
+    notes += rows.check(recipe.store.dtype, progress)
     if asked.of_vectors:
         tangent = msgspec.structs.replace(recipe.tangent, blocks=0, train="head")
         recipe = msgspec.structs.replace(recipe, tangent=tangent)
     path = recipe.store_path
-    remember(path, recipe)
+    # the teachers may be the store's own word: recording others than its own remembers them
+    remember(path, recipe, ["images", "weights"] if FeatureStore.exists(path) else KINDS)
     beside, unasked = remembered(path, asked.forgotten_of, features, test)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if FeatureStore.exists(path) else None
@@ -251,10 +269,11 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
             beside.save()  # nothing refuses the file any more
         store = there or stack.enter_context(create_store(recipe, identity, classes, len(shards)))
         store.check_identity(identity)
-        _check_plan(store, plan_record(recipe, len(shards)))
+        _check_plan(store, recipe, len(shards))
         for shard in shards.values():
             if store.has_shard(shard.name):
                 rows.check_same(store, shard)
+        notes += _take_settings(store, recipe)
         fill_missing(store, recipe, shards.values(), rows, progress)
         if frozen is not None:
             put_tail(store, frozen)
@@ -307,13 +326,37 @@ def _check(asked: _Request) -> None:
         )
 
 
-def _check_plan(store: FeatureStore, plan: dict[str, Any]) -> None:
-    if store.manifest.plan != plan:
+def _check_plan(store: FeatureStore, recipe: Recipe, shards: int) -> None:
+    asked = plan_record(recipe, shards) | {"chunk_rows": recipe.store.chunk_rows}
+    begun = store.manifest.plan | {"chunk_rows": recorded_recipe(store).store.chunk_rows}
+    if begun != asked:
         raise StoreError(
             f"the import into {store.path} was begun with another plan",
-            got=f"{plan}, begun with {store.manifest.plan}",
+            got=f"{asked}, begun with {begun}",
             do="put the old settings back, or import into a new folder",
         )
+
+
+def _take_settings(store: FeatureStore, recipe: Recipe) -> list[str]:
+    """Record what a further import asks of training otherwise than the store does; a note that says so.
+
+    Raises:
+        StoreError: models are there, made with the settings that are recorded, which ``train`` alone changes together.
+    """
+    changed = [f"{key} {how}" for key, how in changed_settings(store, recipe).items()]
+    if not changed:
+        return []
+    if any(map(is_model, store.objects())):
+        key = changed[0].split()[0]
+        raise StoreError(
+            f"{store.path} was trained with other settings than this import asks for, and an import trains nothing",
+            got=", ".join(changed),
+            do=f"leave them out, and then: taftcache train {typed(store.path)} --set {key}=…; in Python "
+            f'train(store, overrides=["{key}=…"])',
+        )
+    with store.transaction() as change:
+        record_recipe(change, store, recipe)
+    return [f"recorded for the training of the store that is there: {', '.join(changed)}"]
 
 
 def _put_head(store: FeatureStore, width: int, scaling: Scaling) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,10 +35,24 @@ class Vectors:
     ids: list[str]
     labels: NDArray[np.int64]
     classes: list[str]
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def in_memory(cls, name: str, values: ArrayLike, labels: ArrayLike, ids: ArrayLike | None = None) -> Vectors:
-        """Vectors of a program's own arrays, or of tensors, wherever they lie; the rest as for ``of``."""
+        """Vectors of a program's own arrays or tables, or of tensors, wherever they lie; the rest as for ``of``.
+
+        Without ``ids`` the index of a table of pandas is, where it is of unique texts; of another a note says that not.
+        Columns are joined by their places: DataError for one whose index has the table's labels in another order.
+        """
+        table: Any = values
+        index, notes = _index(table), list[str]()
+        for what, given in (("labels", labels), ("ids", ids)):
+            _check_order(name, what, index, _index(given))
+        if ids is None and index is not None:
+            if len({i for i in index if isinstance(i, str)}) == len(index):
+                ids = index
+            elif not hasattr(table.index, "step"):  # a range numbers rows as no index does
+                notes = [f"{name} are numbered, for the index of their table is not of unique texts; ids=… names them"]
         x, y, known = (
             to_numpy(f"the {what} of {name}", given)
             for what, given in (("vectors", values), ("labels", labels), ("ids", ids))
@@ -48,7 +63,7 @@ class Vectors:
             raise DataError(
                 f"the vectors of {name} are not numbers [n, d]", got=first_line(error), do="vectors of one length"
             ) from error
-        return cls.of(Path(name), x, y, known)
+        return replace(cls.of(Path(name), x, y, known), notes=tuple(notes))
 
     @classmethod
     def of(
@@ -71,10 +86,11 @@ class Vectors:
         forms = {2: "[n, d]"} | ({3: "[n, t, d]"} if isinstance(values, StoredRows) else {})
         numbers = values.ndim == 1 and values.dtype.kind in "fiu"
         if values.ndim not in forms or not values.size or values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
+            cure = 'turn them into numbers of 8 bytes at most: astype("float32")' if values.ndim in forms else NAME_THEM
             raise DataError(
                 f"the vectors of {path} are not numbers {' or '.join(forms.values())}",
                 got=f"{values.dtype} {list(values.shape)}",
-                do="reshape(-1, 1) and --scaling none, if they are vectors of one number" if numbers else NAME_THEM,
+                do="reshape(-1, 1) and --scaling none, if they are vectors of one number" if numbers else cure,
             )
         n = len(values)
         given = _words(path, "labels", labels)
@@ -126,6 +142,23 @@ class Vectors:
             here = slice(index.start, index.stop)
         found: NDArray[Any] = self.values[here].reshape(-1, *self.tokens_shape)
         return found if found.dtype.kind == "f" else found.astype(np.float64)
+
+
+def _index(given: Any) -> list[Any] | None:
+    """The labels of the rows of a table or column as pandas has them; None of anything else."""
+    return given.index.tolist() if hasattr(given, "iloc") else None
+
+
+def _check_order(name: str, what: str, of_rows: list[Any] | None, own: list[Any] | None) -> None:
+    """DataError where the ``own`` index of a column has the labels of the rows' in another order."""
+    if of_rows is None or own is None or of_rows == own or Counter(of_rows) != Counter(own):
+        return
+    at = next(k for k, (i, j) in enumerate(zip(of_rows, own, strict=True)) if i != j)
+    raise DataError(
+        f"the {what} of {name} are in another order than the vectors, by the index of both",
+        got=f"row {at} is {of_rows[at]!r} of the vectors, and {own[at]!r} of the {what}",
+        do=f"{what}.loc[vectors.index]; or to_numpy(), where the order is right and the index is not",
+    )
 
 
 def _words(path: Path, what: str, given: ArrayLike) -> NDArray[Any]:

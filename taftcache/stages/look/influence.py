@@ -239,7 +239,8 @@ class _Setting(ModelParts):
         no_file = isinstance(query, str) and not Path(name).expanduser().exists()
         if self.store.holds(name) or no_file or vectors:
             try:
-                shard, row = self.store.locate(name)  # of vectors nothing else can be asked for
+                asked: Any = name if isinstance(query, Path) else query
+                shard, row = self.store.locate(asked)  # of vectors nothing else can be asked for
             except UnknownSample as error:
                 if vectors:
                     raise

@@ -60,7 +60,8 @@ def predict(
 ) -> PredictReport:
     """Classify image files end to end: preprocessing, frozen layers, base and Δw.
 
-    A store of vectors classifies every row of an array or of .npy files [n, d], scaled as its own were.
+    A store of vectors classifies every row of an array or of .npy files [n, d], scaled as its own were. The names of
+    classes are texts, whatever the labels were: ``index`` of a prediction is a number. ``logits`` gives all logits.
 
     Args:
         store: an open store, a store's folder, or a folder with one model: of ``export_model``, or of a student.
@@ -80,8 +81,10 @@ def predict(
         model = model or model_of(store.objects())
         scaling = scaling_of(store.identity)
         if scaling is not None:
-            given = _vectors(store, images)
-            found = [p for called, rows in given for p in _of_vectors(store, called, rows, model, top, scaling)]
+            each = (
+                (i, row) for ids, z in _of_vectors(store, images, model, scaling) for i, row in zip(ids, z, strict=True)
+            )
+            found = [Prediction.of(i, row, store.classes, top) for i, row in each]
             left, notes = dict[str, str](), list[str]()
         else:
             images, notes = _files(images)
@@ -108,6 +111,33 @@ def predict(
         unreadable=left,
         notes=notes,
     )
+
+
+def logits(
+    store: FeatureStore | Path | str,
+    images: Iterable[Picture],
+    *,
+    model: str | None = None,
+    device: str = "auto",
+    consent: Consent | None = None,
+) -> NDArray[np.float32]:
+    """Logits [n, K] of images or vectors, a row for each, in the order of the store's classes; see ``predict``.
+
+    Of a store's images the device is ``device``; of vectors the recipe's.
+
+    Raises:
+        DataError, UnreadableImage: as ``predict``. StoreError: no such model.
+    """
+    if not isinstance(store, FeatureStore) and not is_model_folder(store):
+        with FeatureStore(store) as opened:
+            return logits(opened, images, model=model, device=device, consent=consent)
+    if not isinstance(store, FeatureStore):
+        return open_model(store, device=device).logits(_files(images)[0])
+    model = model or model_of(store.objects())
+    if (scaling := scaling_of(store.identity)) is None:
+        return TangentModel.load(store, model, device, consent).logits(_files(images)[0])
+    found = [z for _, z in _of_vectors(store, images, model, scaling)]
+    return np.concatenate([np.empty((0, len(store.classes)), np.float32), *found])
 
 
 def _files(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
@@ -202,15 +232,15 @@ def _checked(store: FeatureStore, what: str, rows: NDArray[Any]) -> NDArray[Any]
 
 
 def _of_vectors(
-    store: FeatureStore, called: Callable[[int], str], rows: NDArray[Any], model: str, top: int, scaling: str
-) -> Iterator[Prediction]:
-    """The classes of each of ``rows`` [n, d], a few at a time."""
-    scorer = Scorer(store)
-    if model not in scorer.models:
-        raise StoreError(f"no model named {model} in {store.path}", got=model, do="taftcache train, then compose")
-    for at in range(0, len(rows), STEP_ROWS):
-        ids = [called(k) for k in range(at, min(at + STEP_ROWS, len(rows)))]
-        z, changes = scorer.logits(scaled(rows[at : at + STEP_ROWS, None, :], scaling, ids), [model])
-        logits = z + changes[0]
-        for i, row in zip(ids, logits, strict=True):
-            yield Prediction.of(i, row, store.classes, top)
+    store: FeatureStore, given: Iterable[Picture], model: str, scaling: str
+) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
+    """What vectors [n, d] are called, and their logits [b, K], a few at a time."""
+    scorer: Scorer | None = None  # what is given comes first: it may be no vectors
+    for called, rows in _vectors(store, given):
+        scorer = scorer or Scorer(store)
+        if model not in scorer.models:
+            raise StoreError(f"no model named {model} in {store.path}", got=model, do="taftcache train, then compose")
+        for at in range(0, len(rows), STEP_ROWS):
+            ids = [called(k) for k in range(at, min(at + STEP_ROWS, len(rows)))]
+            z, changes = scorer.logits(scaled(rows[at : at + STEP_ROWS, None, :], scaling, ids), [model])
+            yield ids, z + changes[0]

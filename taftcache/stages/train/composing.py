@@ -96,6 +96,7 @@ def compose(
     store: FeatureStore,
     recipe: Recipe | None = None,
     *,
+    overrides: Iterable[str] = (),
     progress: Progress | None = None,
     cluster: Executor | None = None,
 ) -> ComposeReport:
@@ -103,14 +104,15 @@ def compose(
 
     What the mode does not ask for is dropped once it is not current, and a note says so. Members are the components of
     all shards that were not subtracted, and those that were imported. The passes of the exact solve run on the workers
-    of ``cluster`` where one is given, each over the shards that it keeps.
+    of ``cluster`` where one is given, each over the shards that it keeps. ``recipe``
+    and ``overrides`` (["compose.mode=mean"]) as for ``train``.
 
     Raises:
         CompositionError: a shard has no component, components do not share one base, or coefficients do not sum to one.
         RecipeError: coefficients of other components, or an exact model beside private ones.
     """
     progress, begin = progress or Silent(), time.perf_counter()
-    settings = settings_of(store, recipe)
+    settings = settings_of(store, recipe, overrides)
     recipe = settings.recipe
     names = members_of(store)
     _check(store, settings, names)

@@ -104,6 +104,7 @@ def train_private(
     store: FeatureStore,
     recipe: Recipe | None = None,
     *,
+    overrides: Iterable[str] = (),
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
     rates: Sequence[float] = (1.0,),
@@ -119,6 +120,7 @@ def train_private(
     Args:
         store: opened for writing, or its place.
         recipe: settings of stage 2; the store's own by default.
+        overrides: as for ``train``.
         shards: names of the shards to train; all but those that were subtracted by default.
         rates: multiples of the learning rate, above 0; with several, each is tried and the best on the held-out rows is
             kept.
@@ -138,7 +140,7 @@ def train_private(
     progress = progress or Silent()
     begin = time.perf_counter()
     signer = signer_of(signing_key)
-    settings, tuning = settings_of(store, recipe), Tuning(rates=tuple(rates), charged=charged)
+    settings, tuning = settings_of(store, recipe, overrides), Tuning(rates=tuple(rates), charged=charged)
     if settings.is_taught(settings.train) and settings.refusal is None:
         settings.taught(store.shards)  # private training does without, but the record that names them must be followed
     work = _prepare(store, settings, shards, tuning)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.consent import recorded_recipe, refusal, remember
+from taftcache.consent import overridden, recorded_recipe, refusal, remember
 from taftcache.errors import StoreError
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE, component_of
@@ -21,8 +21,9 @@ SECTIONS = ("tangent", "objective", "prior", "solver", "compose", "privacy", "de
 """What a store's record takes over from the recipe that it is trained with."""
 
 
-def settings_of(store: FeatureStore, recipe: Recipe | None = None) -> Settings:
-    """The recipe that would be in force, the store's with stage 2's sections of ``recipe``, and its base point.
+def settings_of(store: FeatureStore, recipe: Recipe | None = None, overrides: Iterable[str] = ()) -> Settings:
+    """The recipe that would be in force, the store's with stage 2's sections of ``recipe`` and with ``overrides``, and
+    its base point.
 
     Raises:
         IdentityError, RecipeError, CompositionError, BackboneError: it is no recipe (``checked_recipe``), or the store
@@ -30,6 +31,9 @@ def settings_of(store: FeatureStore, recipe: Recipe | None = None) -> Settings:
     """
     if recipe is not None:
         recipe = checked_recipe(recipe)
+    if overrides:
+        recipe = overridden(store, overrides, recipe)
+    if recipe is not None:
         check_settings(store, recipe)
         recipe = parse_recipe(recorded_values(store, recipe), str(store.path))
     recipe = recipe or recorded_recipe(store)
@@ -40,6 +44,16 @@ def recorded_values(store: FeatureStore, recipe: Recipe) -> dict[str, Any]:
     """What the store's record of its recipe is once it was trained with ``recipe``."""
     given = recipe_values(recipe)
     return store.manifest.recipe | {section: given[section] for section in SECTIONS}
+
+
+def changed_settings(store: FeatureStore, recipe: Recipe) -> dict[str, str]:
+    """Stage 2's settings of ``recipe`` that are others than the store records: "objective.ridge" -> "0.1 → 0.01"."""
+    recorded, asked = (
+        {f"{section}.{key}": value for section in SECTIONS if section != "device" for key, value in v[section].items()}
+        | {"device": v["device"]}
+        for v in (recipe_values(recorded_recipe(store)), recipe_values(recipe))
+    )
+    return {key: f"{recorded[key]!r} → {value!r}" for key, value in asked.items() if recorded[key] != value}
 
 
 def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> None:

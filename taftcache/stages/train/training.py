@@ -15,7 +15,7 @@ from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import HEAD, component_of, counted, first_few, shard_of
-from taftcache.recipe import Recipe, recipe_values
+from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, Silent, numbered
@@ -23,6 +23,7 @@ from taftcache.stages.train.checks import check_coefficients, check_kept, import
 from taftcache.stages.train.composing import ComposeReport
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import (
+    changed_settings,
     plan_with,
     record_recipe,
     recorded_values,
@@ -61,6 +62,7 @@ def train(
     store: FeatureStore,
     recipe: Recipe | None = None,
     *,
+    overrides: Iterable[str] = (),
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
     cluster: Executor | None = None,
@@ -74,6 +76,7 @@ def train(
     Args:
         store: opened for writing, or its place.
         recipe: settings of stage 2; the store's own by default. They are recorded in the store.
+        overrides: changes of single settings, as ``--set`` makes them: ["objective.ridge=1e-3"].
         shards: names of the shards to train; all by default.
         cluster: whose workers solve, one component a task; this process by default. The bytes are the same, given the
             same number of threads.
@@ -85,7 +88,7 @@ def train(
     check_several(shards=shards)
     progress = progress or Silent()
     begin = time.perf_counter()
-    settings = settings_of(store, recipe)
+    settings = settings_of(store, recipe, overrides)
     jobs = _jobs(store, settings, shards)
     there = store.objects()
     lost = {*orphans(store, settings), *({HEAD} & there.keys() - {job.name for job in jobs})}
@@ -153,12 +156,11 @@ def _replaced(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> list[
     """A note on what is solved again for other settings than the store recorded, of the same rows."""
     said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if name in {job.name for job in jobs}}
     same = [j.name for j in jobs if j.name in said and said[j.name].row_digests == [s.digest for s in j.shards]]
-    recorded, asked = store.manifest.recipe, recipe_values(recipe)
+    solved = ("tangent", "objective", "prior", "solver")
     changed = [
-        f"{section}.{key} {recorded[section][key]!r} → {value!r}"
-        for section in ("tangent", "objective", "prior", "solver")
-        for key, value in asked[section].items()
-        if key in recorded.get(section, {}) and recorded[section][key] != value and key != "memory"
+        f"{key} {how}"
+        for key, how in changed_settings(store, recipe).items()
+        if key.startswith(solved) and key != "solver.memory"
     ]
     if not (same and changed):
         return []
