@@ -52,6 +52,8 @@ E = TypeVar("E", bound="TangentEstimator")
 
 IMAGES_AT_ONCE = 32
 FEW = 1000  # rows of features: of so few a fifth is too little to choose λ by, and all five are soon solved
+# Of classes, rows beyond the largest: of 2,000 rows a fifth has 12 of a class that has 3 %.
+FEW_OTHERS = FEW // 2
 FRESH = TangentSpec(reset_block=True)  # what ``init`` writes into a recipe, too
 
 
@@ -248,13 +250,19 @@ class TangentEstimator(BaseEstimator):
             scaler = StandardScaler().set_output(transform="default")  # whatever a notebook has asked of all others
             self.scaler_ = scaler.fit(X, sample_weight=None if weights is None else weights.numpy())
 
-    def _base(self, given: GivenRows, outputs: int) -> Base:
+    def _base(self, given: GivenRows, outputs: int, begin: np.ndarray | None) -> Base:
+        """The base point, with ``begin`` [K] in the head's bias: where it is pulled to by the ridge."""
         if self.backbone is None:
             config = TailConfig.of_vectors(given.config.width, outputs)
             weight = torch.zeros(outputs, config.width, dtype=torch.float32)
             head = {"head.weight": weight, "head.bias": torch.zeros(outputs, dtype=torch.float32)}
-            return Base(config, head, TangentSpec(blocks=0, train="head"))
-        return make_base(given.state, given.config, outputs, self._expansion, given.module)
+            base = Base(config, head, TangentSpec(blocks=0, train="head"))
+        else:
+            base = make_base(given.state, given.config, outputs, self._expansion, given.module)
+        bias = base.config.head_names[1]
+        if begin is None or bias not in base.state:
+            return base
+        return replace(base, state={**base.state, bias: base.state[bias].double() + torch.from_numpy(begin)})
 
     def _check_arguments(self) -> None:
         """ArgumentError for one of another type than it can have."""
@@ -288,14 +296,16 @@ class TangentEstimator(BaseEstimator):
                 do="leave it out, or name a backbone",
             )
 
-    def _solve(self, given: GivenRows, outputs: int, loss: Loss, weights: RowWeights | None) -> None:
-        self.base_ = self._base(given, outputs)
+    def _solve(
+        self, given: GivenRows, outputs: int, loss: Loss, weights: RowWeights | None, begin: np.ndarray | None
+    ) -> None:
+        self.base_ = self._base(given, outputs, begin)
         train, sources = self.base_.spec.train, [given.source]
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
         how = Arithmetic(memory=self.memory, device=str(float64_device(self.device)))
         self.ridge_, self.ridge_choice_ = self.ridge, None
         if self.ridge == "auto":
-            folds = EVERY if self.backbone is None and given.source.rows <= FEW else 1
+            folds = EVERY if self.backbone is None and _few(given.source) else 1
             choice = choose_ridge(self.base_, sources, objective, arithmetic=how, hashes=given.hashes, folds=folds)
             self.ridge_, self.ridge_choice_ = choice.ridge, choice
             if choice.end and self.scaling == "none" and self.backbone is None:
@@ -344,6 +354,13 @@ class TangentEstimator(BaseEstimator):
         direction = operator.direction(self.solution_.value)
         blocks = (state.logits + operator.tangent(state, direction) for state, _ in operator.blocks())
         return torch.cat(list(blocks)).cpu().numpy()
+
+
+def _few(source: RowSource) -> bool:
+    """Whether a fifth of the rows says too little of λ."""
+    assert isinstance(source, ArrayRows)
+    labels, classes = source.labels, source.labels.dtype.kind == "i"
+    return len(labels) <= FEW or (classes and len(labels) - np.bincount(labels).max() <= FEW_OTHERS)
 
 
 def _is_no_half(backbone: Any) -> bool:
