@@ -33,7 +33,8 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
     [n,t,d] that enter it. ``fit`` caches images in a store, which is gone afterwards unless it has a name.
 
     After ``fit``: ``classes_``, ``solution_`` with its certificate, ``ridge_``, ``ridge_choice_`` where ridge =
-    "auto", ``coef_`` (the head [K,d] for features, else Δw [P]) and ``base_``.
+    "auto", ``base_``, and ``coef_``: Δw [P], but for features those of ``decision_function`` for X as it was given,
+    [K,d] or of two classes [1,d], with ``intercept_`` [K] or [1].
 
     Args:
         backbone: see above.

@@ -33,7 +33,7 @@ from taftcache.estimator_files import load_estimator, save_estimator
 from taftcache.objective.loss import Loss
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.choosing import EVERY, choose_ridge, row_hashes
+from taftcache.solve.choosing import EVERY, RidgeChoice, choose_ridge, row_hashes
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Solution
@@ -265,13 +265,19 @@ class TangentEstimator(BaseEstimator):
         return replace(base, state={**base.state, bias: base.state[bias].double() + torch.from_numpy(begin)})
 
     def _check_arguments(self) -> None:
-        """ArgumentError for one of another type than it can have."""
+        """ArgumentError for one that is nothing it can be."""
+        in_ball = _above_zero(self.radius)
         wanted = {
-            "ridge": (_is_number(self.ridge) or self.ridge == "auto", 'a number above 0, or "auto"'),
-            "radius": (_is_number(self.radius) or self.radius is None, "a number above 0, or None"),
-            "tolerance": (_is_number(self.tolerance), "a number above 0"),
-            "max_passes": (isinstance(self.max_passes, int | np.integer), "a whole number"),
-            "memory": (isinstance(self.memory, int | np.integer), "bytes: 2 << 30 are 2 GiB"),
+            "ridge": (
+                self.ridge == "auto"
+                or _above_zero(self.ridge)
+                or (in_ball and _is_number(self.ridge) and self.ridge == 0),
+                'a number above 0, "auto", or 0 beside a radius',
+            ),
+            "radius": (self.radius is None or in_ball, "a number above 0 and below ‖Δw‖ without it, or None"),
+            "tolerance": (_above_zero(self.tolerance), "a number above 0"),
+            "max_passes": (_is_whole(self.max_passes) and self.max_passes >= 1, "a whole number of at least 1"),
+            "memory": (_is_whole(self.memory) and self.memory >= 0, "a number of bytes: 2 << 30 are 2 GiB"),
             "backbone": (
                 _is_no_half(self.backbone),
                 "a pair (state, config), as a cut's tail_state and tail_config give",
@@ -302,16 +308,15 @@ class TangentEstimator(BaseEstimator):
         self.base_ = self._base(given, outputs, begin)
         train, sources = self.base_.spec.train, [given.source]
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
-        how = Arithmetic(memory=self.memory, device=str(float64_device(self.device)))
+        how = Arithmetic(memory=int(self.memory), device=str(float64_device(self.device)))
         self.ridge_, self.ridge_choice_ = self.ridge, None
         if self.ridge == "auto":
             folds = EVERY if self.backbone is None and _few(given.source) else 1
             choice = choose_ridge(self.base_, sources, objective, arithmetic=how, hashes=given.hashes, folds=folds)
             self.ridge_, self.ridge_choice_ = choice.ridge, choice
-            if choice.end and self.scaling == "none" and self.backbone is None:
-                tried = f"the best ridge is the {choice.end} that was tried, {choice.ridge:.0e}"
-                warn(f'{tried}; it hangs on the columns\' units: scaling="column" does without', stacklevel=4)
-        goal = Goal(tolerance=self.tolerance, max_passes=self.max_passes)
+            if choice.end:
+                _warn_of_end(choice, units=self.scaling == "none" and self.backbone is None)
+        goal = Goal(tolerance=self.tolerance, max_passes=int(self.max_passes))
         objective = replace(objective, ridge=float(self.ridge_))
         self.solution_ = minimise(self.base_, sources, objective, goal=goal, arithmetic=how)
         self.n_iter_ = self.solution_.stats.passes
@@ -333,8 +338,13 @@ class TangentEstimator(BaseEstimator):
         if self.scaler_ is not None:  # the same head, of X as it was given
             self.coef_ = self.coef_ / self.scaler_.scale_
             self.intercept_ = self.intercept_ - self.coef_ @ self.scaler_.mean_
+        classes = self.__dict__.get("classes_")
         if getattr(self, "_flat", False):
             self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+        elif classes is not None and len(classes) == 2:  # of the difference of the logits, as in ``decision_function``
+            self.coef_, self.intercept_ = np.diff(self.coef_, axis=0), np.diff(self.intercept_)
+        elif classes is not None:
+            self.coef_, self.intercept_ = self.coef_[: len(classes)], self.intercept_[: len(classes)]
 
     def _logits(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "solution_")
@@ -356,6 +366,16 @@ class TangentEstimator(BaseEstimator):
         return torch.cat(list(blocks)).cpu().numpy()
 
 
+def _warn_of_end(choice: RidgeChoice, units: bool) -> None:
+    """That the best λ is the last that was tried, and what follows."""
+    do = {
+        "least": "X decides all of y, or give a lesser ridge",
+        "largest": "X says next to nothing of y, or give a larger ridge",
+    }
+    why = 'it hangs on the columns\' units: scaling="column" does without' if units else do[choice.end or "least"]
+    warn(f"the best ridge is the {choice.end} that was tried, {choice.ridge:.0e}; {why}", stacklevel=5)
+
+
 def _few(source: RowSource) -> bool:
     """Whether a fifth of the rows says too little of λ."""
     assert isinstance(source, ArrayRows)
@@ -372,3 +392,11 @@ def _is_no_half(backbone: Any) -> bool:
 
 def _is_number(given: Any) -> bool:
     return isinstance(given, float | int | np.number) and not isinstance(given, bool)
+
+
+def _above_zero(given: Any) -> bool:
+    return _is_number(given) and bool(0 < given < np.inf)
+
+
+def _is_whole(given: Any) -> bool:
+    return _is_number(given) and float(given).is_integer()
