@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 from warnings import warn
 
 import numpy as np
@@ -20,16 +20,10 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import _check_y, check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import float64_device
-from taftcache.backbone.model import load_backbone
-from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.arrays import widened
-from taftcache.backbone.sources.pictures import decoded
-from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.errors import ArgumentError, DataError
-from taftcache.estimator_files import load_estimator, save_estimator
 from taftcache.objective.loss import Loss
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights
@@ -37,20 +31,20 @@ from taftcache.solve.choosing import EVERY, RidgeChoice, choose_ridge, row_hashe
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Solution
-from taftcache.stages.extract.listing import ImageList, cached_images, pictures_of
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
-from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import ArrayRows, RowSource, RowSubset
 from taftcache.tangent.selection import row_shape
 from taftcache.tangent.spec import TangentSpec
 
+if TYPE_CHECKING:  # timm, which features do without
+    from taftcache.backbone.cut.cut import Cut
+
 P = ParamSpec("P")
 E = TypeVar("E", bound="TangentEstimator")
 
-IMAGES_AT_ONCE = 32
 FEW = 1000  # rows of features: of so few a fifth is too little to choose λ by, and all five are soon solved
 # Of classes, rows beyond the largest: of 2,000 rows a fifth has 12 of a class that has 3 %.
 FEW_OTHERS = FEW // 2
@@ -128,6 +122,8 @@ class TangentEstimator(BaseEstimator):
             NotFittedError: before ``fit``. ArgumentError: an argument or a class that is no number, text or name.
             StoreWriteError: there is something already, or it cannot be written.
         """
+        from taftcache.estimator_files import save_estimator
+
         check_is_fitted(self, "solution_")
         save_estimator(self, Path(folder))
 
@@ -143,6 +139,8 @@ class TangentEstimator(BaseEstimator):
             FormatError: no such folder, of another estimator or of a later release. IntegrityError: a file is not as
                 it was saved.
         """
+        from taftcache.estimator_files import load_estimator
+
         loaded: Self = load_estimator(cls, Path(folder), device)
         return loaded
 
@@ -182,24 +180,14 @@ class TangentEstimator(BaseEstimator):
             raise DataError(f"cached rows do not fit the tail, which takes [n,{t},{d}]", got=list(rows.shape))
         return rows
 
-    def _extracted(self, images: Sequence[Picture], within: range) -> np.ndarray:
-        """Rows of the images at these indexes."""
-        cut = self._cut()
-        transform = Preprocess(cut.backbone)
-        out = []
-        for k in range(0, len(within), IMAGES_AT_ONCE):
-            pixels = [transform(decoded(images, index)) for index in within[k : k + IMAGES_AT_ONCE]]
-            with full_float32(cut.device):  # as in the store of a classifier's ``fit``
-                out.append(cut.prefix(torch.stack(pixels).to(cut.device)).cpu().numpy())
-        return np.concatenate(out)
-
     def _cut(self) -> Cut:
         spec = self._spec
         assert spec is not None
         known: tuple[Any, Cut] | None = self.__dict__.get("_cut_of")
         if known is None or known[0] != self._cut_from:
-            loaded = load_backbone(spec, device=self.device)
-            known = self._cut_from, Cut(loaded, self._expansion.blocks)
+            from taftcache.estimator_images import make_cut
+
+            known = self._cut_from, make_cut(spec, self._expansion.blocks, self.device)
             self._cut_of = known
         return known[1]
 
@@ -218,10 +206,14 @@ class TangentEstimator(BaseEstimator):
     def _given(self, X: Any, targets: np.ndarray) -> Iterator[GivenRows]:
         """The rows of X, of images in a store, and the tail that they enter; of features, none."""
         if (spec := self._spec) is not None:
+            from taftcache.stages.extract.listing import ImageList, cached_images
+
             with ExitStack() as stack:
                 path = Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store"))
-                listed = ImageList(X, *self._labelled(targets))
-                cached = cached_images(path, listed, spec, self._expansion, self.device, lasting=bool(self.store))
+                labelled, lasting = self._labelled(targets), bool(self.store)
+                cached = cached_images(
+                    path, ImageList(X, *labelled), spec, self._expansion, self.device, lasting=lasting
+                )
                 frozen = cached.frozen
                 self._cut_of = self._cut_from, frozen.cut
                 order = np.argsort(cached.places)
@@ -353,10 +345,10 @@ class TangentEstimator(BaseEstimator):
             X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         if self._spec is None:
             return self._scored(self.base_, self._rows(X))
+        from taftcache.estimator_images import extracted
+
         base = replace(self.base_.unreduced(), module=self._cut().module())  # whatever was kept of a row in fit
-        images = pictures_of(X)
-        parts = [range(len(images))[k : k + IMAGES_AT_ONCE] for k in range(0, len(images), IMAGES_AT_ONCE)]
-        return np.concatenate([self._scored(base, self._extracted(images, part)) for part in parts])
+        return np.concatenate([self._scored(base, rows) for rows in extracted(self._cut(), X)])
 
     def _scored(self, base: Base, rows: np.ndarray) -> np.ndarray:
         given, device = [ArrayRows(rows, np.zeros(len(rows), np.int64))], float64_device(self.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -39,6 +41,16 @@ pytestmark = pytest.mark.usefixtures("known")
 )
 def test_sklearns_own_checks(estimator, check):
     check(estimator)
+
+
+def test_features_are_fitted_without_timm():
+    """It took three of seven seconds, again in every worker of a search."""
+    code = (
+        "import sys; from taftcache import TangentClassifier; TangentClassifier(ridge=1.0).fit([[0.0], [1.0]], [0, 1])"
+        ".predict([[0.0]]); print(sorted({'timm', 'torchvision', 'torch._dynamo'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 
 import taftcache
-from taftcache import estimator_base
+from taftcache import estimator_images
 from taftcache.backbone.files import file_digest
 from taftcache.errors import ArgumentError, FormatError, IntegrityError, StoreWriteError
 from taftcache.estimator import TangentClassifier, TangentRegressor
@@ -95,7 +95,7 @@ def test_of_images(tmp_path, monkeypatch):
     images, y = pictures()
     mine = TangentClassifier("bundled", tangent=TangentSpec(train="bitfit"), ridge=1e-2, tolerance=1e-3)
     mine.fit(images, WORDS[y]).save(tmp_path / "saved")
-    monkeypatch.setattr(estimator_base, "load_backbone", None)
+    monkeypatch.setattr(estimator_images, "load_backbone", None)
     same(mine, TangentClassifier.load(tmp_path / "saved", device="cpu"), images[:4])
     model = taftcache.open_model(tmp_path / "saved", device="cpu")
     taftcache.export_model(tmp_path / "saved", tmp_path / "program", program=True)
