@@ -28,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 
 from taftcache import TangentClassifier
 
-SIZES = [(3000, 192, 10), (20_000, 64, 10), (200_000, 3, 3)]  # rows, features, classes
+SIZES = [(1200, 4096, 10), (3000, 192, 10), (20_000, 64, 10), (200_000, 3, 3)]  # rows, features, classes
 LARGE = [(50_000, 192, 10), (30_000, 192, 60)]
 NOISE = 2.0  # of the logits by which classes are drawn
 MOST_STEPS = 1000

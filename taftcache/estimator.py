@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from torch import Tensor
 
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import ArgumentError
-from taftcache.estimator_base import GivenRows, TangentEstimator, refused_is_unchanged
+from taftcache.estimator_base import TangentEstimator, refused_is_unchanged
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
-from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec
 
@@ -35,7 +33,8 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
     [n,t,d] that enter it. ``fit`` caches images in a store, which is gone afterwards unless it has a name.
 
     After ``fit``: ``classes_``, ``solution_`` with its certificate, ``ridge_``, ``ridge_choice_`` where ridge =
-    "auto", ``coef_`` (the head [K,d] for features, else Δw [P]) and ``base_``.
+    "auto", ``base_``, and ``coef_``: Δw [P], but for features those of ``decision_function`` for X as it was given,
+    [K,d] or of two classes [1,d], with ``intercept_`` [K] or [1].
 
     Args:
         backbone: see above.
@@ -45,7 +44,9 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
             and divides by its deviation, as StandardScaler does before a LogisticRegression; "none" leaves them.
         loss: "rsl", "mse" or "cross_entropy"; "auto" is "cross_entropy" for features, "rsl" for all else.
         alpha, kappa: of "rsl"; alpha = "auto" is √K for K classes.
-        ridge: λ beside the mean loss (biases included); "auto" chooses it from the rows, some of them left out for it.
+        ridge: λ beside the mean loss (biases included, from where they begin: of features under cross-entropy at the
+            logarithms of the classes' shares); "auto" chooses it from the rows, some of them left out for it. Of N rows
+            LogisticRegression's C is 1/(λN), and Ridge's alpha λNm/2 for m values.
         radius: of a ball ‖Δw‖ ≤ R. class_weight: None, "balanced", or a mapping of classes to weights, of which only
             the ratios count.
         tolerance, max_passes: when a solve ends; see ``minimise``. memory: bytes for prepared rows.
@@ -102,7 +103,13 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         with self._given(X, labels) as given:
             by_sample = None if by_sample is None else by_sample[given.order]
             weights = None if by_class is None and by_sample is None else RowWeights(by_class, by_sample)
-            self._solve(given, K, loss, weights)
+            begin = None
+            if name == "cross_entropy" and self.backbone is None:  # nothing that a network's own head has learned
+                every = torch.from_numpy(labels)
+                ones = torch.ones(len(labels), 1, dtype=torch.float64)
+                counted = ones if weights is None else weights.at(every, 0, ones)
+                begin = _log_shares(np.bincount(labels, counted[:, 0].numpy(), K))
+            self._solve(given, K, loss, weights, begin)
         return self
 
     def _class_weights(self, y: np.ndarray, labels: np.ndarray, by_sample: Tensor | None) -> Tensor | None:
@@ -159,24 +166,16 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
         self._measure(X, by_sample)
         self._flat = values.ndim == 1
-        self._mean = np.average(values, axis=0, weights=None if by_sample is None else by_sample.numpy())
+        # What values are measured from is nothing that a ridge resists.
+        mean = np.average(values, axis=0, weights=None if by_sample is None else by_sample.numpy())
         with self._given(X, values) as given:
             outputs = 1 if self._flat else values.shape[1]
             weights = None if by_sample is None else RowWeights(by_sample=by_sample[given.order])
-            self._solve(given, outputs, SquaredError(), weights)
+            self._solve(given, outputs, SquaredError(), weights, np.atleast_1d(mean))
         return self
 
     def _labelled(self, targets: np.ndarray) -> tuple[list[int], list[str]]:
         return [0] * len(targets), ["an image", "none"]  # a store has classes, and values are not kept in it
-
-    def _base(self, given: GivenRows, outputs: int) -> Base:
-        """With the values' mean in the head's bias: what they are measured from is nothing that a ridge resists."""
-        base = super()._base(given, outputs)
-        bias = base.config.head_names[1]
-        if bias not in base.state:
-            return base
-        mean = torch.from_numpy(np.atleast_1d(self._mean))  # in float64, as the values themselves
-        return replace(base, state={**base.state, bias: base.state[bias].double() + mean})
 
     def predict(self, X: Any) -> np.ndarray:
         """Values [n] or [n,m]."""
@@ -187,6 +186,14 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _log_shares(counts: np.ndarray) -> np.ndarray:
+    """log [K] of what the classes weigh, less the mean: a class that weighs nothing is as the lightest that does."""
+    some = counts[counts > 0]
+    logs: np.ndarray = np.log(np.maximum(counts, some.min())) if len(some) else np.zeros(len(counts))
+    logs -= logs.mean()
+    return logs
 
 
 def _sample_weights(given: Any, rows: Any) -> Tensor:

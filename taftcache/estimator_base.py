@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 from warnings import warn
 
 import numpy as np
@@ -20,38 +20,34 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import _check_y, check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import float64_device
-from taftcache.backbone.model import load_backbone
-from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.arrays import widened
-from taftcache.backbone.sources.pictures import decoded
-from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.errors import ArgumentError, DataError
-from taftcache.estimator_files import load_estimator, save_estimator
 from taftcache.objective.loss import Loss
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights
-from taftcache.solve.choosing import EVERY, choose_ridge, row_hashes
+from taftcache.solve.choosing import EVERY, RidgeChoice, choose_ridge, row_hashes
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Solution
-from taftcache.stages.extract.listing import ImageList, cached_images, pictures_of
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
-from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import ArrayRows, RowSource, RowSubset
 from taftcache.tangent.selection import row_shape
 from taftcache.tangent.spec import TangentSpec
 
+if TYPE_CHECKING:  # timm, which features do without
+    from taftcache.backbone.cut.cut import Cut
+
 P = ParamSpec("P")
 E = TypeVar("E", bound="TangentEstimator")
 
-IMAGES_AT_ONCE = 32
 FEW = 1000  # rows of features: of so few a fifth is too little to choose λ by, and all five are soon solved
+# Of classes, rows beyond the largest: of 2,000 rows a fifth has 12 of a class that has 3 %.
+FEW_OTHERS = FEW // 2
 FRESH = TangentSpec(reset_block=True)  # what ``init`` writes into a recipe, too
 
 
@@ -126,6 +122,8 @@ class TangentEstimator(BaseEstimator):
             NotFittedError: before ``fit``. ArgumentError: an argument or a class that is no number, text or name.
             StoreWriteError: there is something already, or it cannot be written.
         """
+        from taftcache.estimator_files import save_estimator
+
         check_is_fitted(self, "solution_")
         save_estimator(self, Path(folder))
 
@@ -141,6 +139,8 @@ class TangentEstimator(BaseEstimator):
             FormatError: no such folder, of another estimator or of a later release. IntegrityError: a file is not as
                 it was saved.
         """
+        from taftcache.estimator_files import load_estimator
+
         loaded: Self = load_estimator(cls, Path(folder), device)
         return loaded
 
@@ -180,24 +180,14 @@ class TangentEstimator(BaseEstimator):
             raise DataError(f"cached rows do not fit the tail, which takes [n,{t},{d}]", got=list(rows.shape))
         return rows
 
-    def _extracted(self, images: Sequence[Picture], within: range) -> np.ndarray:
-        """Rows of the images at these indexes."""
-        cut = self._cut()
-        transform = Preprocess(cut.backbone)
-        out = []
-        for k in range(0, len(within), IMAGES_AT_ONCE):
-            pixels = [transform(decoded(images, index)) for index in within[k : k + IMAGES_AT_ONCE]]
-            with full_float32(cut.device):  # as in the store of a classifier's ``fit``
-                out.append(cut.prefix(torch.stack(pixels).to(cut.device)).cpu().numpy())
-        return np.concatenate(out)
-
     def _cut(self) -> Cut:
         spec = self._spec
         assert spec is not None
         known: tuple[Any, Cut] | None = self.__dict__.get("_cut_of")
         if known is None or known[0] != self._cut_from:
-            loaded = load_backbone(spec, device=self.device)
-            known = self._cut_from, Cut(loaded, self._expansion.blocks)
+            from taftcache.estimator_images import make_cut
+
+            known = self._cut_from, make_cut(spec, self._expansion.blocks, self.device)
             self._cut_of = known
         return known[1]
 
@@ -216,10 +206,14 @@ class TangentEstimator(BaseEstimator):
     def _given(self, X: Any, targets: np.ndarray) -> Iterator[GivenRows]:
         """The rows of X, of images in a store, and the tail that they enter; of features, none."""
         if (spec := self._spec) is not None:
+            from taftcache.stages.extract.listing import ImageList, cached_images
+
             with ExitStack() as stack:
                 path = Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store"))
-                listed = ImageList(X, *self._labelled(targets))
-                cached = cached_images(path, listed, spec, self._expansion, self.device, lasting=bool(self.store))
+                labelled, lasting = self._labelled(targets), bool(self.store)
+                cached = cached_images(
+                    path, ImageList(X, *labelled), spec, self._expansion, self.device, lasting=lasting
+                )
                 frozen = cached.frozen
                 self._cut_of = self._cut_from, frozen.cut
                 order = np.argsort(cached.places)
@@ -248,22 +242,34 @@ class TangentEstimator(BaseEstimator):
             scaler = StandardScaler().set_output(transform="default")  # whatever a notebook has asked of all others
             self.scaler_ = scaler.fit(X, sample_weight=None if weights is None else weights.numpy())
 
-    def _base(self, given: GivenRows, outputs: int) -> Base:
+    def _base(self, given: GivenRows, outputs: int, begin: np.ndarray | None) -> Base:
+        """The base point, with ``begin`` [K] in the head's bias: where it is pulled to by the ridge."""
         if self.backbone is None:
             config = TailConfig.of_vectors(given.config.width, outputs)
             weight = torch.zeros(outputs, config.width, dtype=torch.float32)
             head = {"head.weight": weight, "head.bias": torch.zeros(outputs, dtype=torch.float32)}
-            return Base(config, head, TangentSpec(blocks=0, train="head"))
-        return make_base(given.state, given.config, outputs, self._expansion, given.module)
+            base = Base(config, head, TangentSpec(blocks=0, train="head"))
+        else:
+            base = make_base(given.state, given.config, outputs, self._expansion, given.module)
+        bias = base.config.head_names[1]
+        if begin is None or bias not in base.state:
+            return base
+        return replace(base, state={**base.state, bias: base.state[bias].double() + torch.from_numpy(begin)})
 
     def _check_arguments(self) -> None:
-        """ArgumentError for one of another type than it can have."""
+        """ArgumentError for one that is nothing it can be."""
+        in_ball = _above_zero(self.radius)
         wanted = {
-            "ridge": (_is_number(self.ridge) or self.ridge == "auto", 'a number above 0, or "auto"'),
-            "radius": (_is_number(self.radius) or self.radius is None, "a number above 0, or None"),
-            "tolerance": (_is_number(self.tolerance), "a number above 0"),
-            "max_passes": (isinstance(self.max_passes, int | np.integer), "a whole number"),
-            "memory": (isinstance(self.memory, int | np.integer), "bytes: 2 << 30 are 2 GiB"),
+            "ridge": (
+                self.ridge == "auto"
+                or _above_zero(self.ridge)
+                or (in_ball and _is_number(self.ridge) and self.ridge == 0),
+                'a number above 0, "auto", or 0 beside a radius',
+            ),
+            "radius": (self.radius is None or in_ball, "a number above 0 and below ‖Δw‖ without it, or None"),
+            "tolerance": (_above_zero(self.tolerance), "a number above 0"),
+            "max_passes": (_is_whole(self.max_passes) and self.max_passes >= 1, "a whole number of at least 1"),
+            "memory": (_is_whole(self.memory) and self.memory >= 0, "a number of bytes: 2 << 30 are 2 GiB"),
             "backbone": (
                 _is_no_half(self.backbone),
                 "a pair (state, config), as a cut's tail_state and tail_config give",
@@ -288,20 +294,21 @@ class TangentEstimator(BaseEstimator):
                 do="leave it out, or name a backbone",
             )
 
-    def _solve(self, given: GivenRows, outputs: int, loss: Loss, weights: RowWeights | None) -> None:
-        self.base_ = self._base(given, outputs)
+    def _solve(
+        self, given: GivenRows, outputs: int, loss: Loss, weights: RowWeights | None, begin: np.ndarray | None
+    ) -> None:
+        self.base_ = self._base(given, outputs, begin)
         train, sources = self.base_.spec.train, [given.source]
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
-        how = Arithmetic(memory=self.memory, device=str(float64_device(self.device)))
+        how = Arithmetic(memory=int(self.memory), device=str(float64_device(self.device)))
         self.ridge_, self.ridge_choice_ = self.ridge, None
         if self.ridge == "auto":
-            folds = EVERY if self.backbone is None and given.source.rows <= FEW else 1
+            folds = EVERY if self.backbone is None and _few(given.source) else 1
             choice = choose_ridge(self.base_, sources, objective, arithmetic=how, hashes=given.hashes, folds=folds)
             self.ridge_, self.ridge_choice_ = choice.ridge, choice
-            if choice.end and self.scaling == "none" and self.backbone is None:
-                tried = f"the best ridge is the {choice.end} that was tried, {choice.ridge:.0e}"
-                warn(f'{tried}; it hangs on the columns\' units: scaling="column" does without', stacklevel=4)
-        goal = Goal(tolerance=self.tolerance, max_passes=self.max_passes)
+            if choice.end:
+                _warn_of_end(choice, units=self.scaling == "none" and self.backbone is None)
+        goal = Goal(tolerance=self.tolerance, max_passes=int(self.max_passes))
         objective = replace(objective, ridge=float(self.ridge_))
         self.solution_ = minimise(self.base_, sources, objective, goal=goal, arithmetic=how)
         self.n_iter_ = self.solution_.stats.passes
@@ -323,8 +330,13 @@ class TangentEstimator(BaseEstimator):
         if self.scaler_ is not None:  # the same head, of X as it was given
             self.coef_ = self.coef_ / self.scaler_.scale_
             self.intercept_ = self.intercept_ - self.coef_ @ self.scaler_.mean_
+        classes = self.__dict__.get("classes_")
         if getattr(self, "_flat", False):
             self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+        elif classes is not None and len(classes) == 2:  # of the difference of the logits, as in ``decision_function``
+            self.coef_, self.intercept_ = np.diff(self.coef_, axis=0), np.diff(self.intercept_)
+        elif classes is not None:
+            self.coef_, self.intercept_ = self.coef_[: len(classes)], self.intercept_[: len(classes)]
 
     def _logits(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "solution_")
@@ -333,10 +345,10 @@ class TangentEstimator(BaseEstimator):
             X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         if self._spec is None:
             return self._scored(self.base_, self._rows(X))
+        from taftcache.estimator_images import extracted
+
         base = replace(self.base_.unreduced(), module=self._cut().module())  # whatever was kept of a row in fit
-        images = pictures_of(X)
-        parts = [range(len(images))[k : k + IMAGES_AT_ONCE] for k in range(0, len(images), IMAGES_AT_ONCE)]
-        return np.concatenate([self._scored(base, self._extracted(images, part)) for part in parts])
+        return np.concatenate([self._scored(base, rows) for rows in extracted(self._cut(), X)])
 
     def _scored(self, base: Base, rows: np.ndarray) -> np.ndarray:
         given, device = [ArrayRows(rows, np.zeros(len(rows), np.int64))], float64_device(self.device)
@@ -344,6 +356,23 @@ class TangentEstimator(BaseEstimator):
         direction = operator.direction(self.solution_.value)
         blocks = (state.logits + operator.tangent(state, direction) for state, _ in operator.blocks())
         return torch.cat(list(blocks)).cpu().numpy()
+
+
+def _warn_of_end(choice: RidgeChoice, units: bool) -> None:
+    """That the best λ is the last that was tried, and what follows."""
+    do = {
+        "least": "X decides all of y, or give a lesser ridge",
+        "largest": "X says next to nothing of y, or give a larger ridge",
+    }
+    why = 'it hangs on the columns\' units: scaling="column" does without' if units else do[choice.end or "least"]
+    warn(f"the best ridge is the {choice.end} that was tried, {choice.ridge:.0e}; {why}", stacklevel=5)
+
+
+def _few(source: RowSource) -> bool:
+    """Whether a fifth of the rows says too little of λ."""
+    assert isinstance(source, ArrayRows)
+    labels, classes = source.labels, source.labels.dtype.kind == "i"
+    return len(labels) <= FEW or (classes and len(labels) - np.bincount(labels).max() <= FEW_OTHERS)
 
 
 def _is_no_half(backbone: Any) -> bool:
@@ -355,3 +384,11 @@ def _is_no_half(backbone: Any) -> bool:
 
 def _is_number(given: Any) -> bool:
     return isinstance(given, float | int | np.number) and not isinstance(given, bool)
+
+
+def _above_zero(given: Any) -> bool:
+    return _is_number(given) and bool(0 < given < np.inf)
+
+
+def _is_whole(given: Any) -> bool:
+    return _is_number(given) and float(given).is_integer()

@@ -44,8 +44,8 @@ def cut(backbone: Backbone, blocks: int | str) -> Cut:
 def known() -> Iterator[None]:
     """Estimators find the bundled backbone loaded and cut; what ``load`` reads was saved, and is read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("taftcache.estimator_base.load_backbone", loaded)
-        patch.setattr("taftcache.estimator_base.Cut", cut)
+        patch.setattr("taftcache.estimator_images.load_backbone", loaded)
+        patch.setattr("taftcache.estimator_images.Cut", cut)
         yield
 
 

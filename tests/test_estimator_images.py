@@ -27,6 +27,7 @@ from taftcache.errors import (
     UnreadableImage,
 )
 from taftcache.estimator import TangentClassifier, TangentRegressor
+from taftcache.estimator_images import extracted
 from taftcache.stages.forget.forgetting import forget
 from taftcache.tangent.spec import TangentSpec
 from tests.pictures import pictures
@@ -108,7 +109,8 @@ def test_values_of_images_come_from_a_store_as_classes_do(tmp_path, monkeypatch)
     mine = TangentRegressor("bundled", tangent=TangentSpec(train="bitfit"), ridge=1e-3, store=tmp_path / "store")
     first = mine.fit(images, values, weights).coef_
     assert np.array_equal(clone(mine).set_params(store=None).fit(images, values, weights).coef_, first)
-    rows, cut = mine._extracted(images, range(30)).astype(np.float16), mine._cut()
+    cut = mine._cut()
+    rows = np.concatenate(list(extracted(cut, images))).astype(np.float16)
     given = clone(mine).set_params(store=None, backbone=(cut.tail_state(), cut.tail_config()))
     assert np.allclose(given.fit(rows, values, weights).predict(rows), mine.predict(images), atol=1e-2)
     monkeypatch.setattr(Cut, "prefix", lambda *_: pytest.fail("an image ran again"))
@@ -199,7 +201,7 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         ("ridge", "much", RecipeError),
         ("ridge", None, RecipeError),
         ("ridge", True, RecipeError),
-        ("ridge", 0, SolveError),
+        ("ridge", 0, RecipeError),
         ("alpha", "much", SolveError),
         ("alpha", None, SolveError),
         ("alpha", [1.0], SolveError),

@@ -149,7 +149,8 @@ def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretra
     got = f"{name}{arguments}: {type(error).__name__}: {error}"
     architecture, _, tag = name.partition(".")
     if ":" not in name and not timm.is_model(architecture):
-        near = difflib.get_close_matches(architecture, timm.list_models(), n=4)
+        names = [*timm.list_models(), *(["bundled"] if pretrained else [])]  # an estimator takes both as one word
+        near = difflib.get_close_matches(architecture, names, n=4)
         return BackboneError(
             f"timm has no model {architecture!r}",
             got=got,

@@ -40,7 +40,8 @@ class Objective:
         radius = 1.0 if self.radius is None else self.radius
         for name, value, least in (("ridge", self.ridge, 0.0), ("radius", radius, 1 / MOST)):
             if not (isinstance(value, Real) and least <= value <= MOST):
-                raise SolveError(f"{name} must be a number from {least:g} to {MOST:g}", got=repr(value), do="1e-3, say")
+                do = "1e-3, say" if name == "ridge" else "somewhat less than ‖Δw‖ is without it"
+                raise SolveError(f"{name} must be a number from {least:g} to {MOST:g}", got=repr(value), do=do)
         if self.ridge == 0 and self.radius is None:
             raise SolveError(
                 "a solve needs a ridge above 0, or none and a radius above 0",

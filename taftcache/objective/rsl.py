@@ -13,7 +13,7 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.loss import column
 
-_ABOVE = "a number above 0: 1 is the paper's alpha, 15 the usual kappa"
+_ABOVE = {"alpha": "a number above 0: 1 is the paper's", "kappa": "a number above 0: 15 is usual"}
 
 
 class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -31,7 +31,7 @@ class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     def __post_init__(self) -> None:
         for name, value in (("alpha", self.alpha), ("kappa", self.kappa)):
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < inf:
-                raise SolveError(f"{name} of the rescaled square loss is not above 0", got=repr(value), do=_ABOVE)
+                raise SolveError(f"{name} of the rescaled square loss is not above 0", got=repr(value), do=_ABOVE[name])
 
     def value(self, z: Tensor, y: Tensor) -> Tensor:
         """ℓ of each row [n] for logits z [n,K] and classes y [n]."""

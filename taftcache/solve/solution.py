@@ -13,17 +13,17 @@ from taftcache.solve_stats import SolveStats
 
 
 class Status(Enum):
-    """Each value is a sentence for the user."""
+    """Each value is a sentence for the user, who knows its words from a recipe, an estimator or ``Goal``."""
 
-    converged = "The gradient, recomputed in float64 from the cached rows, is below the tolerance."
-    max_passes = "The pass limit was reached before the tolerance; raise solver.max_passes or solver.tolerance."
-    stalled = 'Rounding stopped the progress above the tolerance; set solver.precision = "float64" or raise the ridge.'
+    converged = "The gradient, recomputed in float64 from the rows, is below the tolerance."
+    max_passes = "The pass limit was reached before the tolerance; raise max_passes or tolerance."
+    stalled = 'Rounding stopped the progress above the tolerance; raise ridge, or solve in precision "float64".'
     undecided = (
         "Rounding stopped the progress before the certified distance decided of a removal; "
-        'set solver.precision = "float64" or raise the ridge.'
+        'raise ridge, or solve in precision "float64".'
     )
-    schedule_ended = 'The schedule ended above the tolerance; solver.method = "auto" solves until it is met.'
-    turns_ended = "The last turn between Δw and the teachers' map ended above the tolerance; raise solver.tolerance."
+    schedule_ended = 'The schedule ended above the tolerance; method "auto" solves until it is met.'
+    turns_ended = "The last turn between Δw and the teachers' map ended above the tolerance; raise tolerance."
     interrupted = "The solve was interrupted; this is the best iterate so far."
 
 

@@ -21,7 +21,7 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import float64_device, resolve_device
 from taftcache.backbone.files import BUNDLED, expand_path, file_digest, weights_file
 from taftcache.backbone.model import in_precision, load_backbone, weights_digest, wrap_model
-from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.backbone.spec import BackboneSpec, PreprocessSpec, backbone_of
 from taftcache.backbone.student import build_student
 from taftcache.errors import BackboneError, RecipeError, SolveError
 from taftcache.recipe import parse_recipe, recipe_values
@@ -228,6 +228,12 @@ def test_weights_that_are_not_there_or_not_safe(tmp_path):
     assert "cannot be read as safetensors" in refusal(garbage, model="vit_tiny_patch16_224", model_args=SMALL)
     assert "list_models" in refusal(garbage, model="no_such_model")
     assert "folder of weights" in refusal(tmp_path)
+
+
+def test_the_bundled_model_is_meant_where_its_name_is_mistyped():
+    """An estimator takes it, and timm's names, as one word."""
+    with pytest.raises(BackboneError, match=r"no model 'bundeld'[^?]*did you mean bundled\?"):
+        load_backbone(backbone_of("bundeld"))
 
 
 def test_a_model_that_timm_does_not_have_is_answered_with_those_it_has():

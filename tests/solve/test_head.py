@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from taftcache.errors import SolveError
+from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
@@ -23,6 +24,9 @@ from taftcache.solve.inverses.head_path import HeadPath, has_path
 from taftcache.solve.methods.decisive import typical
 from taftcache.solve.methods.head import head_bytes, quick_heads, solve_head
 from taftcache.solve.methods.many_ridges import swept_heads
+from taftcache.solve.methods.newton import newton
+from taftcache.solve.pair import ProblemPair
+from taftcache.solve.settings import Goal
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
@@ -72,6 +76,24 @@ def test_a_head_of_few_rows_is_the_dense_solution(monkeypatch, rows, alpha, weig
     assert solved.converged
     for value in (solved.value, path.delta(posed.ridge)):
         assert (value - exact).norm() <= 1e-8 * exact.norm()
+
+
+def test_newtons_matrices_are_of_the_size_of_few_rows(monkeypatch):
+    """Of 40 rows of 2,000 columns a fit took two seconds: an eigendecomposition of a matrix of the columns."""
+    posed = replace(problem(9, 1.0, weighted=True), loss=CrossEntropy())
+    pair = ProblemPair(replace(posed, operator=posed.operator.over(posed.operator.sources)), posed)
+    elsewhere = torch.linspace(-1, 1, len(posed.zero), dtype=torch.float64)
+    with monkeypatch.context() as patch:
+        patch.setattr("taftcache.solve.methods.newton.own_basis", lambda *_: None)
+        wide = newton(pair, Goal(tolerance=1e-10))
+    sizes: list[int] = []
+    eigh = torch.linalg.eigh
+    monkeypatch.setattr("torch.linalg.eigh", lambda matrix: sizes.append(len(matrix)) or eigh(matrix))
+    for start in (None, elsewhere):  # where no row sees all of it
+        found = newton(pair, Goal(tolerance=1e-10), start=start)
+        assert found.converged
+        assert (found.value - wide.value).norm() <= found.certificate.distance + wide.certificate.distance
+    assert set(sizes) == {9 + 1}
 
 
 @pytest.mark.parametrize(of_cases, CASES[:-1])  # a row alone has nothing that it leaves

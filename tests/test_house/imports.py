@@ -66,7 +66,8 @@ MAY_IMPORT["stages.extract"] = (
 )
 MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.forward", "backbone.sources"}
 MAY_IMPORT["estimator_files"] = _SOLVING | {"model", "stages"}
-MAY_IMPORT["estimator_base"] = _SOLVING | {"stages.extract", "estimator_files"}
+MAY_IMPORT["estimator_images"] = {"errors", "backbone", "backbone.cut", "backbone.sources", "stages.extract"} | _TANGENT
+MAY_IMPORT["estimator_base"] = _SOLVING | {"stages.extract", "estimator_files", "estimator_images"}
 MAY_IMPORT["estimator"] = MAY_IMPORT["estimator_base"] | {"estimator_base"}
 MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
@@ -166,6 +167,7 @@ HOMES = {
         "estimator",
         "estimator_base",
         "estimator_files",
+        "estimator_images",
         "privacy",
         "model",
         "teaching",
@@ -178,6 +180,7 @@ HOMES = {
 LATE: dict[str, str] = {
     "__main__": "Ctrl-C is answered in words while the commands are loaded",
     "cli": "`--help` and completion start without torch",
+    "estimator_base": "timm takes as long as all else, and features are fitted without it",
     "view.asked": "the page is served before torch and scikit-learn are loaded",
     "view.atlas": "the page is served before torch is loaded",
     "view.embedding": "scikit-learn takes a second to start, and the page is served before",

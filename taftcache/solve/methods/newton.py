@@ -18,6 +18,7 @@ from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
+from taftcache.solve.inverses.few_rows import own_basis
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite, reached
@@ -41,7 +42,8 @@ def newton(
     Each step solves H(Δw) p = −∇F by conjugate gradients under a preconditioner made at Δw, only as
     accurately as the gradient's size deserves (Dembo, Eisenstat and Steihaug 1982) and as far as the trust region goes,
     and is halved until F falls as its gradient promises. Objective and gradient are float64; only the inner products
-    are ``pair.inner``'s. Holds N·K logits beside the vectors.
+    are ``pair.inner``'s; of a head's rows that are fewer than its columns they are those of an ``OwnBasis``. Holds N·K
+    logits beside the vectors.
 
     Args:
         pair: the problem.
@@ -74,6 +76,9 @@ class _Newton:
         self._point = self._at(self._exact.zero)
         self._at_zero, self._norm_at_zero = self._point.gradient, self._point.gradient.norm().item()
         check_finite(self._at_zero, f"F = {self._point.objective}")
+        self._basis = own_basis(self._exact, self._inner.operator)
+        if self._basis is not None:
+            self._inner = replace(self._inner, operator=self._basis.operator)
 
     def run(self, start: Tensor | None) -> Status:
         """Steps until the float64 gradient is small enough, or as far as passes and rounding let it."""
@@ -107,8 +112,9 @@ class _Newton:
     def _direction(self) -> _Step:
         """Newton's step at Δw, within the trust region."""
         self._rounds += 1
-        _, objective, gradient, local = self._point
-        norm, tolerance, dtype = gradient.norm().item(), self._goal.tolerance, self._inner.operator.dtype
+        _, objective, whole, local = self._point
+        gradient = whole if self._basis is None else self._basis.inside(whole)
+        norm, tolerance, dtype = whole.norm().item(), self._goal.tolerance, self._inner.operator.dtype
         assert local.point is not None
         curved = replace(self._inner, point=local.point.to(dtype))
         inverse = approximate_inverse(curved)
@@ -122,7 +128,9 @@ class _Newton:
         limit = self._goal.max_passes - self._passes - 2
         inner = _inner(curved, inverse, gradient, accuracy, self._radius, limit)
         self._passes += inner.passes
-        return inner
+        if self._basis is None:
+            return inner
+        return replace(inner, direction=self._basis.step(inner.direction, whole, self._inner.ridge))
 
     def _descend(self, inner: _Step) -> bool:
         """Go along the step as far as F falls, and set the region by how well that was foretold; whether it fell."""
