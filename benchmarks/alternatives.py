@@ -57,9 +57,10 @@ import taftcache
 from taftcache import FeatureStore
 from taftcache.names import MEAN, component_of, model_of
 from taftcache.report.paired import row_verdict
-from taftcache.stages.look.evaluation import accuracy_interval, rows_right
+from taftcache.stages.look.evaluation import accuracy_interval
 from taftcache.stages.look.probe import MOST_STEPS, head_features, linear_probe, untouched_base
 from taftcache.stages.progress import Silent
+from taftcache.stages.train.held_out import rows_right
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.solving import solve_component
 

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.table import Table
 
-from taftcache.names import counted, first_few, points_text
+from taftcache.names import counted, first_few
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
-from taftcache.terminal.text import certified, readable_size, readable_time
+from taftcache.terminal.text import accuracies, certified, readable_size, readable_time
 
 if TYPE_CHECKING:
     from taftcache.stages.forget.auditing import AuditReport
     from taftcache.stages.forget.forgetting import ForgetReport
     from taftcache.stages.forget.receipts import Answer, Receipt, ReceiptsReport
-    from taftcache.stages.look.evaluation import HeldOutChange
 
 SIGNATURES = {
     "none": "not signed",
@@ -114,20 +113,10 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
             lines.append(f"an estimate: about {readable_time(sum(times))} to solve them on this machine")
     lines += [_proof(name, c) for name, c in report.certificates.items()]
     if report.held_out is not None:
-        lines.append(_accuracies(report.held_out))
+        lines.append(accuracies(report.held_out))
     for name, share in report.proven.items():
         lines.append(f"{name}: {100 * share:.1f} % of held-out labels are provably those of a full retrain")
     return [*lines, *(f"note: {note}" for note in report.notes)]
-
-
-def _accuracies(change: HeldOutChange) -> str:
-    """What the request did to the default model, in a line."""
-    (was, now), (first, second) = change.accuracy, change.models
-    told = {"ahead": "better", "behind": "worse"}.get(change.verdict, change.verdict)
-    points = f"{points_text(change.gain, change.interval)}: {told}"
-    before = "" if first == second else f" ({first})"
-    rows = counted(change.rows, "row")
-    return f"held-out accuracy {100 * was:.2f} %{before} → {100 * now:.2f} % ({second}) of the same {rows}; {points}"
 
 
 def _copies(report: ForgetReport) -> list[str]:

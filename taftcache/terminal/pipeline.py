@@ -24,7 +24,7 @@ from taftcache.names import (
 )
 from taftcache.terminal.console import OUT, note, print_notes, print_table, say, stacked
 from taftcache.terminal.forgetting import forgotten_lines
-from taftcache.terminal.text import certified, decides, readable_size, readable_time
+from taftcache.terminal.text import accuracies, certified, decides, readable_size, readable_time
 
 if TYPE_CHECKING:
     from taftcache.stages.extract.appending import AppendReport
@@ -98,7 +98,7 @@ def _composed(report: ComposeReport) -> list[str]:
     if report.certificate is not None:
         rows = counted(report.certificate["rows"], "row")
         lines += [f"model of all {rows} ({EXACT})", certified(report.certificate)]
-    return lines
+    return lines if report.held_out is None else [*lines, accuracies(report.held_out)]
 
 
 def _sum(report: ComposeReport) -> str:
@@ -221,6 +221,8 @@ def show_train(report: TrainReport) -> None:
     for name, c in certificates.items():
         if "row_moves" in c and not c["decisive"]:
             say(f"{name}: certified to {c['distance_bound']:.1e}, {decides(c)}")
+    if made is not None and made.held_out is not None:
+        say(accuracies(made.held_out))
     print_notes([*report.notes, *(made.notes if made is not None else [])])
 
 
@@ -237,6 +239,8 @@ def show_compose(report: ComposeReport) -> None:
             f"models/exact: {counted(report.passes, 'pass')}, {report.moved:.2g} away from the mean; "
             + certified(report.certificate),
         )
+    if report.held_out is not None:
+        say(accuracies(report.held_out))
     print_notes(report.notes)
 
 

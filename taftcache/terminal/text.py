@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+
+from taftcache.names import counted, points_text
+
+if TYPE_CHECKING:
+    from taftcache.stages.train.held_out import HeldOutChange
 
 
 def plain_table(*columns: str) -> Table:
@@ -39,3 +44,13 @@ def readable_time(seconds: float) -> str:
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} hours"
     return f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{max(seconds, 1):.0f} s"
+
+
+def accuracies(change: HeldOutChange) -> str:
+    """What became of the default model, in a line."""
+    (was, now), (first, second) = change.accuracy, change.models
+    told = {"ahead": "better", "behind": "worse"}.get(change.verdict, change.verdict)
+    points = f"{points_text(change.gain, change.interval)}: {told}"
+    before = "" if first == second else f" ({first})"
+    rows = counted(change.rows, "row")
+    return f"held-out accuracy {100 * was:.2f} %{before} → {100 * now:.2f} % ({second}) of the same {rows}; {points}"

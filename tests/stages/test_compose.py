@@ -85,6 +85,32 @@ def test_one_shard_alone_is_its_own_composition(tmp_path):
         assert torch.equal(component(opened, "models/exact").delta, one)  # the start is the optimum already
 
 
+def test_what_a_composition_does_to_the_accuracy(store, capsys):
+    """Of what predict takes before and after, on the rows held out both times; in words, too."""
+    with open_store(store) as opened:
+        before = taftcache.evaluate(opened)
+        report = taftcache.compose(opened, asking(opened, mode="exact"))
+        after = taftcache.evaluate(opened)
+        found = report.held_out
+        assert found.models == (before.default, after.default) == ("models/mean", "models/exact")
+        assert found.accuracy == (before.accuracy["models/mean"], after.accuracy["models/exact"])
+        show_compose(report)
+        was, now = (f"{100 * value:.2f} %" for value in found.accuracy)
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"held-out accuracy {was} (models/mean) → {now} (models/exact) of the same 15 rows;" in said
+        again = taftcache.compose(opened, asking(opened, mode="exact"))
+        assert (again.changed, again.held_out) == (False, None)
+
+
+def test_of_a_first_composition_there_is_no_accuracy_before(finished, tmp_path):
+    path = shutil.copytree(finished, tmp_path / "store")
+    with open_store(path) as opened:
+        with opened.transaction() as change:
+            for name in ("models/mean", "models/head"):
+                change.drop(name)
+        assert taftcache.compose(opened).held_out is None
+
+
 def test_another_model_that_does_better_is_named(store):
     """What predict takes follows an order of names, and not accuracy."""
     with open_store(store) as opened:

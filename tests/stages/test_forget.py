@@ -12,6 +12,7 @@ import taftcache
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, SolveError, StoreError, UnknownSample
+from taftcache.stages.train import held_out
 from tests.cache.making import create, fill, names
 from tests.stages.making import commits, open_store, recipe, tree
 
@@ -176,17 +177,15 @@ def test_the_accuracy_before_and_after_is_what_evaluate_measures(store):
 
 
 def test_of_a_held_out_row_that_leaves_nothing_counts_before(store, monkeypatch):
-    from taftcache.stages.look import evaluation
-
     gone = some_id(store, "held-out")
-    right = evaluation.rows_right
+    right = held_out.rows_right
 
     def only_first(opened, name, rows, consent=None):
         """The row that leaves is the only one that was right."""
         hits = right(opened, name, rows, consent)
         return (np.asarray(rows.sample_ids) == gone) & np.ones_like(hits)
 
-    monkeypatch.setattr(evaluation, "rows_right", only_first)
+    monkeypatch.setattr(held_out, "rows_right", only_first)
     found = forget(store, gone).held_out
     assert (found.accuracy, found.verdict) == ((0.0, 0.0), "within noise")
 
@@ -200,9 +199,7 @@ def test_another_best_model_after_it_is_named(store):
 
 def test_no_accuracy_is_no_reason_to_keep_a_row(store, monkeypatch):
     """That it is not known is said, whether it is the first or the second that cannot be had."""
-    from taftcache.stages.forget import forgetting
-
-    hits = forgetting.held_out_hits
+    hits = held_out.held_out_hits
     for measured in (0, 1):
         gone, left = some_id(store, "001"), [True] * measured
 
@@ -211,7 +208,7 @@ def test_no_accuracy_is_no_reason_to_keep_a_row(store, monkeypatch):
                 return hits(opened)
             raise StoreError("a chunk is damaged")
 
-        monkeypatch.setattr(forgetting, "held_out_hits", damaged)
+        monkeypatch.setattr(held_out, "held_out_hits", damaged)
         report = forget(store, gone)
         assert report.forgotten == [gone]
         assert report.held_out is None

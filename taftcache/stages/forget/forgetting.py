@@ -26,11 +26,12 @@ from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
 from taftcache.stages.forget.request import Request, requested
-from taftcache.stages.look.evaluation import HeldOutChange, HeldOutHits, held_out_change, held_out_hits, proven_shares
+from taftcache.stages.look.evaluation import proven_shares
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import STAYS, imported
 from taftcache.stages.train.duration import expected_seconds
+from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
 from taftcache.stages.train.private_records import KEYS, put_keys
 from taftcache.stages.train.record import plan_without, settings_of
 from taftcache.tangent.spec import TAIL
@@ -210,7 +211,7 @@ def _timed(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
 def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, progress: Progress) -> ForgetReport:
     """Do it, in one commit."""
     before, size, there = store.root_digest, _rewritten(store, plan), store.objects()
-    hits, unscored = _hits(store) if plan.renewed or plan.destroyed else (None, [])
+    hits, unscored = hits_or_note(store) if plan.renewed or plan.destroyed else (None, [])
     bare = TAIL not in store.objects()  # imported rows without a backbone: nothing can have been made from them
     with store.transaction() as change:
         new = _erase(change, store, plan.request)
@@ -227,7 +228,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         _record(change, store, plan)
         entry = receipt_of(store, change, plan, certificates, notes)
         change.record(signed(store, entry, signer))
-    now, unscored = (None, unscored) if hits is None else _hits(store)
+    now, unscored = (None, unscored) if hits is None else hits_or_note(store)
     return replace(
         _report(store, plan, before),
         certificates=certificates,
@@ -236,14 +237,6 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         notes=[*notes, *_none_left(plan, there=there), *unscored],
         held_out=held_out_change(hits, now),
     )
-
-
-def _hits(store: FeatureStore) -> tuple[HeldOutHits | None, list[str]]:
-    """What held-out rows say of the default model; or a note on why they cannot, for the rows leave all the same."""
-    try:
-        return held_out_hits(store), []
-    except TaftcacheError as error:
-        return None, [f"what became of the held-out accuracy is not known: {error.fault}"]
 
 
 def _notes(store: FeatureStore, plan: ForgetPlan) -> list[str]:

@@ -34,19 +34,17 @@ from taftcache.names import (
     points_text,
     typed,
 )
-from taftcache.recipe import Recipe
 from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
-from taftcache.stages.memory import memory_of_models
 from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.train.held_out import hits_of, rows_right
 from taftcache.stages.train.outdated import outdated, outdated_notes
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
-from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 
 PROBE = "linear probe (scikit-learn)"
@@ -134,7 +132,7 @@ def evaluate(
         rest = f"mean of {len(kept)} of {len(every)} components"
         mean = compose(StoredComponents(store, kept, settings.base))
         models = StoredComponents(store, [*names, rest], settings.base, {rest: mean})
-    hits = _hits(settings.base, settings.recipe, rows, models, progress)
+    hits = hits_of(settings.base, settings.recipe, rows, models, progress)
     if names and settings.base.spec.init == "zero":
         del hits[UNTOUCHED]
     against = None
@@ -217,66 +215,6 @@ def held_out_score(store: FeatureStore, name: str, consent: Consent | None = Non
     return Score(accuracy=float(right.mean()), interval=accuracy_interval(right), level=LEVEL, rows=len(right))
 
 
-def rows_right(store: FeatureStore, name: str, rows: Shard, consent: Consent | None = None) -> NDArray[np.bool_]:
-    """Which of ``rows`` [n] one model gives their own class; the errors are those of ``held_out_score``."""
-    recipe = recorded_recipe(store)
-    base = read_base(store, recipe.tangent, consent=consent)
-    return _hits(base, recipe, rows, StoredComponents(store, [name], base), Silent())[name]
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOutHits:
-    """Which held-out rows, by ``ids`` [n], a store's default ``model`` gives their own class: ``right`` [n]."""
-
-    model: str
-    ids: NDArray[np.str_]
-    right: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOutChange:
-    """A store's default model before something was done, and after it, on the ``rows`` that were held out both times.
-
-    models and accuracy: before and after. gain: by how much the later one is the more accurate, with ``interval`` and
-    ``verdict`` as ``paired.row_verdict`` has them.
-    """
-
-    models: tuple[str, str]
-    rows: int
-    accuracy: tuple[float, float]
-    gain: float
-    interval: tuple[float, float]
-    verdict: Literal["ahead", "within noise", "behind"]
-
-
-def held_out_hits(store: FeatureStore) -> HeldOutHits | None:
-    """In one pass; None without held-out rows, or without a model. The errors are those of ``held_out_score``."""
-    model = model_of(store.objects())
-    if store.held_out is None or model not in store.objects():
-        return None
-    right = rows_right(store, model, store.held_out)
-    return HeldOutHits(model=model, ids=np.asarray(store.held_out.sample_ids), right=right)
-
-
-def held_out_change(before: HeldOutHits | None, after: HeldOutHits | None) -> HeldOutChange | None:
-    """What two looks at a store say of the change between them; None where they share no row."""
-    if before is None or after is None:
-        return None
-    shared, earlier, later = np.intersect1d(before.ids, after.ids, assume_unique=True, return_indices=True)
-    if not len(shared):
-        return None
-    was, now = before.right[earlier], after.right[later]
-    gain, interval, verdict = row_verdict(now, was)
-    return HeldOutChange(
-        models=(before.model, after.model),
-        rows=len(shared),
-        accuracy=(float(was.mean()), float(now.mean())),
-        gain=gain,
-        interval=interval,
-        verdict=verdict,
-    )
-
-
 def held_out_margins(
     store: FeatureStore, name: str, device: str = "auto", consent: Consent | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
@@ -344,27 +282,6 @@ def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
         parts = own.coefficients.items()
         return sum(abs(mu) * (certified_distance(said, part) if part in said else inf) for part, mu in parts)
     return inf if own.certificate is None else own.certificate.distance_bound
-
-
-def _hits(
-    base: Base, recipe: Recipe, rows: Shard, models: StoredComponents, progress: Progress
-) -> dict[str, NDArray[np.bool_]]:
-    """Which rows [N] the untouched network and each model give their own class: in one pass for all models that the
-    recipe's memory has room for."""
-    operator = TangentOperator(base, [rows], device=resolve_device(recipe.device))
-    groups = list(models.groups(memory_of_models(recipe)))
-    right: dict[str, list[NDArray[np.bool_]]] = {}
-    with progress.task("evaluate", rows.rows * len(groups)) as task:
-        for names in groups:
-            directions = {} if right else {UNTOUCHED: None}
-            read = ((name, models[name]) for name in names)
-            directions |= {name: operator.direction(model.delta, model.layout) for name, model in read}
-            for state, labels in operator.blocks():
-                for name, direction in directions.items():
-                    z = state.logits if direction is None else state.logits + operator.tangent(state, direction)
-                    right.setdefault(name, []).append((z.argmax(1) == labels).cpu().numpy())
-                task.advance(len(labels))
-    return {name: np.concatenate(found) for name, found in right.items()}
 
 
 def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float]:

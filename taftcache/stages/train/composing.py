@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ from taftcache.stages.train.checks import (
     imported,
     orphans,
 )
+from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
 from taftcache.stages.train.record import record_recipe, recorded_values, settings_of, subtracted, with_noise
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component, unfinished
@@ -69,8 +70,9 @@ class ComposeReport:
 
     ``models`` are all compositions that are current now, ``made`` those that were not before, ``dropped`` those that
     are gone. ``certificate`` and ``moved``, ‖Δw_exact − Δw_mean‖, are of the exact model, ``passes`` what it took.
-    ``left_out`` are shards that were subtracted. ``notes``: why models are gone and how to have them, which members are
-    out of date, have no coefficient or no ε, and why the exact model ended above its tolerance.
+    ``left_out`` are shards that were subtracted. ``held_out``: what became of the default model's accuracy, where there
+    was one before and anything was made or dropped. ``notes``: why models are gone and how to have them, which members
+    are out of date, have no coefficient or no ε, and why the exact model ended above its tolerance.
     """
 
     store: Path
@@ -88,6 +90,7 @@ class ComposeReport:
     moved: float = 0.0
     passes: int = 0
     seconds: float = 0.0
+    held_out: HeldOutChange | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -104,8 +107,8 @@ def compose(
 
     What the mode does not ask for is dropped once it is not current, and a note says so. Members are the components of
     all shards that were not subtracted, and those that were imported. The passes of the exact solve run on the workers
-    of ``cluster`` where one is given, each over the shards that it keeps. ``recipe``
-    and ``overrides`` (["compose.mode=mean"]) as for ``train``.
+    of ``cluster`` where one is given, each over the shards that it keeps. ``recipe`` and ``overrides``
+    (["compose.mode=mean"]) as for ``train``.
 
     Raises:
         CompositionError: a shard has no component, components do not share one base, or coefficients do not sum to one.
@@ -120,6 +123,7 @@ def compose(
     made, dropped = work.sums()
     wanted = exact_key(settings, store.shards, work.digests) if asks_exact(store, recipe) else None
     exact = work.is_due(EXACT, wanted, dropped)
+    before, unscored = hits_or_note(store) if made or dropped or exact else (None, [])
     if made or dropped or (not exact and recorded_values(store, recipe) != store.manifest.recipe):
         with store.transaction() as change:
             for name in dropped:
@@ -136,7 +140,11 @@ def compose(
         with store.transaction() as change:
             put_component(change, EXACT, made[EXACT])
             record_recipe(change, store, recipe)
-    return _report(store, settings, names, list(made), dropped, begin)
+    report = _report(store, settings, names, list(made), dropped, begin)
+    now, unscored = (None, unscored) if before is None else hits_or_note(store)
+    seconds = time.perf_counter() - begin
+    found = held_out_change(before, now)
+    return replace(report, held_out=found, notes=[*report.notes, *unscored], seconds=seconds)
 
 
 def _report(

@@ -1,0 +1,112 @@
+"""Which held-out rows models give their own class, and what became of that when models were made anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.backbone.device import resolve_device
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.consent import Consent, recorded_recipe
+from taftcache.errors import TaftcacheError
+from taftcache.model.component import StoredComponents, read_base
+from taftcache.names import UNTOUCHED, model_of
+from taftcache.recipe import Recipe
+from taftcache.report.paired import row_verdict
+from taftcache.stages.memory import memory_of_models
+from taftcache.stages.progress import Progress, Silent
+from taftcache.tangent.base import Base
+from taftcache.tangent.operator import TangentOperator
+
+
+def hits_of(
+    base: Base, recipe: Recipe, rows: Shard, models: StoredComponents, progress: Progress
+) -> dict[str, NDArray[np.bool_]]:
+    """Which rows [N] the untouched network and each model give their own class: in one pass for all models that the
+    recipe's memory has room for."""
+    operator = TangentOperator(base, [rows], device=resolve_device(recipe.device))
+    groups = list(models.groups(memory_of_models(recipe)))
+    right: dict[str, list[NDArray[np.bool_]]] = {}
+    with progress.task("evaluate", rows.rows * len(groups)) as task:
+        for names in groups:
+            directions = {} if right else {UNTOUCHED: None}
+            read = ((name, models[name]) for name in names)
+            directions |= {name: operator.direction(model.delta, model.layout) for name, model in read}
+            for state, labels in operator.blocks():
+                for name, direction in directions.items():
+                    z = state.logits if direction is None else state.logits + operator.tangent(state, direction)
+                    right.setdefault(name, []).append((z.argmax(1) == labels).cpu().numpy())
+                task.advance(len(labels))
+    return {name: np.concatenate(found) for name, found in right.items()}
+
+
+def rows_right(store: FeatureStore, name: str, rows: Shard, consent: Consent | None = None) -> NDArray[np.bool_]:
+    """Which of ``rows`` [n] one model gives their own class; the errors are those of ``read_base``."""
+    recipe = recorded_recipe(store)
+    base = read_base(store, recipe.tangent, consent=consent)
+    return hits_of(base, recipe, rows, StoredComponents(store, [name], base), Silent())[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutHits:
+    """Which held-out rows, by ``ids`` [n], a store's default ``model`` gives their own class: ``right`` [n]."""
+
+    model: str
+    ids: NDArray[np.str_]
+    right: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutChange:
+    """A store's default model before something was done, and after it, on the ``rows`` that were held out both times.
+
+    models and accuracy: before and after. gain: by how much the later one is the more accurate, with ``interval`` and
+    ``verdict`` as ``paired.row_verdict`` has them.
+    """
+
+    models: tuple[str, str]
+    rows: int
+    accuracy: tuple[float, float]
+    gain: float
+    interval: tuple[float, float]
+    verdict: Literal["ahead", "within noise", "behind"]
+
+
+def held_out_hits(store: FeatureStore) -> HeldOutHits | None:
+    """In one pass; None without held-out rows, or without a model. The errors are those of ``read_base``."""
+    model = model_of(store.objects())
+    if store.held_out is None or model not in store.objects():
+        return None
+    right = rows_right(store, model, store.held_out)
+    return HeldOutHits(model=model, ids=np.asarray(store.held_out.sample_ids), right=right)
+
+
+def held_out_change(before: HeldOutHits | None, after: HeldOutHits | None) -> HeldOutChange | None:
+    """What two looks at a store say of the change between them; None where they share no row."""
+    if before is None or after is None:
+        return None
+    shared, earlier, later = np.intersect1d(before.ids, after.ids, assume_unique=True, return_indices=True)
+    if not len(shared):
+        return None
+    was, now = before.right[earlier], after.right[later]
+    gain, interval, verdict = row_verdict(now, was)
+    return HeldOutChange(
+        models=(before.model, after.model),
+        rows=len(shared),
+        accuracy=(float(was.mean()), float(now.mean())),
+        gain=gain,
+        interval=interval,
+        verdict=verdict,
+    )
+
+
+def hits_or_note(store: FeatureStore) -> tuple[HeldOutHits | None, list[str]]:
+    """``held_out_hits``; or a note on why they are not known, which is no reason not to do what was asked for."""
+    try:
+        return held_out_hits(store), []
+    except TaftcacheError as error:
+        return None, [f"what became of the held-out accuracy is not known: {error.fault}"]
