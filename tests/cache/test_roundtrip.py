@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -174,6 +175,28 @@ def test_few_file_descriptors_are_enough(store, monkeypatch) -> None:
     del shard
     gc.collect()
     assert few._left == 2
+
+
+def test_two_threads_that_map_one_file_take_one_descriptor(store, monkeypatch) -> None:
+    from taftcache.cache.read import shard as module
+
+    class Maps(dict):
+        def __setitem__(self, name: str, data: object) -> None:
+            other = Thread(target=shard.tokens, args=(slice(0, 4),))
+            others.append(other)
+            if len(others) == 1:  # a second thread has the same file before the first has put it down
+                other.start()
+                other.join(0.5)
+            super().__setitem__(name, data)
+
+    counted, others = module._Descriptors(), []
+    counted._left = 10
+    monkeypatch.setattr(module, "_descriptors", counted)
+    shard = FeatureStore(store.path).shards[0]
+    shard._maps = Maps()
+    shard.tokens(slice(0, 4))
+    others[0].join()
+    assert (len(shard._maps), counted._left) == (1, 9)
 
 
 def test_rows_by_number(store, ids) -> None:

@@ -304,8 +304,8 @@ class Shard:
             self._verified.add(name)
         # Files beyond what may be kept are mapped anew at each pass. First come, first kept: passes go round and
         # round, and dropping the least recently used would drop each file just before it is due.
-        if self._root.stable and name not in self._maps and _descriptors.take():
-            self._maps[name] = data
+        if self._root.stable:
+            _descriptors.keep(self._maps, name, data)
         return data
 
     def _part(self, name: str) -> tuple[FileRef, Any]:
@@ -356,12 +356,12 @@ class _Descriptors:
         self._left = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, 16384)
         self._lock = Lock()
 
-    def take(self) -> bool:
+    def keep(self, maps: dict[str, Any], name: str, data: Any) -> None:
+        """Put a file among a shard's maps where one more may stay; of threads that bring the same file, one counts."""
         with self._lock:
-            if self._left <= 0:
-                return False
-            self._left -= 1
-            return True
+            if self._left > 0 and name not in maps:
+                maps[name] = data
+                self._left -= 1
 
     def give(self, maps: dict[str, Any]) -> None:
         with self._lock:
