@@ -118,28 +118,6 @@ def test_blocks_do_not_depend_on_chunks(tmp_path, ids, size, start, stop) -> Non
         assert shapes[0] == shapes[1] == shapes[2]
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 5, 14, 40])
-@pytest.mark.parametrize("depth", [2, 3])
-def test_a_ring_has_the_same_blocks(store, ids, size, depth) -> None:
-    shard = FeatureStore(store.path).shards[0]
-    ring = [np.full((size, *SHAPE), np.nan, np.float16) for _ in range(depth)]
-    found = []
-    for k, block in enumerate(shard.blocks(size, 1, 13, ring)):
-        assert np.shares_memory(block.tokens, ring[k % depth])
-        assert not block.tokens.flags.writeable
-        found.append(block.tokens.copy())
-    assert np.array_equal(np.concatenate(found), shard.tokens(slice(1, 13)))
-    assert [len(block) for block in found] == [len(b.tokens) for b in shard.blocks(size, 1, 13)]
-
-
-def test_a_ring_that_does_not_fit(store) -> None:
-    shard = store.shards[0]
-    good = [np.empty((4, *SHAPE), np.float16) for _ in range(2)]
-    for ring in (good[:1], [*good, np.empty((5, *SHAPE), np.float16)], [a.astype(np.float32) for a in good]):
-        with pytest.raises(ValueError, match="ring"):
-            next(shard.blocks(4, ring=ring))
-
-
 def test_blocks_may_be_left_and_interleaved(store, ids) -> None:
     shard = FeatureStore(store.path).shards[0]
     one, two = shard.blocks(3), shard.blocks(5)
