@@ -101,11 +101,6 @@ class Bench:
         for block in self.warm.blocks(self.chunk_rows):
             np.copyto(self.buffer[: len(block.tokens)], block.tokens)
 
-    def later_pass_ring(self) -> None:
-        ring = [self.buffer, np.empty_like(self.buffer), np.empty_like(self.buffer)]
-        for _ in self.warm.blocks(self.chunk_rows, ring=ring):
-            pass
-
     def memmap_pass(self) -> None:
         self._slices(self.memmap)
 
@@ -179,7 +174,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             "first_pass": (bench.first_pass, bench.nbytes),
             "memmap": (bench.memmap_pass, bench.nbytes),
             "later_pass": (bench.later_pass, bench.nbytes),
-            "later_pass_ring": (bench.later_pass_ring, bench.nbytes),
             "h5py": (bench.h5py_pass, bench.nbytes),
             "zarr": (bench.zarr_pass, bench.nbytes),
             "safetensors": (bench.safetensors_pass, bench.nbytes),

@@ -34,9 +34,8 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.directions import conjugate_solution
-from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
-from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits, weigh_in_place
+from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits
 from taftcache.solve.inverses.head_path import HeadPath, has_path
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.minimise import minimise, through_rows
@@ -101,31 +100,31 @@ def leave_one_out(
     shrunk = replace(objective, ridge=objective.ridge * (N - 1) / N)
     problem = Problem(operator, loss, shrunk.ridge)
     if not has_path(problem) and kernel_inverse_fits(problem):
-        return _by_kernel(problem, loss, direction, delta)
+        return _by_kernel(problem, direction, delta)
     moved = minimise(base, sources, shrunk, start=delta, goal=goal, arithmetic=Arithmetic(precision="float64"))
-    root, rho = _residuals(problem, loss, moved.value)
+    root, rho = _residuals(problem, moved.value)
     image, solved, method, left = _without_each(problem, direction, root, rho, goal)
     shift = (direction @ (moved.value - delta)).item()
     change = (image * solved).sum(1) + shift
     return RowInfluence(change, method, left, moved.stats.passes + operator.passes)
 
 
-def _residuals(problem: Problem, loss: RSL, delta: Tensor) -> tuple[Tensor, Tensor]:
+def _residuals(problem: Problem, delta: Tensor) -> tuple[Tensor, Tensor]:
     """√(D/N) and ρ [N,K] at Δw [P], in one pass."""
     operator, N = problem.operator, problem.operator.rows
     roots, residuals = [], []
     direction = operator.direction(delta)
     for state, labels in operator.blocks():
-        root = (loss.curvature(state.logits, labels) / N).sqrt()
+        root = problem.diagonal(labels, state.logits).sqrt()
         roots.append(root)
-        residuals.append(loss.gradient(state.logits + operator.tangent(state, direction), labels) / (N * root))
+        residuals.append(problem.loss.gradient(state.logits + operator.tangent(state, direction), labels) / (N * root))
     return torch.cat(roots), torch.cat(residuals)
 
 
-def _by_kernel(problem: Problem, loss: RSL, direction: Tensor, delta: Tensor) -> RowInfluence:
+def _by_kernel(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence:
     """From the exact kernel, which no tolerance of a solve enters."""
     inverse = DualInverse(problem)
-    root, t = _residuals(problem, loss, torch.zeros_like(delta))
+    root, t = _residuals(problem, problem.zero)
     sought = root * problem.forward(direction)
     image, dual = inverse.solve(sought), inverse.solve(t)  # MJ̃j, Mt
     change = (image * torch.linalg.solve(inverse.own(), dual)).sum(1) - (sought * dual).sum() - direction @ delta
@@ -198,25 +197,11 @@ def moves(problem: Problem) -> Tensor | None:
         return None
     if has_path(problem):
         return HeadPath(problem).moves()
-    return _kernel_moves(problem) if kernel_inverse_fits(problem) else None
-
-
-def _kernel_moves(problem: Problem) -> Tensor:
-    operator, N, K = problem.operator, problem.operator.rows, problem.operator.classes
-    ridge = problem.ridge * (N - 1) / N
-    matrix = kernel(problem)
-    root = weigh_in_place(problem, matrix)
-    gradients = [problem.loss.gradient(state.logits, labels) for state, labels in operator.blocks()]
-    t = (torch.cat(gradients) / (N * root)).T.reshape(-1)
-    matrix.diagonal().add_(problem.ridge)
-    whole = torch.cholesky_solve(t[:, None], cholesky(matrix, problem.ridge))[:, 0]
-    matrix.diagonal().add_(ridge - problem.ridge)
-    M = torch.cholesky_inverse(cholesky(matrix, ridge))
-    c = (ridge - problem.ridge) * (M @ whole)  # (G + λ)⁻¹t − Mt, without their difference
-    by_row = M.view(K, N, K * N).transpose(0, 1)  # [N,K,KN]
-    own = torch.diagonal(M.view(K, N, K, N), dim1=1, dim2=3).permute(2, 0, 1)  # M_nn [N,K,K]
-    s = torch.linalg.solve(own, (M @ t).view(K, N).T)
-    inner = own - ridge * (by_row @ by_row.mT)
-    Gc = matrix @ c - ridge * c
-    squares: Tensor = torch.einsum("nk,nkl,nl->n", s, inner, s) + 2 * (s * (M @ Gc).view(K, N).T).sum(1) + c @ Gc
-    return squares.clamp_min(0).sqrt()
+    if not kernel_inverse_fits(problem):
+        return None
+    N, matrix = problem.operator.rows, kernel(problem)
+    whole = DualInverse(problem, matrix.clone())
+    inverse = DualInverse(replace(problem, ridge=problem.ridge * (N - 1) / N), matrix)
+    _, t = _residuals(problem, problem.zero)
+    # c is M of the shift: (G + λI)⁻¹t − Mt without their difference.
+    return inverse.moves(torch.arange(N), inverse.solve(t), -problem.ridge / N * whole.solve(t))

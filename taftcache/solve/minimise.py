@@ -287,7 +287,14 @@ def has_estimate(loss: Loss, radius: object, method: str) -> bool:
 
 
 def _check_goal(goal: Goal, objective: Objective, method: Method) -> None:
-    """SolveError for no such method, or a ``decisive`` goal of what no removal is estimated for."""
+    """SolveError for what is no objective or goal, no such method, or a ``decisive`` goal of what no removal is
+    estimated for."""
+    if not isinstance(objective, Objective):
+        raise SolveError(
+            "the objective must be an Objective", got=repr(objective), do="Objective(loss=RSL(), ridge=1e-2)"
+        )
+    if not isinstance(goal, Goal):
+        raise SolveError("goal must be a Goal", got=repr(goal), do="Goal(tolerance=1e-6)")
     if method not in get_args(Method):
         raise SolveError(
             f"no method is called {method!r}", got=repr(method), do=f"one of {', '.join(get_args(Method))}"

@@ -37,7 +37,7 @@ def prove(
     inverse: Inverse | None = None,
     passes: int = 0,
 ) -> Solution:
-    """The solution with its bounds true in spite of rounding, and closer for ``passes`` products more.
+    """The solution with an allowance for rounding in its bounds, and closer ones for ``passes`` products more.
 
     "Converged" is taken back where rounding alone may have brought the gradient below the tolerance. Where the base
     point is the optimum as far as float64 can tell, no gradient is below a part of nothing: a Δw that is as good is
@@ -165,7 +165,7 @@ def constrained_gap(
 
     Args:
         ridge, gradient, value, radius: λ, ∇F [P], Δw [P] and R.
-        error: bound on the norm of the error in ∇F; every ν ≥ 0 makes the bound true, so ν has none.
+        error: allowance for the norm of the error in ∇F; every ν ≥ 0 makes the bound true, so ν has none.
     """
     square, along, size = (value @ value).item(), (gradient @ value).item(), gradient.norm().item()
     nu = multiplier(gradient, value)
@@ -193,13 +193,14 @@ def binds(value: Tensor, radius: float) -> bool:
 
 
 def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor) -> float:
-    """What float64 may have put wrong in ∇F(Δw), in two passes; of a quadratic F the rows are prepared once for both.
+    """An allowance, by an estimate, for what float64 put wrong in ∇F(Δw), in two passes.
 
-    Of a quadratic F one is the other way of computing it, ∇F(0) + H Δw, which rounds on its own; the other the size of
-    the terms that cancel in it (``Problem.gradients_under_signs``). Eight times the difference of the first, and 32
-    units in the last place of the second, are allowed for. Any other F has no second way: the first pass is for the
-    logits at which its terms are taken, and more is allowed for (`_added_up`). Of few terms several draws of the signs
-    are looked at, for one may cancel them: two equal rows of different classes were certified to 10⁻²⁰ of 6·10⁻¹⁷.
+    Of a quadratic F, whose rows are prepared once for both, one is the other way of computing it, ∇F(0) + H Δw, which
+    rounds on its own; the other the size of the terms that cancel in it (``Problem.gradients_under_signs``). Eight
+    times the difference of the first, and 32 units in the last place of the second, are allowed for. Any other F has no
+    second way: the first pass is for the logits at which its terms are taken, and more is allowed for (`_added_up`). Of
+    few terms several draws of the signs are looked at, for one may cancel them: two equal rows of different classes
+    were certified to 10⁻²⁰ of 6·10⁻¹⁷.
     """
     if not problem.loss.quadratic:
         there, few = problem.at(value)[2], problem.operator.rows * problem.operator.classes <= FEW_TERMS
@@ -232,7 +233,7 @@ def bracket(
         gradient: ∇F(Δw) [P], recomputed in float64.
         inverse: about H⁻¹; without it plain conjugate gradients.
         passes: at most so many products with H; the last one goes to the proof.
-        error: bound on the norm of the error in ``gradient``.
+        error: allowance for the norm of the error in ``gradient``.
     """
     ridge = problem.ridge
     p = torch.zeros_like(gradient)

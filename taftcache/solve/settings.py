@@ -104,7 +104,8 @@ def in_full_float32(verb: Callable[P, T]) -> Callable[P, T]:
     @wraps(verb)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         arithmetic = kwargs.get("arithmetic", ARITHMETIC)
-        assert isinstance(arithmetic, Arithmetic)
+        if not isinstance(arithmetic, Arithmetic):
+            raise SolveError("arithmetic must be an Arithmetic", got=repr(arithmetic), do="leave it out")
         with full_float32(arithmetic.device):
             return verb(*args, **kwargs)
 

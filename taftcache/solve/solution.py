@@ -46,7 +46,7 @@ class Certificate:
         rows: N.
         residual: bound on ‖Δw − Δw*‖_H from a dual residual, where there is one.
         tightened: bound on ‖Δw − Δw*‖_H from ``bracket``, where it ran.
-        rounding: bound on the norm of the error in ∇F, where it was looked at; the bounds allow for it.
+        rounding: allowance for the norm of the error in ∇F, where it was looked at: an estimate, which the bounds add.
         quadratic: whether F is.
         constrained: bound on F − F* of a problem with a ball, where ∇F does not vanish.
     """

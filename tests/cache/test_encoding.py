@@ -97,8 +97,6 @@ def test_every_reader_has_the_floats(whole) -> None:
         assert (shard.dtype, shard.stored_as, shard.chunk_rows) == (np.float32, DTYPE, 4)
         for size in (1, 3, 4, 11):
             assert np.array_equal(np.concatenate([b.tokens for b in shard.blocks(size)]), want)
-            ring = [np.empty((size, *SHAPE), np.float32) for _ in range(2)]
-            assert np.array_equal(np.concatenate([b.tokens.copy() for b in shard.blocks(size, ring=ring)]), want)
         assert not shard.tokens(slice(1, 3)).flags.writeable
         assert np.array_equal(shard.tokens([9, 0, 4]), want[[9, 0, 4]])
         assert np.array_equal(store.dataset()[5][0], want[5])

@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -117,28 +118,6 @@ def test_blocks_do_not_depend_on_chunks(tmp_path, ids, size, start, stop) -> Non
         assert shapes[0] == shapes[1] == shapes[2]
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 5, 14, 40])
-@pytest.mark.parametrize("depth", [2, 3])
-def test_a_ring_has_the_same_blocks(store, ids, size, depth) -> None:
-    shard = FeatureStore(store.path).shards[0]
-    ring = [np.full((size, *SHAPE), np.nan, np.float16) for _ in range(depth)]
-    found = []
-    for k, block in enumerate(shard.blocks(size, 1, 13, ring)):
-        assert np.shares_memory(block.tokens, ring[k % depth])
-        assert not block.tokens.flags.writeable
-        found.append(block.tokens.copy())
-    assert np.array_equal(np.concatenate(found), shard.tokens(slice(1, 13)))
-    assert [len(block) for block in found] == [len(b.tokens) for b in shard.blocks(size, 1, 13)]
-
-
-def test_a_ring_that_does_not_fit(store) -> None:
-    shard = store.shards[0]
-    good = [np.empty((4, *SHAPE), np.float16) for _ in range(2)]
-    for ring in (good[:1], [*good, np.empty((5, *SHAPE), np.float16)], [a.astype(np.float32) for a in good]):
-        with pytest.raises(ValueError, match="ring"):
-            next(shard.blocks(4, ring=ring))
-
-
 def test_blocks_may_be_left_and_interleaved(store, ids) -> None:
     shard = FeatureStore(store.path).shards[0]
     one, two = shard.blocks(3), shard.blocks(5)
@@ -174,6 +153,28 @@ def test_few_file_descriptors_are_enough(store, monkeypatch) -> None:
     del shard
     gc.collect()
     assert few._left == 2
+
+
+def test_two_threads_that_map_one_file_take_one_descriptor(store, monkeypatch) -> None:
+    from taftcache.cache.read import shard as module
+
+    class Maps(dict):
+        def __setitem__(self, name: str, data: object) -> None:
+            other = Thread(target=shard.tokens, args=(slice(0, 4),))
+            others.append(other)
+            if len(others) == 1:  # a second thread has the same file before the first has put it down
+                other.start()
+                other.join(0.5)
+            super().__setitem__(name, data)
+
+    counted, others = module._Descriptors(), []
+    counted._left = 10
+    monkeypatch.setattr(module, "_descriptors", counted)
+    shard = FeatureStore(store.path).shards[0]
+    shard._maps = Maps()
+    shard.tokens(slice(0, 4))
+    others[0].join()
+    assert (len(shard._maps), counted._left) == (1, 9)
 
 
 def test_rows_by_number(store, ids) -> None:

@@ -117,6 +117,13 @@ def test_arguments_that_cannot_be_meant(what):
         minimise(case().base, sources(), objective, **more)
 
 
+@pytest.mark.parametrize("given", [{"objective": RSL()}, {"goal": None}, {"arithmetic": None}, {"arithmetic": "cpu"}])
+def test_arguments_of_another_class(given):
+    (name,) = given
+    with pytest.raises(SolveError, match=f"{name} must be an? {name.capitalize()}"):
+        minimise(case().base, rows(), **{"objective": Objective(loss=RSL(), ridge=1e-2), **given})
+
+
 LABELS = {
     "below zero": (lambda y: np.where(np.arange(len(y)) == len(y) - 1, -1, y), "is not a class of the model"),
     "a further class": (lambda y: np.where(np.arange(len(y)) == len(y) - 1, y.max() + 1, y), "is not a class of the m"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -143,43 +142,21 @@ class Shard:
 
         return open_group(self.name, self.manifest.objects, read)
 
-    def blocks(
-        self, size: int = 256, start: int = 0, stop: int | None = None, ring: Sequence[NDArray[Any]] = ()
-    ) -> Iterator[RowBlock]:
+    def blocks(self, size: int = 256, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
         """Rows ``start .. stop`` in order, in blocks of ``size`` (the last may be shorter) that begin at ``start``.
 
         The blocks are the same whatever the chunk size: a view of the mapped file when a block lies within one chunk, a
         copy of its parts otherwise, and where rows are in 8 bits: ``size=shard.chunk_rows`` reads at nearly the speed
         of memory. Chunks that come next are verified (or fetched, from a bucket) by a few threads meanwhile.
-
-        With a ``ring`` of arrays [size, t, d] of the shard's dtype every block is a view of one of them in turn, filled
-        by a thread while the caller is at those before. It is for callers that copy blocks from page-locked memory to a
-        GPU, or must not allocate memory for each block; the solvers do without. A block is then valid until the next
-        one is asked for.
         """
         if size < 1:
             raise ValueError(f"a block must have at least one row, not {size}")
         first, last, _ = slice(start, stop).indices(self.rows)
-        for place in ring:
-            if place.shape != (size, *self.tokens_shape) or place.dtype != self.dtype or len(ring) < 2:
-                raise ValueError(
-                    f"a ring must have two arrays or more of {self.dtype} {[size, *self.tokens_shape]},"
-                    f" not {len(ring)} of {place.dtype} {list(place.shape)}"
-                )
         with ThreadPoolExecutor(self._threads, thread_name_prefix="taftcache-verify") as pool:
             chunks = _Ahead(self, pool, last)
-            spans = [(at, min(at + size, last)) for at in range(first, last, size)]
-            if not ring:
-                for at, end in spans:
-                    yield RowBlock(at, self._span(at, end, chunks.get), self.labels[at:end])
-                return
-            with ThreadPoolExecutor(1, thread_name_prefix="taftcache-fill") as filler:
-                ahead: deque[Future[NDArray[Any]]] = deque()
-                for k, (at, end) in enumerate(spans):
-                    while len(ahead) < len(ring) and k + len(ahead) < len(spans):
-                        n = k + len(ahead)
-                        ahead.append(filler.submit(self._fill, ring[n % len(ring)], *spans[n], chunks.get))
-                    yield RowBlock(at, ahead.popleft().result(), self.labels[at:end])
+            for at in range(first, last, size):
+                end = min(at + size, last)
+                yield RowBlock(at, self._span(at, end, chunks.get), self.labels[at:end])
 
     def tokens(self, rows: slice | ArrayLike) -> NDArray[Any]:
         """Tokens [b, t, d] of a slice (a read-only view where it lies in one chunk of floats) or of an array of row
@@ -257,29 +234,16 @@ class Shard:
         """Enough to keep the processors hashing; more where each answer is waited for."""
         return max(2, min(4, os.cpu_count() or 1)) if self._root.stable else 8
 
-    def _parts(self, start: int, stop: int, chunk: Callable[[int], Chunk]) -> Iterator[NDArray[Any]]:
-        c = self.chunk_rows
-        for k in range(start // c, -(-stop // c)):
-            yield chunk(k)[max(start - k * c, 0) : min(stop - k * c, c)]
-
     def _span(self, start: int, stop: int, chunk: Callable[[int], Chunk]) -> NDArray[Any]:
         if start >= stop:
             return np.empty((0, *self.tokens_shape), self.dtype)
-        parts = list(self._parts(start, stop, chunk))
+        c = self.chunk_rows
+        parts = [chunk(k)[max(start - k * c, 0) : min(stop - k * c, c)] for k in range(start // c, -(-stop // c))]
         if len(parts) == 1:
             return parts[0]
         joined = np.concatenate(parts)
         joined.flags.writeable = False
         return joined
-
-    def _fill(self, out: NDArray[Any], start: int, stop: int, chunk: Callable[[int], Chunk]) -> NDArray[Any]:
-        at = 0
-        for part in self._parts(start, stop, chunk):
-            np.copyto(out[at : at + len(part)], part, casting="safe")
-            at += len(part)
-        filled = out[:at]
-        filled.flags.writeable = False
-        return filled
 
     def _chunk(self, index: int) -> Chunk:
         """Chunk ``index``, whose rows are taken by a slice or an index."""
@@ -304,8 +268,8 @@ class Shard:
             self._verified.add(name)
         # Files beyond what may be kept are mapped anew at each pass. First come, first kept: passes go round and
         # round, and dropping the least recently used would drop each file just before it is due.
-        if self._root.stable and name not in self._maps and _descriptors.take():
-            self._maps[name] = data
+        if self._root.stable:
+            _descriptors.keep(self._maps, name, data)
         return data
 
     def _part(self, name: str) -> tuple[FileRef, Any]:
@@ -356,12 +320,12 @@ class _Descriptors:
         self._left = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, 16384)
         self._lock = Lock()
 
-    def take(self) -> bool:
+    def keep(self, maps: dict[str, Any], name: str, data: Any) -> None:
+        """Put a file among a shard's maps where one more may stay; of threads that bring the same file, one counts."""
         with self._lock:
-            if self._left <= 0:
-                return False
-            self._left -= 1
-            return True
+            if self._left > 0 and name not in maps:
+                maps[name] = data
+                self._left -= 1
 
     def give(self, maps: dict[str, Any]) -> None:
         with self._lock:
