@@ -362,6 +362,22 @@ def test_a_class_whose_rows_weigh_nothing_is_balanced_with_none():
     assert (fitted.predict(X[y != 1]) == y[y != 1]).all()
 
 
+@pytest.mark.parametrize("kind", ["regressor", "rsl", "cross_entropy"])
+def test_rows_that_weigh_next_to_nothing_have_next_to_no_part_in_lambda(kind):
+    """Noise of weight 10⁻⁹ chose λ = 10 for 400 rows that λ = 10⁻⁴ explains: the rows left out all counted alike."""
+    random = np.random.default_rng(0)
+    X, way = random.standard_normal((500, 20)), random.standard_normal((20, 3))
+    y, noise = (X @ way).argmax(1), random.integers(0, 3, 400)
+    weights = np.r_[np.ones(100), np.full(400, 1e-9)]
+    if kind == "regressor":
+        of_x = X[:100] @ way[:, 0] + 0.01 * random.standard_normal(100)
+        asked, targets = TangentRegressor(), np.r_[of_x, 10 * random.standard_normal(400)]
+    else:
+        asked, targets = TangentClassifier(loss=kind), np.r_[y[:100], noise]
+    light, none = (clone(asked).fit(X, targets, sample_weight=w).ridge_ for w in (weights, weights * (weights > 0.5)))
+    assert 0.05 < light / none < 20  # the next λ at most, for the folds are drawn among all rows
+
+
 @pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
 def test_rows_of_weight_zero_have_no_part_in_lambda(kind):
     X, y = load_iris(return_X_y=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, log2, sqrt
+from math import ceil, log2
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -44,6 +44,7 @@ EVERY = 5  # one row in five validates
 BLOCK = 256  # rows read at once
 NEAR = 1e-4  # relative gradient to choose by, over the span of all gradients: at 1e-3 no λ below 3e-5 moves anything
 STEPS = 10  # passes for the whole path: enough for a choice, too few for a solution
+TINY = 1e-300  # of rows that weigh nothing together
 FINEST = 1e-6  # relative gradient that a short solve goes down to where a looser one moves nothing
 EACH = 12  # passes for one λ beyond the head where each takes a solve: with fewer the least λ wins, whatever the loss
 
@@ -59,7 +60,7 @@ class TriedRidge:
     @classmethod
     def of(cls, unseen: Unseen) -> TriedRidge:
         """What is kept of one λ."""
-        return cls(unseen.ridge, unseen.loss, share(unseen.right))
+        return cls(unseen.ridge, unseen.loss, share(unseen.right, unseen.weight))
 
 
 @dataclass(frozen=True)
@@ -189,20 +190,27 @@ def set_aside(
     keep: NDArray[np.int64],
     leave: NDArray[np.int64],
 ) -> tuple[Problem, RowSubset, Objective]:
-    """The problem of the rows that validate, of which none has a weight, the rows to ``keep``, and their objective."""
+    """The problem of the rows that validate, the rows to ``keep``, and their objective."""
     kept, aside = (RowSubset(sources, np.sort(part)) for part in (keep, leave))
+    mine, others = (_weights_of(objective, part) for part in (kept, aside))
+    test = pose(base, [aside], replace(objective, weights=others), arithmetic, torch.float32)
+    return test, kept, replace(objective, weights=mine)
+
+
+def _weights_of(objective: Objective, rows: RowSubset) -> RowWeights | None:
+    """The weights of some of the rows."""
     omega = objective.weights
-    if omega is not None and omega.by_sample is not None:
-        omega = RowWeights(omega.by_class, omega.by_sample[kept.index])
-    test = pose(base, [aside], replace(objective, weights=None), arithmetic, torch.float32)
-    return test, kept, replace(objective, weights=omega)
+    if omega is None or omega.by_sample is None:
+        return omega
+    return RowWeights(omega.by_class, omega.by_sample[rows.index])
 
 
 def _joined(parts: Sequence[Unseen]) -> Unseen:
     """Of several parts of as many rows each, at one λ."""
     right = [part.right for part in parts if part.right is not None]
+    weight = [part.weight for part in parts if part.weight is not None]
     loss = sum(part.loss for part in parts) / len(parts)
-    return Unseen(parts[0].ridge, loss, torch.cat(right) if right else None)
+    return Unseen(parts[0].ridge, loss, torch.cat(right) if right else None, torch.cat(weight) if weight else None)
 
 
 def _until_refused(found: Iterator[tuple[_Solved, ...]]) -> Iterator[tuple[_Solved, ...]]:
@@ -312,22 +320,32 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
         yield _Solved(ridge, delta, passes, more=True)
 
 
-def tested(problem: Problem, delta: Tensor) -> tuple[float, Tensor | None]:
-    """Mean loss of Δw [P] on the rows of ``problem``, and which of them [N] get their class (None for a regression)."""
-    loss, right = 0.0, []
+def tested(problem: Problem, delta: Tensor) -> tuple[float, Tensor | None, Tensor | None]:
+    """Mean loss of Δw [P] on the rows of ``problem``, which of them [N] get their class (None for a regression), and
+    what each weighs [N] (None where all weigh one)."""
+    loss, right, weights = 0.0, [], []
     operator = problem.operator
-    direction = operator.direction(delta)
+    direction, start = operator.direction(delta), 0
     for state, labels in operator.blocks():
         z = problem.logits(state.logits, operator.tangent(state, direction)).double()
-        loss += problem.loss.value(z, labels).sum().item()
+        values = problem.loss.value(z, labels)
+        if problem.weights is not None:
+            weights.append(problem.weights.at(labels, start, values)[:, 0].cpu())
+            values = values * weights[-1].to(values)
+        loss += values.sum().item()
+        start += len(labels)
         if not labels.is_floating_point():
             right.append((z.argmax(1) == labels).cpu())
-    return loss / operator.rows, torch.cat(right) if right else None
+    return loss / operator.rows, torch.cat(right) if right else None, torch.cat(weights) if weights else None
 
 
-def share(right: Tensor | None) -> float | None:
-    """Accuracy; None for a regression."""
-    return None if right is None else int(right.sum()) / len(right)
+def share(right: Tensor | None, weight: Tensor | None) -> float | None:
+    """Accuracy, of rows that count as they weigh; None for a regression."""
+    if right is None:
+        return None
+    if weight is None:
+        return int(right.sum()) / len(right)
+    return ((weight * right).sum() / weight.sum().clamp_min(TINY)).item()
 
 
 def end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"] | None:
@@ -356,11 +374,14 @@ def _best(tried: Sequence[Unseen]) -> float:
     alike = [each for each in tried if each.loss <= limit]
     known = [(each.ridge, each.right) for each in alike if each.right is not None]
     if known:
-        _, most = max(known, key=lambda each: (int(each[1].sum()), each[0]))
-        return max(ridge for ridge, right in known if _no_worse(right, most))
+        weight = tried[0].weight
+        _, most = max(known, key=lambda each: (share(each[1], weight), each[0]))
+        return max(ridge for ridge, right in known if _no_worse(right, most, weight))
     return max(each.ridge for each in alike)
 
 
-def _no_worse(right: Tensor, than: Tensor) -> bool:
-    lost, won = int((than & ~right).sum()), int((right & ~than).sum())
-    return lost - won <= sqrt(lost + won)
+def _no_worse(right: Tensor, than: Tensor, weight: Tensor | None) -> bool:
+    apart = than.double() - right.double()
+    if weight is not None:
+        apart *= weight
+    return bool(apart.sum() <= apart.square().sum().sqrt())

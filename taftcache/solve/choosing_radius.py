@@ -101,9 +101,9 @@ def choose_radius(
     for radius, found in zip(
         radii, minimise_in_balls(base, [kept], part, radii, goal=NEAR, arithmetic=arithmetic), strict=True
     ):
-        loss, right = tested(test, found.value)
+        loss, right, weight = tested(test, found.value)
         assert found.stats.multiplier is not None
-        curve.append(RadiusPoint(radius, found.stats.multiplier, loss, share(right)))
+        curve.append(RadiusPoint(radius, found.stats.multiplier, loss, share(right, weight)))
         passes += found.stats.passes
     limit = about_as_good([point.loss for point in curve])
     best = next(point for point in curve if point.loss <= limit)

@@ -54,8 +54,10 @@ def test_leave_one_out_is_leaving_each_row_out(ridge, weighted, loss):
         z = state.logits + torch.cat([state.feature, torch.ones(N, 1)], 1) @ head.T
         losses.append(loss.value(z, y)[n].item())
         correct += int(z[n].argmax() == y[n])
-    assert found.loss == pytest.approx(np.mean(losses), rel=1e-8)
+    counted = np.ones(N) if omega is None else omega.numpy()
+    assert found.loss == pytest.approx(np.mean(counted * losses), rel=1e-8)
     assert found.right.sum() == correct
+    assert (found.weight is None) == (omega is None)
 
 
 def test_decompositions_of_many_classes_need_memory(monkeypatch):
@@ -128,6 +130,20 @@ def test_of_losses_about_as_good_the_accuracy_of_many_rows_decides(right, chosen
     half = [(rows + k * len(rows) // 3) % len(rows) < many for k, many in enumerate(right)]  # wrong about other rows
     tried = [Unseen(10.0 ** (k - 6), loss, half[k]) for k, loss in enumerate([7.17, 7.175, 7.175, 9.5])]
     assert choosing._best(tried) == pytest.approx(chosen)
+
+
+@pytest.mark.parametrize("weight", [None, 1.0, 2.0])
+def test_accuracies_are_compared_as_rows_weigh(weight):
+    """Equal weights decide as none do; rows that weigh next to nothing decide nothing."""
+    rows = torch.arange(10_000)
+    first, second = rows % 10 < 9, rows % 100 < 86
+    every = None if weight is None else torch.full((len(rows),), weight, dtype=torch.float64)
+    tried = [Unseen(1e-6, 1.0, first, every), Unseen(1e-3, 1.001, second, every), Unseen(1e-2, 2.0, second, every)]
+    assert choosing._best(tried) == 1e-6
+    light = torch.where(first & ~second, 1e-9, 1.0).double()
+    assert choosing._best([each._replace(weight=light) for each in tried]) == 1e-3
+    assert choosing.share(second, every) == pytest.approx(0.86)
+    assert choosing.share(second, light) > choosing.share(first, light)
 
 
 def test_a_head_chooses_by_all_rows_and_a_tail_by_some(monkeypatch):

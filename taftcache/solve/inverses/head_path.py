@@ -128,19 +128,25 @@ class HeadPath:
         return count
 
     def leave_one_out(self, ridges: Sequence[float]) -> list[Unseen]:
-        """Mean loss, and which rows get their own class, of predictions made without the row itself.
+        """Mean loss, and which rows get their own class, of predictions made without the row itself; each row counts as
+        it weighs in the problem.
 
         They are those of λN, which a λ is chosen for: of N − 1 rows alone its λ is N/(N − 1) times as large.
         """
         losses = torch.zeros(len(ridges), dtype=torch.float64, device=self._values.device)
-        right = []
+        right, weights, omega, start = [], [], self._problem.weights, 0
         for labels, curvature, residual, target in self._left_out(ridges):
-            losses += 0.5 * (curvature[:, None] * residual.square()).sum((0, 2))  # ℓ = ½ Σ D (z − target)²
+            loss = 0.5 * (curvature[:, None] * residual.square()).sum(2)  # ℓ = ½ Σ D (z − target)²
+            if omega is not None:
+                weights.append(omega.at(labels, start, loss)[:, 0].cpu())
+                loss *= weights[-1].to(loss)[:, None]
+            losses += loss.sum(0)
+            start += len(labels)
             if not labels.is_floating_point():
                 right.append((residual.add_(target[:, None]).argmax(2) == labels[:, None]).cpu())
         each = torch.cat(right).T if right else [None] * len(ridges)
-        mean = (losses / self._problem.operator.rows).tolist()
-        return [Unseen(*found) for found in zip(ridges, mean, each, strict=True)]
+        mean, weight = (losses / self._problem.operator.rows).tolist(), torch.cat(weights) if weights else None
+        return [Unseen(*found, weight) for found in zip(ridges, mean, each, strict=True)]
 
     def left_out_logits(self, ridge: float) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits [b,K] of every row by the head without that row, and labels [b], block by block in one pass.
@@ -195,9 +201,10 @@ class _Block(NamedTuple):
 
 
 class Unseen(NamedTuple):
-    """Errors at one λ on rows that did not take part: mean loss, and which of them [N] get their own class (None for a
-    regression)."""
+    """Errors at one λ on rows that did not take part: mean loss, which of them [N] get their own class (None for a
+    regression), and what each weighs [N], where not all weigh one."""
 
     ridge: float
     loss: float
     right: Tensor | None
+    weight: Tensor | None = None
