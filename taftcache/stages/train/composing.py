@@ -71,8 +71,8 @@ class ComposeReport:
     ``models`` are all compositions that are current now, ``made`` those that were not before, ``dropped`` those that
     are gone. ``certificate`` and ``moved``, ‖Δw_exact − Δw_mean‖, are of the exact model, ``passes`` what it took.
     ``left_out`` are shards that were subtracted. ``held_out``: what became of the default model's accuracy, where there
-    was one before and anything was made or dropped. ``notes``: why models are gone and how to have them, which members
-    are out of date, have no coefficient or no ε, and why the exact model ended above its tolerance.
+    was a composition before and anything was made or dropped. ``notes``: why models are gone and how to have them,
+    which members are out of date, have no coefficient or no ε, and why the exact model ended above its tolerance.
     """
 
     store: Path
@@ -123,7 +123,8 @@ def compose(
     made, dropped = work.sums()
     wanted = exact_key(settings, store.shards, work.digests) if asks_exact(store, recipe) else None
     exact = work.is_due(EXACT, wanted, dropped)
-    before, unscored = hits_or_note(store) if made or dropped or exact else (None, [])
+    again = {MEAN, WEIGHTED, EXACT} & store.objects().keys() and (made or dropped or exact)
+    before, unscored = hits_or_note(store) if again else (None, [])
     if made or dropped or (not exact and recorded_values(store, recipe) != store.manifest.recipe):
         with store.transaction() as change:
             for name in dropped:
