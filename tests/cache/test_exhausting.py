@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import MAX_BYTES
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import TaftcacheError
+from taftcache.errors import FormatError, TaftcacheError
 
 from .forging import CLONE, forge, forge_shard
 from .making import kept, names, written
@@ -105,6 +105,15 @@ def test_refused_before_it_costs_anything(good, tmp_path) -> None:
     assert max(memory for *_, memory in found) < 64
     # the bar is a second of a quiet machine; the processor time that it takes on a busy one may be three times that
     assert max(seconds for *_, seconds, _ in found) < 3
+
+
+@pytest.mark.parametrize("key", ["", "x", "-1", "01", "99999999999"])
+def test_a_class_that_is_no_number_is_refused(good, tmp_path, key):
+    """It was read as one when the statistics were, with a bare error."""
+    path = shutil.copytree(good, tmp_path / "bad")
+    forge_shard(path, lambda m: m["statistics"]["rows_per_class"].update({key: 1}))
+    with FeatureStore(path) as store, pytest.raises(FormatError, match="rows_per_class"):
+        store.shards[0].statistics  # noqa: B018
 
 
 values = st.recursive(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -41,7 +41,7 @@ class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     max_abs: float
     mean_token_norm: float
-    rows_per_class: dict[str, int]
+    rows_per_class: dict[Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,9})\Z")], int]
 
 
 class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
