@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from taftcache.errors import RecipeError
+from taftcache.objective.cotangent import random_signs
 from taftcache.objective.loss import Loss
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
@@ -92,6 +93,21 @@ class PenalisedProblem(Problem):
         part = vector[: self.features.layout.size].to(self.features.dtype)
         product[: len(part)] += self.features.accumulate(part, respond).to(product)
         return product
+
+    def signed_gradient(self, delta: Tensor, seed: int) -> Tensor:
+        """The gradient [P] with the terms of its sums under random signs, so that none cancel, in two passes."""
+        (signed,) = super().gradients_under_signs(delta, [seed])
+        part, at = delta[: self.features.layout.size], 0
+
+        def respond(logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
+            nonlocal at
+            terms = logits.abs() + self.target[at : at + len(logits)].to(logits).abs()
+            terms = terms if change is None else terms + change.abs()
+            at += len(logits)
+            return terms.mul_(random_signs(terms, seed + at)).mul_(self.weight / self.operator.rows)
+
+        signed[: len(part)] += self.features.accumulate(part.to(self.features.dtype), respond).to(signed)
+        return signed
 
 
 class PenalisedPreconditioner:

@@ -30,7 +30,7 @@ from taftcache.objective.problem import Problem
 from taftcache.recipe_sections import PriorSpec
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.pair import ProblemPair
-from taftcache.solve.proof import check_finite
+from taftcache.solve.proof import EPSILON, check_finite
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.solve_stats import SolveStats
@@ -164,6 +164,8 @@ class _TangentStudent:
         self._C = (self._psi.T @ self._psi / N).numpy()
         correlation = (self._psi.T @ start / N).numpy()
         self._weight, self._shrinkage = prior.beta / v, prior.shrinkage
+        # G counts √(λ/(weight·ν)) times as much as g
+        self._exchange = (exact.ridge / (self._weight * self._shrinkage)) ** 0.5 * self._weight
         self._sparsity = prior.sparsity * float(np.linalg.norm(correlation, axis=1).max(initial=0.0))
         self._size = layout.size
 
@@ -203,6 +205,8 @@ class _TangentStudent:
         if status is not Status.converged:
             best = self.at(best.delta)  # B of a turn is rough; an audit finds the best one
         certificate = self.certificate(best, scale)
+        if status is Status.converged and certificate.gradient + certificate.rounding > goal:
+            status = Status.stalled
         sizes = np.linalg.norm(best.B, axis=1)
         stats = TaughtStats(
             solver="by turns: pcg, group lasso",
@@ -232,20 +236,33 @@ class _TangentStudent:
     def _at(self, delta: Tensor, start: np.ndarray | None, gradient: float) -> _Point:
         """Δw with the B that is best for it, and the certificate's γ there, in float64."""
         D = (self._psi.T @ self._features(delta) / self._rows).numpy()
-        # G counts √(λ/(weight·ν)) times as much as g, and is made small beside it: B is cheap.
-        exchange = (self._ridge / (self._weight * self._shrinkage)) ** 0.5 * self._weight
+        # G is made small beside g: B is cheap.
         floor = 1e-12 * float(np.linalg.norm(D))
-        aim = max(0.01 * gradient / exchange, floor)
+        aim = max(0.01 * gradient / self._exchange, floor)
         B = group_lasso(self._C, D, self._shrinkage, self._sparsity, aim, start)
-        least = exchange * float(np.linalg.norm(subgradient(self._C, D, B, self._shrinkage, self._sparsity)))
+        least = self._exchange * float(np.linalg.norm(subgradient(self._C, D, B, self._shrinkage, self._sparsity)))
         value, g = self._penalised(self._psi @ torch.from_numpy(B)).evaluate(delta)
         check_finite(g, f"F = {value}")
         extra = 0.5 * self._shrinkage * float((B * B).sum()) + self._sparsity * float(np.linalg.norm(B, axis=1).sum())
         return _Point(delta, B, value + self._weight * extra, g, (g.norm().item() ** 2 + least**2) ** 0.5)
 
     def certificate(self, point: _Point, scale: float) -> Certificate:
-        """Of a point, ``scale`` being the norm at the base point."""
-        return Certificate(point.norm, scale, self._ridge, point.objective, self._rows, quadratic=False)
+        """Of a point, ``scale`` being the norm at the base point; with what rounding is allowed for, in six passes.
+
+        For fixed B the objective is a quadratic, so that g is allowed what ``proof.rounding`` allows another: eight
+        times what g and g₀ + HΔw are apart, and 32 units of its terms. G gets as many of its own terms.
+        """
+        problem = self._penalised(self._psi @ torch.from_numpy(point.B))
+        at_zero, product = problem.evaluate(torch.zeros_like(point.delta))[1], problem.hessian(point.delta)
+        terms = at_zero.norm() + product.norm() + problem.signed_gradient(point.delta, seed=2).norm()
+        own = (8 * (point.gradient - at_zero - product).norm() + 32 * EPSILON * terms).item()
+        size = np.linalg.norm
+        along = float(self._psi.norm() * self._features(point.delta).norm()) / self._rows
+        least = along + (size(self._C) + self._shrinkage) * size(point.B) + self._sparsity * len(point.B) ** 0.5
+        rounding = (own**2 + (self._exchange * 32 * EPSILON * float(least)) ** 2) ** 0.5
+        return Certificate(
+            point.norm, scale, self._ridge, point.objective, self._rows, quadratic=False, rounding=rounding
+        )
 
     def at(self, delta: Tensor) -> _Point:
         """Δw with the B that is best for it, to rounding."""

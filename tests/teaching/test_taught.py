@@ -23,6 +23,7 @@ from taftcache.recipe_sections import PriorSpec
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Status
 from taftcache.tangent.rows import ArrayRows
+from taftcache.teaching.feature_penalty import PenalisedProblem
 from taftcache.teaching.lasso import group_lasso, subgradient
 from taftcache.teaching.rows import taught_rows
 from taftcache.teaching.tangent_student import Teachers, TeacherUse, certificate_at, minimise_taught
@@ -177,6 +178,30 @@ def test_the_certificates_bounds_are_true(tolerance):
     assert loose.certificate.relative_gradient <= tolerance
     assert (loose.value - tight.value).norm().item() <= loose.certificate.distance
     assert -1e-12 <= loose.certificate.objective - tight.certificate.objective <= loose.certificate.gap
+
+
+@pytest.mark.law("A taught certificate allows for what rounding may hide")
+def test_the_certificate_allows_for_rounding(monkeypatch):
+    """The two ways of computing the gradient are never apart by more; a solve that asks for less is not converged."""
+    found = solve()
+    certificate = found.certificate
+    assert 0 < certificate.rounding < 1e-10 * certificate.gradient_at_zero
+    bound = (certificate.gradient + certificate.rounding) / certificate.ridge
+    assert certificate.distance == pytest.approx(bound, rel=1e-12)
+    less = solve(tolerance=1e-16, max_passes=3000)
+    assert less.status is not Status.converged
+    # an error in the product that a second way of computing the gradient has not
+    hessian = PenalisedProblem.hessian
+    wrong = 1e-3 * certificate.gradient_at_zero
+
+    def off(problem, vector, out=None):
+        product = hessian(problem, vector, out)
+        return product + wrong / len(product) ** 0.5
+
+    monkeypatch.setattr(PenalisedProblem, "hessian", off)
+    teachers = Teachers(psi=psi(), prior=PRIOR)
+    allowed = certificate_at(found.value, case().base, rows(), OBJECTIVE, teachers).rounding
+    assert allowed == pytest.approx(8 * wrong, rel=1e-3)
 
 
 def test_a_weak_prior_is_none():
