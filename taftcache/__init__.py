@@ -74,6 +74,7 @@ NAMES = {
     "tangent.spec": "TangentSpec",
     "teaching.recipe": "TeachingRecipe load_teaching",
     "teaching.spec": "StudentSpec StudentTrainingSpec TeacherSpec TeachReportSpec TeachSpec",
+    "terminal.showing": "show",
     "view.notebook": "StoreView",
     "view.report": "write_report",
 }

@@ -105,6 +105,7 @@ from taftcache.teaching.spec import StudentTrainingSpec as StudentTrainingSpec
 from taftcache.teaching.spec import TeacherSpec as TeacherSpec
 from taftcache.teaching.spec import TeachReportSpec as TeachReportSpec
 from taftcache.teaching.spec import TeachSpec as TeachSpec
+from taftcache.terminal.showing import show as show
 from taftcache.view.notebook import StoreView as StoreView
 from taftcache.view.report import write_report as write_report
 

@@ -11,8 +11,11 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
+import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
+from taftcache.errors import ArgumentError
+from taftcache.terminal.showing import _SHOWN
 from taftcache.terminal.text import plain_table
 from tests.stages.making import toml
 from tests.stages.test_damage import chunk_of, flip
@@ -383,3 +386,21 @@ def test_a_store_on_eighty_columns(cli, store, monkeypatch):
         assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
         assert "…\n" not in out.replace("… ", "")
     assert "components/000" in cli("inspect", store).out
+
+
+def test_a_function_s_report_is_shown_as_its_command_prints_it(cli, store, capsys):
+    """In a notebook it was one line of thousands of characters."""
+    printed = cli("evaluate", store).out
+    capsys.readouterr()
+    taftcache.show(taftcache.evaluate(store))
+    assert capsys.readouterr().out == printed
+    with pytest.raises(ArgumentError, match="no report"):
+        taftcache.show({"accuracy": 1.0})
+
+
+def test_every_report_can_be_shown():
+    """But those of single figures, which are no commands'."""
+    functions = [getattr(taftcache, name) for name in taftcache.__all__ if name.islower() and name != "__version__"]
+    reports = {f.__annotations__.get("return", "") for f in functions if f.__module__.startswith("taftcache.stages")}
+    assert {name for name in reports if name.endswith(("Report", "Influence"))} - _SHOWN.keys() == set()
+    assert len(_SHOWN) > 30

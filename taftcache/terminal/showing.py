@@ -1,0 +1,31 @@
+"""Reports of functions in words, as the commands print them."""
+
+from __future__ import annotations
+
+from inspect import getmembers, isfunction
+from typing import Any
+
+from taftcache.errors import ArgumentError
+from taftcache.terminal import experiments, forgetting, inspection, models, pipeline, stores
+
+# Class of a report → who prints it: the first in its module that takes one.
+_SHOWN = {
+    function.__annotations__.get("report"): function
+    for module in (pipeline, forgetting, inspection, models, stores, experiments)
+    for _, function in sorted(getmembers(module, isfunction), key=lambda found: -found[1].__code__.co_firstlineno)
+    if function.__name__.startswith("show_")
+}
+
+
+def show(report: Any) -> None:
+    """Print what a function found, as its command does: ``show(evaluate("stores/quickstart"))``.
+
+    Raises:
+        ArgumentError: it is no report of a function that is a command, too.
+    """
+    of = type(report).__name__
+    if of not in _SHOWN:
+        raise ArgumentError(
+            "what is to be shown is no report", got=of, do="give what a function like evaluate returned"
+        )
+    _SHOWN[of](report)
