@@ -60,7 +60,7 @@ NAMES = {
     "stages.look.influence": "query_influence sample_influence",
     "stages.look.inspection": "inspect",
     "stages.look.outliers": "outliers",
-    "stages.look.prediction": "logits predict",
+    "stages.look.prediction": "find logits predict",
     "stages.look.suspects": "suspects",
     "stages.run": "run",
     "stages.train.composing": "compose",

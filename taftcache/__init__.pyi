@@ -84,6 +84,7 @@ from taftcache.stages.look.influence import query_influence as query_influence
 from taftcache.stages.look.influence import sample_influence as sample_influence
 from taftcache.stages.look.inspection import inspect as inspect
 from taftcache.stages.look.outliers import outliers as outliers
+from taftcache.stages.look.prediction import find as find
 from taftcache.stages.look.prediction import logits as logits
 from taftcache.stages.look.prediction import predict as predict
 from taftcache.stages.look.suspects import suspects as suspects

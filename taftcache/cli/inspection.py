@@ -20,6 +20,7 @@ from taftcache.terminal.inspection import (
     show_class,
     show_curvature,
     show_duplicates,
+    show_find,
     show_inspect,
     show_outliers,
     show_query_influence,
@@ -145,6 +146,30 @@ def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_j
             print_report(
                 taftcache.duplicates(store, top=limit, threshold=least, progress=progress), as_json, show_duplicates
             )
+
+
+@commands.command()
+def find(
+    store: StorePath,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files, and folders of them")],
+    top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="samples to list for each image")] = 5,
+    weights: Weights = None,
+    allow_hub: AllowHub = False,
+    as_json: Json = False,
+) -> None:
+    """Find the samples that are most like an image.
+
+    For a picture whose id nobody knows: it goes through the frozen layers, and its row is compared with all others. Of
+    the very file the row is the same; a picture that was scaled or saved again comes near. Skipped samples, and those
+    of an unfinished extraction, are not found. A store of vectors takes .npy files.
+
+    Example: taftcache find stores/quickstart digit.png
+    """
+    with bars(as_json) as progress:
+        found = taftcache.find(
+            store, images, top=top, consent=consent_to(weights=weights, hub=allow_hub), progress=progress
+        )
+    print_report(found, as_json, show_find)
 
 
 @commands.command()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.forward.extract import default_batch
 from taftcache.backbone.forward.pool import one_core_pool
-from taftcache.backbone.model import load_backbone
+from taftcache.backbone.model import Backbone, load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.pictures import called, decoded, listed
 from taftcache.backbone.sources.rgb import Picture
@@ -72,6 +72,17 @@ class Prediction:
         return cls(image, [classes[k] for k in best], [float(logits[k]) for k in best], int(best[0]), margin)
 
 
+def check_weights(store: FeatureStore, backbone: Backbone) -> None:
+    """IdentityError where a backbone has other weights than those that made the store's rows."""
+    made_with = str(store.identity.get("backbone", {}).get("weights_digest", "none named"))
+    if backbone.weights_digest != made_with:
+        raise IdentityError(
+            "the backbone has other weights than those that made the store's features",
+            got=f"{backbone.name} with digest {backbone.weights_digest[:16]}, the store's is {made_with[:16]}",
+            do="put the original weights back",
+        )
+
+
 class TangentModel(nn.Module):
     """f_w(x) + J(x) Δw: the frozen layers once, then value and tangent of the tail together.
 
@@ -119,13 +130,7 @@ class TangentModel(nn.Module):
             )
         recipe = followed(store, "weights", consent)
         backbone = load_backbone(recipe.backbone, recipe.preprocess, device)
-        made_with = str(store.identity.get("backbone", {}).get("weights_digest", "none named"))
-        if backbone.weights_digest != made_with:
-            raise IdentityError(
-                "the backbone has other weights than those that made the store's features",
-                got=f"{backbone.name} with digest {backbone.weights_digest[:16]}, the store's is {made_with[:16]}",
-                do="put the original weights back",
-            )
+        check_weights(store, backbone)
         base = read_base(store, recipe.tangent, consent=consent)
         component = read_component(store, name or model_of(store.objects()), base)
         # Where the rows were taken, which may be further up than what is trained.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import counted, first_few, ordinal, promise_text, scaling_of
+from taftcache.names import counted, first_few, ordinal, promise_text, scaling_of, typed
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import certified, plain_table, readable_size
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ShardReport,
     )
     from taftcache.stages.look.outliers import OutliersReport
+    from taftcache.stages.look.prediction import FindReport
     from taftcache.stages.look.row_table import Sample
     from taftcache.stages.look.statistics import Activations
     from taftcache.stages.look.suspects import SuspectsReport
@@ -214,6 +215,19 @@ def show_duplicates(report: DuplicatesReport) -> None:
     _pairs(report.leaks, report.leaks_found, "of a training row with a held-out one")
     _pairs(report.pairs, report.pairs_found, "among training rows, or among held-out ones")
     print_notes(report.notes)
+
+
+def show_find(report: FindReport) -> None:
+    """The samples most like each image, and what to do with them."""
+    for image, matches in report.found.items():
+        say(f"{image}: most like, of {counted(report.rows, 'row')}")
+        table = plain_table("sample", "class", "shard", "similarity", "")
+        for m in matches:
+            where = m.shard if m.role == "train" else m.role
+            table.add_row(m.sample, m.label, where, f"{m.similarity:.3f}", "the same row" if m.same else "")
+        OUT.print(table)
+    print_notes(report.notes)
+    say(f"next   taftcache forget {typed(report.store)} --sample ID --dry-run")
 
 
 def show_outliers(report: OutliersReport) -> None:

@@ -31,6 +31,7 @@ COMPOSE |= {"coefficients", "dropped", "held_out", "certificate", "moved", "pass
 EVALUATE = {"store", "root_digest", "rows", "accuracy", "default", "intervals", "against", "proven", "notes"}
 EVALUATE |= {"outdated"}
 PREDICT = {"store", "root_digest", "model", "predictions", "notes", "unreadable"}
+FIND = {"store", "root_digest", "rows", "found", "notes"}
 EXPORT_MODEL = {"store", "root_digest", "model", "folder", "files", "bytes", "notes"}
 INSPECT = {
     "store",
@@ -109,6 +110,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):
         (("compose", store), COMPOSE),
         (("evaluate", store), EVALUATE),
         (("predict", store, next(images.glob("*/*.png")), "--device", "cpu"), PREDICT),
+        (("find", store, next(images.glob("*/*.png"))), FIND),
         (("export-model", store, tmp_path / "model"), EXPORT_MODEL),
         (("inspect", store), INSPECT),
         (("inspect", store, "--sample", sample), SAMPLE),

@@ -50,6 +50,65 @@ def worst(path: Path, images: Path, name: str) -> float:
     return ((seen - cached).abs().max() / cached.abs().max()).item()
 
 
+@pytest.fixture(scope="module", params=["float16", "int8", "head"])
+def searched(request, photographed, images, tmp_path_factory):
+    """A store of ``images``: tokens in float16, in 8 bits, or the head's feature alone. Not to be written to."""
+    if request.param == "float16":
+        return photographed
+    path = tmp_path_factory.mktemp("searched") / "store"
+    kind = {"store": {"dtype": "int8"}} if request.param == "int8" else {"tangent": {"train": "head"}}
+    taftcache.extract(recipe(path, data={"source": "folder", "train": str(images)}, **kind))
+    return path
+
+
+def test_a_picture_finds_its_sample(searched, images, tmp_path):
+    """The very file its row, to the byte; one that was scaled and saved again comes nearest to it."""
+    files = sorted(images.glob("*/*.png"))[::9]
+    again = tmp_path / "again.jpg"
+    Image.open(files[0]).resize((40, 40)).save(again)
+    report = taftcache.find(searched, [*files, again], top=3)
+    with FeatureStore(searched) as store:
+        places = {str(file): store.locate(str(file.relative_to(images)))[0] for file in files}
+    assert list(report.found) == [*map(str, files), str(again)]
+    for file in files:
+        first, *others = report.found[str(file)]
+        assert (first.sample, first.similarity, first.same) == (str(file.relative_to(images)), 1.0, True)
+        assert (first.shard, first.role, first.label) == (
+            places[str(file)].name,
+            places[str(file)].role,
+            file.parent.name,
+        )
+        assert [m.similarity for m in others] == sorted((m.similarity for m in others), reverse=True)
+        assert not any(m.same for m in others)
+    nearest = report.found[str(again)][0]
+    assert (nearest.sample, nearest.same) == (str(files[0].relative_to(images)), False)
+    assert 0.5 < nearest.similarity < 1
+
+
+def test_it_is_as_similar_as_duplicates_are(photographed, images):
+    pairs = [*(found := taftcache.duplicates(photographed, top=400, threshold=0.3)).pairs, *found.leaks]
+    alike = {frozenset(pair.samples): pair.similarity for pair in pairs}
+    assert len(alike) > 20
+    for name in sorted({pair.samples[0] for pair in pairs})[:5]:
+        (matches,) = taftcache.find(photographed, [images / name], top=60).found.values()
+        by_pair = {frozenset((name, m.sample)): m.similarity for m in matches}
+        shared = by_pair.keys() & alike.keys()
+        assert shared
+        for pair in shared:
+            assert by_pair[pair] == pytest.approx(alike[pair], abs=1e-5)
+
+
+def test_vectors_find_theirs(tmp_path):
+    x = np.random.default_rng(0).standard_normal((40, 8))
+    taftcache.import_vectors(x, np.arange(40) % 2, tmp_path / "store", ids=[f"v{n:02}" for n in range(40)])
+    np.save(tmp_path / "new.npy", 3 * x[5:7])  # of another length, which scaling takes off
+    report = taftcache.find(tmp_path / "store", [tmp_path / "new.npy"], top=2)
+    assert [(m[0].sample, m[0].same) for m in report.found.values()] == [("v05", True), ("v06", True)]
+    assert list(report.found) == [f"{tmp_path / 'new.npy'}/0000000{k}" for k in range(2)]
+    with pytest.raises(DataError, match="no vectors like"):
+        taftcache.find(tmp_path / "store", x[:, :3])
+
+
 @pytest.mark.parametrize("name", ["models/mean", "models/head", "components/001"])
 def test_logits_from_the_image_are_those_from_the_cache(photographed, images, name):
     """To the rounding of the cache: float16 keeps eleven bits."""

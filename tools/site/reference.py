@@ -61,7 +61,7 @@ AREAS = (
         "looking",
         "Looking",
         "How good the models are, what the rows say, which samples matter, and the paper's tables.",
-        "evaluate inspect suspects duplicates outliers sample_influence query_influence show StoreView "
+        "evaluate inspect find suspects duplicates outliers sample_influence query_influence show StoreView "
         "write_report compare private_table",
     ),
     Area(

@@ -1,8 +1,8 @@
-"""From image files, or files of vectors, to classes."""
+"""From image files, or files of vectors, to classes, or to the samples that are most like them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,17 +14,25 @@ from numpy.typing import NDArray
 from taftcache.backbone.sources.arrays import to_numpy
 from taftcache.backbone.sources.folder import SUFFIXES, images_below, unread_notes
 from taftcache.backbone.sources.npz import FAULTS, mapped
+from taftcache.backbone.sources.pictures import called as name_of
 from taftcache.backbone.sources.pictures import listed
 from taftcache.backbone.sources.rgb import Picture
+from taftcache.cache.format.encoding import as_read, rows_dtype
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import Consent
+from taftcache.consent import Consent, followed
 from taftcache.errors import DataError, StoreError, UnreadableImage, check_counts
 from taftcache.model.folder import is_model_folder, open_model, origin_of
-from taftcache.model.predictor import Alike, Prediction, TangentModel
+from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights
 from taftcache.names import counted, model_of, scaling_of
+from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
+from taftcache.stages.extract.listing import ImageList
 from taftcache.stages.look.evaluation import held_out_margins
-from taftcache.stages.look.row_table import STEP_ROWS
+from taftcache.stages.look.inspection import private_notes
+from taftcache.stages.look.row_table import STEP_ROWS, RowTable
 from taftcache.stages.look.scoring import Scorer
+from taftcache.stages.look.vectors import sample_vectors
+from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.scaling import scaled
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
@@ -138,6 +146,138 @@ def logits(
         return TangentModel.load(store, model, device, consent).logits(_files(images)[0])
     found = [z for _, z in _of_vectors(store, images, model, scaling)]
     return np.concatenate([np.empty((0, len(store.classes)), np.float32), *found])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """A sample, its class, shard and role ("train" or "held-out"), how like an image its row is (``similarity``, 1 for
+    the same means of rows, as ``duplicates`` has it), and whether it is the ``same`` to the byte."""
+
+    sample: str
+    label: str
+    shard: str
+    role: str
+    similarity: float
+    same: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindReport:
+    """The samples most like each image, by what the image is called. rows: how many were compared. notes: on files that
+    a folder has of other types, and what the promise of private models does not cover."""
+
+    store: Path
+    root_digest: str
+    rows: int
+    found: dict[str, list[Match]]
+    notes: list[str] = field(default_factory=list)
+
+
+@at_its_place()
+def find(
+    store: FeatureStore,
+    images: Iterable[Picture],
+    *,
+    top: int = 5,
+    consent: Consent | None = None,
+    progress: Progress | None = None,
+) -> FindReport:
+    """The samples whose cached rows are most like those of some images: which of the store's a picture may be.
+
+    An image goes through the frozen layers as in extraction. Its row is the ``same`` as that of the very file, made by
+    the same libraries on a like processor; a picture that was scaled or saved again comes near. One pass over all rows,
+    of which means are compared.
+
+    Args:
+        images: as for ``predict``; of a store of vectors, vectors.
+        top: samples for each.
+        consent: weights in place of those that the store names, or that the model hub may be asked for them.
+
+    Raises:
+        DataError: a folder without images, or no vectors like the store's. UnreadableImage: one that cannot be read.
+        BackboneError, IdentityError, UntrustedStore: as ``TangentModel.load`` has it.
+    """
+    check_counts(top=top)
+    scaling, notes, table = scaling_of(store.identity), list[str](), RowTable.of(store)
+    if scaling is None:
+        images, notes = _files(images)
+        names = [name_of(picture, k) for k, picture in enumerate(images)]
+        rows = _rows_of(store, images, consent)
+    else:
+        parts = [(name(k), row) for name, given in _vectors(store, images) for k, row in enumerate(given)]
+        names, vectors = [name for name, _ in parts], np.stack([row for _, row in parts])
+        rows = scaled(vectors[:, None, :], scaling, names).astype(rows_dtype(store.identity["dtype"]))
+    rows = as_read(rows, store.identity["dtype"])
+    nearest = [_Nearest(top) for _ in names]
+    spread = _compare(table, rows, nearest, progress or Silent())
+    return FindReport(
+        store=store.path,
+        root_digest=store.root_digest,
+        rows=len(table),
+        found={
+            name: [_match(store, table, spread, *of) for of in near.listed()]
+            for name, near in zip(names, nearest, strict=True)
+        },
+        notes=[*notes, *private_notes(store)],
+    )
+
+
+def _rows_of(store: FeatureStore, images: list[Picture], consent: Consent | None) -> NDArray[Any]:
+    """What would be cached of images [n,t,d]."""
+    recipe = same_rows(store, followed(store, "weights", consent))
+    frozen = load_frozen(recipe, store.classes)
+    check_weights(store, frozen[0].backbone)
+    sink, source = Collected(), ImageList(images, [0] * len(images), ["an image"])
+    run_frozen(frozen, recipe, source, range(len(images)), sink)
+    return np.concatenate(sink.blocks)
+
+
+def _compare(table: RowTable, rows: NDArray[Any], nearest: Sequence[_Nearest], progress: Progress) -> float:
+    """Each of ``rows`` [q,t,d] with all of the table's; E‖x − y‖² of two means at random."""
+    sought = sample_vectors(rows, first=False).astype(np.float64)
+    total, squares = np.zeros(sought.shape[1]), 0.0
+    with progress.task("find", len(table)) as task:
+        for here, shard, there in table.steps():
+            tokens = table.reader.tokens(shard.name, there)
+            means = sample_vectors(tokens, first=False).astype(np.float64)
+            total += means.sum(0)
+            squares += float(np.square(means).sum())
+            for near, row, mean in zip(nearest, rows, sought, strict=True):
+                near.add(here.start, np.square(means - mean).sum(1), (tokens == row).all((1, 2)))
+            task.advance(here.stop - here.start)
+    n = max(len(table), 1)
+    return max(0.0, 2 * (squares / n - float(np.square(total / n).sum())))
+
+
+class _Nearest:
+    """The rows nearest to one, ``top`` of them, those that are the same first."""
+
+    def __init__(self, top: int) -> None:
+        self._top = top
+        self._apart, self._same, self._row = np.empty(0), np.empty(0, bool), np.empty(0, np.int64)
+
+    def add(self, start: int, apart: NDArray[np.float64], same: NDArray[np.bool_]) -> None:
+        """Rows ``start …`` of a table: the squares of their distances, and which are the same."""
+        every = np.concatenate([self._apart, apart]), np.concatenate([self._same, same])
+        row = np.concatenate([self._row, start + np.arange(len(apart))])
+        kept = np.lexsort((row, every[0], ~every[1]))[: self._top]
+        self._apart, self._same, self._row = every[0][kept], every[1][kept], row[kept]
+
+    def listed(self) -> Iterator[tuple[int, float, bool]]:
+        """Row, square of the distance, and whether it is the same."""
+        yield from zip(self._row.tolist(), self._apart.tolist(), self._same.tolist(), strict=True)
+
+
+def _match(store: FeatureStore, table: RowTable, spread: float, row: int, apart: float, same: bool) -> Match:
+    shard = table.shards[table.shard[row]]
+    return Match(
+        sample=table.ids[row],
+        label=store.classes[table.label[row]],
+        shard=shard.name,
+        role=shard.role,
+        similarity=1 - apart / spread if spread else 1.0 - (apart > 0),
+        same=same,
+    )
 
 
 def _files(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
