@@ -211,9 +211,9 @@ def _timed(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
 def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, progress: Progress) -> ForgetReport:
     """Do it, in one commit."""
     before, size, there = store.root_digest, _rewritten(store, plan), store.objects()
-    hits, unscored = hits_or_note(store) if plan.renewed or plan.destroyed else (None, [])
     bare = TAIL not in store.objects()  # imported rows without a backbone: nothing can have been made from them
     with store.transaction() as change:
+        hits, unscored = hits_or_note(store) if plan.renewed or plan.destroyed else (None, [])
         new = _erase(change, store, plan.request)
         remade = Remade() if bare else remake(store, plan, new, progress)
         certificates, unknown = _certificates(store, plan, remade)
