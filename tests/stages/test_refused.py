@@ -102,7 +102,7 @@ OTHERS = [
     ("import-component {S} {T}/one.safetensors --name 000", "000"),
     ("import-component {S} {T}/one.safetensors --name a/b", "a/b"),
     ("export-component {S} 999 {T}/new.safetensors", "999"),
-    ("export-component {S} 000 {T}/one.safetensors", "one.safetensors"),
+    ("export-component {S} 001 {T}/one.safetensors", "one.safetensors"),
     ("export-component {S} 000 {T}/nowhere/new.safetensors", "nowhere"),
     ("export-model {S} {T}/new --model models/no", "models/no"),
     ("export-model {S} {T}/full", "full"),
