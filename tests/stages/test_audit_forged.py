@@ -319,5 +319,5 @@ def test_the_command_says_what_it_found(copy, tmp_path):
     assert "newest entry 2" in good.output
     forge_ledger(copy, lambda entries: [])
     bad = CliRunner().invoke(app, [*args, "--json"])
-    assert bad.exit_code == 5
+    assert bad.exit_code == 10
     assert {finding["kind"] for finding in json.loads(bad.output)["findings"]} == {"tombstones", "head"}
