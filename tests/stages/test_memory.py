@@ -16,7 +16,7 @@ from taftcache.remote.components import solve_job
 from taftcache.stages import memory
 from taftcache.stages.memory import free_memory, memory_of
 from taftcache.stages.train.record import settings_of
-from taftcache.stages.train.room import check_head_fits
+from taftcache.stages.train.solving import check_head_fits
 from taftcache.stages.train.training import train
 
 CPU = torch.device("cpu")
@@ -72,14 +72,14 @@ def test_what_the_recipe_leaves_open_is_shared_by_the_workers(machine):
 def vectors(monkeypatch, tmp_path):
     """A store of 30 vectors of 8 numbers in 2 shards, whose matrices take 648 bytes each, on a machine with next to no
     memory; returns its place and a function that says what is free, at one look after another."""
-    monkeypatch.setattr("taftcache.stages.train.room.GROUP_BYTES", 0)
+    monkeypatch.setattr("taftcache.stages.train.solving.GROUP_BYTES", 0)
     x = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
     taftcache.import_vectors(x, [0, 1, 2] * 20, tmp_path / "store", overrides=["store.shards=2", "objective.alpha=1.0"])
 
     def free(*bytes_: int) -> None:
         left = list(bytes_)
         found = lambda _: left.pop(0) if len(left) > 1 else left[0]  # noqa: E731
-        monkeypatch.setattr("taftcache.stages.train.room.free_memory", found)
+        monkeypatch.setattr("taftcache.stages.train.solving.free_memory", found)
 
     return tmp_path / "store", free
 

@@ -31,7 +31,8 @@ from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.checks import STAYS, imported
 from taftcache.stages.train.composing import stale_parts, train_options
 from taftcache.stages.train.outdated import differs_by_rows, key_of, outdated
-from taftcache.stages.train.private_records import KEYS, NOT_ALL, claim_problems
+from taftcache.stages.train.private_claims import NOT_ALL, claim_problems
+from taftcache.stages.train.private_records import KEYS
 from taftcache.stages.train.record import settings_of, subtracted
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.spec import TAIL

@@ -1,5 +1,4 @@
-"""What is spent of a store's budget, whether what private models say follows from their noise, and what the keys of
-private components stand for, which none may say itself.
+"""What is spent of a store's budget; and what the keys of private components stand for, which none may say itself.
 
 A component's key, of settings and digests of rows, is there to tell whether it is current. The digests are a function
 of the private rows without noise: whoever can guess all rows but one computes both candidates and knows for certain. So
@@ -20,15 +19,12 @@ import msgspec
 
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
-from taftcache.errors import FormatError, RecipeError, StoreError
-from taftcache.names import COMPONENTS, PRIVATE, typed
+from taftcache.errors import FormatError
+from taftcache.names import COMPONENTS, PRIVATE
 from taftcache.privacy.spec import Relation
-from taftcache.privacy.statement import Statement, audit_statement, fixed_promise, parallel, spending, spent_before
-from taftcache.stages.train.outdated import outdated
-from taftcache.stages.train.record import settings_of
+from taftcache.privacy.statement import fixed_promise, spending, spent_before
 
 KEYS = "state/private-keys"
-NOT_ALL = "it claims a promise that not all of its members make"
 _READ_BY_LEAST_SQUARES = ("mechanism", "epsilon", "delta", "multiplier", "relation")  # of [privacy]
 
 
@@ -114,48 +110,3 @@ def put_keys(change: Transaction, store: FeatureStore, new: Mapping[str, str], l
         change.put(KEYS, msgspec.json.encode(dict(sorted(keys.items()))), suffix=".json")
     elif KEYS in store.objects():
         change.drop(KEYS)
-
-
-def claim_problems(store: FeatureStore, meta: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the privacy statement in a model's ``meta``, a sentence each; nothing where it makes none.
-
-    A component's ε is derived again from its noise, a composition's promise from those of its members.
-    """
-    if PRIVATE not in meta:
-        return []
-    said = meta[PRIVATE]
-    if not isinstance(said, Mapping) or "composition" not in said:
-        return audit_statement(meta)
-    objects, names = store.objects(), sorted(meta.get("coefficients", {}))
-    members = [objects[name].meta for name in names if name in objects and PRIVATE in objects[name].meta]
-    if not members or len(members) < len(names):
-        return [NOT_ALL]
-    found = [f"{name}: {problem}" for name, m in zip(names, members, strict=True) for problem in audit_statement(m)]
-    try:
-        follows = parallel([Statement.from_dict(member[PRIVATE]) for member in members])
-    except (FormatError, RecipeError) as error:
-        return [*found, error.fault]
-    if wrong := [key for key in follows if key != "not_covered" and said.get(key) != follows[key]]:
-        claims, gives = (", ".join(f"{key} {of.get(key)}" for key in wrong) for of in (said, follows))
-        found.append(f"it claims {claims}; its members give {gives}")
-    return found
-
-
-def check_claim(store: FeatureStore, name: str, meta: Mapping[str, Any]) -> None:
-    """Refuse to let the model ``name`` leave the store with a promise that does not follow.
-
-    Raises:
-        StoreError: its members were trained anew since it was composed. FormatError: its promise is false.
-    """
-    if found := claim_problems(store, meta):
-        if NOT_ALL not in found and name in outdated(store, settings_of(store), name):
-            raise StoreError(
-                f"{name} promises what its members did when it was composed, and they were trained anew since",
-                got="; ".join(found),
-                do=f"taftcache compose {typed(store.path)}",
-            )
-        raise FormatError(
-            f"{name} claims a privacy that does not follow from its noise",
-            got="; ".join(found),
-            do=f"taftcache audit {typed(store.path)}",
-        )

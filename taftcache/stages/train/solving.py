@@ -11,6 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from taftcache.backbone.device import float64_device
 from taftcache.baselines.tangent_training import PRESETS, Preset, Run, train_tangents
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import RecipeError, SolveError
@@ -20,14 +21,16 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.choosing_radius import Choice, choose_radius
+from taftcache.solve.inverses.head_moments import GROUP_BYTES
+from taftcache.solve.methods.head import head_bytes
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise, resume
 from taftcache.solve.proof import certified
 from taftcache.solve.settings import DECISIVE, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
 from taftcache.solve_stats import SolveStats
+from taftcache.stages.memory import free_memory
 from taftcache.stages.progress import Progress, Task
-from taftcache.stages.train.room import check_head_fits
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
@@ -60,6 +63,37 @@ class SolveOptions:
 
 
 COLD = SolveOptions()
+
+
+def check_head_fits(settings: Settings, sources: Sequence[Shard], mode: Train, *, chosen: bool) -> None:
+    """Refuse a head whose matrices are larger than what is free now, before the system ends the process for them.
+
+    Those of up to GROUP_BYTES are never refused, and ``solver.memory`` has no part in it: it is for rows.
+
+    Args:
+        settings, sources, mode: as ``solve_component`` has them.
+        chosen: whether λ is still to be chosen.
+
+    Raises:
+        SolveError: the closed form of the head needs more than there is. BackboneError: no such device here.
+    """
+    layout, recipe = settings.base.trained(mode), settings.recipe
+    closed = recipe.solver.method in ("auto", "conjugate") and settings.loss.quadratic and not settings.is_taught(mode)
+    if layout != settings.base.head_layout or not closed:
+        return
+    problem = Problem(TangentOperator(settings.base, sources, trained=layout), settings.loss, 1.0)
+    needed = head_bytes(problem, chosen=chosen)
+    device = float64_device(recipe.device)
+    if needed > max(GROUP_BYTES, free := free_memory(device)):
+        rest = head_bytes(problem, chosen=False)
+        given = f", and a number for objective.ridge needs {rest / 1e9:.1f} GB" if rest < needed else ""
+        raise SolveError(
+            "the head reads so many numbers of a row that its closed form has no room in memory",
+            got=f"{settings.base.config.width:,} numbers, {problem.operator.rows:,} rows:"
+            f" {needed / 1e9:.1f} GB needed, {free / 1e9:.1f} GB free on {device}",
+            do='backbone.features = "last" with tangent.blocks = 1, a model of fewer numbers,'
+            f" or more memory (solver.memory is for rows, and changes nothing here){given}",
+        )
 
 
 def solve_component(

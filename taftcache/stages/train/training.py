@@ -31,9 +31,15 @@ from taftcache.stages.train.record import (
     wanted_shards,
     with_noise,
 )
-from taftcache.stages.train.room import check_head_fits
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component, unfinished
+from taftcache.stages.train.solving import (
+    INTERRUPTED,
+    SolveOptions,
+    check_head_fits,
+    judged,
+    solve_component,
+    unfinished,
+)
 from taftcache.tangent.spec import Train
 
 UNCOMMITTED = 2.0  # seconds of solving that a kill may undo; a solve that takes longer is committed by itself
