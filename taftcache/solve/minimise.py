@@ -32,7 +32,7 @@ from taftcache.solve.methods.row_space import Restart, RowSpace
 from taftcache.solve.methods.span import SpanSolver
 from taftcache.solve.methods.span_newton import SpanNewton, span_fits
 from taftcache.solve.pair import ProblemPair, pose
-from taftcache.solve.proof import bracket, looked_at, prove
+from taftcache.solve.proof import bracket, looked_at, or_zero, prove
 from taftcache.solve.settings import ARITHMETIC, DECISIVE, GOAL, Arithmetic, Goal, OnPass, in_full_float32
 from taftcache.solve.solution import Solution, Status
 from taftcache.solve_stats import SolveStats
@@ -103,14 +103,14 @@ def minimise(
     if method in ("projected", "accelerated"):
         accelerate = method == "accelerated"
         found = projected_gradient(exact, goal, radius=radius, start=start, accelerate=accelerate, on_pass=on_pass)
-        return prove(found, exact, goal.tolerance, radius=radius)
+        return or_zero(prove(found, exact, goal.tolerance, radius=radius), exact, goal.tolerance, radius)
     if radius is None:
         found, inverse = _without_ball(problems, method, goal, start, on_pass)
         # A decisive solve aims at a distance and has checked it itself: no tolerance applies.
         moves = found.stats.row_moves if goal.decisive else None
         tolerance = goal.tolerance if moves is None else inf
         passes = 0 if inverse is None else goal.proof_passes
-        proven = prove(found, exact, tolerance, inverse=inverse, passes=passes)
+        proven = or_zero(prove(found, exact, tolerance, inverse=inverse, passes=passes), exact, goal.tolerance)
         loose = moves is not None and proven.converged and proven.certificate.distance > DECISIVE * moves
         return replace(proven, status=Status.undecided) if loose else proven
 
@@ -363,7 +363,7 @@ def _in_balls(
     else:
         found = (solve_in_ball(solve, exact, radius, goal) for radius in radii)
     for radius, solution in zip(radii, found, strict=True):
-        yield prove(solution, exact, goal.tolerance, radius=radius)
+        yield or_zero(prove(solution, exact, goal.tolerance, radius=radius), exact, goal.tolerance, radius)
 
 
 def _coordinates(problems: _Problems, method: Method) -> Coordinates:

@@ -39,9 +39,9 @@ def prove(
 ) -> Solution:
     """The solution with an allowance for rounding in its bounds, and closer ones for ``passes`` products more.
 
-    "Converged" is taken back where rounding alone may have brought the gradient below the tolerance. Where the base
-    point is the optimum as far as float64 can tell, no gradient is below a part of nothing: a Δw that is as good is
-    called converged, and Δw = 0 stands in for one that is not. Costs two passes, and ``passes`` after it.
+    "Converged" is taken back where rounding alone may have brought the gradient below the tolerance, and said where
+    the base point is the optimum as far as float64 can tell: no gradient is below a part of nothing. Costs two passes,
+    and ``passes`` after it.
 
     Args:
         solution: with ``gradients``.
@@ -68,11 +68,19 @@ def prove(
         status = Status.converged
     elif status is Status.converged and certificate.gradient + error > tolerance * certificate.gradient_at_zero:
         status = Status.stalled
-    proven = replace(solution, certificate=certificate, status=status, stats=solution.stats.with_proof(2 + passes))
-    if status in (Status.stalled, Status.max_passes, Status.undecided) and certificate.gradient_at_zero <= error:
-        zero = prove(looked_at(problem, problem.zero, tolerance, proven.stats), problem, tolerance, radius=radius)
-        return zero if zero.status is Status.converged else proven
-    return proven
+    return replace(solution, certificate=certificate, status=status, stats=solution.stats.with_proof(2 + passes))
+
+
+def or_zero(proven: Solution, problem: Problem, tolerance: float, radius: float | None = None) -> Solution:
+    """Δw = 0 in place of a solution that did not converge, where it is the optimum as far as float64 can tell.
+
+    Then four passes more, with ``problem``, ``tolerance`` and ``radius`` as ``prove`` has them.
+    """
+    gave_up = proven.status in (Status.stalled, Status.max_passes, Status.undecided)
+    if not gave_up or proven.certificate.gradient_at_zero > proven.certificate.rounding:
+        return proven
+    zero = prove(looked_at(problem, problem.zero, tolerance, proven.stats), problem, tolerance, radius=radius)
+    return zero if zero.status is Status.converged else proven
 
 
 def looked_at(

@@ -205,7 +205,9 @@ class _TangentStudent:
         if status is not Status.converged:
             best = self.at(best.delta)  # B of a turn is rough; an audit finds the best one
         certificate = self.certificate(best, scale)
-        if status is Status.converged and certificate.gradient + certificate.rounding > goal:
+        if max(certificate.gradient, scale) <= certificate.rounding:  # nothing here is more than rounding
+            status = Status.converged
+        elif status is Status.converged and certificate.gradient + certificate.rounding > goal:
             status = Status.stalled
         sizes = np.linalg.norm(best.B, axis=1)
         stats = TaughtStats(

@@ -83,9 +83,9 @@ def show_inspect(report: InspectReport) -> None:
             )  # fmt: skip
         OUT.print(table)
         _privacy(report.models)
-        if report.budget is not None:
-            _budget(report.budget)
         _chosen(report.models)
+    if report.budget is not None:
+        _budget(report.budget)
     if not report.ledger:
         OUT.print("ledger: empty")
     for e in report.ledger[-3:]:

@@ -10,15 +10,15 @@ from taftcache.terminal import experiments, forgetting, inspection, models, pipe
 
 # Class of a report → who prints it: the first in its module that takes one.
 _SHOWN = {
-    function.__annotations__.get("report"): function
+    of: function
     for module in (pipeline, forgetting, inspection, models, stores, experiments)
-    for _, function in sorted(getmembers(module, isfunction), key=lambda found: -found[1].__code__.co_firstlineno)
-    if function.__name__.startswith("show_")
+    for name, function in sorted(getmembers(module, isfunction), key=lambda found: -found[1].__code__.co_firstlineno)
+    if name.startswith("show_") and (of := function.__annotations__.get("report", "")).isidentifier()
 }
 
 
 def show(report: Any) -> None:
-    """Print what a function found, as its command does: ``show(evaluate("stores/quickstart"))``.
+    """Print what a function found, in the words of its command: ``show(evaluate("stores/quickstart"))``.
 
     Raises:
         ArgumentError: it is no report of a function that is a command, too.

@@ -12,9 +12,12 @@ from sklearn.exceptions import ConvergenceWarning
 from taftcache import TangentClassifier
 from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
+from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
+from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights, balanced
 from taftcache.solve.labels import proven_labels
+from taftcache.solve.minimise import certify
 from taftcache.solve.proof import constrained_gap
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.tangent.base import make_base
@@ -136,6 +139,17 @@ def test_zero_is_the_optimum_where_no_more_than_rounding_says_otherwise(method, 
     assert certificate.gradient_at_zero < 1e-12  # of terms of about 100
     assert certificate.gradient <= certificate.rounding
     assert solution.value.norm() <= 2 * certificate.distance
+
+
+def test_what_is_certified_is_what_was_given():
+    """Zero stands in for what a solver gives up on, and never for a Δw whose certificate is asked for."""
+    y = np.zeros((12, 1))
+    rows_of = [ArrayRows(np.random.default_rng(0).standard_normal((12, 1, 3)).astype(np.float32), y)]
+    base, given = bare_head(1, 3), torch.ones(4, dtype=torch.float64)
+    found = certify(base, rows_of, Objective(loss=SquaredError(), ridge=1e-2, train="head"), given)
+    assert torch.equal(found.value, given)
+    assert not found.converged
+    assert found.certificate.distance >= given.norm()
 
 
 @pytest.mark.parametrize("radius", [None, 0.5])

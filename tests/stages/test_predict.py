@@ -107,6 +107,11 @@ def test_vectors_find_theirs(tmp_path):
     assert list(report.found) == [f"{tmp_path / 'new.npy'}/0000000{k}" for k in range(2)]
     with pytest.raises(DataError, match="no vectors like"):
         taftcache.find(tmp_path / "store", x[:, :3])
+    assert taftcache.find(tmp_path / "store", []).found == {}
+
+
+def test_no_picture_finds_none(photographed):
+    assert taftcache.find(photographed, []).found == {}
 
 
 @pytest.mark.parametrize("name", ["models/mean", "models/head", "components/001"])

@@ -34,7 +34,7 @@ from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_
 from taftcache.stages.files.vectors import Vectors
 from taftcache.stages.progress import Progress, Silent, noting
 from taftcache.stages.scaling import SCALINGS, Scaling
-from taftcache.stages.train.record import SECTIONS, changed_settings, record_recipe
+from taftcache.stages.train.record import SECTIONS, changed_settings, makes_models, record_recipe
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TAIL
 
@@ -343,20 +343,22 @@ def _take_settings(store: FeatureStore, recipe: Recipe) -> list[str]:
     Raises:
         StoreError: models are there, made with the settings that are recorded, which ``train`` alone changes together.
     """
-    changed = [f"{key} {how}" for key, how in changed_settings(store, recipe).items()]
+    changed = changed_settings(store, recipe)
     if not changed:
         return []
-    if any(map(is_model, store.objects())):
-        key = changed[0].split()[0]
+    if (making := [key for key in changed if makes_models(key)]) and any(map(is_model, store.objects())):
+        options = " ".join(f"--set {key}=…" for key in making)
+        given = ", ".join(f'"{key}=…"' for key in making)
         raise StoreError(
             f"{store.path} was trained with other settings than this import asks for, and an import trains nothing",
-            got=", ".join(changed),
-            do=f"leave them out, and then: taftcache train {typed(store.path)} --set {key}=…; in Python "
-            f'train(store, overrides=["{key}=…"])',
+            got=", ".join(f"{key} {changed[key]}" for key in making),
+            do=f"leave them out, and then: taftcache train {typed(store.path)} {options}; in Python "
+            f"train(store, overrides=[{given}])",
         )
     with store.transaction() as change:
         record_recipe(change, store, recipe)
-    return [f"recorded for the training of the store that is there: {', '.join(changed)}"]
+    said = ", ".join(f"{key} {how}" for key, how in changed.items())
+    return [f"recorded for the training of the store that is there: {said}"]
 
 
 def _put_head(store: FeatureStore, width: int, scaling: Scaling) -> None:

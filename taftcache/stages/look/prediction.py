@@ -199,17 +199,19 @@ def find(
     """
     check_counts(top=top)
     scaling, notes, table = scaling_of(store.identity), list[str](), RowTable.of(store)
+    dtype = store.identity["dtype"]
     if scaling is None:
         images, notes = _files(images)
         names = [name_of(picture, k) for k, picture in enumerate(images)]
-        rows = _rows_of(store, images, consent)
+        rows = _rows_of(store, images, consent) if images else np.empty((0, 1, 1))
     else:
         parts = [(name(k), row) for name, given in _vectors(store, images) for k, row in enumerate(given)]
-        names, vectors = [name for name, _ in parts], np.stack([row for _, row in parts])
-        rows = scaled(vectors[:, None, :], scaling, names).astype(rows_dtype(store.identity["dtype"]))
-    rows = as_read(rows, store.identity["dtype"])
+        names, vectors = [name for name, _ in parts], np.array([row for _, row in parts])
+        rows = (
+            scaled(vectors.reshape(len(parts), 1, -1), scaling, names).astype(rows_dtype(dtype)) if parts else vectors
+        )
     nearest = [_Nearest(top) for _ in names]
-    spread = _compare(table, rows, nearest, progress or Silent())
+    spread = _compare(table, as_read(rows, dtype), nearest, progress or Silent()) if names else 0.0
     return FindReport(
         store=store.path,
         root_digest=store.root_digest,

@@ -166,8 +166,7 @@ def check_coefficients(weights: Weights, names: Iterable[str], store: FeatureSto
             got=", ".join(map(shard_of, uncounted)),
             do="set compose.weights to a coefficient for each component, by its name",
         )
-    recorded = None if store is None else recorded_recipe(store).compose
-    known = recorded is not None and (recorded.mode, recorded.weights) == ("weighted", weights)
+    known = store is not None and recorded_recipe(store).compose.weights == weights
     if weights != "rows" and (other := sorted(given.keys() - wanted if known else given.keys() ^ wanted)):
         raise RecipeError(
             f"compose.weights does not fit the components: {', '.join(map(shard_of, other))}",

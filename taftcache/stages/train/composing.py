@@ -190,7 +190,7 @@ def _gone_note(store: FeatureStore, recipe: Recipe, name: str) -> str:
     can = name != EXACT or not any(PRIVATE in ref.meta for ref in store.objects(COMPONENTS).values())
     how = f"; to have it: taftcache compose {typed(store.path)} --mode {name.removeprefix(MODELS)}"
     return (
-        f"{name} is gone: it was made before components came or changed, and compose.mode = "
+        f"{name} is gone: it was not of the components and settings that are there now, and compose.mode = "
         f'"{mode}" makes none anew{why}' + (how if can else "")
     )
 
@@ -344,9 +344,9 @@ def stale_parts(store: FeatureStore, settings: Settings) -> list[str]:
 def train_options(store: FeatureStore, settings: Settings) -> str:
     """What ``taftcache train`` needs to renew what is outdated or missing, beside private components: it refuses to
     replace those, so it names the others; a shard that has none yet is to be trained privately, too."""
-    if not with_noise(store):
+    if not with_noise(store) or not (stale := stale_parts(store, settings)):
         return ""
-    stale, there = stale_parts(store, settings), store.objects()
+    there = store.objects()
     plain = [name for name in stale if name in there]
     shards = "".join(f" --shard {shard_of(name)}" for name in plain or stale)
     return shards if plain else f" --private{shards}"

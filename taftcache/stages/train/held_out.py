@@ -12,7 +12,7 @@ from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
-from taftcache.errors import TaftcacheError
+from taftcache.errors import TaftcacheError, first_line
 from taftcache.model.component import StoredComponents, read_base
 from taftcache.names import UNTOUCHED, model_of
 from taftcache.recipe import Recipe
@@ -108,5 +108,5 @@ def hits_or_note(store: FeatureStore) -> tuple[HeldOutHits | None, list[str]]:
     """``held_out_hits``; or a note on why they are not known, which is no reason not to do what was asked for."""
     try:
         return held_out_hits(store), []
-    except TaftcacheError as error:
-        return None, [f"what became of the held-out accuracy is not known: {error.fault}"]
+    except (TaftcacheError, RuntimeError, MemoryError) as error:  # a GPU that is full is a RuntimeError
+        return None, [f"what became of the held-out accuracy is not known: {first_line(error)}"]

@@ -56,6 +56,11 @@ def changed_settings(store: FeatureStore, recipe: Recipe) -> dict[str, str]:
     return {key: f"{recorded[key]!r} → {value!r}" for key, value in asked.items() if recorded[key] != value}
 
 
+def makes_models(key: str) -> bool:
+    """Whether components are solved by the setting "section.key"."""
+    return key.split(".")[0] in ("tangent", "objective", "prior", "solver") and key != "solver.memory"
+
+
 def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> None:
     """Put stage 2's sections of ``recipe`` into the store's record, where they differ from it.
 

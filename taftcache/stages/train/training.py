@@ -24,6 +24,7 @@ from taftcache.stages.train.composing import ComposeReport
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import (
     changed_settings,
+    makes_models,
     plan_with,
     record_recipe,
     recorded_values,
@@ -162,12 +163,7 @@ def _replaced(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> list[
     """A note on what is solved again for other settings than the store recorded, of the same rows."""
     said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if name in {job.name for job in jobs}}
     same = [j.name for j in jobs if j.name in said and said[j.name].row_digests == [s.digest for s in j.shards]]
-    solved = ("tangent", "objective", "prior", "solver")
-    changed = [
-        f"{key} {how}"
-        for key, how in changed_settings(store, recipe).items()
-        if key.startswith(solved) and key != "solver.memory"
-    ]
+    changed = [f"{key} {how}" for key, how in changed_settings(store, recipe).items() if makes_models(key)]
     if not (same and changed):
         return []
     return [
