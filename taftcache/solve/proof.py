@@ -63,12 +63,16 @@ def prove(
     if radius is not None:
         gap, left = constrained_gap(problem.ridge, gradient, solution.value, radius, error)
         certificate = replace(certificate, gradient=left, constrained=gap)
-    status = solution.status
-    if max(certificate.gradient, certificate.gradient_at_zero) <= error:  # nothing here is more than rounding
-        status = Status.converged
-    elif status is Status.converged and certificate.gradient + error > tolerance * certificate.gradient_at_zero:
-        status = Status.stalled
+    status = proven_status(solution.status, certificate, tolerance)
     return replace(solution, certificate=certificate, status=status, stats=solution.stats.with_proof(2 + passes))
+
+
+def proven_status(status: Status, certificate: Certificate, tolerance: float) -> Status:
+    """How a solve ended, once it is known what rounding may hide; see ``prove``."""
+    gradient, at_zero, error = certificate.gradient, certificate.gradient_at_zero, certificate.rounding
+    if max(gradient, at_zero) <= error:  # nothing here is more than rounding
+        return Status.converged
+    return Status.stalled if status is Status.converged and gradient + error > tolerance * at_zero else status
 
 
 def or_zero(proven: Solution, problem: Problem, tolerance: float, radius: float | None = None) -> Solution:
@@ -216,6 +220,11 @@ def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor)
         signed = max(draws, key=lambda drawn: drawn.norm().item())
         return float(64 * EPSILON * gradient.norm().item()) + _added_up(problem, signed)
     product, signed = problem.hessian_and_gradient_under_signs(value, seed=2)
+    return allowance(gradient, at_zero, product, signed)
+
+
+def allowance(gradient: Tensor, at_zero: Tensor, product: Tensor, signed: Tensor) -> float:
+    """Of a quadratic F what ``rounding`` allows for, from ∇F(Δw), ∇F(0), H Δw and the gradient under signs [P]."""
     terms = at_zero.norm() + product.norm() + signed.norm()
     return float((8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item())
 

@@ -30,7 +30,7 @@ from taftcache.objective.problem import Problem
 from taftcache.recipe_sections import PriorSpec
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.pair import ProblemPair
-from taftcache.solve.proof import EPSILON, check_finite
+from taftcache.solve.proof import EPSILON, allowance, check_finite, proven_status
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.solve_stats import SolveStats
@@ -205,10 +205,7 @@ class _TangentStudent:
         if status is not Status.converged:
             best = self.at(best.delta)  # B of a turn is rough; an audit finds the best one
         certificate = self.certificate(best, scale)
-        if max(certificate.gradient, scale) <= certificate.rounding:  # nothing here is more than rounding
-            status = Status.converged
-        elif status is Status.converged and certificate.gradient + certificate.rounding > goal:
-            status = Status.stalled
+        status = proven_status(status, certificate, tolerance)
         sizes = np.linalg.norm(best.B, axis=1)
         stats = TaughtStats(
             solver="by turns: pcg, group lasso",
@@ -251,13 +248,11 @@ class _TangentStudent:
     def certificate(self, point: _Point, scale: float) -> Certificate:
         """Of a point, ``scale`` being the norm at the base point; with what rounding is allowed for, in six passes.
 
-        For fixed B the objective is a quadratic, so that g is allowed what ``proof.rounding`` allows another: eight
-        times what g and g₀ + HΔw are apart, and 32 units of its terms. G gets as many of its own terms.
+        For fixed B the objective is a quadratic, and g is allowed what any other gets; G gets 32 units of its terms.
         """
         problem = self._penalised(self._psi @ torch.from_numpy(point.B))
         at_zero, product = problem.evaluate(torch.zeros_like(point.delta))[1], problem.hessian(point.delta)
-        terms = at_zero.norm() + product.norm() + problem.signed_gradient(point.delta, seed=2).norm()
-        own = (8 * (point.gradient - at_zero - product).norm() + 32 * EPSILON * terms).item()
+        own = allowance(point.gradient, at_zero, product, problem.signed_gradient(point.delta, seed=2))
         size = np.linalg.norm
         along = float(self._psi.norm() * self._features(point.delta).norm()) / self._rows
         least = along + (size(self._C) + self._shrinkage) * size(point.B) + self._sparsity * len(point.B) ** 0.5

@@ -12,11 +12,18 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import refusal
 from taftcache.model.component import Component, StoredComponents, read_base, read_component
-from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of, shard_of
+from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of
 from taftcache.stages.forget.planning import ForgetPlan
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, Warm, resolve_warm
 from taftcache.stages.progress import Progress, numbered
-from taftcache.stages.train.composing import composed, describe_exact, proof_rows, solve_exact, weights_of_rows
+from taftcache.stages.train.composing import (
+    composed,
+    describe_exact,
+    proof_rows,
+    solve_exact,
+    weighed,
+    weights_of_rows,
+)
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import solve_component
 from taftcache.tangent.rows import RowSource
@@ -122,9 +129,9 @@ def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) 
         given = plan.weights
         counts = {name: meta.get("rows", 0) for name, meta in parts.metas().items()}
         # What was imported since may have no coefficient yet, or not say how many rows it was made from.
-        weighed = [n for n in parts if (counts[n] if given == "rows" else {n, shard_of(n)} & given.keys())]
-        some = StoredComponents(store, weighed, base, made)
-        weights = weights_of_rows(given, {name: counts[name] for name in weighed})
+        names = [name for name in weighed(given, parts) if given != "rows" or counts[name]]
+        some = StoredComponents(store, names, base, made)
+        weights = weights_of_rows(given, {name: counts[name] for name in names})
         sums[WEIGHTED] = composed(some, {name: digests[name] for name in some}, base, proof, weights)
     return _Sums(made=sums, mean=sums.get(MEAN) or composed(parts, digests, base, proof), digests=digests)
 

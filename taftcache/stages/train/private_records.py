@@ -13,7 +13,7 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError
 from taftcache.names import COMPONENTS, PRIVATE
 from taftcache.privacy.spec import Relation
-from taftcache.privacy.statement import fixed_promise, spending, spent_before
+from taftcache.privacy.statement import Promise, fixed_promise, spending, spent_before
 
 KEYS = "state/private-keys"
 _READ_BY_LEAST_SQUARES = ("mechanism", "epsilon", "delta", "multiplier", "relation")  # of [privacy]
@@ -39,6 +39,24 @@ class Budget:
     spent: dict[str, float]
 
 
+class Charges(NamedTuple):
+    """What was released at a store's place: its ledger's entries with those that it lost, the entries of other ledgers,
+    of stores that were here before, and what all trainings are held to (None where there was none)."""
+
+    ledger: list[dict[str, Any]]
+    others: list[list[dict[str, Any]]]
+    fixed: Promise | None
+
+
+def charges_of(store: FeatureStore, relation: Relation) -> Charges:
+    """``relation``: that of a store whose ledger and components do not say one. The errors are ``fixed_promise``'s."""
+    lost, others = store.lost_charges()
+    ledger = store.ledger() + lost
+    said = [ref.meta[PRIVATE]["relation"] for ref in store.objects().values() if PRIVATE in ref.meta]
+    fixed = fixed_promise(store.manifest.plan, ledger, said[0] if said else relation, chain(*others))
+    return Charges(ledger, others, fixed)
+
+
 def budget_of(store: FeatureStore) -> Budget | None:
     """None of a store without private trainings.
 
@@ -46,10 +64,7 @@ def budget_of(store: FeatureStore) -> Budget | None:
         RecipeError: dp-accounting is not installed, or the ledger with what was spent is not there. FormatError: what
             plan and ledger say of it is not what taftcache writes.
     """
-    lost, others = store.lost_charges()
-    ledger = store.ledger() + lost
-    said = [ref.meta[PRIVATE]["relation"] for ref in store.objects().values() if PRIVATE in ref.meta]
-    fixed = fixed_promise(store.manifest.plan, ledger, said[0] if said else "replace-one", chain(*others))
+    ledger, others, fixed = charges_of(store, "replace-one")
     if fixed is None:
         return None
     spent = spending(ledger, [shard.name for shard in store.shards], fixed.delta, spent_before(others))

@@ -39,7 +39,6 @@ from taftcache.privacy.statement import (
     after,
     charge,
     check_delta,
-    fixed_promise,
     held_to,
     spent_before,
     weak_promise,
@@ -51,7 +50,15 @@ from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import orphans
 from taftcache.stages.train.outdated import outdated_notes
-from taftcache.stages.train.private_records import budget_of, deciding, is_current, new_key, put_keys, read_keys
+from taftcache.stages.train.private_records import (
+    budget_of,
+    charges_of,
+    deciding,
+    is_current,
+    new_key,
+    put_keys,
+    read_keys,
+)
 from taftcache.stages.train.record import (
     plan_with,
     record_recipe,
@@ -202,16 +209,13 @@ class _Work:
 def _prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | None, tuning: Tuning) -> _Work:
     """Everything that may be refused, before anything is written; the errors are those of ``train_private``."""
     recipe, base = settings.recipe, settings.base
-    spec, objects, ledger = recipe.privacy, store.objects(), store.ledger()
-    lost, others = store.lost_charges()
-    ledger += lost
+    spec, objects = recipe.privacy, store.objects()
     wanted = wanted_shards(store, shards)
     _check_settings(store, recipe, tuning)
     planned = plan(spec, tuning.runs)
     check_trained(base, base.trained(settings.train), spec, planned, max(shard.rows for shard in wanted))
     lost_base = _of_other_bases(store, settings, wanted)
-    said = [ref.meta[PRIVATE]["relation"] for ref in objects.values() if PRIVATE in ref.meta]
-    fixed = fixed_promise(store.manifest.plan, ledger, said[0] if said else spec.relation, chain(*others))
+    ledger, others, fixed = charges_of(store, spec.relation)
     promise, rows = held_to(fixed, spec), sum(shard.rows for shard in store.shards)
     if fixed is None:
         check_delta(promise.delta, rows)
