@@ -53,7 +53,7 @@ def full(data: dict[str, Any]) -> str:
             cells += [clock(parts[part]) if part in parts else "" for part in ("prepare", "choose", "train")]
             text.append(f"| {' | '.join([*cells, *again(method, of)])} |")
             if method == "last block" and "anew" in found:
-                took = seconds(found["anew"]["seconds"])
+                took = marked.seconds(found["anew"]["seconds"])
                 cells = [ANEW, deviating(found["anew"]), "", "", "", *[took] * 3]
                 text.append(f"| {' | '.join(cells)} |")
         text += ["", *(f"- {line}" for line in remarks(found)), ""]
@@ -77,7 +77,7 @@ def short(data: dict[str, Any]) -> str:
             text.append(f"| {' | '.join(cells)} |")
         if method == "last block" and any("anew" in found for found in data.values()):
             cells = [ANEW, *(deviating(found["anew"]) if "anew" in found else "" for found in data.values())]
-            took = seconds(data[first]["anew"]["seconds"]) if "anew" in data[first] else ""
+            took = marked.seconds(data[first]["anew"]["seconds"]) if "anew" in data[first] else ""
             text.append(f"| {' | '.join([*cells, '', took, took])} |")
     text += [
         "",
@@ -158,7 +158,7 @@ def said(of: dict[str, Any]) -> str:
 
 def total(of: dict[str, Any]) -> str:
     """Seconds of the clock, from images to the model; empty where they were not measured."""
-    return seconds(float(sum(part["clock"] for part in of["seconds"].values()))) if "seconds" in of else ""
+    return marked.seconds(float(sum(part["clock"] for part in of["seconds"].values()))) if "seconds" in of else ""
 
 
 def again(method: str, of: dict[str, Any]) -> list[str]:
@@ -170,12 +170,7 @@ def again(method: str, of: dict[str, Any]) -> list[str]:
 
 def clock(part: dict[str, float]) -> str:
     """Seconds of the clock; nothing where there was nothing to do."""
-    return seconds(part["clock"]) if part["clock"] else ""
-
-
-def seconds(value: float) -> str:
-    """Two digits of what is short; whole seconds of what takes longer."""
-    return f"{value:.2g} s" if value < 10 else f"{value:,.0f} s"
+    return marked.seconds(part["clock"]) if part["clock"] else ""
 
 
 def remarks(found: dict[str, Any]) -> list[str]:

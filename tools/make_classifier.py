@@ -30,7 +30,7 @@ def table(report: dict[str, Any]) -> str:
     rows = [
         [
             f"{at['rows']:,}, {at['features']}, {at['classes']}",
-            *(f"{at[key]:.2g} s" for key in TIMES),
+            *(marked.seconds(at[key]) for key in TIMES),
             f"{100 * at['agreement']:.2f} %",
         ]
         for at in report["sizes"]

@@ -30,6 +30,11 @@ def measured(report: Mapping[str, Any]) -> str:
     return "Measured: " + "; ".join([*there, *([f"{', '.join(lost)} not kept"] if lost else [])]) + "."
 
 
+def seconds(value: float) -> str:
+    """Two digits of what is short; whole seconds of what takes longer."""
+    return f"{value:.2g} s" if value < 10 else f"{value:,.0f} s"
+
+
 def put(page: str, name: str, text: str) -> None:
     """Replace what stands between ``<!-- name -->`` and ``<!-- /name -->`` in a page of the repository."""
     path, begin, end = ROOT / page, f"<!-- {name} -->", f"<!-- /{name} -->"
