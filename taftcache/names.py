@@ -9,6 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 from math import ceil, floor, log10
 from typing import Any
 
+BASE = "base/"  # what training starts from
 COMPONENTS = "components/"
 MODELS = "models/"
 HEAD = f"{MODELS}head"

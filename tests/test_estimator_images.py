@@ -133,6 +133,9 @@ def test_a_store_of_some_images_takes_the_others_in(tmp_path, monkeypatch):
     assert np.array_equal(again.coef_, backwards.coef_)
     with FeatureStore(tmp_path / "store") as store:
         assert len(store.sample_ids()) == 40
+    larger = clone(mine).set_params(store=tmp_path / "larger")
+    larger.fit([files[k] for k in range(10, 40) if targets[k] != 3], targets[few][targets[few] != 3])
+    assert np.array_equal(larger.fit(files[few], targets[few], weights).coef_, again.coef_)  # with a further class
     monkeypatch.setattr(Cut, "prefix", None)
     kept = targets[:40] != 3  # the classes that are left have other indexes than in the store
     without = clone(mine).fit(np.array(files[:40])[kept], targets[:40][kept])

@@ -29,9 +29,8 @@ from taftcache.cache.write.previous import forget
 from taftcache.cache.write.sweep import leftovers, outdated, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, StaleStore, StoreError
-from taftcache.names import counted, typed
+from taftcache.names import BASE, counted, typed
 
-BASE = "base/"
 _THREADS = 4
 
 

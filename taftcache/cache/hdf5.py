@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.cache.copying import BASE, gone_on_with
+from taftcache.cache.copying import gone_on_with
 from taftcache.cache.format import layout
 from taftcache.cache.format.digest import canonical, digest, too_deep
 from taftcache.cache.format.encoding import DTYPES, rows_dtype
@@ -25,7 +25,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import DataError, FormatError, StaleStore, StoreError
 from taftcache.foreign_hdf5 import check_own, node_of
-from taftcache.names import counted
+from taftcache.names import BASE, counted
 
 FORMAT = "taftcache-features"
 VERSIONS = (1, 2)

@@ -173,7 +173,7 @@ def extract(
     """
     made = read_recipe(recipe, set_, device)
     if dry_run:
-        from taftcache.stages.extract.room import check_room
+        from taftcache.stages.extract.estimation import check_room
 
         costs = taftcache.estimate(made, forgotten_of=forgotten_of)
         if not taftcache.FeatureStore.exists(costs.store):
@@ -200,10 +200,13 @@ def append(
     relabel: Annotated[
         bool, typer.Option("--relabel", help="give rows that are there the labels that the data has for them now")
     ] = False,
-    skip: Annotated[
-        bool,
-        typer.Option("--skip-new-classes", help="leave out samples of classes that the store does not have"),
-    ] = False,
+    new_classes: Annotated[
+        Literal["refuse", "skip", "take"],
+        typer.Option(
+            help="samples of classes that the store does not have: refuse all, leave these out, or add the classes, "
+            "which drops all models"
+        ),
+    ] = "refuse",
     vectors: VectorsName = None,
     labels: LabelsName = None,
     ids: IdsName = None,
@@ -232,7 +235,7 @@ def append(
         with bars(as_json) as progress:
             report = append_file(
                 file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel,
-                skip_new_classes=skip,
+                new_classes=new_classes,
             )  # fmt: skip
         print_report(report, as_json, show_append)
         return
@@ -241,7 +244,7 @@ def append(
     recipe, _ = read_either(target, set_, device, opens=("images", "weights"))
     with bars(as_json) as progress:
         report = taftcache.append(
-            recipe, progress=progress, new_shard=new_shard, dry_run=dry, relabel=relabel, skip_new_classes=skip
+            recipe, progress=progress, new_shard=new_shard, dry_run=dry, relabel=relabel, new_classes=new_classes
         )
     print_report(report, as_json, show_append)
 

@@ -26,7 +26,7 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
     rows: what of it is cached; see ``selection.ROWS``.
     reduced_by: digest of the weights that made those rows out of the tokens, "" for the tokens themselves.
     head, width: timm's name of the classifier and the length of its input.
-    classes: K.
+    classes: K of a base; in a store, of the timm model that it was taken from, 0 of none.
     parameters: timm's names in forward order without the head: what may be trained.
     norms: those of them that are affines of normalisation layers.
     buffers: tensors that belong to the state and are never trained.
@@ -52,7 +52,7 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
     end: ClassRow | Readout | None = None
 
     @classmethod
-    def of_vectors(cls, width: int, classes: int, start: str = "vectors") -> TailConfig:
+    def of_vectors(cls, width: int, classes: int = 0, start: str = "vectors") -> TailConfig:
         """A head and nothing before it, on vectors [n,width] of any origin; ``start`` says which those are."""
         return cls(
             path="feature",

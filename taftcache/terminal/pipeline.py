@@ -181,7 +181,7 @@ def show_append(report: AppendReport) -> None:
         OUT.print(f"shard {name}: {counted(rows, 'sample')} more")
     for name, rows in report.relabelled.items():
         OUT.print(f"shard {name}: {counted(rows, 'label')} corrected")
-    if (report.added or report.relabelled) and report.dry_run:
+    if report.dry_run and (report.added or report.relabelled):
         OUT.print(f"{report.known - report.unread} known; nothing was changed, for this was a dry run")
         return
     if report.added:
@@ -193,7 +193,12 @@ def show_append(report: AppendReport) -> None:
     OUT.print(f"root {report.root_before[:16]} → {report.root_digest[:16]}")
     if report.added or report.relabelled:
         place = typed(report.store)
-        say(f"next   taftcache train {place}   (models are of the rows and labels from before)")
+        left = (
+            "there is no model for the classes of now"
+            if report.dropped
+            else "models are of the rows and labels from before"
+        )
+        say(f"next   taftcache train {place}   ({left})")
 
 
 def show_train(report: TrainReport) -> None:

@@ -67,7 +67,7 @@ APPEND = {
     "seconds",
     "dry_run",
 }
-APPEND |= {"unread", "closed", "new_classes", "relabelled", "notes"}
+APPEND |= {"unread", "closed", "new_classes", "dropped", "relabelled", "notes"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "again", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}

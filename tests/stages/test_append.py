@@ -364,10 +364,10 @@ def test_a_store_of_more_classes_leaves_out_what_the_old_one_forgot(tmp_path, im
     note, left = taftcache.extract(old).notes
     assert f"{len(forgotten)} images still in the source, forgotten here: " in left
     assert "of 1 class that the store does not have (first: 9/" in note
-    assert "only a new store takes them" in note
+    assert "append RECIPE --new-classes take takes them in" in note
     with pytest.raises(DataError) as caught:
         taftcache.append(old)
-    assert f"--forgotten-of {tmp_path / 'old'}: otherwise it takes in again" in caught.value.do
+    assert "--new-classes take, which drops all models, or --new-classes skip" in caught.value.do
     beside = taftcache.extract(asked(tmp_path / "beside", folder, limit=60)).notes
     assert any(re.match(rf"forgotten in {tmp_path / 'old'}, and taken in here: \d+ samples; --f", n) for n in beside)
     for _ in range(2):  # as when the first one was killed
@@ -456,7 +456,7 @@ def test_what_cannot_be_appended(few, images, tmp_path):
     assert tree(few) == before
     strange, known = taftcache.extract(asked(few, images)).notes
     assert "1 image of 1 class that the store does not have (first: 9/" in strange
-    assert "append RECIPE --skip-new-classes takes them in" in known  # while that one is there
+    assert "append RECIPE --new-classes skip takes them in" in known  # while that one is there
     shutil.rmtree(images / "9")
     half = tmp_path / "half"
     with pytest.raises(KeyboardInterrupt):
@@ -471,17 +471,44 @@ def test_new_classes_are_left_out_where_that_is_asked_for(few, images, fresh, tm
     for name in ("8", "9"):
         shutil.copytree(folder / "1", folder / name)
     more, before = {"9": 14, "8": 14}, tree(few)
-    planned = taftcache.append(asked(few, folder), skip_new_classes=True, dry_run=True)
+    planned = taftcache.append(asked(few, folder), new_classes="skip", dry_run=True)
     assert tree(few) == before
-    report = taftcache.append(asked(few, folder), skip_new_classes=True)
+    report = taftcache.append(asked(few, folder), new_classes="skip")
     assert tree(few) == fresh
     for said in (planned, report):
         assert (said.new_classes, said.known, said.added) == (more, 28, planned.added)
         show_append(said)
         text = " ".join(capsys.readouterr().out.split())
         assert "28 samples left out, of classes that the store does not have: 8 (14), 9 (14)" in text
-    again = taftcache.append(asked(few, folder), skip_new_classes=True)
+    again = taftcache.append(asked(few, folder), new_classes="skip")
     assert (again.added, again.new_classes, again.root_digest) == ({}, more, report.root_digest)
+
+
+@pytest.mark.law("A store that grew has the bytes of one made at once")
+@pytest.mark.parametrize("names", [("8", "9"), ("00", "10")], ids=["behind the others", "among them"])
+@pytest.mark.parametrize("killed", [False, True])
+def test_new_classes_are_taken_where_that_is_asked_for(few, images, tmp_path, names, killed, capsys):
+    folder = shutil.copytree(images, tmp_path / "images")
+    for name in names:
+        shutil.copytree(folder / "1", folder / name)
+    more, before = dict.fromkeys(names, 14), tree(few)
+    planned = taftcache.append(asked(few, folder), new_classes="take", dry_run=True)
+    assert tree(few) == before
+    if killed:
+        with pytest.raises(KeyboardInterrupt):
+            taftcache.append(asked(few, folder), new_classes="take", progress=Interrupting(2))
+    report = taftcache.append(asked(few, folder), new_classes="take")
+    taftcache.extract(asked(tmp_path / "fresh", folder))
+    assert tree(few, but=("manifest.json",)) == tree(tmp_path / "fresh", but=("manifest.json",))  # which has the place
+    with FeatureStore(few) as store:
+        assert store.classes == sorted(["0", "1", "2", *names])
+    assert (planned.new_classes, planned.dropped) == (more, [])
+    if not killed:
+        assert (report.new_classes, report.added, report.untouched) == (more, planned.added, planned.untouched)
+        show_append(report)
+        assert f"2 classes more: {names[0]} (14), {names[1]} (14)" in capsys.readouterr().out
+    again = taftcache.append(asked(few, folder), new_classes="take")
+    assert (again.added, again.new_classes, again.root_digest) == ({}, {}, report.root_digest)
 
 
 @pytest.mark.law("A store that grew has the bytes of one made at once")

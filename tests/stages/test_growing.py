@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
-from taftcache.errors import DataError, RecipeError, StoreError
+from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
 from taftcache.stages.files.growing import append_file
 from taftcache.terminal.pipeline import show_evaluate
 from tests.stages.making import commits, open_store, tree
@@ -176,7 +176,7 @@ def test_what_cannot_be_appended(early, finished, tmp_path):
     old = some(OLD)
     for wrong, kind, says in (
         ((x[:, :4], y, ids), DataError, "not as wide as .*\n  got: 4 numbers, 6 in the store"),
-        ((x, ["dog", *y[1:]], ids), DataError, "1 sample of 1 class that .* and a store's classes cannot be added to"),
+        ((x, ["dog", *y[1:]], ids), DataError, "1 sample of 1 class that .* does not have"),
         ((x * [[np.nan]], y, ids), DataError, "'clip/1': NaN"),
         ((x, y, old["ids"][: len(y)]), StoreError, "holds other rows(.|\n)*ids of their own"),
         ((old["x"], np.roll(old["y"], 1), old["ids"]), StoreError, "is .* there and .* here"),
@@ -208,6 +208,14 @@ def test_numbers_name_the_classes_that_occur(tmp_path):
         assert store.classes == [str(k) for k in range(10, 100, 10)]
         shard, row = store.locate("new")
         assert store.classes[shard.labels[row]] == "10"
+    given = {"x": X[73:75], "y": np.array([15, 5]), "ids": ["other", "another"]}
+    assert taftcache.append_vectors(store=tmp_path / "s", new_classes="take", **given).new_classes == {"15": 1, "5": 1}
+    with FeatureStore(tmp_path / "s") as store:
+        assert store.classes == ["5", "10", "15", *(str(k) for k in range(20, 100, 10))]
+        found = {i: store.locate(i) for i in ("new", "other", "another")}
+        assert {i: store.classes[shard.labels[row]] for i, (shard, row) in found.items()} == {
+            "new": "10", "other": "15", "another": "5",
+        }  # fmt: skip
 
 
 def test_files_are_appended_by_command(early, tmp_path):
@@ -233,8 +241,8 @@ def test_vectors_of_new_classes_are_left_out_where_that_is_asked_for(early, whol
     ids = [*some(LATER)["ids"], "e/1", "e/2"]
     np.savez(file, vectors=np.concatenate([X[LATER], X[:2]]), labels=np.array(labels), ids=np.array(ids))
     refused = CliRunner().invoke(app, ["append", str(path), str(file), "--dry-run"])
-    assert "taftcache import --forgotten-of" in refused.stderr
-    result = CliRunner().invoke(app, ["append", str(path), str(file), "--skip-new-classes"])
+    assert "taftcache append --new-classes take" in refused.stderr
+    result = CliRunner().invoke(app, ["append", str(path), str(file), "--new-classes", "skip"])
     assert (result.exit_code, tree(path)) == (0, whole)
     assert "2 samples left out, of classes that the store does not have: emu (2)" in " ".join(result.output.split())
 
@@ -262,3 +270,53 @@ def test_a_copy_from_before_a_sample_came_does_not_take_it_in_again(early, tmp_p
     taftcache.destroy_key(path)
     assert '"keys":[]' in path.with_name("store.forgotten").read_text()
     assert [a.state for a in taftcache.receipts(path, gone).samples] == ["unknown", "unknown"]
+
+
+def with_emus(which: np.ndarray) -> dict:
+    """``some`` of the rows, and three of a further class."""
+    given = some(which)
+    y, ids = [*given["y"], *["emu"] * 3], [*given["ids"], *(f"e/{k}" for k in range(3))]
+    return {"x": np.concatenate([given["x"], -X[:3]]), "y": y, "ids": ids}
+
+
+@pytest.mark.law("A store of vectors that grew has the bytes of one made at once.")
+def test_new_classes_are_taken_and_the_models_trained_again_are_those_of_all_rows(early, tmp_path):
+    """By a commit that drops the models, which have no column for them; what is refused changes nothing."""
+    path, fresh = shutil.copytree(early, tmp_path / "store"), tmp_path / "fresh" / "store"
+    taftcache.train(path)
+    taftcache.compose(path)
+    before = tree(path)
+    with pytest.raises(ArgumentError, match="new_classes cannot be 'all'"):
+        taftcache.append_vectors(store=path, new_classes="all", **with_emus(LATER))
+    planned = taftcache.append_vectors(store=path, new_classes="take", dry_run=True, **with_emus(LATER))
+    assert tree(path) == before
+    report = taftcache.append_vectors(store=path, new_classes="take", **with_emus(LATER))
+    taftcache.import_vectors(store=fresh, overrides=SMALL, **with_emus(OLD | LATER))
+    assert tree(path) == tree(fresh)
+    assert (report.new_classes, report.dropped) == ({"emu": 3}, planned.dropped)
+    assert {"components/000", "models/mean", "models/exact"} <= {*report.dropped}
+    for place in (path, fresh):
+        taftcache.train(place)
+        taftcache.compose(place)
+    assert tree(path) == tree(fresh)
+    assert taftcache.audit(path).findings == []
+    assert taftcache.predict(path, -X[:1]).predictions[0].labels[0] == "emu"
+
+
+def test_new_classes_that_are_not_taken(early, tmp_path):
+    """Beside a weight for each class; of a class that was forgotten."""
+    path = shutil.copytree(early, tmp_path / "store")
+    with FeatureStore(path) as store:
+        weights = [1.0] * len(store.classes)
+    taftcache.train(path, overrides=[f"objective.class_weights={weights}"])
+    before = tree(path)
+    with pytest.raises(RecipeError, match="a weight for each class") as caught:
+        taftcache.append_vectors(store=path, new_classes="take", **with_emus(LATER))
+    assert "--set objective.class_weights=none" in caught.value.do
+    assert tree(path) == before
+    taftcache.train(path, overrides=["objective.class_weights=none"])
+    taftcache.append_vectors(store=path, new_classes="take", **with_emus(LATER))
+    taftcache.forget(path, classes=["emu"])
+    given = with_emus(LATER) | {"ids": [f"again/{k}" for k in range(LATER.sum() + 3)]}
+    report = taftcache.append_vectors(store=path, new_classes="take", **given)
+    assert (report.closed, report.new_classes, report.dropped) == ({"emu": 3}, {}, [])

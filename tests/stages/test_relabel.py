@@ -126,8 +126,16 @@ def test_labels_that_cannot_be_taken_in(tmp_path, images):
     for dry_run in (True, False):
         with pytest.raises(DataError, match=r"1 sample of 1 class that(.|\n)*bird"):
             taftcache.append(made, relabel=True, dry_run=dry_run)
-    report = taftcache.append(made, relabel=True, skip_new_classes=True)
+    report = taftcache.append(made, relabel=True, new_classes="skip")
     assert (report.new_classes, report.relabelled) == ({"bird": 1}, {})
+    assert tree(tmp_path / "store") == before
+    taken = taftcache.append(
+        asked(shutil.copytree(tmp_path / "store", tmp_path / "taken"), table, images), relabel=True, new_classes="take"
+    )
+    assert (taken.new_classes, sum(taken.relabelled.values())) == ({"bird": 1}, 1)
+    assert taftcache.append(made, new_classes="take").new_classes == {}  # of rows that keep their labels
+    taftcache.extract(asked(tmp_path / "fresh", table, images))
+    assert tree(tmp_path / "taken") == tree(tmp_path / "fresh")
     assert tree(tmp_path / "store") == before
     moved = asked(tmp_path / "store", listed(tmp_path / "moved.csv", corrected(labels)), images)
     with pytest.raises(IdentityError) as caught:

@@ -379,7 +379,7 @@ def test_a_component_of_vectors_with_another_scaling_is_refused(made, tmp_path):
         taftcache.export_component(other, "000", tmp_path / "one.safetensors")
         with pytest.raises(CompositionError, match=r"another base point(.|\n)*scaling of vectors"):
             taftcache.import_component(store, tmp_path / "one.safetensors", "elsewhere")
-        config = TailConfig.of_vectors(D, 3, "vectors")
+        config = TailConfig.of_vectors(D, start="vectors")
         assert TailConfig.from_dict(other.objects()[TAIL].meta) == config, "the base point of a default import stays"
 
 

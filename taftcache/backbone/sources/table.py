@@ -116,11 +116,14 @@ def _labels(place: Path, key: str, column: Sequence[Any], names: list[str] | Non
                 do="write the class in one way",
             )
     # of objects: an array of texts takes for each of them the room of the longest
-    return label_indexes(place, np.asarray(texts, object), names or sorted(set(texts), key=_order))
+    return label_indexes(place, np.asarray(texts, object), names or sorted(set(texts), key=name_order))
 
 
-def _order(text: str) -> tuple[bool, int, str]:
-    """Numbers come first, in their own order; Python reads none of some thousand digits."""
+def name_order(text: str) -> tuple[bool, int, str]:
+    """The key by which names of classes are sorted: numbers come first, in their own order.
+
+    Python reads no number of some thousand digits.
+    """
     number = text.isdecimal() and len(text) <= _DIGITS
     return not number, int(text) if number else 0, text
 

@@ -105,15 +105,14 @@ class Transaction:
         return {"event": ledger.ADOPT, **self.commitment()}
 
     def relabel(self, classes: Sequence[str]) -> dict[str, Shard]:
-        """Keep only ``classes``, in the order that they have, and write every shard anew with labels that index them.
+        """Take ``classes`` for the store's, and write every shard anew with labels that index them.
 
         Returns all shards that stay, by name. DataError when a row that stays has another class.
         """
         self._usable()
         self._committer.check_no_writer("relabel the store")
-        before = self._committer.manifest.classes
-        kept = [name for name in before if name in set(classes)]
-        place = np.array([kept.index(name) if name in kept else -1 for name in before], np.int32)
+        index = {name: k for k, name in enumerate(classes)}
+        place = np.array([index.get(name, -1) for name in self._committer.manifest.classes], np.int32)
         new: dict[str, Shard] = {}
         for ref in self._committer.manifest.shards:
             if ref.name in self._dropped:
@@ -123,7 +122,7 @@ class Transaction:
                 raise DataError(f"cannot drop a class: shard {ref.name} has rows of it left")
             new[ref.name] = self._rewrite(old, np.ones(len(old), np.bool_), place[old.labels])
         self._shards |= new
-        self.update(classes=kept)
+        self.update(classes=list(classes))
         return new
 
     def correct(self, name: str, labels: Mapping[str, int]) -> Shard:

@@ -14,14 +14,41 @@ from taftcache.backbone.sources.base import Source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, RecipeError, StoreError, UnreadableImage
-from taftcache.names import COMPONENTS, HELD_OUT, PRIVATE, component_of, counted, first_few, typed
+from taftcache.names import (
+    BASE,
+    COMPONENTS,
+    HELD_OUT,
+    PRIVATE,
+    component_of,
+    counted,
+    first_few,
+    is_model,
+    typed,
+    with_counts,
+)
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.completeness import is_complete, making_of, planned_shards
+from taftcache.stages.extract.classes import (
+    Growth,
+    NewClasses,
+    check_classes,
+    classes_of,
+    growth_of,
+    other_classes,
+    other_classes_note,
+)
 from taftcache.stages.extract.extraction import ImageRows
-from taftcache.stages.extract.filling import OldRows, RowOrigin, check_classes, class_indexes, fill
-from taftcache.stages.extract.forgotten import StayOut, in_source_note, left_out_notes, open_images, staying_out
+from taftcache.stages.extract.filling import OldRows, RowOrigin, fill
+from taftcache.stages.extract.forgotten import (
+    NOT_THERE,
+    StayOut,
+    in_source_note,
+    left_out_notes,
+    open_images,
+    staying_out,
+)
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
-from taftcache.stages.extract.identity import check_words, classes_of, elsewhere, other_classes, other_classes_note
+from taftcache.stages.extract.identity import check_words, elsewhere
 from taftcache.stages.extract.plan import PlannedShard, split
 from taftcache.stages.progress import Progress, Silent
 
@@ -37,8 +64,9 @@ class AppendReport:
 
     ``images`` (or vectors) were made rows of, ``skipped`` of them did not decode; ``unread`` are those known samples
     that were skipped before. ``closed``: of forgotten classes, how many further samples each has, which were left out;
-    ``new_classes``: the same of classes that the store never had. ``dry_run``: all of this is planned only, as if every
-    new sample could be read.
+    ``new_classes``: the same of classes that the store does not have, or of those that it has now; ``dropped`` are its
+    models, which had no column for them. ``dry_run``: all of this is planned only, as if every new sample could be
+    read.
     """
 
     store: Path
@@ -55,6 +83,7 @@ class AppendReport:
     dry_run: bool = False
     closed: dict[str, int] = field(default_factory=dict)
     new_classes: dict[str, int] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -65,7 +94,7 @@ def append(
     new_shard: bool = False,
     dry_run: bool = False,
     relabel: bool = False,
-    skip_new_classes: bool = False,
+    new_classes: NewClasses = "refuse",
 ) -> AppendReport:
     """Extract the images of the recipe's data that its store does not hold yet.
 
@@ -84,12 +113,15 @@ def append(
         relabel: give rows that are there the classes that the data has for them now. Each shard with such rows is
             written anew, in a commit of its own, with the bytes of one that was extracted with these labels, and what
             was trained on it is outdated. Without it a note counts them.
-        skip_new_classes: leave out the images of classes that the store does not have, and say how many; rows that are
-            there keep their labels.
+        new_classes: what becomes of images of classes that the store does not have. "refuse": nothing is appended.
+            "skip": they are left out, a note says how many, and rows that are there keep their labels. "take": a first
+            commit adds the classes, writes every shard anew with its labels, and drops all models, for none has a
+            column for them; rows are not run again. Classes that were forgotten stay out.
 
     Raises:
         IdentityError: other weights, preprocessing, dtype, split or library versions than the store's.
-        DataError: classes that the store does not have, unless they are skipped.
+        DataError: classes that the store does not have, and neither skips nor takes.
+        RecipeError: the store records a weight for each class, and is to take others.
         StoreError: an extraction that is not finished.
     """
     progress, recipe = progress or Silent(), checked_recipe(recipe)
@@ -105,7 +137,8 @@ def append(
         check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
         source, test, notes = open_images(recipe.data, store.path)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
-        out = staying_out(store.is_forgotten, source, test, known=store.classes)
+        growth = growth_of(store, source, test, new_shard=new_shard, relabel=relabel, new_classes=new_classes)
+        out = staying_out(store.is_forgotten, source, test, known=growth.classes)
 
         def origin() -> ImageRows:
             model = load_frozen(same_rows(store, recipe), store.classes)
@@ -116,26 +149,23 @@ def append(
         others = other_classes(store, classes_of(source, test))
         notes += in_source_note(recipe, out.ids)
         notes += [] if relabel else other_classes_note(others)
-        new = NewSamples(
-            store, recipe, given, out, new_shard,
-            mended=_mended(store, source, test), relabelled=others if relabel else {},
-            skip_new_classes=skip_new_classes,
-        )  # fmt: skip
+        mended = _mended(store, source, test)
+        new = NewSamples(store, recipe, given, out, growth, mended=mended, relabelled=others if relabel else {})
         return new.report(begin, None if dry_run else new.grow(origin, progress), notes)
 
 
-def _by_shard(store: FeatureStore, relabelled: Mapping[str, tuple[str, str]]) -> dict[str, dict[str, int]]:
-    """Shard -> the labels that some of its rows get; DataError for those of a class that was forgotten."""
-    names = sorted({given for _, given in relabelled.values()})
-    index = dict(zip(names, class_indexes(store, names), strict=True))
-    if gone := sorted(i for i, (_, given) in relabelled.items() if index[given] < 0):
+def _by_shard(
+    store: FeatureStore, relabelled: Mapping[str, tuple[str, str]], classes: Collection[str]
+) -> dict[str, dict[str, str]]:
+    """Shard -> the classes that some of its rows get; DataError for those of a class that was forgotten."""
+    if gone := sorted(i for i, (_, given) in relabelled.items() if given not in classes):
         raise DataError(
             f"{store.path} has forgotten the class that the data has now for {counted(len(gone), 'row')}",
             got=f"the first: {gone[0]!r}, now {relabelled[gone[0]][1]!r}",
             do="forget these rows too, or leave their labels as they were",
         )
     shards = [store.shard(ref.name) for ref in store.manifest.shards] if relabelled else []
-    labels = {s.name: {i: index[relabelled[i][1]] for i in s.sample_ids if i in relabelled} for s in shards}
+    labels = {s.name: {i: relabelled[i][1] for i in s.sample_ids if i in relabelled} for s in shards}
     return {name: some for name, some in labels.items() if some}
 
 
@@ -160,10 +190,9 @@ class NewSamples:
     Args:
         given: ids to train on, and those of a second source that is for testing, as ``split`` takes them.
         out: samples that stay out.
-        new_shard: as for ``append``.
+        growth: how it grows.
         mended: ids of samples that were skipped, and are none any more: each goes where it was left out.
         relabelled: what `other_classes` says of rows that are there, which get the class given for them.
-        skip_new_classes: as for ``append``.
 
     Raises:
         StoreError: a store that is not finished. RecipeError: a balanced plan has no place for further samples.
@@ -176,10 +205,9 @@ class NewSamples:
         recipe: Recipe,
         given: tuple[Sequence[str], Sequence[str] | None],
         out: StayOut,
-        new_shard: bool,
+        growth: Growth,
         mended: Collection[str] = (),
         relabelled: Mapping[str, tuple[str, str]] | None = None,
-        skip_new_classes: bool = False,
     ) -> None:
         if not is_complete(store):
             raise StoreError(
@@ -187,7 +215,9 @@ class NewSamples:
                 got=f"{len(store.manifest.shards)} of {planned_shards(store)} shards",
                 do=f"taftcache {making_of(store)} first",
             )
-        self._store, self._recipe, self._before = store, recipe, store.root_digest
+        self._store, self._recipe, self._before, self._growth = store, recipe, store.root_digest, growth
+        self._lost = {n: ref.meta for n, ref in store.objects().items() if growth.added and not n.startswith(BASE)}
+        self._keeps = growth.classes[: len(store.classes)] == store.classes  # labels: indexes into the classes
         self._rows = {ref.name: ref.rows for ref in store.manifest.shards}
         rows = {i for name in self._rows for i in store.shard(name).sample_ids}
         skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
@@ -196,25 +226,31 @@ class NewSamples:
         strange = {i: name for i, name in out.strange.items() if i not in rows and i not in left}
         corrected, gone = relabelled or {}, out.strange.keys()
         self._strange = [*strange.values(), *(out.strange[i] for i in corrected.keys() & gone)]
-        if not skip_new_classes:
-            otherwise = "leave them out (--skip-new-classes, or skip_new_classes=True), or "
-            check_classes(store, self._strange, otherwise)
+        if growth.new_classes == "refuse":
+            check_classes(store, self._strange)
         mended = set(mended) - out.all
         self._unread = sum(i in left for ids in given for i in ids or ())
         known = rows | skipped.keys() | out.all
         training, test = ([i for i in ids if i not in known] if ids is not None else None for ids in given)
         new = len(training or ()) + len(test or ()) + len(mended) + len(self._closed) + len(strange)
         self._known = sum(len(ids or ()) for ids in given) - new
-        self._labels = _by_shard(store, {i: both for i, both in corrected.items() if i not in gone})
-        placed = self._placed(training or [], test, new_shard)
+        kept = {i: both for i, both in corrected.items() if i not in gone}
+        self._labels = _by_shard(store, kept, growth.classes)
+        placed = self._placed(training or [], test)
         self.shards = self._with(placed, {i: skipped[i] for i in mended}, from_test=test is not None)
 
     def grow(self, origin: Callable[[], RowOrigin], progress: Progress) -> list[RowCounts]:
-        """Correct labels, and write the rows that ``origin`` makes, which is called where there are any."""
+        """Add classes, correct labels, and write the rows that ``origin`` makes, called where there are any."""
         rows = origin() if self.shards else None  # which may refuse: before anything is changed
+        if self._growth.added:
+            with self._store.transaction() as change:
+                change.relabel(self._growth.classes)
+                for name in self._lost:
+                    change.drop(name)
+        index = {name: k for k, name in enumerate(self._store.classes)}
         for name, labels in self._labels.items():
             with self._store.transaction() as change:
-                change.correct(name, labels)
+                change.correct(name, {i: index[given] for i, given in labels.items()})
         return [] if rows is None else [self._grow(shard, rows, progress) for shard in self.shards]
 
     def report(self, begin: float, counts: Sequence[RowCounts] | None, notes: Sequence[str] = ()) -> AppendReport:
@@ -230,7 +266,7 @@ class NewSamples:
             root_digest=self._store.root_digest,
             added={name: rows for name, rows in added.items() if rows},
             relabelled={name: len(labels) for name, labels in self._labels.items()},
-            untouched=[name for name in self._rows if not added.get(name) and name not in self._labels],
+            untouched=[name for name in self._rows if self._keeps and not added.get(name) and name not in self._labels],
             known=self._known,
             unread=self._unread,
             images=sum(count.rows for count in counts or ()),
@@ -238,12 +274,14 @@ class NewSamples:
             seconds=time.perf_counter() - begin,
             dry_run=counts is None,
             closed=dict(sorted(Counter(self._closed).items())),
-            new_classes=dict(sorted(Counter(self._strange).items())),
+            new_classes=self._growth.added or dict(sorted(Counter(self._strange).items())),
+            dropped=list(filter(is_model, self._lost)),
             notes=[
                 *notes,
+                *self._of_classes(),
                 *self._of_labels(),
                 *left_out_notes(self._closed),
-                *left_out_notes(self._strange, "classes that the store does not have"),
+                *left_out_notes(self._strange, NOT_THERE, "--new-classes take takes them in"),
                 *([] if counts is None else self._unmade()),
             ],
         )
@@ -256,6 +294,21 @@ class NewSamples:
             if not self._store.has_shard(shard.name)
         ]
 
+    def _of_classes(self) -> list[str]:
+        """Notes on classes that were added, and on the models that went."""
+        if not (more := self._growth.added):
+            return []
+        models = {name: meta for name, meta in self._lost.items() if is_model(name)}
+        private = [name for name, meta in models.items() if PRIVATE in meta]
+        foreign = [name for name, meta in models.items() if meta.get("imported")]
+        gone = f"models that have no column for them, and go: {first_few(list(models))}"
+        return [
+            f"{counted(len(more), 'class')} more: {with_counts(more)}",
+            *([gone] if models else []),
+            *([f"trained privately, and what was spent stays spent: {first_few(private)}"] if private else []),
+            *([f"imported, which nobody here can make again: {first_few(foreign)}"] if foreign else []),
+        ]
+
     def _of_labels(self) -> list[str]:
         """Notes on what corrected labels leave behind: private components, and classes without a row."""
         if not self._labels:
@@ -263,19 +316,19 @@ class NewSamples:
         objects, own = self._store.objects(), [component_of(name) for name in self._labels]
         private = [name for name in own if name in objects and PRIVATE in objects[name].meta]
         notes = [f"of the labels from before, until train --private: {', '.join(private)}"] if private else []
-        has = set[int]()
+        has, names = set[str](), self._store.classes
         for shard in map(self._store.shard, self._rows):
             corrected = self._labels.get(shard.name, {})
-            has |= {corrected.get(i, k) for i, k in zip(shard.sample_ids, shard.labels.tolist(), strict=True)}
-        if bare := [name for k, name in enumerate(self._store.classes) if k not in has]:
+            has |= {corrected.get(i, names[k]) for i, k in zip(shard.sample_ids, shard.labels, strict=True)}
+        if bare := [name for name in names if name not in has]:
             notes.append(f"without a row, though the store keeps the class: {first_few(bare)}")
         return notes
 
-    def _placed(self, ids: list[str], test: list[str] | None, new_shard: bool) -> list[PlannedShard]:
+    def _placed(self, ids: list[str], test: list[str] | None) -> list[PlannedShard]:
         spec = self._recipe.store
         training, tested = split(self._recipe, ids, test)
         places: dict[str, list[str]] = {}
-        if training and new_shard:
+        if training and self._growth.new_shard:
             taken = {name.removeprefix(COMPONENTS) for name in self._store.objects(COMPONENTS)}  # imported ones, too
             places[next_name([shard.name for shard in self._store.shards], taken)] = training
         elif training and spec.plan != "hash":

@@ -1,9 +1,11 @@
-"""What an extraction would take, said before it is started."""
+"""What an extraction would take, said before it is started, and whether there is room for it."""
 
 from __future__ import annotations
 
 import math
+import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ from taftcache.backbone.forward.extract import default_batch
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
 from taftcache.backbone.sources.base import Source
+from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.opening import Place
+from taftcache.cache.place.address import is_bucket
+from taftcache.errors import StoreWriteError
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.extract.forgotten import open_images, remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen, run_frozen
 from taftcache.stages.extract.plan import plan_images
-from taftcache.stages.extract.room import bytes_of, free_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +99,30 @@ def _timed(model: tuple[Reduction, Preprocess], recipe: Recipe, source: Source, 
     begin = time.perf_counter()
     run_frozen(model, recipe, source, order, _Counted(), unreadable=recipe.data.unreadable)
     return max(time.perf_counter() - begin, 1e-9)
+
+
+def bytes_of(rows: Iterable[int], kept: Reduction, recipe: Recipe) -> int:
+    """Bytes of shards of so many rows each, in whole chunks or one of just the rows, and of the tail's weights."""
+    chunk = resolve_chunk_rows(recipe.store.chunk_rows, kept.tokens_shape, recipe.store.dtype)
+    stored = (count if count < chunk else -(-count // chunk) * chunk for count in rows)
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in kept.tail_state().values())
+    return sum(stored) * kept.bytes_per_sample + weights
+
+
+def free_bytes(path: Path) -> int | None:
+    """What is free where ``path`` is, or will be; None in a bucket."""
+    if is_bucket(path):
+        return None
+    there = next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
+    return shutil.disk_usage(there).free
+
+
+def check_room(path: Path, needed: int) -> None:
+    """StoreWriteError where ``needed`` bytes are more than what is free at ``path``."""
+    free = free_bytes(path)
+    if free is not None and free < needed:
+        raise StoreWriteError(
+            f"cannot write to {path}: the disk has too little space for the store",
+            got=f"{needed / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free",
+            do="name a place on another disk (store.path), or keep less: data.limit, store.dtype, tangent.blocks",
+        )

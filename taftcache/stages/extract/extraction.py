@@ -25,6 +25,8 @@ from taftcache.names import counted, is_model
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
+from taftcache.stages.extract.classes import classes_of, other_classes, other_classes_note
+from taftcache.stages.extract.estimation import bytes_of, check_room
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import (
     forgotten_beside,
@@ -36,10 +38,9 @@ from taftcache.stages.extract.forgotten import (
     without_forgotten,
 )
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, run_frozen
-from taftcache.stages.extract.identity import check_request, check_tail, classes_of, other_classes, other_classes_note
+from taftcache.stages.extract.identity import check_request, check_tail
 from taftcache.stages.extract.moving import follow, is_moved, may_move
 from taftcache.stages.extract.plan import PlannedShard, plan_images
-from taftcache.stages.extract.room import bytes_of, check_room
 from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.spec import TAIL
 
@@ -240,11 +241,11 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     if strange := sorted(out.strange.keys() - known):
         lacking = f"{counted(len({there[i] for i in strange}), 'class')} that the store does not have"
         notes.append(
-            f"not in the store: {counted(len(strange), 'image')} of {lacking} (first: {strange[0]}); only a new store "
-            "takes them"
+            f"not in the store: {counted(len(strange), 'image')} of {lacking} (first: {strange[0]}); taftcache append "
+            "RECIPE --new-classes take takes them in"
         )
     if new := sorted(there.keys() - known - out.all):
-        takes = f"taftcache append RECIPE{' --skip-new-classes' if strange else ''} takes them in"
+        takes = f"taftcache append RECIPE{' --new-classes skip' if strange else ''} takes them in"
         notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); {takes}")
     notes += other_classes_note(other_classes(store, there))
     if gone := sorted(rows - there.keys()):

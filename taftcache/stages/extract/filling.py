@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -15,10 +14,8 @@ from taftcache.cache.format.plan import in_order
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.writer import ShardWriter
-from taftcache.errors import DataError
-from taftcache.names import CLASS, counted, typed, with_counts
 from taftcache.recipe import Recipe
-from taftcache.stages.completeness import making_of
+from taftcache.stages.extract.classes import check_classes, class_indexes
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.progress import Progress
 
@@ -97,26 +94,6 @@ def fill_missing(
 ) -> int:
     """`fill` each of ``shards`` that the store does not have yet; the number of rows made."""
     return sum(fill(store, recipe, s, origin, progress).rows for s in shards if not store.has_shard(s.name))
-
-
-def class_indexes(store: FeatureStore, theirs: Sequence[str]) -> list[int]:
-    """For each class of a source its index in the store, -1 for one that it does not have."""
-    index = {name: k for k, name in enumerate(store.classes)}
-    return [index.get(name, -1) for name in theirs]
-
-
-def check_classes(store: FeatureStore, classes: Iterable[str], otherwise: str = "") -> None:
-    """DataError where some of ``classes`` (one name for each sample) were never the store's."""
-    counts = Counter(classes)
-    strange = {n: counts[n] for n in counts.keys() - {*store.classes} if not store.is_forgotten(CLASS + n)}
-    if strange:
-        raise DataError(
-            f"{counted(sum(strange.values()), 'sample')} of {counted(len(strange), 'class')} that {store.path} does "
-            "not have, and a store's classes cannot be added to",
-            got=with_counts(strange),
-            do=f"{otherwise}make a new store for the larger set of classes, with taftcache {making_of(store)} "
-            f"--forgotten-of {typed(store.path)}: otherwise it takes in again what was forgotten here",
-        )
 
 
 class OldRows:

@@ -29,8 +29,8 @@ from taftcache.stages.extract.plan import PlannedShard
 
 class StayOut(NamedTuple):
     """``ids`` of samples that were forgotten. Of further samples, id -> class: ``closed`` of a class that was
-    forgotten, ``strange`` of one that the store never had; it can take neither in, for its classes cannot be added
-    to."""
+    forgotten, ``strange`` of one that the store does not have, and takes in only where that is
+    asked for."""
 
     ids: set[str]
     closed: dict[str, str]
@@ -128,13 +128,19 @@ def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
     return notes
 
 
-def left_out_notes(classes: Iterable[str], kind: str = "forgotten classes") -> list[str]:
-    """A note on samples of ``classes`` (one name for each sample) that were left out; none where none was."""
+NOT_THERE = "classes that the store does not have"
+
+
+def left_out_notes(
+    classes: Iterable[str], kind: str = "forgotten classes", how: str = "only another store takes them"
+) -> list[str]:
+    """A note on samples of ``classes`` (one name for each sample) that were left out, and how they are to be had; none
+    where none was."""
     counts = Counter(classes)
     if not counts:
         return []
     left = counted(counts.total(), "sample")
-    return [f"{left} left out, of {kind}: {with_counts(counts)}; only another store takes them"]
+    return [f"{left} left out, of {kind}: {with_counts(counts)}; {how}"]
 
 
 def open_images(data: DataSpec, store: Path | None) -> tuple[Source, Source | None, list[str]]:

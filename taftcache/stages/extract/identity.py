@@ -1,18 +1,16 @@
-"""Whether a recipe asks for what a store was made from, and its data gives the samples the classes that they have."""
+"""Whether a recipe asks for what a store was made from."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
 from taftcache.backbone.files import file_digest, weights_file
-from taftcache.backbone.sources.base import Labelled
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import IdentityError
-from taftcache.names import counted
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import select
@@ -60,30 +58,6 @@ def check_tail(store: FeatureStore, recipe: Recipe) -> None:
     """RecipeError unless the rows suffice for what the recipe trains."""
     if TAIL in store.objects():
         select(TailConfig.from_dict(store.objects()[TAIL].meta), recipe.tangent)
-
-
-def classes_of(*sources: Labelled | None) -> dict[str, str]:
-    """The class of every sample of some sources, by id."""
-    return {item.id: source.classes[item.label] for source in sources if source is not None for item in source.items}
-
-
-def other_classes(store: FeatureStore, given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Rows of a class that is not the one ``given`` for their ids: id -> (the store's, the given one)."""
-    shards = [store.shard(ref.name) for ref in store.manifest.shards]
-    there = ((i, store.classes[k]) for shard in shards for i, k in zip(shard.sample_ids, shard.labels, strict=True))
-    return {i: (own, given[i]) for i, own in there if given.get(i, own) != own}
-
-
-def other_classes_note(found: Mapping[str, tuple[str, str]]) -> list[str]:
-    """A note on what `other_classes` found; none where it found nothing."""
-    if not found:
-        return []
-    first = min(found)
-    own, given = found[first]
-    return [
-        f"{counted(len(found), 'row')} of another class than the data says now (first: {first}, {own!r} in the store, "
-        f"{given!r} in the data); taftcache append --relabel takes corrected labels in"
-    ]
 
 
 def _refuse(different: list[str]) -> None:

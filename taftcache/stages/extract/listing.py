@@ -24,6 +24,7 @@ from taftcache.consent import remember
 from taftcache.errors import DataError, StoreError
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.extract.appending import NewSamples
+from taftcache.stages.extract.classes import growth_of
 from taftcache.stages.extract.extraction import ImageRows, create_store, put_tail
 from taftcache.stages.extract.filling import fill
 from taftcache.stages.extract.forgotten import StayOut
@@ -96,7 +97,7 @@ def cached_images(
 
     Raises:
         IdentityError: the store was made by another model. StoreError: it has a picture under another label, or has
-            forgotten one. DataError: a class that it does not have. UnreadableImage: a picture that does not decode.
+            forgotten one. UnreadableImage: a picture that does not decode.
     """
     recipe = _recipe(path, backbone, tangent, device)
     there = FeatureStore(path) if FeatureStore.exists(path) else None
@@ -142,7 +143,8 @@ def _add(store: FeatureStore, recipe: Recipe, model: tuple[Reduction, Preprocess
     put_tail(store, model[0])
     images = ImageRows(recipe=recipe, model=model, source=source, test=None)
     if store.has_shard(SHARD):
-        NewSamples(store, recipe, (ids, None), StayOut(set(), {}, {}), new_shard=False).grow(lambda: images, Silent())
+        growth = growth_of(store, source, new_shard=False, relabel=False, new_classes="take")
+        NewSamples(store, recipe, (ids, None), StayOut(set(), {}, {}), growth).grow(lambda: images, Silent())
     else:
         fill(store, recipe, plan_shards(recipe, ids)[SHARD], images, Silent())
 

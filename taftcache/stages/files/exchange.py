@@ -12,6 +12,7 @@ from taftcache.cache.hdf5 import export as write_hdf5
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
+from taftcache.names import BASE
 from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet, write_projector
 from taftcache.stages.progress import Progress, Silent, noting
 from taftcache.stages.writing import reserve, whole
@@ -35,7 +36,7 @@ class ExportReport:
 def _hdf5(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
     shards = [store.shard(ref.name) for ref in store.manifest.shards]
     rows = sum(s.rows * math.prod(s.tokens_shape) * s.dtype.itemsize for s in shards)
-    base = sum(ref.size for ref in store.objects("base/").values())
+    base = sum(ref.size for ref in store.objects(BASE).values())
     reserve(file, rows + base + _OVERHEAD)
     return write_hdf5(store, file, on_rows)
 

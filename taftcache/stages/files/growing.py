@@ -18,8 +18,8 @@ from taftcache.errors import DataError, StoreError
 from taftcache.names import counted
 from taftcache.recipe import Recipe, stored_at
 from taftcache.stages.extract.appending import AppendReport, NewSamples
+from taftcache.stages.extract.classes import NewClasses, classes_of, growth_of, other_classes
 from taftcache.stages.extract.forgotten import staying_out
-from taftcache.stages.extract.identity import classes_of, other_classes
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.importing import open_features
 from taftcache.stages.files.vectors import Vectors
@@ -35,7 +35,7 @@ def append_vectors(
     new_shard: bool = False,
     dry_run: bool = False,
     relabel: bool = False,
-    skip_new_classes: bool = False,
+    new_classes: NewClasses = "refuse",
     progress: Progress | None = None,
 ) -> AppendReport:
     """Add vectors [n, d] with classes y [n] to a store that ``import_vectors`` or ``import_`` made of vectors.
@@ -45,15 +45,16 @@ def append_vectors(
 
     Args:
         x, y, ids: as for ``import_vectors``. Rows are known by their ids, so further ones need ids of their own.
-        new_shard, dry_run, relabel, skip_new_classes: as for ``append``; without ``relabel`` another class of a row
+        new_shard, dry_run, relabel, new_classes: as for ``append``; without ``relabel`` another class of a row
             that is there is a StoreError.
 
     Raises:
-        DataError: what cannot be used, another width, classes that the store does not have.
+        DataError: what cannot be used, another width, classes that the store does not have, unless skipped or taken.
+        RecipeError: as for ``append``.
         StoreError: a store of anything else, or a row with an id of the store's that is not the row there.
     """
     given = Vectors.in_memory("rows", x, y, ids)
-    return _append(given, store, new_shard, dry_run, relabel, skip_new_classes, progress or Silent())
+    return _append(given, store, new_shard, dry_run, relabel, new_classes, progress or Silent())
 
 
 def append_file(
@@ -65,7 +66,7 @@ def append_file(
     new_shard: bool = False,
     dry_run: bool = False,
     relabel: bool = False,
-    skip_new_classes: bool = False,
+    new_classes: NewClasses = "refuse",
 ) -> AppendReport:
     """``append_vectors`` of a file, read as ``import_`` reads it.
 
@@ -76,7 +77,7 @@ def append_file(
         given = open_features(stack, Path(file).expanduser(), columns or Columns(), Path(store))
         if isinstance(given, FeatureFile):
             raise DataError(f"{file} is the export of a store, not a file of vectors", do="import it into a new store")
-        return _append(given, store, new_shard, dry_run, relabel, skip_new_classes, progress or Silent())
+        return _append(given, store, new_shard, dry_run, relabel, new_classes, progress or Silent())
 
 
 def _append(
@@ -85,7 +86,7 @@ def _append(
     new_shard: bool,
     dry_run: bool,
     relabel: bool,
-    skip_new_classes: bool,
+    new_classes: NewClasses,
     progress: Progress,
 ) -> AppendReport:
     begin = time.perf_counter()
@@ -111,10 +112,11 @@ def _append(
         rows = ImportedRows(given, None, imported["scaling"], verb="append")
         rows.check(recipe.store.dtype, progress)
         rows.check_known(store, labels=not relabel)
-        out = staying_out(store.is_forgotten, given, known=store.classes)
+        growth = growth_of(store, given, new_shard=new_shard, relabel=relabel, new_classes=new_classes)
+        out = staying_out(store.is_forgotten, given, known=growth.classes)
         others = other_classes(store, classes_of(given) if relabel else {})
         ids = given.ids, _tested(store, recipe)
-        new = NewSamples(store, recipe, ids, out, new_shard, relabelled=others, skip_new_classes=skip_new_classes)
+        new = NewSamples(store, recipe, ids, out, growth, relabelled=others)
         return new.report(begin, None if dry_run else new.grow(lambda: rows, progress))
 
 

@@ -369,7 +369,7 @@ def _put_head(store: FeatureStore, width: int, scaling: Scaling) -> None:
     if TAIL not in store.objects():
         with store.transaction() as change:
             start = "vectors" if scaling == "row" else "vectors without scaling"
-            change.put(TAIL, save({}), TailConfig.of_vectors(width, len(store.classes), start).as_dict())
+            change.put(TAIL, save({}), TailConfig.of_vectors(width, start=start).as_dict())
 
 
 def _identity(asked: _Request, file: Path | None, frozen: Reduction | None) -> dict[str, Any]:

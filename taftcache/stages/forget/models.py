@@ -14,6 +14,7 @@ from taftcache.model.component import Component, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of
 from taftcache.names import (
+    BASE,
     COMPONENTS,
     MEAN,
     PRIVATE,
@@ -148,7 +149,7 @@ def _origins(store: FeatureStore, shards: Mapping[str, Shard], known: Collection
     """Whether each object says that it was made from rows that are there; of the ``known`` their key says it."""
     rows = {shard.digest for shard in shards.values()}
     for name, ref in store.objects().items():
-        if name.startswith("base/") or name == KEYS or ref.meta.get("imported"):
+        if name.startswith(BASE) or name == KEYS or ref.meta.get("imported"):
             continue
         own = shards.get(shard_of(name)) if is_component(name) else None
         if is_component(name) and own is None:

@@ -11,7 +11,7 @@ import msgspec
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError
-from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, counted, is_component, shard_of
+from taftcache.names import BASE, EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, counted, is_component, shard_of
 from taftcache.recipe import Recipe
 from taftcache.stages.forget.request import Request
 from taftcache.stages.train.checks import Weights, imported
@@ -115,7 +115,7 @@ def _destroyed(objects: Iterable[str], request: Request, kept: Collection[str]) 
     if not request.leaving:
         return []
     untouched = {KEYS} if _changes_training(request) else {KEYS, HEAD, EXACT}  # KEYS are cleared by themselves
-    return [name for name in objects if name not in {*kept, *untouched} and not name.startswith("base/")]
+    return [name for name in objects if name not in {*kept, *untouched} and not name.startswith(BASE)]
 
 
 def _changes_training(request: Request) -> bool:

@@ -1,0 +1,115 @@
+"""The classes that the data gives its samples, beside those that a store has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from taftcache.backbone.sources.base import Labelled
+from taftcache.backbone.sources.table import name_order
+from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
+from taftcache.errors import ArgumentError, DataError, RecipeError
+from taftcache.names import CLASS, counted, typed, with_counts
+
+NewClasses = Literal["refuse", "skip", "take"]
+
+
+def classes_of(*sources: Labelled | None) -> dict[str, str]:
+    """The class of every sample of some sources, by id."""
+    return {item.id: source.classes[item.label] for source in sources if source is not None for item in source.items}
+
+
+def classes_with(store: FeatureStore, new: Collection[str], *sources: Labelled | None) -> list[str]:
+    """The store's classes and the ``new`` ones of some sources.
+
+    In the sources' order, as of a store made of them, where they name all; else in the order of the names, where the
+    store's are, or the new ones last.
+    """
+    named = list(dict.fromkeys(name for source in sources if source is not None for name in source.classes))
+    if {*store.classes} <= {*named}:
+        return [name for name in named if name in new or name in store.classes]
+    every = [*store.classes, *(name for name in named if name in new)]
+    for order in (name_order, None):
+        if store.classes == sorted(store.classes, key=order):
+            return sorted(every, key=order)
+    return every
+
+
+def other_classes(store: FeatureStore, given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Rows of a class that is not the one ``given`` for their ids: id -> (the store's, the given one)."""
+    shards = [store.shard(ref.name) for ref in store.manifest.shards]
+    there = ((i, store.classes[k]) for shard in shards for i, k in zip(shard.sample_ids, shard.labels, strict=True))
+    return {i: (own, given[i]) for i, own in there if given.get(i, own) != own}
+
+
+def other_classes_note(found: Mapping[str, tuple[str, str]]) -> list[str]:
+    """A note on what `other_classes` found; none where it found nothing."""
+    if not found:
+        return []
+    first = min(found)
+    own, given = found[first]
+    return [
+        f"{counted(len(found), 'row')} of another class than the data says now (first: {first}, {own!r} in the store, "
+        f"{given!r} in the data); taftcache append --relabel takes corrected labels in"
+    ]
+
+
+def class_indexes(store: FeatureStore, theirs: Sequence[str]) -> list[int]:
+    """For each class of a source its index in the store, -1 for one that it does not have."""
+    index = {name: k for k, name in enumerate(store.classes)}
+    return [index.get(name, -1) for name in theirs]
+
+
+def check_classes(store: FeatureStore, classes: Iterable[str]) -> None:
+    """DataError where some of ``classes`` (one name for each sample) are not the store's, and were not forgotten."""
+    counts = Counter(classes)
+    strange = {n: counts[n] for n in counts.keys() - {*store.classes} if not store.is_forgotten(CLASS + n)}
+    if strange:
+        raise DataError(
+            f"{counted(sum(strange.values()), 'sample')} of {counted(len(strange), 'class')} that {store.path} does "
+            "not have",
+            got=with_counts(strange),
+            do="taftcache append --new-classes take, which drops all models, or --new-classes skip; in Python "
+            'new_classes="take" or "skip"',
+        )
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How a store grows: ``new_shard`` and ``new_classes`` as for ``append``. ``classes`` are those that it has then,
+    ``added`` says how many samples there are of each that it did not have."""
+
+    new_shard: bool
+    new_classes: NewClasses
+    classes: Sequence[str]
+    added: dict[str, int]
+
+
+def growth_of(
+    store: FeatureStore, *sources: Labelled | None, new_shard: bool, relabel: bool, new_classes: NewClasses
+) -> Growth:
+    """What becomes of the classes of a store that grows by the samples of some sources; the rest as for ``append``.
+
+    Raises:
+        ArgumentError: no such way with new classes. RecipeError: the store records a weight for each of its classes.
+    """
+    if new_classes not in get_args(NewClasses):
+        ways = " or ".join(map(repr, get_args(NewClasses)))
+        raise ArgumentError(f"new_classes cannot be {new_classes!r}", do=ways)
+    given = classes_of(*sources) if new_classes == "take" else {}
+    more = {name for name in {*given.values()} - {*store.classes} if not store.is_forgotten(CLASS + name)}
+    new = (i for i, name in given.items() if name in more and not store.is_forgotten(i))
+    added = Counter(given[i] for i in new if relabel or not store.holds(i))
+    weights = recorded_recipe(store).objective.class_weights if added else "none"
+    if not isinstance(weights, str):
+        raise RecipeError(
+            f"the settings of {store.path} have a weight for each class, and none for further ones",
+            got=f"objective.class_weights = {weights[:8]}",
+            do=f"taftcache train {typed(store.path)} --set objective.class_weights=none, and give weights for all "
+            "classes once they are there",
+        )
+    classes = classes_with(store, added, *sources) if added else store.classes
+    return Growth(new_shard, new_classes, classes, dict(sorted(added.items())))
