@@ -64,7 +64,7 @@ NAMES = {
     "stages.look.suspects": "suspects",
     "stages.run": "run",
     "stages.train.composing": "compose",
-    "stages.train.private_training": "train_private",
+    "stages.train.private.training": "train_private",
     "stages.train.teaching": "teach",
     "stages.train.training": "train",
     "tangent.base": "make_base",

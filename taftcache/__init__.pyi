@@ -90,7 +90,7 @@ from taftcache.stages.look.prediction import predict as predict
 from taftcache.stages.look.suspects import suspects as suspects
 from taftcache.stages.run import run as run
 from taftcache.stages.train.composing import compose as compose
-from taftcache.stages.train.private_training import train_private as train_private
+from taftcache.stages.train.private.training import train_private as train_private
 from taftcache.stages.train.teaching import teach as teach
 from taftcache.stages.train.training import train as train
 from taftcache.tangent.base import make_base as make_base

@@ -23,7 +23,7 @@ from taftcache.privacy.trainer import train_privately
 from taftcache.recipe import Recipe
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Task
-from taftcache.stages.train.private_training import private_loss
+from taftcache.stages.train.private.training import private_loss
 from taftcache.tangent.rows import RowSource
 
 Kind = Literal["tangent", "ordinary"]

@@ -11,7 +11,7 @@ from taftcache.terminal.console import OUT, print_notes, say
 
 if TYPE_CHECKING:
     from taftcache.paper.comparison import CompareReport
-    from taftcache.stages.train.private_training import PrivateTrainReport
+    from taftcache.stages.train.private.training import PrivateTrainReport
     from taftcache.stages.train.teaching import TeachReport
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from taftcache.stages.look.row_table import Sample
     from taftcache.stages.look.statistics import Activations
     from taftcache.stages.look.suspects import SuspectsReport
-    from taftcache.stages.train.private_records import Budget
+    from taftcache.stages.train.private.records import Budget
     from taftcache.view.report import PageReport
 
 FEW = 5  # skipped samples that are named

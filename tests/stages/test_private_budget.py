@@ -22,7 +22,7 @@ from taftcache.privacy.spec import PrivacySpec
 from taftcache.privacy.statement import EVENT, PLAN, Promise, fixed_promise, held_to, spent, weak_promise
 from taftcache.recipe import parse_recipe
 from taftcache.stages.progress import Silent
-from taftcache.stages.train.private_records import Budget, deciding
+from taftcache.stages.train.private.records import Budget, deciding
 from taftcache.stages.train.record import subtracted
 from taftcache.terminal.inspection import show_inspect
 from tests.stages.making import PRIVACY, open_store, recipe, settings
@@ -104,7 +104,7 @@ def test_models_work_after_a_refusal(private):
 
 
 def test_a_failure_while_training_leaves_models_and_settings(store, monkeypatch):
-    from taftcache.stages.train import private_training
+    from taftcache.stages.train.private import training as private_training
 
     def fail(*arguments, **keywords):
         raise SolveError("no memory is left")
@@ -179,7 +179,7 @@ def test_what_a_store_without_its_ledger_spent_is_not_known(private, monkeypatch
         raise RecipeError("the ledger is not here")
 
     assert taftcache.inspect(private).budget.spent["000"] > 0
-    monkeypatch.setattr("taftcache.stages.train.private_records.fixed_promise", fails)
+    monkeypatch.setattr("taftcache.stages.train.private.records.fixed_promise", fails)
     told = taftcache.inspect(private)
     assert told.budget is None
     assert "what private trainings have spent is not known: the ledger is not here" in told.notes

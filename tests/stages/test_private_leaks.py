@@ -21,8 +21,8 @@ from taftcache.model.component import PUBLIC, Component, put_component, read_bas
 from taftcache.model.folder import Description, open_model
 from taftcache.names import PRIVATE, epsilon_text
 from taftcache.privacy.statement import NOT_COVERED
-from taftcache.stages.train import private_training
-from taftcache.stages.train.private_records import KEYS, read_keys
+from taftcache.stages.train.private import training as private_training
+from taftcache.stages.train.private.records import KEYS, read_keys
 from taftcache.stages.train.record import settings_of
 from tests.keys import make_key
 from tests.seeded import seeded_noise
@@ -319,11 +319,11 @@ def test_noise_of_a_seed_is_no_promise_on_the_card(store, tmp_path):
 
 def test_a_composition_is_proved_on_rows_that_are_not_private(private, monkeypatch):
     """Without held-out rows the identity would be checked on training rows, and its rounding error told."""
-    from taftcache.stages.train import composing
+    from taftcache.stages.train import compositions
 
     asked = []
-    real = composing.proof_rows
-    monkeypatch.setattr(composing, "proof_rows", lambda rows, base: asked.append(rows) or real(rows, base))
+    real = compositions.proof_rows
+    monkeypatch.setattr(compositions, "proof_rows", lambda rows, base: asked.append(rows) or real(rows, base))
     with open_store(private) as store:
         with store.transaction() as change:
             change.drop_shard(store.held_out.name)

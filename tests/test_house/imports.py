@@ -70,7 +70,8 @@ MAY_IMPORT["estimator_images"] = {"errors", "backbone", "backbone.cut", "backbon
 MAY_IMPORT["estimator_base"] = _SOLVING | {"stages.extract", "estimator_files", "estimator_images"}
 MAY_IMPORT["estimator"] = MAY_IMPORT["estimator_base"] | {"estimator_base"}
 MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
-MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train"] | {"stages.train"}
+MAY_IMPORT["stages.train.private"] = MAY_IMPORT["stages.train"] | {"stages.train"}
+MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train.private"] | {"stages.train.private"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "consent", "recipe", "cache.write", "backbone", "model"}
 MAY_IMPORT["stages.files"] |= {
@@ -81,12 +82,13 @@ MAY_IMPORT["stages.files"] |= {
     "stages",
     "stages.extract",
     "stages.train",
+    "stages.train.private",
     "stages.look",
 }
 MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "cache.place", "model"} | _STORE | _TANGENT
 MAY_IMPORT["stages"] |= {"backbone.forward"} | {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"rounding", "backbone.forward", "stages.extract", "stages.train"}
-MAY_IMPORT["paper"] = _STAGE | {"rounding", "stages.extract", "stages.train"}
+MAY_IMPORT["paper"] = _STAGE | {"rounding", "stages.extract", "stages.train", "stages.train.private"}
 MAY_IMPORT["view.asked"] = _STORE | {"errors", "names", "stages", "stages.forget", "stages.look", "view"}
 MAY_IMPORT["view"] = _STORE | {
     "errors",
@@ -101,7 +103,7 @@ MAY_IMPORT["view"] = _STORE | {
     "stages.look",
     "view.asked",
 }
-_REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "look", "forget", "files"))}
+_REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "train.private", "look", "forget", "files"))}
 MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
 MAY_IMPORT["cli"] = {
     "recipe_files",

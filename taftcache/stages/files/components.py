@@ -20,7 +20,7 @@ from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import COMPONENTS, PRIVATE, component_of, counted
-from taftcache.stages.train.private_claims import check_claim
+from taftcache.stages.train.private.claims import check_claim
 from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
 

@@ -18,7 +18,7 @@ from taftcache.model.saved import files_in
 from taftcache.names import PRIVATE, model_of, scaling_of, typed
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.outdated import outdated_notes
-from taftcache.stages.train.private_claims import check_claim
+from taftcache.stages.train.private.claims import check_claim
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.writing import whole, writable
 

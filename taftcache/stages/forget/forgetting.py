@@ -32,7 +32,7 @@ from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import STAYS, imported
 from taftcache.stages.train.duration import expected_seconds
 from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
-from taftcache.stages.train.private_records import KEYS, put_keys
+from taftcache.stages.train.private.records import KEYS, put_keys
 from taftcache.stages.train.record import plan_without, settings_of
 from taftcache.tangent.spec import TAIL
 

@@ -30,10 +30,9 @@ from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.checks import STAYS, imported
-from taftcache.stages.train.composing import stale_parts, train_options
-from taftcache.stages.train.outdated import differs_by_rows, key_of, outdated
-from taftcache.stages.train.private_claims import NOT_ALL, claim_problems
-from taftcache.stages.train.private_records import KEYS
+from taftcache.stages.train.outdated import differs_by_rows, key_of, outdated, stale_parts, train_options
+from taftcache.stages.train.private.claims import NOT_ALL, claim_problems
+from taftcache.stages.train.private.records import KEYS
 from taftcache.stages.train.record import settings_of, subtracted
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.spec import TAIL

@@ -15,8 +15,8 @@ from taftcache.names import BASE, EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, componen
 from taftcache.recipe import Recipe
 from taftcache.stages.forget.request import Request
 from taftcache.stages.train.checks import Weights, imported
-from taftcache.stages.train.composing import remaining_weights
-from taftcache.stages.train.private_records import KEYS
+from taftcache.stages.train.compositions import remaining_weights
+from taftcache.stages.train.private.records import KEYS
 from taftcache.stages.train.record import subtracted
 
 Mode = Literal["subtract", "retrain", "resolve"]

@@ -16,7 +16,7 @@ from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of
 from taftcache.stages.forget.planning import ForgetPlan
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, Warm, resolve_warm
 from taftcache.stages.progress import Progress, numbered
-from taftcache.stages.train.composing import (
+from taftcache.stages.train.compositions import (
     composed,
     describe_exact,
     proof_rows,

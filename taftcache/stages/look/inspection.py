@@ -21,7 +21,7 @@ from taftcache.stages.look.row_table import Sample, every_sample, no_class
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.private_records import Budget, budget_of
+from taftcache.stages.train.private.records import Budget, budget_of
 from taftcache.tangent.spec import TAIL
 
 # What a page about rows says where their shard's component is private.

@@ -1,24 +1,17 @@
-"""Compose the shards' components into one model, prove the identity that allows it, and solve the exact one from it."""
+"""The verb compose: which compositions are due, what becomes of the others, and what is to be said of them."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.opening import at_its_place
-from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import CompositionError, RecipeError, StoreError
-from taftcache.model import composition
+from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import (
@@ -28,40 +21,37 @@ from taftcache.names import (
     MODELS,
     PRIVATE,
     WEIGHTED,
-    component_of,
-    counted,
     first_few,
     shard_of,
     typed,
 )
-from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
-from taftcache.solve.choosing_radius import Choice
-from taftcache.solve.settings import Goal
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import (
     ADAM,
-    SUMS_TO_ONE,
     Weights,
     check_coefficients,
     coefficients,
     imported,
     orphans,
 )
+from taftcache.stages.train.compositions import (
+    composed,
+    composition_key,
+    current_key,
+    exact_key,
+    members_of,
+    proof_rows,
+    solve_exact,
+    weighed,
+    weights_of_rows,
+)
 from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
-from taftcache.stages.train.record import record_recipe, recorded_values, settings_of, subtracted, with_noise
+from taftcache.stages.train.outdated import OUTDATED, stale_parts, train_options
+from taftcache.stages.train.record import record_recipe, recorded_values, settings_of, subtracted
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, judged, solve_component, unfinished
-from taftcache.tangent.base import Base
-from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.rows import ArrayRows, RowSource
-from taftcache.tangent.selection import row_shape
-
-# Σ μ f(Δw_i) = f(Σ μ Δw_i) is checked in float64 on this many rows; it fails by rounding only.
-PROOF_ROWS = 32
-PROOF_TOLERANCE = 1e-9
-OUTDATED = "not made from the rows and settings that the store has now"
+from taftcache.stages.train.solving import judged, unfinished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,191 +291,3 @@ def against_exact(store: FeatureStore, recipe: Recipe) -> str:
         "after Adam's schedules": recipe.solver.method in ADAM,
     }
     return next((why for why, is_so in holds.items() if is_so), "")
-
-
-def members_of(store: FeatureStore) -> list[str]:
-    """Names of the components that a composition is made of, sorted.
-
-    Raises:
-        CompositionError: a shard that is not subtracted has no component, or one whose solve was interrupted, or
-            there is none at all.
-    """
-    out = subtracted(store)
-    names = [component_of(shard.name) for shard in store.shards if shard.name not in out]
-    solved = [name for name, ref in store.objects().items() if ref.meta.get("key") != INTERRUPTED]
-    if missing := [name for name in names if name not in solved]:
-        raise CompositionError(
-            f"{counted(len(missing), 'shard')} without a component that was solved to its end",
-            got=", ".join(map(shard_of, missing)),
-            do="taftcache train --private" if with_noise(store) else "taftcache train",
-        )
-    names += imported(store)
-    if not names:
-        raise CompositionError(
-            f"{store.path} has no components to compose",
-            got="no shard that is not subtracted, and no imported component",
-            do="taftcache train, or taftcache import-component",
-        )
-    return sorted(names)
-
-
-def stale_parts(store: FeatureStore, settings: Settings) -> list[str]:
-    """Components of the shards that compositions are made of that are missing, or were made from other rows or settings
-    than the store has now. Those that were trained privately are not: their noise is not drawn anew for others."""
-    objects, out = store.objects(), subtracted(store)
-    metas = {s: objects[name].meta if (name := component_of(s.name)) in objects else {} for s in store.shards}
-    kept = {shard: meta for shard, meta in metas.items() if shard.name not in out and PRIVATE not in meta}
-    try:
-        return [component_of(s.name) for s, m in kept.items() if settings.key([s], settings.train) != m.get("key")]
-    except StoreError:  # a teacher is gone or lacks a row, for ``taftcache audit`` to say
-        return []
-
-
-def train_options(store: FeatureStore, settings: Settings) -> str:
-    """What ``taftcache train`` needs to renew what is outdated or missing, beside private components: it refuses to
-    replace those, so it names the others; a shard that has none yet is to be trained privately, too."""
-    if not with_noise(store) or not (stale := stale_parts(store, settings)):
-        return ""
-    there = store.objects()
-    plain = [name for name in stale if name in there]
-    shards = "".join(f" --shard {shard_of(name)}" for name in plain or stale)
-    return shards if plain else f" --private{shards}"
-
-
-def weighed(weights: Weights, names: Iterable[str]) -> list[str]:
-    """Those of the components that ``models/weighted`` is the sum of: what came since may have no coefficient yet."""
-    given = coefficients(weights)
-    return [name for name in names if name in given or not given]
-
-
-def weights_of_rows(given: Weights, rows: Mapping[str, int]) -> dict[str, float]:
-    """The coefficients of ``models/weighted`` for components made from so many ``rows`` each.
-
-    Raises:
-        RecipeError: coefficients for other components. CompositionError: they do not sum to one.
-    """
-    if given == "rows":
-        return {name: n / sum(rows.values()) for name, n in rows.items()}
-    check_coefficients(given, rows)
-    return coefficients(given)
-
-
-def remaining_weights(recipe: Recipe, members: Sequence[str]) -> Weights:
-    """``compose.weights`` for the components that are left, divided by their sum; empty when nothing is left of it."""
-    given = recipe.compose.weights
-    if given == "rows":
-        return "rows"
-    kept = {name: mu for name, mu in given.items() if component_of(name) in members}
-    total = sum(kept.values())
-    if len(kept) == len(given):
-        return dict(given)
-    left = {name: mu / total for name, mu in kept.items()} if total else {}
-    return left if abs(sum(left.values()) - 1) <= SUMS_TO_ONE else {}
-
-
-def current_key(store: FeatureStore, settings: Settings, name: str, digests: Mapping[str, str]) -> str:
-    """The key that the composition ``name`` has when it is current."""
-    if name == EXACT:
-        return exact_key(settings, store.shards, digests)
-    weights = store.manifest.objects[name].meta.get("coefficients") if name == WEIGHTED else None
-    return composition_key(digests, weights)
-
-
-def composition_key(digests: Mapping[str, str], weights: Mapping[str, float] | None) -> str:
-    """What decides the bytes of a sum of components."""
-    return json.dumps({"members": dict(digests), "weights": dict(weights) if weights else "uniform"}, sort_keys=True)
-
-
-def exact_key(settings: Settings, shards: Sequence[Shard], digests: Mapping[str, str]) -> str:
-    """What decides the bytes of the exact model: the rows, the settings, and the mean that it starts from."""
-    solved = json.loads(settings.key(shards, settings.train))
-    return json.dumps(solved | {"start": dict(digests)}, sort_keys=True)
-
-
-def solve_exact(
-    settings: Settings,
-    shards: Sequence[Shard],
-    mean: Component,
-    digests: Mapping[str, str],
-    progress: Progress,
-    operator: Callable[..., TangentOperator] | None = None,
-    choice: Choice | None = None,
-    goal: Goal | None = None,
-) -> Component:
-    """The optimum over all rows, from the mean of the components or from zero: a function of rows and settings.
-
-    ``choice``: how λ or R was chosen from these rows, where it was. ``goal``: of the solve, by default the settings'.
-    """
-    start = mean.delta if settings.takes_start(shards, settings.train) else None
-    options = SolveOptions(start=start, keep_dual=True, operator=operator or TangentOperator, choice=choice, goal=goal)
-    exact = solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
-    describe_exact(exact, settings, shards, mean, digests, start="zero" if start is None else MEAN)
-    return exact
-
-
-def describe_exact(
-    exact: Component,
-    settings: Settings,
-    shards: Sequence[Shard],
-    mean: Component,
-    digests: Mapping[str, str],
-    start: str,
-) -> None:
-    """What the exact model says of itself beside a component's words: its key, and how far it is from the mean."""
-    exact.meta.update(
-        key=exact_key(settings, shards, digests),
-        start=start,
-        from_mean=(exact.delta - mean.delta).norm().item(),
-    )
-
-
-def proof_rows(rows: Shard | None, base: Base) -> RowSource:
-    """Rows on which the identity is checked: the first of ``rows``, or noise of their shape where there are none."""
-    if rows is not None:
-        return ArrayRows(rows.tokens(slice(0, PROOF_ROWS)), rows.labels[:PROOF_ROWS])
-    noise = np.random.default_rng(0).standard_normal((PROOF_ROWS, *row_shape(base.config, base.config.rows)))
-    return ArrayRows(noise, np.zeros(PROOF_ROWS, np.int32))
-
-
-def composed(
-    components: StoredComponents,
-    members: Mapping[str, str],
-    base: Base,
-    rows: RowSource,
-    weights: Mapping[str, float] | None = None,
-) -> Component:
-    """Σ μ_i Δw_i with its proof in ``meta``; ``members`` are the components' digests by name. Two are held at a time.
-
-    Raises:
-        CompositionError: Σ μ_i f(·; Δw_i) differs from f(·; Σ μ_i Δw_i) on ``rows`` by more than rounding.
-    """
-    total, metas = composition.compose(components, weights), list(components.metas().values())
-    if any(PRIVATE in meta for meta in metas):
-        rows = proof_rows(None, base)  # what a composition says of itself must be no function of private rows
-    operator = TangentOperator(base, [rows], trained=total.layout, dtype=torch.float64, memory=1 << 30)
-
-    def logits(delta: Tensor) -> Tensor:
-        (change,) = operator.matvec(delta)
-        ((state, _),) = operator.blocks()
-        return state.logits + change
-
-    mu = [total.meta["coefficients"][name] for name in sorted(components)]
-    error = composition.identity_error(
-        [logits(components[n].delta) for n in sorted(components)], mu, logits(total.delta)
-    )
-    if not error <= PROOF_TOLERANCE:
-        raise CompositionError(
-            "the composed model's logits differ from the weighted sum of its members'",
-            got=f"relative error {error:.1e} on {counted(rows.rows, 'row')}",
-        )
-    total.meta.update(
-        members=dict(members),
-        key=composition_key(members, weights),
-        identity_error=error,
-        norm=total.delta.norm().item(),
-    )
-    if all(PRIVATE in meta for meta in metas):
-        said = [Statement.from_dict(meta[PRIVATE]) for meta in metas]
-        if len({statement.relation for statement in said}) == 1:  # of unlike neighbours there is no joint promise
-            total.meta[PRIVATE] = parallel(said)
-    return total

@@ -7,9 +7,12 @@ import json
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.model.meta import ComponentMeta
-from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, is_component, shard_of
-from taftcache.stages.train.composing import OUTDATED, current_key, stale_parts, train_options
+from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, shard_of
+from taftcache.stages.train.compositions import current_key
+from taftcache.stages.train.record import subtracted, with_noise
 from taftcache.stages.train.settings import Settings
+
+OUTDATED = "not made from the rows and settings that the store has now"
 
 
 def key_of(store: FeatureStore, settings: Settings, name: str) -> str | None:
@@ -82,3 +85,26 @@ def _composed_key(store: FeatureStore, name: str, settings: Settings) -> str:
         members = meta.get("members", {})
     now = {member: objects[member].digest for member in members if member in objects}
     return current_key(store, settings, name, now)
+
+
+def stale_parts(store: FeatureStore, settings: Settings) -> list[str]:
+    """Components of the shards that compositions are made of that are missing, or were made from other rows or settings
+    than the store has now. Those that were trained privately are not: their noise is not drawn anew for others."""
+    objects, out = store.objects(), subtracted(store)
+    metas = {s: objects[name].meta if (name := component_of(s.name)) in objects else {} for s in store.shards}
+    kept = {shard: meta for shard, meta in metas.items() if shard.name not in out and PRIVATE not in meta}
+    try:
+        return [component_of(s.name) for s, m in kept.items() if settings.key([s], settings.train) != m.get("key")]
+    except StoreError:  # a teacher is gone or lacks a row, for ``taftcache audit`` to say
+        return []
+
+
+def train_options(store: FeatureStore, settings: Settings) -> str:
+    """What ``taftcache train`` needs to renew what is outdated or missing, beside private components: it refuses to
+    replace those, so it names the others; a shard that has none yet is to be trained privately, too."""
+    if not with_noise(store) or not (stale := stale_parts(store, settings)):
+        return ""
+    there = store.objects()
+    plain = [name for name in stale if name in there]
+    shards = "".join(f" --shard {shard_of(name)}" for name in plain or stale)
+    return shards if plain else f" --private{shards}"

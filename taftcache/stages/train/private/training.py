@@ -50,7 +50,7 @@ from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import orphans
 from taftcache.stages.train.outdated import outdated_notes
-from taftcache.stages.train.private_records import (
+from taftcache.stages.train.private.records import (
     budget_of,
     charges_of,
     deciding,

@@ -1,0 +1,1 @@
+"""Private training of components: what it spends, what it may claim."""
