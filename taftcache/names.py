@@ -4,6 +4,7 @@ Objects of a store that are components and models, what stands for a whole shard
 how the vectors of a store were scaled; what says in a component's meta that it is private, and its promise in words.
 """
 
+import re
 import shlex
 from collections.abc import Container, Mapping, Sequence
 from math import ceil, floor, log10
@@ -72,9 +73,11 @@ def tail_text(backbone: Mapping[str, Any], start: str, numbers: int) -> str:
 
 
 def points_text(ahead: float, interval: tuple[float, float]) -> str:
-    """``+2.19 points, 95 % interval +0.3 to +4.1``, of the difference of two accuracies."""
-    low, high = interval
-    return f"{100 * ahead:+.2f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+    """``+2.19 points, 95 % interval +0.3 to +4.1``, of the difference of two accuracies; more digits of many rows."""
+    low, high = (100 * end for end in interval)
+    digits = max(1, -floor(log10(high - low))) if high > low else 1
+    gain = f"{100 * ahead:+z.{digits + 1}f} points"
+    return f"{gain}, 95 % interval {low:+z.{digits}f} to {high:+z.{digits}f}"
 
 
 def counted(count: int, thing: str) -> str:
@@ -89,6 +92,11 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
     """The first names, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def told_apart(ids: Sequence[str]) -> list[str]:
+    """Ids for a list of them with commas: those that could be read as two, or not seen to their ends, in quotes."""
+    return [repr(i) if re.search(r"[\s,'\"]", i) else i for i in ids]
 
 
 def with_counts(counts: Mapping[str, int], most: int = 20) -> str:

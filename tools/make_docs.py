@@ -104,6 +104,7 @@ def command_line() -> str:
         "| 10 | | verify or audit found something |",
         "| 130 | | interrupted, by Ctrl-C, SIGTERM or SIGHUP; what was committed is kept |",
         "| 137 | | memory ran out; what was committed is kept |",
+        "| 141 | | nobody reads the output any more; what was committed is kept |",
     ]
     return "\n".join(lines) + "\n"
 

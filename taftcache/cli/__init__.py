@@ -35,6 +35,7 @@ AGAIN = 2  # times that a command begins anew where another process committed me
 EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
 LESS = "end other programs; run and train need less with --set solver.memory=0B"
+PIPE_CODE = 141  # as a shell has it, where nobody reads standard output any more
 EXHAUSTED_CODE = 137  # as where the system ends a process for it
 
 
@@ -91,15 +92,16 @@ class _Commands(TyperGroup):
         self._report("KeyboardInterrupt", INTERRUPTED, INTERRUPTED_CODE)
         sys.exit(INTERRUPTED_CODE)
 
-    def _unwritten(self, error: OSError, exit_code: int = UNWRITTEN) -> NoReturn:
+    def _unwritten(self, error: OSError, exit_code: int | None = None) -> NoReturn:
         """The end of a command whose report could not be written; ``exit_code`` is that of the error it reports."""
+        nobody_reads = isinstance(error, BrokenPipeError)
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # nothing is tried again at the end of the process
-        if not isinstance(error, BrokenPipeError):  # who reads has seen enough
+        if not nobody_reads:  # who did has seen enough
             complain(
                 "taftcache: the report could not be written to standard output; what was committed is kept",
                 f"  got: {error.strerror}",
             )
-        sys.exit(exit_code)
+        sys.exit(exit_code or (PIPE_CODE if nobody_reads else UNWRITTEN))
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
         try:

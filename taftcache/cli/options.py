@@ -143,7 +143,10 @@ IdsName = Annotated[
     str | None,
     typer.Option("--ids", metavar="NAME|FILE", help="the same for ids [n], or a file; without ids rows are numbered"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else; an error too")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="print the report, or the error, as JSON alone; an error is text on stderr, too"),
+]
 
 
 def read_recipe(path: Path, overrides: list[str] | None, device: str | None) -> Recipe:

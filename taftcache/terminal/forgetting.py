@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.table import Table
 
-from taftcache.names import counted, first_few
+from taftcache.names import counted, first_few, told_apart
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import accuracies, certified, readable_size, readable_time
 
@@ -83,7 +83,9 @@ def _verdict(report: AuditReport) -> str:
     else:
         said = "nothing was forgotten here so far"
     receipts = f"{counted(report.receipts, 'receipt')} in order, " if report.receipts else ""
-    return f"PASSED: {said}; every file whole, {receipts}{counted(len(report.certificates), 'certificate')} proven"
+    proven = f"{counted(len(report.certificates), 'certificate')} proven"
+    looser = f", {len(report.looser)} of them more loosely than recorded" if report.looser else ""
+    return f"PASSED: {said}; every file whole, {receipts}{proven}{looser}"
 
 
 def forgotten_lines(report: ForgetReport) -> list[str]:
@@ -94,13 +96,13 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     elif not (report.already or report.forgotten or report.dropped_shards or report.classes):
         lines.append("nothing to forget")
     if report.already:
-        lines.append(f"forgotten before: {first_few(report.already, 8)}")
+        lines.append(f"forgotten before: {first_few(told_apart(report.already), 8)}")
     if report.forgotten:
         now = "would be forgotten" if report.dry_run else "forgotten now"
         where = f" (shard {', '.join(report.shards)})" if report.shards else ""
-        lines.append(f"{now}: {first_few(report.forgotten, 8)}{where}")
+        lines.append(f"{now}: {first_few(told_apart(report.forgotten), 8)}{where}")
         if report.dry_run:
-            lines += [f"{pattern} matches: {', '.join(ids)}" for pattern, ids in report.matched.items()]
+            lines += [f"{pattern} matches: {', '.join(told_apart(ids))}" for pattern, ids in report.matched.items()]
         lines += _copies(report)
         lines.append(("would be " if report.dry_run else "") + _renewed(report.renewed))
     lines += _gone(report.destroyed, report.dropped_shards)
@@ -125,13 +127,12 @@ def _copies(report: ForgetReport) -> list[str]:
     if report.dry_run:
         most = len(report.forgotten) + len(report.copies)
     if taken := report.copies_taken:
-        lines.append(
-            f"{len(taken)} of them not named, but with the very same bytes as one that was: {first_few(taken, most)}"
-        )
+        which = first_few(told_apart(taken), most)
+        lines.append(f"{len(taken)} of them not named, but with the very same bytes as one that was: {which}")
     if report.copies:
         left, copies = "stays" if len(report.copies) == 1 else "stay", counted(len(report.copies), "row")
         stay, how = ("would stay", "--with-copies") if report.dry_run else (left, "taftcache forget STORE --sample ID")
-        lines.append(f"{copies} with the very same bytes {stay}: {first_few(report.copies, most)} ({how})")
+        lines.append(f"{copies} with the very same bytes {stay}: {first_few(told_apart(report.copies), most)} ({how})")
     return lines
 
 

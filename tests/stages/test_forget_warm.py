@@ -12,7 +12,7 @@ import torch
 import taftcache
 from taftcache.errors import RecipeError
 from taftcache.model.component import Component, read_component
-from taftcache.solve.choosing import choose_ridge
+from taftcache.solve.choosing import RidgeChoice, choose_ridge
 from taftcache.stages.forget import forgetting, renewal
 from taftcache.stages.forget.renewal import Warm
 from taftcache.stages.progress import Silent
@@ -205,6 +205,29 @@ def test_of_equal_rows_no_digit_is_left_to_decide_by(tmp_path):
     report = taftcache.forget(path, ["rows/00000003"], mode="resolve")
     assert report.forgotten == ["rows/00000003"]
     assert taftcache.audit(path).findings == []
+
+
+def test_a_model_at_the_floor_of_rounding_has_converged(tmp_path):
+    """Its rounds ask for what float64 cannot tell: it was "above tolerance" from then on, with advice that is false."""
+    x = np.random.default_rng(0).normal(size=(90, 6)).astype(np.float32)
+    path = taftcache.import_vectors(x, np.arange(90) % 3, tmp_path / "store", overrides=["store.shards=2"]).store
+    taftcache.train(path)
+    taftcache.compose(path)
+    report = taftcache.forget(path, ["rows/00000003"], mode="resolve")
+    found = report.certificates["models/exact"]
+    assert (found["converged"], found["decisive"]) == (True, True)
+    assert not any("Rounding stopped" in note for note in taftcache.train(path).notes + taftcache.compose(path).notes)
+
+
+def test_a_ridge_of_other_last_digits_is_the_same(exact):
+    """An earlier version computed those to choose from otherwise: the model was solved cold, for "another λ"."""
+    with open_store(exact) as store:
+        settings = record.settings_of(store)
+        old = read_component(store, "models/exact", settings.base)
+    ridge = old.record.certified.ridge
+    for near, same in ((np.nextafter(ridge, 1), True), (ridge * (1 + 1e-9), False)):
+        chosen = RidgeChoice(float(near), "validation", [], 0)
+        assert solving.is_chosen_again(chosen, settings, old) == same
 
 
 @pytest.mark.parametrize("decisive", [True, False, None])

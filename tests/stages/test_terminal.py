@@ -17,7 +17,7 @@ from rich.text import Text
 import taftcache
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cli import main
-from taftcache.names import counted
+from taftcache.names import counted, points_text, told_apart
 from taftcache.stages.progress import Silent
 from taftcache.terminal import console
 from tests.stages.making import open_store, recipe, toml
@@ -270,3 +270,21 @@ def test_everything_is_printed_by_the_console():
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "typer.echo", "sys.stdout.write")
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("ahead", "interval", "said"),
+    [
+        (0.0219, (0.003, 0.041), "+2.19 points, 95 % interval +0.3 to +4.1"),
+        (-1e-6, (-2e-4, 1e-4), "+0.000 points, 95 % interval -0.02 to +0.01"),
+        (-1e-9, (0.0, 0.0), "+0.00 points, 95 % interval +0.0 to +0.0"),
+    ],
+)
+def test_a_difference_of_many_rows_has_more_digits(ahead, interval, said):
+    """It read "-0.00 points, 95 % interval -0.0 to +0.0"."""
+    assert points_text(ahead, interval) == said
+
+
+def test_ids_in_a_list_can_be_told_apart():
+    ids = ["a,b", "trail ", "plain", 'q"q', "a/b-c_d.png"]
+    assert ", ".join(told_apart(ids)) == "'a,b', 'trail ', plain, 'q\"q', a/b-c_d.png"

@@ -599,3 +599,17 @@ def test_a_sample_of_the_only_class_left_has_no_margin(made, tmp_path, capsys):
     assert np.isnan(margins(np.ones((2, 1), np.float32), np.zeros(2, np.int32))).all()  # what the page shows as a dash
     show_sample(report)
     assert "–" in capsys.readouterr().out
+
+
+def test_a_head_beside_components_that_are_heads_is_named_when_it_goes(tmp_path):
+    """An earlier version made one; it went without a word, and who named it was sent to where they came from."""
+    path = tmp_path / "s"
+    taftcache.import_vectors(vectors(), LABELS, path, ids=IDS, overrides=[*SMALL, "compose.mode=mean"])
+    taftcache.train(path)
+    taftcache.compose(path)
+    report = taftcache.train(path, overrides=["compose.mode=auto"])
+    assert any(note.startswith("models/head is gone") for note in report.notes)
+    taftcache.compose(path)
+    with pytest.raises(StoreError) as caught:
+        taftcache.predict(path, vectors()[:1], model="models/head")
+    assert "models/exact" in caught.value.do

@@ -55,13 +55,13 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item]) -> No
         name, times = Counter(names).most_common(1)[0]
         if times > 1:
             raise DataError(f"{place} has the {what} {name!r} more than once", got=f"{times} times", do="rename")
+    if unprintable := [item.id for item in items if not item.id or not item.id.isprintable()]:
+        raise DataError(
+            f"ids at {place} that are not printable text",
+            got=f"{len(unprintable)}: {', '.join(map(ascii, unprintable[:8]))}",
+            do="rename the files or the ids: stores, ledgers and requests to forget carry them",
+        )
     for item in items:
-        if not item.id or not item.id.isprintable():
-            raise DataError(
-                f"an id at {place} is not printable text",
-                got=f"{item.id!a}",
-                do="rename the file or the id: stores, ledgers and requests to forget carry it",
-            )
         if not 0 <= item.label < len(classes):
             raise DataError(
                 f"{item.id} has the label {item.label}, but {place} has {counted(len(classes), 'class')}",

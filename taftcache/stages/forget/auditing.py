@@ -14,7 +14,7 @@ from taftcache.stages.forget.byproducts import check_folder, existing_folder
 from taftcache.stages.forget.chain import check_beside, check_ledger
 from taftcache.stages.forget.finding import Finding, Findings
 from taftcache.stages.forget.forgetting import forget
-from taftcache.stages.forget.models import check_models
+from taftcache.stages.forget.models import check_models, looser_than_recorded
 from taftcache.stages.forget.pin import Pin, check_pin, move_pin
 from taftcache.stages.forget.receipts import check_receipts
 from taftcache.stages.forget.traces import check_damage, check_leftovers, check_names
@@ -45,6 +45,11 @@ class AuditReport:
     newest: Pin
     replayed: int = 0
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def looser(self) -> list[str]:
+        """Components whose recorded bound is closer than the one that was proven."""
+        return looser_than_recorded(self.certificates)
 
 
 def audit(

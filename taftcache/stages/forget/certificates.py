@@ -69,7 +69,7 @@ def _own_faults(said: CertificateRecord, component: Component, settings: Setting
         known, claimed = getattr(now, field), getattr(said, field)
         if not abs(claimed - known) <= RELATIVE * abs(known):
             yield f"{field} is {known:.6g}, its certificate says {claimed:.6g}"
-    follows = _certificate(said).as_dict()
+    follows = recorded_certificate(said).as_dict()
     for bound in BOUNDS:
         claimed = getattr(said, bound)
         if claimed is not None and not claimed >= (1 - ROUNDING) * (follows[bound] or 0.0):
@@ -83,14 +83,14 @@ def _shortfalls(said: CertificateRecord, proven: Solution) -> Iterator[str]:
     if not now.gradient <= said.gradient * (1 + RELATIVE) + slack:
         yield f"‖∇F‖ is {now.gradient:.3e}, its certificate says {said.gradient:.3e}"
     if said.residual is not None and least is not None:
-        if not _certificate(said).energy >= (1 - RELATIVE) * least:
-            yield f"‖Δw−Δw*‖_H is {least:.3e} at least, its certificate says {_certificate(said).energy:.3e}"
+        if not recorded_certificate(said).energy >= (1 - RELATIVE) * least:
+            yield f"‖Δw−Δw*‖_H is {least:.3e} at least, its certificate says {recorded_certificate(said).energy:.3e}"
     elif now.ridge > 0 and not now.distance <= said.distance_bound * (1 + RELATIVE) + slack / now.ridge:
         yield f"‖Δw−Δw*‖ ≤ {now.distance:.3e} is what is proven, its certificate says {said.distance_bound:.3e}"
 
 
-def _certificate(said: CertificateRecord) -> Certificate:
-    """What was recorded, for the bounds that follow from it."""
+def recorded_certificate(said: CertificateRecord) -> Certificate:
+    """What a component recorded, for what follows from it."""
     return Certificate(**{field.name: getattr(said, field.name) for field in fields(Certificate)})
 
 

@@ -87,12 +87,18 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
                     raise
                 except StoreError as error:
                     to.found("certificate", name, error.fault)
-    if closer := [n for n, c in checked.items() if c["distance_bound"] > CLOSER * c["distance_recorded"]]:
+    if looser := looser_than_recorded(checked):
         to.notes.append(
-            f"{', '.join(closer)}: the recorded bound is closer than the one shown, for it rests on dual vectors, "
-            "which only models/exact keeps, and a solve on this machine ends with other bytes; nothing contradicts it"
+            f"{', '.join(looser)}: the recorded bound is closer than the one shown, for it rests on dual vectors, "
+            "which only models/exact keeps, and a solve by this version on this machine ends with other bytes; nothing "
+            "contradicts it"
         )
     return checked
+
+
+def looser_than_recorded(certificates: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Components whose recorded bound is closer than the one that was proven."""
+    return [name for name, c in certificates.items() if c["distance_bound"] > CLOSER * c["distance_recorded"]]
 
 
 def _behind(store: FeatureStore, settings: Settings, old: Sequence[str], keys: Mapping[str, str]) -> list[str]:

@@ -18,10 +18,21 @@ from taftcache.names import EXACT
 from taftcache.solve.choosing_radius import Choice
 from taftcache.solve.methods.decisive import AGAIN
 from taftcache.solve.methods.row_space import Restart
+from taftcache.solve.proof import proven_status
 from taftcache.solve.settings import DECISIVE
+from taftcache.solve.solution import Status
+from taftcache.stages.forget.certificates import recorded_certificate
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.solving import SolveOptions, choice_of, is_chosen_again, judged, record_of, solve_component
+from taftcache.stages.train.solving import (
+    SolveOptions,
+    choice_of,
+    is_chosen_again,
+    judged,
+    record_of,
+    same_setting,
+    solve_component,
+)
 
 WARM_ROUNDS = 6
 LEAST_PASSES = 12
@@ -71,7 +82,7 @@ def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
         least = max(0.0, moved - bound - old.record.certified.distance_bound)
         entry |= {"moved": moved, "moved_at_least": least, "decisive": bound <= DECISIVE * least}
         now, before = new.record.certified.ridge, old.record.certified.ridge
-        if now != before:
+        if not same_setting(now, before):
             entry |= {"ridge": now, "ridge_before": before, "decisive": None, **judged(new.meta)}
     return entry
 
@@ -104,6 +115,11 @@ def resolve_warm(
     else:
         warm = _from_value(settings, before, shards, old, progress)
     if warm.component is not None:
+        # its rounds had tolerances of their own, which may lie below what float64 tells
+        proven = recorded_certificate(warm.component.record.certified)
+        ended = proven_status(Status.converged, proven, settings.goal.tolerance)
+        if ended is Status.converged:
+            warm.component.meta.update(converged=True, status=ended.value)
         warm.component.meta.update(record_of(choice))
     return replace(warm, choice=choice)
 

@@ -24,7 +24,7 @@ from taftcache.consent import Consent, followed
 from taftcache.errors import DataError, StoreError, UnreadableImage, check_counts
 from taftcache.model.folder import is_model_folder, open_model, origin_of
 from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights
-from taftcache.names import counted, model_of, scaling_of
+from taftcache.names import counted, model_of, one_of_trained, scaling_of
 from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
 from taftcache.stages.extract.listing import ImageList
 from taftcache.stages.look.evaluation import held_out_margins
@@ -381,7 +381,7 @@ def _of_vectors(
     for called, rows in _vectors(store, given):
         scorer = scorer or Scorer(store)
         if model not in scorer.models:
-            raise StoreError(f"no model named {model} in {store.path}", got=model, do="taftcache train, then compose")
+            raise StoreError(f"no model named {model} in {store.path}", got=model, do=one_of_trained(scorer.models))
         for at in range(0, len(rows), STEP_ROWS):
             ids = [called(k) for k in range(at, min(at + STEP_ROWS, len(rows)))]
             z, changes = scorer.logits(scaled(rows[at : at + STEP_ROWS, None, :], scaling, ids), [model])

@@ -14,7 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import HEAD, component_of, counted, first_few, shard_of
+from taftcache.names import EXACT, HEAD, component_of, counted, first_few, shard_of
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.executor import Executor, Job
@@ -45,6 +45,10 @@ from taftcache.tangent.spec import Train
 
 UNCOMMITTED = 2.0  # seconds of solving that a kill may undo; a solve that takes longer is committed by itself
 UNCOMMITTED_BYTES = 64 << 20
+
+_HEAD_GONE = (
+    f"{HEAD} is gone: components that are heads have {EXACT} for the head of all rows, and private ones have none"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +102,8 @@ def train(
     settings = settings_of(store, recipe, overrides)
     jobs = _jobs(store, settings, shards)
     there = store.objects()
-    lost = {*orphans(store, settings), *({HEAD} & there.keys() - {job.name for job in jobs})}
+    outlived = {HEAD} & there.keys() - {job.name for job in jobs}
+    lost = {*orphans(store, settings), *outlived}
     keys = {name: ref.meta.get("key") for name, ref in there.items() if name not in lost}
     kept = [job.name for job in jobs if keys.get(job.name) == job.key]
     todo = [job for job in jobs if job.name not in kept]
@@ -130,6 +135,7 @@ def train(
             *still_missing(store),
             *unfinished(said),
             *replaced,
+            *([_HEAD_GONE] if outlived else []),
             *_at_the_end(said),
             *([] if shards is None else outdated_notes(store, settings)),
         ],
