@@ -100,7 +100,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
         by_class = self._class_weights(y, labels, by_sample)
         self._measure(X, by_sample)
-        with self._given(X, labels) as given:
+        with self._given(X, labels, by_sample) as given:
             by_sample = None if by_sample is None else by_sample[given.order]
             weights = None if by_class is None and by_sample is None else RowWeights(by_class, by_sample)
             begin = None
@@ -126,6 +126,9 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         else:
             weights = compute_class_weight(given, classes=self.classes_, y=y)
             _check_weights("class_weight", weights)
+            if not weights[labels].any():
+                raise ArgumentError("class_weight leaves no row a weight", got=repr(given)[:80], do="one above 0")
+            weights = weights / weights.max()  # whose sum is finite
         mean = np.average(weights[labels], weights=of_rows)
         scaled = torch.ones(max(2, len(weights)), dtype=torch.float64)
         scaled[: len(weights)] = torch.from_numpy(weights / (mean if mean > 0 else 1))
@@ -168,7 +171,7 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
         self._flat = values.ndim == 1
         # What values are measured from is nothing that a ridge resists.
         mean = np.average(values, axis=0, weights=None if by_sample is None else by_sample.numpy())
-        with self._given(X, values) as given:
+        with self._given(X, values, by_sample) as given:
             outputs = 1 if self._flat else values.shape[1]
             weights = None if by_sample is None else RowWeights(by_sample=by_sample[given.order])
             self._solve(given, outputs, SquaredError(), weights, np.atleast_1d(mean))
@@ -200,6 +203,7 @@ def _sample_weights(given: Any, rows: Any) -> Tensor:
     """Weights with mean one: the loss is a weighted mean, so a row of weight 2 is that row twice."""
     checked = _check_sample_weight(given, rows, dtype=np.float64)
     _check_weights("sample_weight", checked)
+    checked = checked / (checked.max() or 1.0)  # whose sum is finite
     total = checked.sum()
     return torch.from_numpy(checked * (len(checked) / total) if total > 0 else checked.copy())
 

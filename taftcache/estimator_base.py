@@ -203,7 +203,7 @@ class TangentEstimator(BaseEstimator):
         return state
 
     @contextmanager
-    def _given(self, X: Any, targets: np.ndarray) -> Iterator[GivenRows]:
+    def _given(self, X: Any, targets: np.ndarray, weights: Tensor | None) -> Iterator[GivenRows]:
         """The rows of X, of images in a store, and the tail that they enter; of features, none."""
         if (spec := self._spec) is not None:
             from taftcache.stages.extract.listing import ImageList, cached_images
@@ -223,7 +223,8 @@ class TangentEstimator(BaseEstimator):
         rows = ArrayRows(self._rows(X), targets)
         if self.backbone is None:
             # A scaled column's last bits follow from the order of all rows, and would draw others to validate λ.
-            hashes = row_hashes(np.column_stack([X, targets])) if self.ridge == "auto" else None
+            told = [X, targets] if weights is None else [X, targets, weights.numpy()]
+            hashes = row_hashes(np.column_stack(told)) if self.ridge == "auto" else None
             yield GivenRows(rows, {}, TailConfig.of_vectors(rows.tokens.shape[2], 1), hashes=hashes)
         else:
             assert isinstance(self.backbone, tuple)
@@ -240,7 +241,8 @@ class TangentEstimator(BaseEstimator):
         self.scaler_ = None
         if self.scaling == "column" and self.backbone is None:
             scaler = StandardScaler().set_output(transform="default")  # whatever a notebook has asked of all others
-            self.scaler_ = scaler.fit(X, sample_weight=None if weights is None else weights.numpy())
+            with np.errstate(invalid="ignore"):  # of a column that is constant
+                self.scaler_ = scaler.fit(X, sample_weight=None if weights is None else weights.numpy())
 
     def _base(self, given: GivenRows, outputs: int, begin: np.ndarray | None) -> Base:
         """The base point, with ``begin`` [K] in the head's bias: where it is pulled to by the ridge."""
@@ -267,7 +269,7 @@ class TangentEstimator(BaseEstimator):
                 'a number above 0, "auto", or 0 beside a radius',
             ),
             "radius": (self.radius is None or in_ball, "a number above 0 and below ‖Δw‖ without it, or None"),
-            "tolerance": (_above_zero(self.tolerance), "a number above 0"),
+            "tolerance": (_above_zero(self.tolerance) and self.tolerance < 1, "a number between 0 and 1"),
             "max_passes": (_is_whole(self.max_passes) and self.max_passes >= 1, "a whole number of at least 1"),
             "memory": (_is_whole(self.memory) and self.memory >= 0, "a number of bytes: 2 << 30 are 2 GiB"),
             "backbone": (

@@ -105,10 +105,11 @@ class Problem:
         """
         return self.operator.sums(*(self._gradient_under_signs(delta, seed) for seed in seeds))
 
-    def hessian_and_gradient_under_signs(self, delta: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """``hessian`` of Δw and one of ``gradients_under_signs`` there, in one pass."""
-        product, signed = self.operator.sums(self._product(delta), self._gradient_under_signs(delta, seed))
-        return product, signed
+    def hessian_and_gradients_under_signs(self, delta: Tensor, seeds: Iterable[int]) -> tuple[Tensor, list[Tensor]]:
+        """``hessian`` of Δw, and ``gradients_under_signs`` there, in one pass."""
+        signed = [self._gradient_under_signs(delta, seed) for seed in seeds]
+        product, *found = self.operator.sums(self._product(delta), *signed)
+        return product, found
 
     def hessian_under_signs(self, vector: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """``hessian``, and the same with the terms of its sum over the rows under random signs, in one pass."""

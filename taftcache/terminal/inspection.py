@@ -269,6 +269,7 @@ def show_sample_influence(report: SampleInfluence) -> None:
             f"{report.model} without {report.sample} (class {report.label}, shard {report.shard}):",
             f"  Δw moves by {report.moved:.3g}, solved to within {report.distance_bound:.1e}"
             f" in {counted(report.passes, 'pass')}",
+            *_untold(report.moved, report.distance_bound),
             *_other_ridge(*report.ridge),
             f"  its own logit goes from {report.own_logit:.3f} to {report.own_logit_without:.3f};"
             f" label {report.own_label} → {report.own_label_without}",
@@ -276,6 +277,14 @@ def show_sample_influence(report: SampleInfluence) -> None:
             f" no logit by more than {report.largest_change:.2g}",
         )
     )
+
+
+def _untold(moved: float, bound: float) -> list[str]:
+    """A line where the solves with and without a sample are no nearer to their optima than to each other."""
+    if moved > bound:
+        return []
+    nearer = "taftcache train STORE --set solver.tolerance=decisive"
+    return [f"  nothing tells what the sample moves, for neither is solved nearer than that: {nearer}"]
 
 
 def _other_ridge(before: float, after: float) -> list[str]:

@@ -30,6 +30,7 @@ from taftcache.stages.progress import Silent
 from taftcache.stages.train.without import ModelParts
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
+from taftcache.terminal.inspection import show_sample_influence
 from taftcache.view.asked.leaving import without_row
 from taftcache.view.atlas import Atlas
 from tests.solve.problems import minimised
@@ -279,3 +280,31 @@ def test_the_only_row_of_a_shard_has_no_influence(tmp_path):
         with pytest.raises(SolveError, match="needs another beside it"):
             taftcache.query_influence(store, sample, model="models/mean")
         assert taftcache.sample_influence(store, sample, model="models/exact").moved > 0
+
+
+def test_a_relative_tolerance_that_is_met_beforehand_is_no_answer(tmp_path, capsys):
+    """Under cross-entropy "Δw moves by 0" was said of samples that move it: the old Δw met the tolerance as it was."""
+    g = np.random.default_rng(0)
+    x, y = g.normal(size=(120, 6)).astype(np.float32), np.arange(120) % 3
+    x[np.arange(120), y] += 1
+    settings = ["store.shards=1", "data.held_out=0", "objective.loss=cross_entropy", "objective.ridge=1e-4"]
+    found = {}
+    for tolerance in ("1e-2", "1e-9"):
+        path = tmp_path / tolerance
+        taftcache.import_vectors(x, y, path, overrides=[*settings, f"solver.tolerance={tolerance}"])
+        taftcache.train(path)
+        taftcache.compose(path)
+        found[tolerance] = taftcache.sample_influence(path, "rows/00000017", model="components/000")
+        show_sample_influence(found[tolerance])
+    loose, close = found.values()
+    assert abs(loose.moved - close.moved) <= loose.distance_bound + close.distance_bound, "of two optima"
+    assert close.distance_bound < 0.2 * close.moved
+    assert capsys.readouterr().out.count("nothing tells what the sample moves") == (loose.moved <= loose.distance_bound)
+    assert loose.moved <= loose.distance_bound
+    # of a removal that is another problem, as with another λ, the old Δw is no answer either
+    parts = ModelParts(FeatureStore(tmp_path / "1e-2"), "components/000", Silent())
+    (part,) = parts.parts
+    without = parts.solve_without(part, part.shards[0], range(100))
+    bound = without.record.certified.distance_bound
+    moved = (without.delta - part.component.delta).norm().item()
+    assert bound <= max(0.1 * moved, part.component.record.certified.distance_bound)

@@ -33,10 +33,10 @@ from taftcache.stages.train.solving import (
     same_setting,
     solve_component,
 )
+from taftcache.stages.train.without import FINEST
 
 WARM_ROUNDS = 6
 LEAST_PASSES = 12
-FINEST = 1e-15  # of relative gradients
 # The old model's certified distance, over what the removal moves, at which it is good enough to compare with.
 KNOWN = 0.2
 OTHERWISE_MADE = "made from other rows or settings than the store had"

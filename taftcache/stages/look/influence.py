@@ -26,7 +26,7 @@ from taftcache.solve.settings import Goal
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.without import ModelPart, ModelParts, ridges
+from taftcache.stages.train.without import ModelPart, ModelParts, bounds_of, ridges
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
@@ -36,12 +36,12 @@ from taftcache.tangent.rows import ArrayRows, RowSource
 class SampleInfluence:
     """A model with and without one training sample.
 
-    ``moved`` is ‖Δw₋ₙ − Δw‖ of the model, ``distance_bound`` how far the solve without the sample can be from its
-    optimum, weighted as it enters the model. ``own_logit`` and ``own_logit_without`` are of the sample's class at the
-    sample: what the model says of an image that it has seen, and would say had it not. Of ``held_out`` rows,
-    ``labels_changed`` get another label, and no logit moves by more than ``largest_change``. ``ridge``: λ of what was
-    solved, with the sample and without it; where the rows that stay choose another one, as they do when the sample is
-    forgotten, all of this is the doing of both.
+    ``moved`` is ‖Δw₋ₙ − Δw‖ of the model, ``distance_bound`` how far the solves with and without the sample can be
+    from their optima, together, weighted as they enter the model. ``own_logit`` and ``own_logit_without`` are of
+    the sample's class at the sample: what the model says of an image that it has seen, and would say had it not. Of
+    ``held_out`` rows, ``labels_changed`` get another label, and no logit moves by more than ``largest_change``.
+    ``ridge``: λ of what was solved, with the sample and without it; where the rows that stay choose another one, as
+    they do when the sample is forgotten, all of this is the doing of both.
     """
 
     store: Path
@@ -115,7 +115,7 @@ def sample_influence(
         label=store.classes[label],
         shard=shard.name,
         moved=change.norm().item(),
-        distance_bound=part.weight * without.record.certified.distance_bound,
+        distance_bound=part.weight * bounds_of(part, without),
         own_logit=before[label].item(),
         own_logit_without=after[label].item(),
         own_label=store.classes[int(before.argmax())],

@@ -18,7 +18,7 @@ from taftcache.solve.leave_one_out import moves
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.without import ModelPart, ModelParts, ridges
+from taftcache.stages.train.without import ModelPart, ModelParts, bounds_of, ridges
 from taftcache.tangent.operator import TangentOperator
 
 Moves = NDArray[np.float64]
@@ -193,7 +193,7 @@ def _without(
             passes=said.passes,
             moved=float(delta.norm()),
             norm=float(part.component.delta.norm()),
-            distance_bound=said.certified.distance_bound,
+            distance_bound=bounds_of(part, without),
         ),
     )
 
