@@ -359,10 +359,49 @@ def test_an_audit_finds_the_students_of_a_forgotten_row(teachers, tmp_path):
         gone = opened.shards[0].sample_ids[0]
     taftcache.forget(store, [gone])
     found = taftcache.audit(store, also=[out]).findings
-    assert {Path(finding.where).parent.name for finding in found} == {"kd-b1-s0", "none-b0-s0"}
+    assert [Path(finding.where).name for finding in found] == ["kd-b1-s0", "none-b0-s0"]
+    assert {finding.do for finding in found} == {"delete the folder, or run taftcache teach RECIPE again"}
     teach(recipe)
     report = taftcache.audit(store, also=[out])
     assert report.findings == [] == [note for note in report.notes if str(out) in note]
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+@pytest.mark.parametrize("prior", ["none", "kd"])
+@pytest.mark.parametrize("file", ["model.safetensors", "outcome.json", CHECKPOINT])
+def test_each_file_of_a_student_is_known_by_itself(teachers, tmp_path, prior, file):
+    store = shutil.copytree(teachers["wide"], tmp_path / "wide")
+    recipe = teaching_recipe(tmp_path / "out", {"wide": store}, teach={"prior": prior}, train={"epochs": 2})
+    progress = Interrupting(2) if file == CHECKPOINT else Silent()
+    with (
+        open_students(recipe, progress) as students,
+        nullcontext() if file != CHECKPOINT else pytest.raises(KeyboardInterrupt),
+    ):
+        students.outcome(students.settings(prior, 1.0, 0))
+    (there,) = (tmp_path / "out").rglob(file)
+    elsewhere = tmp_path / "elsewhere" / "student"
+    elsewhere.mkdir(parents=True)
+    shutil.copy(there, elsewhere)
+    with FeatureStore(store) as opened:
+        gone = opened.shards[0].sample_ids[0]
+    taftcache.forget(store, [gone])
+    (found,) = taftcache.audit(store, also=[elsewhere.parent]).findings
+    assert found.where == str(elsewhere)
+    assert found.problem == "a student, made from shards as they were before ledger/000001"
+
+
+def test_a_student_stays_until_the_next_is_trained(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, train={"epochs": 1})
+    settings = StudentSettings("none", 0.0, 0)
+    student_bytes(recipe, settings)
+    (folder,) = (tmp_path / "students").iterdir()
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert before.keys() == {"config.json", "model.safetensors", "outcome.json"}
+    failing = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, rate=1e30, epochs=4))
+    with pytest.raises(SolveError, match="finite"):
+        student_bytes(failing, settings)
+    after = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert before == {name: after[name] for name in before}
 
 
 @pytest.mark.law("What a program has asked of torch changes no student")
