@@ -20,7 +20,16 @@ from safetensors.torch import save_file
 import taftcache
 from taftcache.backbone.model import weights_digest
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import ArgumentError, DataError, FormatError, RecipeError, SolveError, StoreError, StoreNotFound
+from taftcache.errors import (
+    ArgumentError,
+    DataError,
+    FormatError,
+    IdentityError,
+    RecipeError,
+    SolveError,
+    StoreError,
+    StoreNotFound,
+)
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.stages.progress import Silent
 from taftcache.stages.train import teaching
@@ -331,7 +340,9 @@ def test_a_student_is_a_model_for_whatever_takes_one(teachers, tmp_path):
     report = taftcache.predict(folder, [picture], top=10, device="cpu")
     assert report.predictions == model.predict([picture], top=10)
     assert (report.model, sorted(report.predictions[0].labels)) == ("vit_tiny_patch16_224", [str(k) for k in range(10)])
-    assert taftcache.export_model(folder, tmp_path / "program", program=True).files == ["program.pt2"]
+    assert taftcache.export_model(folder, tmp_path / "program", program=True).files == [
+        "README.md", "about.json", "program.pt2",
+    ]  # fmt: skip
     program = torch.export.load(tmp_path / "program" / "program.pt2").module()
     torch.testing.assert_close(program(images), model(images))
     with pytest.raises(RecipeError, match="in other forms only"):
@@ -390,6 +401,25 @@ def test_each_file_of_a_student_is_known_by_itself(teachers, tmp_path, prior, fi
     assert found.problem == "a student, made from shards as they were before ledger/000001"
 
 
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_a_students_program_says_what_it_is_of(teachers, tmp_path):
+    store = shutil.copytree(teachers["wide"], tmp_path / "wide")
+    recipe = teaching_recipe(tmp_path / "out", {"wide": store}, teach={"prior": "none"}, train={"epochs": 1})
+    folder, place = teach(recipe).student.parent, tmp_path / "elsewhere"
+    taftcache.export_model(folder, place / "program", program=True)
+    about = json.loads((place / "program" / "about.json").read_text())
+    assert (about["classes"], about["preprocess"]["input_size"]) == ([str(k) for k in range(10)], [3, 16, 16])
+    card = (place / "program" / "README.md").read_text()
+    assert all(text in card for text in ("# vit_tiny_patch16_224", "`9`", "16 x 16", "`program.pt2` is", "Normalize("))
+    with FeatureStore(store) as opened:
+        taftcache.forget(store, [opened.shards[0].sample_ids[0]])
+    (found,) = taftcache.audit(store, also=[place]).findings
+    assert (Path(found.where).name, found.problem) == (
+        "about.json", "made from shards as they were before ledger/000001",
+    )  # fmt: skip
+    assert "export again" in found.do
+
+
 def test_a_student_stays_until_the_next_is_trained(teachers, tmp_path):
     recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, train={"epochs": 1})
     settings = StudentSettings("none", 0.0, 0)
@@ -441,11 +471,70 @@ def test_a_teacher_of_vectors_has_no_latency(teachers, tmp_path):
 
 
 def test_a_teachers_other_rows_do_not_touch_the_plain_student(teachers, tmp_path):
-    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "kd"})
-    assert teach(recipe).trained == 2
-    alone = teaching_recipe(tmp_path, {"wide": teachers["wide"]}, teach={"prior": "kd"})
-    report = teach(alone)
-    assert (report.trained, report.kept) == (1, 1)
+    found = []
+    for stores in (teachers, {"wide": teachers["wide"]}):
+        with open_students(teaching_recipe(tmp_path, stores), Silent()) as students:
+            for prior in ("none", "kd"):
+                students.outcome(students.settings(prior, 1.0, 0))
+            found.append((students.trained, students.kept))
+    assert found == [(2, 0), (1, 1)]
+
+
+def test_students_of_other_settings_are_not_overwritten(teachers, tmp_path, monkeypatch):
+    """Every setting that differs is named; what adds students to those that are there is none of them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(teachers["wide"])
+    stores = {"wide": teachers["wide"]}
+    short = {"epochs": 1, "per_class": 4}
+    recipe = teaching_recipe(tmp_path / "out", stores, teach={"prior": "kd", "beta": 1.0}, train=short)
+    with pytest.raises(SolveError, match="finite"):
+        teach(teaching_recipe(tmp_path / "out", stores, train={**short, "epochs": 4, "rate": 1e30}))
+    first = teach(recipe)  # of what failed, no student is there
+    before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
+    for changes, names in (
+        ({"train": {"epochs": 2, "rate": 2e-3}}, ["train.epochs: the folder has 1, here it is 2", "train.rate"]),
+        ({"teach": {"prior": "aft"}}, ["teach.prior: the folder has 'kd', here it is 'aft'"]),
+        ({"data": {"limit": 90}}, ["data.limit: the folder has 120, here it is 90"]),
+        ({"student": {"blocks": 1}}, ["student.blocks: the folder has None, here it is 1"]),
+        ({"teachers": [{"store": str(teachers["other"])}]}, ["teachers.other", "teachers.wide"]),
+    ):
+        values = msgspec.to_builtins(recipe)
+        other = {**values, **{k: v if k == "teachers" else {**values[k], **v} for k, v in changes.items()}}
+        with pytest.raises(IdentityError, match=r"(?s)trained with other settings.*path=FOLDER") as refused:
+            teach(parse_teaching(other))
+        told = refused.value.got.split("; ")
+        assert [line.startswith(name) for line, name in zip(told, names, strict=True)] == [True] * len(names)
+    assert before == {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
+    more = teaching_recipe(
+        Path("out"), {"wide": Path("link")}, teach={"prior": "kd", "beta": 2.0}, train={**short, "seeds": [0, 1]},
+        report={"priors": ["aft"]},
+    )  # fmt: skip
+    assert (first.trained, teach(more).trained) == (2, 5)
+
+
+def test_a_teacher_of_other_images_says_what_differs(teachers, tmp_path):
+    made = tmp_path / "teacher.toml"
+    made.write_text(
+        '[data]\nsource = "folder"\ntrain = "' + str(tmp_path) + '"\nlimit = 9\n[backbone]\nweights = "bundled"\n'
+    )
+    spelt = {"source": "folder", "train": f"{tmp_path}/../{tmp_path.name}", "limit": 8}
+    recipe = teaching_recipe(tmp_path / "out", {"any": tmp_path}, data=spelt)
+    recipe = msgspec.structs.replace(recipe, teachers=[TeacherSpec(recipe=str(made))])
+    with pytest.raises(StoreError, match="sees other images") as refused:
+        teach(recipe)
+    assert refused.value.got == "data.limit: the teacher has 9, here it is 8"
+
+
+def test_plots_of_an_earlier_report_are_removed(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "aft"}, train={"epochs": 1}, report={"noise": [0, 4]})
+    teach(recipe)
+    assert {file.name for file in tmp_path.glob("*.svg")} == {
+        "energy-by-teacher.svg", "energy-by-feature.svg", "noise.svg",
+    }  # fmt: skip
+    (tmp_path / "mine.svg").touch()
+    plain = msgspec.structs.replace(recipe, teach=msgspec.structs.replace(recipe.teach, beta=0.0))
+    teach(msgspec.structs.replace(plain, report=msgspec.structs.replace(recipe.report, noise=[])))
+    assert {file.name for file in tmp_path.glob("*.svg")} == {"mine.svg"}
 
 
 def test_beta_is_chosen_on_held_back_rows_with_zero_among_them(teachers, tmp_path, monkeypatch):
