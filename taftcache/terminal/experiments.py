@@ -78,8 +78,9 @@ def show_teach(report: TeachReport) -> None:
         say(line)
     say(
         f"{counted(report.trained, 'student')} trained, {report.kept} found trained ({report.seconds:.1f} s)",
-        f"student {report.student}",
+        f"student {report.student.parent}",
         f"report  {report.folder / 'report.md'}",
+        f"next    taftcache predict {typed(report.student.parent)} IMAGE",
     )
 
 

@@ -22,6 +22,7 @@ from taftcache.backbone.model import weights_digest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import (
     ArgumentError,
+    BackboneError,
     DataError,
     FormatError,
     IdentityError,
@@ -726,3 +727,39 @@ def test_a_wrong_recipe_that_was_built_is_refused(recipe, words):
 def test_what_is_no_recipe_is_told_how_to_read_one(given, words):
     with pytest.raises(ArgumentError, match=f"(?s)the recipe is not a TeachingRecipe.*{words}"):
         teach(given)
+
+
+@pytest.mark.parametrize(
+    ("student", "words"),
+    [
+        (
+            {"model": None, "model_args": {}, "weights": "nowhere"},
+            r"got: student.weights = 'nowhere'\n  try: 'random', 'bundled', 'pretrained'",
+        ),
+        ({"model": None, "model_args": {}, "weights": "x.safetensors"}, "in a recipe student.model"),
+        ({"model_args": {"size": 3}}, r"correct student\.model_args"),
+    ],
+)
+def test_errors_of_a_student_name_its_own_keys(teachers, tmp_path, monkeypatch, student, words):
+    monkeypatch.chdir(tmp_path)
+    save_file({"a": torch.zeros(1)}, "x.safetensors")
+    recipe = teaching_recipe(tmp_path / "out", teachers, student=student)
+    with pytest.raises(BackboneError, match=f"(?s){words}") as refused:
+        student_bytes(recipe)
+    assert "backbone." not in str(refused.value)
+
+
+def test_new_images_are_to_be_appended(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path / "out", teachers, data={"limit": 130})
+    with pytest.raises(StoreError, match=r"(?s)has no row of.*new: taftcache append RECIPE"):
+        teach(recipe)
+
+
+def test_what_needs_a_store_says_that_a_student_is_a_model(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path / "out", teachers, teach={"prior": "none"}, train={"epochs": 1})
+    student = teach(recipe).student
+    for command in (taftcache.evaluate, taftcache.inspect):
+        with pytest.raises(StoreNotFound, match=r"(?s)the folder of one model.*taftcache predict .*none-b0-s0 IMAGE"):
+            command(student.parent)
+    with pytest.raises(StoreNotFound, match=r"(?s)it is a file.*the folder that it is in, .*none-b0-s0$"):
+        taftcache.predict(student, [np.zeros((16, 16, 3), np.uint8)])

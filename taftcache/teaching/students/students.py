@@ -286,7 +286,7 @@ class Students:
         student = msgspec.to_builtins(recipe.student)
         if recipe.student.weights != RANDOM:
             weights = BackboneSpec(model=recipe.student.model, weights=recipe.student.weights)
-            if weights_kind(weights) in ("file", "folder") and (file := weights_file(weights)) is not None:
+            if weights_kind(weights, "student") in ("file", "folder") and (file := weights_file(weights)) is not None:
                 student["weights"] = file_digest(file)  # of a place, others may come to lie there
         if recipe.student.blocks is None:  # says nothing, as before there was a choice
             del student["blocks"]
