@@ -37,6 +37,7 @@ from taftcache.stages.train import teaching
 from taftcache.stages.train.teaching import open_students, teach
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, load_teaching, parse_teaching
 from taftcache.teaching.spec import PriorName, StudentTrainingSpec, TeacherSpec
+from taftcache.teaching.students import measurement
 from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tensors, restore_optimiser, write_tensors
 from taftcache.teaching.students.images import augmented
 from taftcache.teaching.students.students import StudentSettings, per_class
@@ -135,7 +136,7 @@ def test_a_kept_student_of_all_blocks_is_still_the_same(teachers, tmp_path):
 def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path):
     recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "kd", "beta": 0.0})
     report = teach(recipe)
-    assert (report.trained, report.kept) == (1, 1)
+    assert (report.trained, report.kept) == (1, 0)
     assert report.student.parent.name == "none-b0-s0"
 
 
@@ -581,8 +582,50 @@ def test_beta_is_chosen_by_no_label_that_the_student_is_not_given(teachers, tmp_
 
 def test_a_loss_that_is_not_finite_ends_the_training(teachers, tmp_path):
     recipe = teaching_recipe(tmp_path, teachers, train={"rate": 1e30, "epochs": 4})
-    with pytest.raises(SolveError, match="finite"):
+    with pytest.raises(SolveError, match="the loss of the student none-b0-s0 is not finite") as ended:
         student_bytes(recipe, StudentSettings("none", 0.0, 0))
+    assert ended.value.do == "lower train.rate"
+    for beta, key in ((1.0, "teach.beta"), ("choose", "teach.grid")):
+        recipe = teaching_recipe(tmp_path, teachers, teach={"beta": beta}, train={"rate": 1e30, "epochs": 4})
+        with pytest.raises(SolveError, match="student kd-b1-s0 is not finite") as ended:
+            student_bytes(recipe, StudentSettings("kd", 1.0, 0))
+        assert ended.value.do == f"lower train.rate or {key}"
+
+
+def test_a_beta_that_diverges_is_the_worst(teachers, tmp_path):
+    teach_by = {"prior": "kd", "beta": "choose", "grid": [0.5, 1e38]}
+    recipe = teaching_recipe(tmp_path / "out", teachers, teach=teach_by, train={"epochs": 2})
+    report = teach(recipe)
+    (note,) = [note for note in report.notes if "finite" in note]
+    assert note.startswith("the loss of the student kd-b1e+38-s0-choice is not finite in epoch ")
+    tried = report.tables["students"][1]["tried on rows held back"]
+    assert (list(tried), tried["1e+38"]) == (["0", "0.5", "1e+38"], 0.0)
+    assert note in (tmp_path / "out" / "report.md").read_text()
+    failing = teaching_recipe(tmp_path / "all", teachers, teach=teach_by, train={"epochs": 4, "rate": 1e30})
+    with (
+        open_students(failing, Silent()) as students,
+        pytest.raises(SolveError, match="student none-b0-s0-choice is not finite"),
+    ):
+        students.choose("kd")
+
+
+def test_latencies_are_measured_in_turns(monkeypatch):
+    """While the machine is slow, it is so for all models: the one that costs less is the faster one."""
+    now, calls = [0.0], [0]
+
+    class Model(torch.nn.Module):
+        def __init__(self, cost: float) -> None:
+            super().__init__()
+            self.cost, self.weight = cost, torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            calls[0] += 1
+            now[0] += self.cost * (3 if calls[0] > measurement.ROUNDS + 2 * measurement.WARMING else 1)
+            return image
+
+    monkeypatch.setattr(measurement.time, "perf_counter", lambda: now[0])
+    slow, fast = measurement.latencies([(Model(3.0), (3, 4, 4)), (Model(2.0), (3, 4, 4))])
+    assert slow / fast == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize("augment", ["flip", "shift"])

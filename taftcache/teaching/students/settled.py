@@ -48,7 +48,8 @@ def check_settled(recipe: TeachingRecipe) -> dict[str, Any]:
 def data_settings(data: DataSpec) -> dict[str, Any]:
     """[data] in plain values, of which the same place has one spelling."""
     values: dict[str, Any] = msgspec.to_builtins(data)
-    return values | {key: _place(values[key]) for key in ("train", "test", "root") if values[key]}
+    keys = ("root",) if data.source in ("timm", "published") else ("train", "test", "root")
+    return values | {key: _place(values[key]) for key in keys if values[key]}
 
 
 def _settings(recipe: TeachingRecipe) -> dict[str, Any]:
@@ -57,15 +58,21 @@ def _settings(recipe: TeachingRecipe) -> dict[str, Any]:
         for key in keys:
             del (values[section] if section else values)[key]
     values["data"] = data_settings(recipe.data)
-    values["student"]["weights"] = _place(recipe.student.weights)
+    values["student"]["weights"] = _name_or_place(recipe.student.weights)
     values["teachers"] = {
-        teacher_name(each): {"weight": each.weight, "recipe": each.recipe, "store": each.store and _place(each.store)}
+        teacher_name(each): {
+            "weight": each.weight,
+            "store": each.store and _place(each.store),
+            "recipe": each.recipe and _name_or_place(each.recipe),
+        }
         for each in recipe.teachers
     }
     return values
 
 
+def _name_or_place(text: str) -> str:
+    return _place(text) if expand_path(text).exists() else text
+
+
 def _place(text: str) -> str:
-    """One spelling of a path, where it is one."""
-    path = expand_path(text)
-    return str(path.resolve()) if path.exists() else text
+    return str(expand_path(text).resolve())

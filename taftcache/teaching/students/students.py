@@ -24,7 +24,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.backbone.student import RANDOM, Student, build_student
 from taftcache.cache.format.plan import held_out, in_order
-from taftcache.errors import DataError, FormatError
+from taftcache.errors import DataError, FormatError, SolveError
 from taftcache.names import ROWS_OF, STUDENT
 from taftcache.recipe import Recipe, parse_bytes
 from taftcache.report.write import write_bytes
@@ -110,11 +110,11 @@ class Students:
         bar: Bar,
         notes: Sequence[str] = (),
     ) -> None:
-        self.recipe, self.joined, self._places, self._bar, self.notes = recipe, joined, places, bar, notes
+        self.recipe, self.joined, self._places, self._bar, self.notes = recipe, joined, places, bar, [*notes]
         self._shards, self._records = dict(shards), dict(records)
         self._images: Images | None = None
         self._moments: dict[tuple[Any, ...], Tensor] = {}
-        self.trained = self.kept = 0
+        self._made: dict[str, bool] = {}
         hasher = blake3()
         for i, label in zip(joined.ids, joined.labels.tolist(), strict=True):
             hasher.update(json.dumps([i, joined.classes[label]]).encode() + b"\n")
@@ -137,7 +137,7 @@ class Students:
         key = self._key(settings)
         found = _read_outcome(folder / OUTCOME, key) if (folder / WEIGHTS_NAME).is_file() else None
         if found is not None:
-            self.kept += 1
+            self._made.setdefault(settings.name, False)
             return found
         device = float64_device(self.recipe.device)
         # What a program has asked of torch is in no key, and so must not decide a student's bytes.
@@ -152,8 +152,18 @@ class Students:
             meta = {"key": key, ROWS_OF: self._shards}
             outcome = self._train(student, settings, folder / CHECKPOINT, meta, on_epoch)
         self._keep(student, outcome, folder, meta)
-        self.trained += 1
+        self._made[settings.name] = True
         return outcome
+
+    @property
+    def trained(self) -> int:
+        """How many of the students that were asked for are trained now."""
+        return sum(self._made.values())
+
+    @property
+    def kept(self) -> int:
+        """How many of them were found trained."""
+        return len(self._made) - self.trained
 
     def _keep(self, student: Student, outcome: StudentOutcome, folder: Path, meta: dict[str, Any]) -> None:
         """Write a trained student in the place of what is there; its record last, which says that it is whole."""
@@ -179,18 +189,29 @@ class Students:
         """β by accuracy on a part of the labelled rows that is held back, 0 among those that are tried.
 
         Few rows are held back where few are labelled, and many students are as good as the best: of these the one of
-        the least cross entropy there, and of the smallest β.
+        the least cross entropy there, and of the smallest β. A training that fails counts as the worst, and is noted.
+
+        Raises:
+            SolveError: all of them fail.
         """
         spec = self.recipe.teach
         if prior == "none" or spec.beta != "choose":
             return BetaChoice(0.0 if prior == "none" else float(spec.beta), {})
         seed = self.recipe.train.seeds[0]
-        tried = {
-            beta: self.outcome(self.settings(prior, beta, seed, held_back=True, **changes))
-            for beta in sorted({0.0, *spec.grid})
-        }
+        tried: dict[float, StudentOutcome] = {}
+        failed: dict[float, SolveError] = {}
+        for beta in sorted({0.0, *spec.grid}):
+            try:
+                tried[beta] = self.outcome(self.settings(prior, beta, seed, held_back=True, **changes))
+            except SolveError as error:
+                failed[beta] = error
+        if not tried:
+            raise next(iter(failed.values()))
+        said = [f"{error.fault}: no beta is worse" for error in failed.values()]
+        self.notes += [line for line in said if line not in self.notes]
         best = max(tried, key=lambda beta: (tried[beta].accuracy, -tried[beta].tested_loss))
-        return BetaChoice(best, {f"{beta:g}": outcome.accuracy for beta, outcome in tried.items()})
+        accuracy = {beta: tried[beta].accuracy if beta in tried else 0.0 for beta in sorted({*tried, *failed})}
+        return BetaChoice(best, {f"{beta:g}": value for beta, value in accuracy.items()})
 
     def training_rows(self, settings: StudentSettings) -> TrainingRows:
         """Which rows a student is trained and tested on."""
@@ -276,6 +297,8 @@ class Students:
             spec=recipe.train,
             seed=settings.seed,
             refresh=recipe.teach.refresh,
+            name=settings.name,
+            chosen=recipe.teach.beta == "choose",
         )
         return train(training, checkpoint, meta, on_epoch)
 

@@ -59,6 +59,7 @@ class StudentTraining:
 
     prior, beta: R and its weight; without a prior, or with β = 0, no row of ``features`` is read.
     refresh: epochs between two times that the prior reads the features of all rows.
+    name, chosen: of the student, and whether β was, or is to be; for errors.
     """
 
     student: Student
@@ -70,6 +71,8 @@ class StudentTraining:
     spec: StudentTrainingSpec
     seed: int
     refresh: int = 1
+    name: str = ""
+    chosen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +123,9 @@ def train(training: StudentTraining, checkpoint: Path, meta: dict[str, Any], on_
         loss, penalty = run.epoch(epoch)
         if not math.isfinite(loss + penalty):
             raise SolveError(
-                f"the loss is not finite in epoch {epoch}",
+                f"the loss of the student {training.name} is not finite in epoch {epoch}",
                 got=f"cross entropy {loss}, R {penalty}",
-                do="lower train.rate or teach.beta",
+                do="lower train.rate" + ("" if prior is None else f" or teach.{'grid' if training.chosen else 'beta'}"),
             )
         run.history.append([loss, penalty])
         if (epoch + 1) % spec.checkpoint == 0 and epoch + 1 < spec.epochs:
