@@ -35,8 +35,11 @@ def expand_path(text: str) -> Path:
     return Path(_VARIABLE.sub(value, text)).expanduser()
 
 
-def weights_kind(spec: BackboneSpec) -> WeightsKind:
-    """Which of the four forms ``spec.weights`` has; BackboneError if it names nothing that exists."""
+def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
+    """Which of the four forms ``spec.weights`` has; BackboneError if it names nothing that exists.
+
+    ``section`` of a recipe has said so: that of a "student" may say "random", too.
+    """
     if spec.weights == "bundled":
         return "bundled"
     if spec.weights == "pretrained":
@@ -47,8 +50,9 @@ def weights_kind(spec: BackboneSpec) -> WeightsKind:
     if not path.is_file():
         raise BackboneError(
             f"no weights at {path}",
-            got=f"backbone.weights = {spec.weights!r}",
-            do="'bundled', 'pretrained', or the path of a .safetensors file or of a folder in timm's layout",
+            got=f"{section}.weights = {spec.weights!r}",
+            do=("'random', " if section == "student" else "")
+            + "'bundled', 'pretrained', or the path of a .safetensors file or of a folder in timm's layout",
         )
     if path.suffix != ".safetensors":
         # .pth and .bin files are pickles, which run code while they load.

@@ -64,9 +64,12 @@ class Backbone:
 
 @torch.inference_mode(False)  # whose tensors no derivative is taken by
 def load_backbone(
-    spec: BackboneSpec, preprocess: PreprocessSpec = _AS_TRAINED, device: str | torch.device = "cpu"
+    spec: BackboneSpec,
+    preprocess: PreprocessSpec = _AS_TRAINED,
+    device: str | torch.device = "cpu",
+    section: str = "backbone",
 ) -> Backbone:
-    """Build and load the model that ``spec`` names.
+    """Build and load the model that ``spec`` names, as a recipe's ``section`` does: errors name its keys.
 
     Raises BackboneError for an unknown model, weights that cannot be had or do not fit, a preprocessing that the model
     cannot take, and a default dtype of torch's that would round the weights; RecipeError for a path with an unset
@@ -78,7 +81,7 @@ def load_backbone(
             got=str(torch.get_default_dtype()),
             do="torch.set_default_dtype(torch.float32)",
         )
-    kind, path = weights_kind(spec), weights_file(spec)
+    kind, path = weights_kind(spec, section), weights_file(spec)
     target = resolve_device(str(device))
     if kind in ("bundled", "folder"):
         name = f"local-dir:{weights_folder(spec)}"
@@ -86,8 +89,8 @@ def load_backbone(
         raise BackboneError(
             f"no model is named for the weights {path}, which do not say it",
             got=str(path),
-            do="name it as timm does, for example: taftcache init PLACE --model deit_tiny_patch16_224"
-            f" --weights {shlex.quote(str(path))}; in a recipe backbone.model",
+            do="name it as timm does, for example: "
+            + _said(section, "model", f"init PLACE --model deit_tiny_patch16_224 --weights {shlex.quote(str(path))}"),
         )
     else:
         name = spec.model
@@ -100,7 +103,7 @@ def load_backbone(
     except BackboneError:
         raise
     except Exception as error:  # timm, the hub client and the model's constructor raise whatever they like
-        raise not_built(name, spec.model_args, error, pretrained=kind == "pretrained") from error
+        raise not_built(name, spec.model_args, error, kind == "pretrained", section) from error
     architecture = str(model.pretrained_cfg.get("architecture") or spec.model)
     if kind == "folder" and spec.model is not None and spec.model.split(".")[0] != architecture:
         raise BackboneError(
@@ -143,7 +146,9 @@ def with_features(backbone: Backbone, features: Features) -> Backbone:
     return replace(backbone, model=model, config={**backbone.config, "features": features})
 
 
-def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretrained: bool = False) -> BackboneError:
+def not_built(
+    name: str, model_args: Mapping[str, Any], error: Exception, pretrained: bool = False, section: str = "backbone"
+) -> BackboneError:
     """Why timm did not build the model ``name``: no such model or tag, weights not at hand, or arguments."""
     arguments = f" with {dict(model_args)}" if model_args else ""
     got = f"{name}{arguments}: {type(error).__name__}: {error}"
@@ -166,9 +171,15 @@ def not_built(name: str, model_args: Mapping[str, Any], error: Exception, pretra
             f"no pretrained weights of {name} here: neither in the Hugging Face cache nor to be downloaded",
             got=got,
             do="connect to the network once, or take the weights from a file: "
-            f"taftcache init PLACE --model {name} --weights FILE.safetensors; in a recipe backbone.weights",
+            + _said(section, "weights", f"init PLACE --model {name} --weights FILE.safetensors"),
         )
-    return BackboneError(f"timm cannot build the model {name}", got=got, do="correct backbone.model_args")
+    return BackboneError(f"timm cannot build the model {name}", got=got, do=f"correct {section}.model_args")
+
+
+def _said(section: str, key: str, command: str) -> str:
+    """Where a setting is made: a backbone's by a command, too."""
+    here = f"in a recipe {section}.{key}"
+    return f"taftcache {command}; {here}" if section == "backbone" else here
 
 
 def _folder_args(folder: Path, spec: BackboneSpec) -> dict[str, Any]:

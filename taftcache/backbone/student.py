@@ -18,6 +18,7 @@ from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError
 
 RANDOM = "random"
+STUDENT = "student"  # the section of a recipe that names the model
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,11 @@ def build_student(
             except BackboneError:
                 raise
             except Exception as error:  # timm and the model's constructor raise whatever they like
-                raise not_built(str(model), model_args, error) from error
+                raise not_built(str(model), model_args, error, section=STUDENT) from error
             backbone = wrap_model(made, str(model), preprocess, "cpu", model_args=model_args, weights=RANDOM)
         else:
             spec = BackboneSpec(model=model, weights=weights, model_args=model_args)
-            backbone = load_backbone(spec, preprocess)
+            backbone = load_backbone(spec, preprocess, section=STUDENT)
         if blocks is not None:
             backbone = _first_blocks(backbone, blocks)
         module: Any = backbone.model

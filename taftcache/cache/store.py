@@ -23,7 +23,7 @@ from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.address import is_bucket, open_home
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.lock import LOCK, WriterLock
-from taftcache.cache.read.contents import MAKE, Contents, no_store, read_manifest
+from taftcache.cache.read.contents import MAKE, OF_A_MODEL, Contents, no_store, read_manifest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import OnProgress, read_object, verify
 from taftcache.cache.write.commit import Committer, create
@@ -432,4 +432,10 @@ class FeatureStore:
 def _not_opened(path: str | os.PathLike[str], error: OSError) -> StoreError:
     if error.errno == errno.ENOENT:
         return StoreNotFound(f"no store at {path}: there is no such folder", do=MAKE)
+    above = os.path.dirname(path) or "."
+    if os.path.isfile(path) and any(os.path.exists(os.path.join(above, name)) for name in (FILE, *OF_A_MODEL)):
+        return StoreNotFound(
+            f"no store or model at {path}: it is a file, and each of them is a folder",
+            do=f"name the folder that it is in, {above}",
+        )
     return cannot("open", path, error, StoreNotFound)

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from taftcache.model.component import public_fields
@@ -35,13 +35,15 @@ class Score:
 class Origin:
     """What the card says of a model beyond the model itself; what is None or empty is left out.
 
-    name: what the store called it. root_digest: of that store. dataset: a public dataset's name, never a path.
+    name: what the store called it. root_digest: of that store. rows_of: of a student, by teacher the digests of the
+    shards that it was trained on. dataset: a public dataset's name, never a path.
     score: how well it does on rows that it was not trained on. private_parts: of a sum without a promise, how many of
     its components were trained privately.
     """
 
     name: str
     root_digest: str = ""
+    rows_of: Mapping[str, list[str]] = field(default_factory=dict)
     dataset: str | None = None
     score: Score | None = None
     private_parts: int = 0
@@ -57,7 +59,6 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         native: whether the folder's config.json and model.safetensors are this model as an ordinary timm model.
     """
     config, said = model.base.config, meta_of(public_fields(model.component.meta))
-    classes = ", ".join(map(_code, model.classes[:20])) + (" …" if len(model.classes) > 20 else "")
     what = "What was trained, Δw, is the one minimiser of a convex problem."
     if said.privacy is not None:
         what = "What was trained, Δw, comes of noisy sums over the rows."
@@ -78,7 +79,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         "",
         f"- Backbone: `{model.cut.backbone.name}`; {tail}.",
         f"- Trained: {model.component.layout.size:,} numbers in {len(model.component.layout.shapes)} tensors.",
-        f"- Classes ({len(model.classes)}): {classes}",
+        *_classes(model),
         *_preprocessed(model.transform.description()),
         f"- {_made(said, origin.private_parts)}",
         *_scored(origin.score),
@@ -115,6 +116,27 @@ def private_card(name: str, said: Mapping[str, Any]) -> str:
         name: what the store called it. said: its statement.
     """
     return "\n".join([f"# {name}", "", "Trained with differential privacy.", "", *_promise(said), ""])
+
+
+def program_card(origin: Origin, model: TangentModel, extras: Mapping[str, str]) -> str:
+    """README.md of a model that leaves as a program or in ONNX alone: ``extras``, and what each of them is."""
+    image, said = model.transform.description(), model.component.record.privacy
+    lines = [
+        f"# {origin.name}",
+        "",
+        *_classes(model),
+        *_preprocessed(image),
+        *(line for name, text in extras.items() for line in ("", f"`{name}` {text}")),
+        "",
+        *_transform(image),
+        *(["", "## Privacy", "", "Trained with differential privacy.", "", *_promise(said)] if said else []),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _classes(model: TangentModel) -> list[str]:
+    names = ", ".join(map(_code, model.classes[:20])) + (" …" if len(model.classes) > 20 else "")
+    return [f"- Classes ({len(model.classes)}): {names}"]
 
 
 def on_hub(text: str, name: str) -> str:

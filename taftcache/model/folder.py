@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 import torch
 from msgspec import UNSET, UnsetType
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -42,7 +43,7 @@ from taftcache.model.component import Component, public_fields
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
 from taftcache.model.saved import BACKBONE, CONFIG, NETWORKS, Saved, files_in, under
-from taftcache.names import PRIVATE
+from taftcache.names import META, PRIVATE, ROWS_OF
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import ROWS
@@ -84,7 +85,8 @@ def is_model_folder(folder: Path | str) -> bool:
 
 
 def origin_of(folder: Path | str) -> Origin:
-    """What the model in ``folder`` is called, and the root digest of its store; of a network, what config.json says.
+    """What the model in ``folder`` is called, and the root digest of its store; of a network, what config.json says,
+    and of a student, its weights.
 
     Raises:
         FormatError: as ``open_model``.
@@ -93,7 +95,17 @@ def origin_of(folder: Path | str) -> Origin:
         described = read_description(folder)
         return Origin(name=described.model, root_digest=described.root_digest)
     config = _config(Path(folder))
-    return Origin(name=str(config.get("architecture")), root_digest=str(config.get("root_digest", "")))
+    name, root_digest = str(config.get("architecture")), str(config.get("root_digest", ""))
+    return Origin(name=name, root_digest=root_digest, rows_of=_rows_of(Path(folder) / WEIGHTS_NAME))
+
+
+def _rows_of(weights: Path) -> dict[str, list[str]]:
+    """What a student was trained on; of other networks, nothing."""
+    try:
+        with safe_open(weights, "pt") as file:
+            return msgspec.convert(json.loads(file.metadata()[META])["meta"][ROWS_OF], dict[str, list[str]])
+    except (OSError, SafetensorError, LookupError, RecursionError, TypeError, ValueError):
+        return {}
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -100,7 +100,8 @@ def join(
             raise StoreError(
                 f"the teacher {name} has no row of {first_few(missing, 3)}",
                 got=store.path,
-                do="extract its store from the same data, without a limit",
+                do="where the images are new: taftcache append RECIPE, the recipe of that store; else extract it from "
+                "the same data, without a limit",
             )
         if foreign := sorted(held[name].keys() - images.keys()):
             raise DataError(

@@ -68,8 +68,7 @@ def show_teach(report: TeachReport) -> None:
     for title, rows in report.tables.items():
         if not rows:
             continue
-        said = dict.fromkeys(key for row in rows for key, value in row.items() if value is not None)
-        columns = [column for column in said if column != "tried on rows held back"]
+        columns = dict.fromkeys(key for row in rows for key, value in row.items() if value is not None and value != {})
         table = Table(*columns, title=title, title_justify="left")
         for row in rows:
             table.add_row(*(_figure(row.get(column), column) for column in columns))
@@ -78,12 +77,15 @@ def show_teach(report: TeachReport) -> None:
         say(line)
     say(
         f"{counted(report.trained, 'student')} trained, {report.kept} found trained ({report.seconds:.1f} s)",
-        f"student {report.student}",
+        f"student {report.student.parent}",
         f"report  {report.folder / 'report.md'}",
+        f"next    taftcache predict {typed(report.student.parent)} IMAGE",
     )
 
 
 def _figure(value: Any, column: str) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {100 * share:.1f}" for name, share in value.items())
     if not isinstance(value, float):
         return "" if value is None else str(value)
     share = column in ("accuracy", "deviation") or "energy" in column

@@ -71,8 +71,10 @@ def test_no_digest_of_the_rows_leaves(private, tmp_path):
             assert [d for d in digests if d[:16].encode() in data] == [], file
     assert open_model(tmp_path / "out" / "mean", device="cpu").component.meta[PRIVATE]["epsilon"] <= 8
     report = taftcache.export_model(tmp_path / "out" / "mean", tmp_path / "program", program=True)
-    assert (report.files, report.root_digest) == (["README.md", "program.pt2"], "")
+    assert (report.files, report.root_digest) == (["README.md", "about.json", "program.pt2"], "")
     assert "differential privacy" in (tmp_path / "program" / "README.md").read_text()
+    about = (tmp_path / "program" / "about.json").read_text()
+    assert [d for d in digests if d[:16] in about] == []
 
 
 def swap_a_row(path: Path) -> None:

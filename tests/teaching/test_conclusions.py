@@ -14,7 +14,7 @@ from taftcache.teaching.students.trainer import StudentOutcome
 
 
 def student(title: str, beta: float, accuracy: float, **tried: float) -> dict[str, Any]:
-    above = {"points above STL": "+1.0", "verdict": "holds"}
+    above = {"points above STL": "+1.0", "verdict": "better"}
     values = {"student trained with": title, "beta": beta, "accuracy": accuracy, "seeds": 3, **above}
     return {**values, "tried on rows held back": {name.removeprefix("b"): value for name, value in tried.items()}}
 
@@ -27,14 +27,21 @@ def test_the_end_of_the_grid_is_named():
     assert [line for line in lines if "largest" in line] == [
         "beta = 25 of KD (logits), RKD is the largest that was tried; teach.grid can go on."
     ]
+    assert [line for line in lines if "smallest" in line] == [
+        "beta = 5 of KD (features) is the smallest above 0 that was tried; teach.grid can begin lower."
+    ]
+    only = conclusions({"students": [plain, student("RKD", 5, 0.6, b0=0.5, b5=0.7)]}, 1234)
+    assert ("largest" in only[2], "smallest" in "".join(only)) == (True, False)
+    assert only[1] == "beta was chosen by accuracy on 1,234 labelled images held back."
     nothing = student("KD (features)", 0, 0.5, b0=0.5)
     given = student("RKD", 2, 0.6)
     lines = conclusions({"students": [plain, inside, nothing, given]})
     assert not any("largest" in line for line in lines)
     assert "KD (features): no other beta was better on rows held back, so the student is the plain one." in lines
-    assert "RKD above STL: +1.0, holds." in lines
+    assert not any("smallest" in line or "chosen" in line for line in lines)
+    assert "RKD above STL: +1.0, better." in lines
     alone = conclusions({"students": [plain, {**given, "seeds": 1}]})
-    assert "RKD above STL: +1.0, holds, for other images and not for other seeds." in alone
+    assert "RKD above STL: +1.0, better (one seed: the interval covers other test images only)." in alone
     assert "RKD: beta = 0 was asked for, so" in conclusions({"students": [plain, student("RKD", 0, 0.5)]})[0]
 
 
@@ -62,7 +69,7 @@ def test_a_difference_between_students_has_the_papers_interval():
     found = _above(outcomes(ours), outcomes(plain), 200)
     assert found == {"points above STL": expected.text(), "verdict": "within noise"}
     better = plain | (np.arange(200) >= 170)
-    assert _above(outcomes(better), outcomes(plain), 200)["verdict"] == "holds"
-    assert _above(outcomes(plain), outcomes(better), 200)["verdict"] == "contradicted"
+    assert _above(outcomes(better), outcomes(plain), 200)["verdict"] == "better"
+    assert _above(outcomes(plain), outcomes(better), 200)["verdict"] == "worse"
     unsaid = [replace(one, right="") for one in outcomes(plain)]
     assert _above(outcomes(ours), unsaid, 200) == {"points above STL": "images not comparable"}

@@ -20,13 +20,24 @@ from safetensors.torch import save_file
 import taftcache
 from taftcache.backbone.model import weights_digest
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import ArgumentError, DataError, FormatError, RecipeError, SolveError, StoreError, StoreNotFound
+from taftcache.errors import (
+    ArgumentError,
+    BackboneError,
+    DataError,
+    FormatError,
+    IdentityError,
+    RecipeError,
+    SolveError,
+    StoreError,
+    StoreNotFound,
+)
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.stages.progress import Silent
 from taftcache.stages.train import teaching
 from taftcache.stages.train.teaching import open_students, teach
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, load_teaching, parse_teaching
 from taftcache.teaching.spec import PriorName, StudentTrainingSpec, TeacherSpec
+from taftcache.teaching.students import measurement
 from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tensors, restore_optimiser, write_tensors
 from taftcache.teaching.students.images import augmented
 from taftcache.teaching.students.students import StudentSettings, per_class
@@ -125,7 +136,7 @@ def test_a_kept_student_of_all_blocks_is_still_the_same(teachers, tmp_path):
 def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path):
     recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "kd", "beta": 0.0})
     report = teach(recipe)
-    assert (report.trained, report.kept) == (1, 1)
+    assert (report.trained, report.kept) == (1, 0)
     assert report.student.parent.name == "none-b0-s0"
 
 
@@ -331,7 +342,9 @@ def test_a_student_is_a_model_for_whatever_takes_one(teachers, tmp_path):
     report = taftcache.predict(folder, [picture], top=10, device="cpu")
     assert report.predictions == model.predict([picture], top=10)
     assert (report.model, sorted(report.predictions[0].labels)) == ("vit_tiny_patch16_224", [str(k) for k in range(10)])
-    assert taftcache.export_model(folder, tmp_path / "program", program=True).files == ["program.pt2"]
+    assert taftcache.export_model(folder, tmp_path / "program", program=True).files == [
+        "README.md", "about.json", "program.pt2",
+    ]  # fmt: skip
     program = torch.export.load(tmp_path / "program" / "program.pt2").module()
     torch.testing.assert_close(program(images), model(images))
     with pytest.raises(RecipeError, match="in other forms only"):
@@ -359,10 +372,68 @@ def test_an_audit_finds_the_students_of_a_forgotten_row(teachers, tmp_path):
         gone = opened.shards[0].sample_ids[0]
     taftcache.forget(store, [gone])
     found = taftcache.audit(store, also=[out]).findings
-    assert {Path(finding.where).parent.name for finding in found} == {"kd-b1-s0", "none-b0-s0"}
+    assert [Path(finding.where).name for finding in found] == ["kd-b1-s0", "none-b0-s0"]
+    assert {finding.do for finding in found} == {"delete the folder, or run taftcache teach RECIPE again"}
     teach(recipe)
     report = taftcache.audit(store, also=[out])
     assert report.findings == [] == [note for note in report.notes if str(out) in note]
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+@pytest.mark.parametrize("prior", ["none", "kd"])
+@pytest.mark.parametrize("file", ["model.safetensors", "outcome.json", CHECKPOINT])
+def test_each_file_of_a_student_is_known_by_itself(teachers, tmp_path, prior, file):
+    store = shutil.copytree(teachers["wide"], tmp_path / "wide")
+    recipe = teaching_recipe(tmp_path / "out", {"wide": store}, teach={"prior": prior}, train={"epochs": 2})
+    progress = Interrupting(2) if file == CHECKPOINT else Silent()
+    with (
+        open_students(recipe, progress) as students,
+        nullcontext() if file != CHECKPOINT else pytest.raises(KeyboardInterrupt),
+    ):
+        students.outcome(students.settings(prior, 1.0, 0))
+    (there,) = (tmp_path / "out").rglob(file)
+    elsewhere = tmp_path / "elsewhere" / "student"
+    elsewhere.mkdir(parents=True)
+    shutil.copy(there, elsewhere)
+    with FeatureStore(store) as opened:
+        gone = opened.shards[0].sample_ids[0]
+    taftcache.forget(store, [gone])
+    (found,) = taftcache.audit(store, also=[elsewhere.parent]).findings
+    assert found.where == str(elsewhere)
+    assert found.problem == "a student, made from shards as they were before ledger/000001"
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_a_students_program_says_what_it_is_of(teachers, tmp_path):
+    store = shutil.copytree(teachers["wide"], tmp_path / "wide")
+    recipe = teaching_recipe(tmp_path / "out", {"wide": store}, teach={"prior": "none"}, train={"epochs": 1})
+    folder, place = teach(recipe).student.parent, tmp_path / "elsewhere"
+    taftcache.export_model(folder, place / "program", program=True)
+    about = json.loads((place / "program" / "about.json").read_text())
+    assert (about["classes"], about["preprocess"]["input_size"]) == ([str(k) for k in range(10)], [3, 16, 16])
+    card = (place / "program" / "README.md").read_text()
+    assert all(text in card for text in ("# vit_tiny_patch16_224", "`9`", "16 x 16", "`program.pt2` is", "Normalize("))
+    with FeatureStore(store) as opened:
+        taftcache.forget(store, [opened.shards[0].sample_ids[0]])
+    (found,) = taftcache.audit(store, also=[place]).findings
+    assert (Path(found.where).name, found.problem) == (
+        "about.json", "made from shards as they were before ledger/000001",
+    )  # fmt: skip
+    assert "export again" in found.do
+
+
+def test_a_student_stays_until_the_next_is_trained(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, train={"epochs": 1})
+    settings = StudentSettings("none", 0.0, 0)
+    student_bytes(recipe, settings)
+    (folder,) = (tmp_path / "students").iterdir()
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert before.keys() == {"config.json", "model.safetensors", "outcome.json"}
+    failing = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, rate=1e30, epochs=4))
+    with pytest.raises(SolveError, match="finite"):
+        student_bytes(failing, settings)
+    after = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert before == {name: after[name] for name in before}
 
 
 @pytest.mark.law("What a program has asked of torch changes no student")
@@ -402,11 +473,70 @@ def test_a_teacher_of_vectors_has_no_latency(teachers, tmp_path):
 
 
 def test_a_teachers_other_rows_do_not_touch_the_plain_student(teachers, tmp_path):
-    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "kd"})
-    assert teach(recipe).trained == 2
-    alone = teaching_recipe(tmp_path, {"wide": teachers["wide"]}, teach={"prior": "kd"})
-    report = teach(alone)
-    assert (report.trained, report.kept) == (1, 1)
+    found = []
+    for stores in (teachers, {"wide": teachers["wide"]}):
+        with open_students(teaching_recipe(tmp_path, stores), Silent()) as students:
+            for prior in ("none", "kd"):
+                students.outcome(students.settings(prior, 1.0, 0))
+            found.append((students.trained, students.kept))
+    assert found == [(2, 0), (1, 1)]
+
+
+def test_students_of_other_settings_are_not_overwritten(teachers, tmp_path, monkeypatch):
+    """Every setting that differs is named; what adds students to those that are there is none of them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(teachers["wide"])
+    stores = {"wide": teachers["wide"]}
+    short = {"epochs": 1, "per_class": 4}
+    recipe = teaching_recipe(tmp_path / "out", stores, teach={"prior": "kd", "beta": 1.0}, train=short)
+    with pytest.raises(SolveError, match="finite"):
+        teach(teaching_recipe(tmp_path / "out", stores, train={**short, "epochs": 4, "rate": 1e30}))
+    first = teach(recipe)  # of what failed, no student is there
+    before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
+    for changes, names in (
+        ({"train": {"epochs": 2, "rate": 2e-3}}, ["train.epochs: the folder has 1, here it is 2", "train.rate"]),
+        ({"teach": {"prior": "aft"}}, ["teach.prior: the folder has 'kd', here it is 'aft'"]),
+        ({"data": {"limit": 90}}, ["data.limit: the folder has 120, here it is 90"]),
+        ({"student": {"blocks": 1}}, ["student.blocks: the folder has None, here it is 1"]),
+        ({"teachers": [{"store": str(teachers["other"])}]}, ["teachers.other", "teachers.wide"]),
+    ):
+        values = msgspec.to_builtins(recipe)
+        other = {**values, **{k: v if k == "teachers" else {**values[k], **v} for k, v in changes.items()}}
+        with pytest.raises(IdentityError, match=r"(?s)trained with other settings.*path=FOLDER") as refused:
+            teach(parse_teaching(other))
+        told = refused.value.got.split("; ")
+        assert [line.startswith(name) for line, name in zip(told, names, strict=True)] == [True] * len(names)
+    assert before == {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
+    more = teaching_recipe(
+        Path("out"), {"wide": Path("link")}, teach={"prior": "kd", "beta": 2.0}, train={**short, "seeds": [0, 1]},
+        report={"priors": ["aft"]},
+    )  # fmt: skip
+    assert (first.trained, teach(more).trained) == (2, 5)
+
+
+def test_a_teacher_of_other_images_says_what_differs(teachers, tmp_path):
+    made = tmp_path / "teacher.toml"
+    made.write_text(
+        '[data]\nsource = "folder"\ntrain = "' + str(tmp_path) + '"\nlimit = 9\n[backbone]\nweights = "bundled"\n'
+    )
+    spelt = {"source": "folder", "train": f"{tmp_path}/../{tmp_path.name}", "limit": 8}
+    recipe = teaching_recipe(tmp_path / "out", {"any": tmp_path}, data=spelt)
+    recipe = msgspec.structs.replace(recipe, teachers=[TeacherSpec(recipe=str(made))])
+    with pytest.raises(StoreError, match="sees other images") as refused:
+        teach(recipe)
+    assert refused.value.got == "data.limit: the teacher has 9, here it is 8"
+
+
+def test_plots_of_an_earlier_report_are_removed(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "aft"}, train={"epochs": 1}, report={"noise": [0, 4]})
+    teach(recipe)
+    assert {file.name for file in tmp_path.glob("*.svg")} == {
+        "energy-by-teacher.svg", "energy-by-feature.svg", "noise.svg",
+    }  # fmt: skip
+    (tmp_path / "mine.svg").touch()
+    plain = msgspec.structs.replace(recipe, teach=msgspec.structs.replace(recipe.teach, beta=0.0))
+    teach(msgspec.structs.replace(plain, report=msgspec.structs.replace(recipe.report, noise=[])))
+    assert {file.name for file in tmp_path.glob("*.svg")} == {"mine.svg"}
 
 
 def test_beta_is_chosen_on_held_back_rows_with_zero_among_them(teachers, tmp_path, monkeypatch):
@@ -452,8 +582,50 @@ def test_beta_is_chosen_by_no_label_that_the_student_is_not_given(teachers, tmp_
 
 def test_a_loss_that_is_not_finite_ends_the_training(teachers, tmp_path):
     recipe = teaching_recipe(tmp_path, teachers, train={"rate": 1e30, "epochs": 4})
-    with pytest.raises(SolveError, match="finite"):
+    with pytest.raises(SolveError, match="the loss of the student none-b0-s0 is not finite") as ended:
         student_bytes(recipe, StudentSettings("none", 0.0, 0))
+    assert ended.value.do == "lower train.rate"
+    for beta, key in ((1.0, "teach.beta"), ("choose", "teach.grid")):
+        recipe = teaching_recipe(tmp_path, teachers, teach={"beta": beta}, train={"rate": 1e30, "epochs": 4})
+        with pytest.raises(SolveError, match="student kd-b1-s0 is not finite") as ended:
+            student_bytes(recipe, StudentSettings("kd", 1.0, 0))
+        assert ended.value.do == f"lower train.rate or {key}"
+
+
+def test_a_beta_that_diverges_is_the_worst(teachers, tmp_path):
+    teach_by = {"prior": "kd", "beta": "choose", "grid": [0.5, 1e38]}
+    recipe = teaching_recipe(tmp_path / "out", teachers, teach=teach_by, train={"epochs": 2})
+    report = teach(recipe)
+    (note,) = [note for note in report.notes if "finite" in note]
+    assert note.startswith("the loss of the student kd-b1e+38-s0-choice is not finite in epoch ")
+    tried = report.tables["students"][1]["tried on rows held back"]
+    assert (list(tried), tried["1e+38"]) == (["0", "0.5", "1e+38"], 0.0)
+    assert note in (tmp_path / "out" / "report.md").read_text()
+    failing = teaching_recipe(tmp_path / "all", teachers, teach=teach_by, train={"epochs": 4, "rate": 1e30})
+    with (
+        open_students(failing, Silent()) as students,
+        pytest.raises(SolveError, match="student none-b0-s0-choice is not finite"),
+    ):
+        students.choose("kd")
+
+
+def test_latencies_are_measured_in_turns(monkeypatch):
+    """While the machine is slow, it is so for all models: the one that costs less is the faster one."""
+    now, calls = [0.0], [0]
+
+    class Model(torch.nn.Module):
+        def __init__(self, cost: float) -> None:
+            super().__init__()
+            self.cost, self.weight = cost, torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            calls[0] += 1
+            now[0] += self.cost * (3 if calls[0] > measurement.ROUNDS + 2 * measurement.WARMING else 1)
+            return image
+
+    monkeypatch.setattr(measurement.time, "perf_counter", lambda: now[0])
+    slow, fast = measurement.latencies([(Model(3.0), (3, 4, 4)), (Model(2.0), (3, 4, 4))])
+    assert slow / fast == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize("augment", ["flip", "shift"])
@@ -598,3 +770,39 @@ def test_a_wrong_recipe_that_was_built_is_refused(recipe, words):
 def test_what_is_no_recipe_is_told_how_to_read_one(given, words):
     with pytest.raises(ArgumentError, match=f"(?s)the recipe is not a TeachingRecipe.*{words}"):
         teach(given)
+
+
+@pytest.mark.parametrize(
+    ("student", "words"),
+    [
+        (
+            {"model": None, "model_args": {}, "weights": "nowhere"},
+            r"got: student.weights = 'nowhere'\n  try: 'random', 'bundled', 'pretrained'",
+        ),
+        ({"model": None, "model_args": {}, "weights": "x.safetensors"}, "in a recipe student.model"),
+        ({"model_args": {"size": 3}}, r"correct student\.model_args"),
+    ],
+)
+def test_errors_of_a_student_name_its_own_keys(teachers, tmp_path, monkeypatch, student, words):
+    monkeypatch.chdir(tmp_path)
+    save_file({"a": torch.zeros(1)}, "x.safetensors")
+    recipe = teaching_recipe(tmp_path / "out", teachers, student=student)
+    with pytest.raises(BackboneError, match=f"(?s){words}") as refused:
+        student_bytes(recipe)
+    assert "backbone." not in str(refused.value)
+
+
+def test_new_images_are_to_be_appended(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path / "out", teachers, data={"limit": 130})
+    with pytest.raises(StoreError, match=r"(?s)has no row of.*new: taftcache append RECIPE"):
+        teach(recipe)
+
+
+def test_what_needs_a_store_says_that_a_student_is_a_model(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path / "out", teachers, teach={"prior": "none"}, train={"epochs": 1})
+    student = teach(recipe).student
+    for command in (taftcache.evaluate, taftcache.inspect):
+        with pytest.raises(StoreNotFound, match=r"(?s)the folder of one model.*taftcache predict .*none-b0-s0 IMAGE"):
+            command(student.parent)
+    with pytest.raises(StoreNotFound, match=r"(?s)it is a file.*the folder that it is in, .*none-b0-s0$"):
+        taftcache.predict(student, [np.zeros((16, 16, 3), np.uint8)])

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 
-def differences(at: str, ours: Any, theirs: Any) -> list[str]:
-    """One line for each leaf of two JSON values that is not the same, with its path below ``at``."""
+def differences(at: str, ours: Any, theirs: Any, owner: str = "the store") -> list[str]:
+    """One line for each leaf of two JSON values that is not the same, with its path below ``at``; ``owner`` has the
+    first."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         keys = sorted(ours.keys() | theirs.keys())
         return [
             line
             for k in keys
-            for line in differences(f"{at}.{k}" if at else str(k), ours.get(k, _ABSENT), theirs.get(k, _ABSENT))
+            for line in differences(f"{at}.{k}" if at else str(k), ours.get(k, _ABSENT), theirs.get(k, _ABSENT), owner)
         ]
     theirs = list(theirs) if isinstance(theirs, tuple) else theirs
-    return [] if ours == theirs else [f"{at}: the store has {ours!r}, here it is {theirs!r}"]
+    return [] if ours == theirs else [f"{at}: {owner} has {ours!r}, here it is {theirs!r}"]
 
 
 class _Absent:

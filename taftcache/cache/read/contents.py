@@ -16,6 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import ArgumentError, IntegrityError, StoreError, StoreNotFound, UnknownSample
 from taftcache.names import typed
 
+OF_A_MODEL = ("config.json", "taftcache.json", "estimator.json")
 MAKE = "name a store's folder, or make a store first with `taftcache extract`"
 
 
@@ -126,6 +127,12 @@ class Contents:
 
 def no_store(root: Home) -> StoreNotFound:
     """The error for a place that no store is at."""
+    if any(root.exists(name) for name in OF_A_MODEL):
+        return StoreNotFound(
+            f"no store at {root.path}: it is the folder of one model, an exported one or a student, say",
+            do=f"taftcache predict {typed(root.path)} IMAGE, or taftcache export-model {typed(root.path)} NEW --onnx;"
+            " what reads rows needs a store",
+        )
     rest = f"where a copy was cut off, run the same taftcache copy again; where {FILE} was lost, put it back"
     return StoreNotFound(f"no store at {root.path}: there is no {FILE}", do=rest if root.exists("shards") else MAKE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,17 +11,19 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import BackboneError, RecipeError
-from taftcache.model.card import private_card
+from taftcache.model.card import program_card
 from taftcache.model.folder import CARD, is_model_folder, open_model, origin_of, save_merged, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import check_onnx, write_program
 from taftcache.model.saved import files_in
-from taftcache.names import PRIVATE, model_of, scaling_of, typed
+from taftcache.names import PRIVATE, ROWS_OF, model_of, scaling_of, typed
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private.claims import check_claim
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.writing import whole, writable
+
+ABOUT = "about.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,8 @@ def export_model(
     A private model's folder says what is promised, and nothing that its promise does not cover: not the store's root
     digest either, which is a digest of all rows, and no accuracy, for no promise covers held-out rows.
 
-    Of a model that has left its store, or was taught or fitted without one, the program and ONNX are made alone.
+    Of a model that has left its store, or was taught or fitted without one, the program and ONNX are made alone, with
+    a card and ``about.json``, which has the classes, the preprocessing, and what the model was made from.
 
     Args:
         store: open, or its place; or a folder with one model, as ``open_model`` takes it.
@@ -81,7 +85,7 @@ def export_model(
 
 
 def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool, device: str) -> ExportModelReport:
-    """The program and ONNX of the model in the folder ``store``, with its promise if it is private."""
+    """The program and ONNX of the model in the folder ``store``, a card, and what an audit knows them by."""
     if not (program or onnx):
         raise RecipeError(
             "a saved model is exported in other forms only: as a program, or in ONNX",
@@ -95,9 +99,12 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool, devic
     exported = model.program()
     with whole(folder, folder=True) as partial:
         partial.mkdir()
-        write_program(model, exported, partial, program=program, onnx=onnx)
-        if said := model.component.record.privacy:
-            (partial / CARD).write_text(private_card(origin.name, said), "utf-8")
+        said = write_program(model, exported, partial, program=program, onnx=onnx)
+        (partial / CARD).write_text(program_card(origin, model, said), "utf-8")
+        made_from = {"root_digest": origin.root_digest, ROWS_OF: origin.rows_of}
+        about = {"model": origin.name, "classes": model.classes, "preprocess": model.transform.description()}
+        about |= {key: value for key, value in made_from.items() if value}
+        (partial / ABOUT).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
         files = files_in(partial)
     return _report(store, origin.root_digest, origin.name, folder, files)
 

@@ -13,12 +13,14 @@ from typing import Any
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
+from taftcache.cache.format.identity import differences
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import followed
 from taftcache.errors import BackboneError, StoreError
 from taftcache.names import counted, scaling_of
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.report.plots import check_plots
+from taftcache.report.write import write_json
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import writable
@@ -26,6 +28,7 @@ from taftcache.teaching.joined import Joined, check_features, every_shard, join
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
 from taftcache.teaching.spec import TeacherSpec
 from taftcache.teaching.students.comparison import compare
+from taftcache.teaching.students.settled import SETTINGS, check_settled, data_settings
 from taftcache.teaching.students.students import Students
 from taftcache.teaching.students.trainer import OnEpoch
 
@@ -61,6 +64,7 @@ def teach(recipe: TeachingRecipe, *, progress: Progress | None = None) -> TeachR
 
     Raises:
         StoreError, DataError: teachers that do not join (see ``teaching.joined``).
+        IdentityError: the folder has students, or a report, of other settings.
         BackboneError: a student that cannot be built.
         ArgumentError: no recipe of ``load_teaching``.
         RecipeError: no library to draw the report's plots with, or a wrong value in a recipe that no file gave.
@@ -69,14 +73,16 @@ def teach(recipe: TeachingRecipe, *, progress: Progress | None = None) -> TeachR
     recipe = checked_teaching(recipe)
     check_plots()
     writable(recipe.folder, folder=True, again=True)
+    settings = check_settled(recipe)
     progress = progress or Silent()
     begin = time.perf_counter()
     with open_students(recipe, progress) as students:
+        write_json(recipe.folder / SETTINGS, settings)
         compared = compare(students)
-        settings = students.settings(recipe.teach.prior, compared.beta, recipe.train.seeds[0])
+        own = students.settings(recipe.teach.prior, compared.beta, recipe.train.seeds[0])
         return TeachReport(
             folder=recipe.folder,
-            student=students.student_file(settings),
+            student=students.student_file(own),
             prior=recipe.teach.prior,
             beta=compared.beta,
             accuracy=compared.accuracy,
@@ -151,9 +157,10 @@ def _teacher_store(spec: TeacherSpec, recipe: TeachingRecipe, progress: Progress
     if spec.recipe is None:
         return expand_path(spec.store or "")
     made = load_recipe(spec.recipe, [f"device={recipe.device}"])
-    if recipe.data != made.data:
+    if differ := differences("data", data_settings(made.data), data_settings(recipe.data), "the teacher"):
         raise StoreError(
             f"the teacher {spec.recipe} sees other images than the student: its [data] section differs",
+            got="; ".join(differ),
             do="make the two sections equal",
         )
     extract(made, progress=progress)

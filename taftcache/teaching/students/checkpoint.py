@@ -14,9 +14,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from taftcache.errors import FormatError
+from taftcache.names import META
 from taftcache.report.write import write_bytes
-
-KEY = "taftcache"  # one metadata key: more would come in an order that varies between runs
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -27,7 +26,8 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
     """
     held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     header = {"digest": _digest(held), "meta": meta}
-    write_bytes(file, save(held, {KEY: json.dumps(header, sort_keys=True)}))
+    # One metadata key: more would come in an order that varies between runs.
+    write_bytes(file, save(held, {META: json.dumps(header, sort_keys=True)}))
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -39,7 +39,7 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         data = file.read_bytes()
         size = int.from_bytes(data[:8], "little")
-        header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
+        header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][META])
         tensors, meta = load(data), header["meta"]
         if _digest(tensors) != header["digest"]:
             raise ValueError("its tensors are not those of its digest")

@@ -14,16 +14,18 @@ import torch
 from numpy.typing import NDArray
 
 from taftcache.errors import TaftcacheError
+from taftcache.names import counted
 from taftcache.report.paired import paired
 from taftcache.teaching.evidence import probe
 from taftcache.teaching.features import NOISE, TeacherFeatures
 from taftcache.teaching.spec import PriorName
-from taftcache.teaching.students.measurement import latency, parameters
+from taftcache.teaching.students.measurement import latencies, parameters
 from taftcache.teaching.students.pages import CURVES, write_page
 from taftcache.teaching.students.students import Students, StudentSettings
 from taftcache.teaching.students.trainer import StudentOutcome
 
 Row = dict[str, Any]
+FEW = 100  # images on which a choice of β has a note
 
 
 @dataclass
@@ -40,7 +42,7 @@ class Comparison:
 
 def compare(students: Students) -> Comparison:
     """Train what the recipe asks for and write report.md, report.json and the plots into the recipe's folder."""
-    recipe, made, tested = students.recipe, Comparison(notes=[*students.notes]), len(students.joined.held_out)
+    recipe, made, tested = students.recipe, Comparison(notes=students.notes), len(students.joined.held_out)
     own = recipe.teach.prior
     wanted: list[PriorName] = list(dict.fromkeys(["none", *recipe.report.priors, own]))
     if own == "none" and not recipe.report.priors:
@@ -77,9 +79,15 @@ def compare(students: Students) -> Comparison:
     for title, key in CURVES.items():
         if points := getattr(recipe.report, key):
             made.tables[title] = curve(students, key, points, curves)
-    made.conclusions = [*conclusions(made.tables), *_steps(found)]
-    energies = _profile(students, found, own)
     counts = _counts(students, chosen=any(row["tried on rows held back"] for row in rows))
+    made.conclusions = [*conclusions(made.tables, counts.get("held back", 0)), *_steps(found)]
+    if 0 < counts.get("held back", FEW) < FEW:
+        made.notes.append(
+            f"beta was chosen on {counted(counts['held back'], 'image')}, of which one is"
+            f" {100 / counts['held back']:.1f} points: with other images another beta may be the best; more labelled"
+            " images, a larger teach.hold_out or a number for teach.beta is surer"
+        )
+    energies = _profile(students, found, own)
     made.plots = write_page(recipe.folder, recipe, counts, made.tables, made.conclusions, made.notes, energies)
     return made
 
@@ -159,22 +167,20 @@ def probes(students: Students) -> list[Row]:
 
 def costs(students: Students, notes: list[str]) -> list[Row]:
     """Parameters and latency of the student and of the teachers' whole models."""
-
-    def row(title: str, model: Any, size: tuple[int, int, int]) -> Row:
-        return {"model": title, "parameters": parameters(model), "milliseconds an image": 1e3 * latency(model, size)}
-
-    student = students.student(0)
-    rows = [row(f"student ({student.backbone.name})", student.model, student.backbone.data_config["input_size"])]
+    student = students.student(0).backbone
+    models = {f"student ({student.name})": (student.network, student.data_config["input_size"])}
     for teacher in students.joined.teachers:
         try:
             backbone = students.backbone(teacher.name)
         except TaftcacheError as error:  # the features are enough to teach; weights may be gone by now
             notes.append(f"{teacher.name}: parameters and latency unknown, its model does not load ({error.fault})")
             continue
-        rows.append(
-            row(f"teacher {teacher.name} ({backbone.name})", backbone.network, backbone.data_config["input_size"])
-        )
-    return rows
+        models[f"teacher {teacher.name} ({backbone.name})"] = (backbone.network, backbone.data_config["input_size"])
+    seconds = latencies([*models.values()])
+    return [
+        {"model": title, "parameters": parameters(model), "milliseconds an image": 1e3 * one}
+        for (title, (model, _)), one in zip(models.items(), seconds, strict=True)
+    ]
 
 
 def curve(students: Students, key: str, values: Sequence[int], priors: Sequence[PriorName]) -> list[Row]:
@@ -200,8 +206,8 @@ def curve(students: Students, key: str, values: Sequence[int], priors: Sequence[
     return rows
 
 
-def conclusions(tables: Mapping[str, list[Row]]) -> list[str]:
-    """What the tables say, also where a prior does not help."""
+def conclusions(tables: Mapping[str, list[Row]], held_back: int = 0) -> list[str]:
+    """What the tables say, also where a prior does not help; β was chosen on ``held_back`` images."""
     found = []
     students = {row["student trained with"]: row for row in tables["students"]}
     for title, row in students.items():
@@ -215,9 +221,11 @@ def conclusions(tables: Mapping[str, list[Row]]) -> list[str]:
             )
             found.append(f"{title}: {why}, so the student is the plain one.")
         else:
-            alone = ", for other images and not for other seeds" if row["seeds"] == 1 else ""
+            alone = " (one seed: the interval covers other test images only)" if row["seeds"] == 1 else ""
             verdict = f", {row['verdict']}{alone}" if "verdict" in row else ""
             found.append(f"{title} above STL: {row['points above STL']}{verdict}.")
+    if held_back:
+        found.append(f"beta was chosen by accuracy on {held_back:,} labelled images held back.")
     found += _at_the_end(students)
     if "linear probes of the teachers" in tables:
         best = max(tables["linear probes of the teachers"], key=lambda row: row["accuracy"])
@@ -246,13 +254,16 @@ def _steps(found: Mapping[PriorName, Sequence[StudentOutcome]]) -> list[str]:
 
 
 def _at_the_end(students: Mapping[str, Row]) -> list[str]:
-    """A line for the students whose β is the largest that was tried."""
-    tried = {title: [float(beta) for beta in row["tried on rows held back"]] for title, row in students.items()}
-    ended = [title for title, betas in tried.items() if betas and 0 < students[title]["beta"] == max(betas)]
-    if not ended:
-        return []
-    largest = max(tried[ended[0]])
-    return [f"beta = {largest:g} of {', '.join(ended)} is the largest that was tried; teach.grid can go on."]
+    """A line for the students whose β is the largest that was tried, and one for the smallest above zero."""
+    tried = {title: [b for b in map(float, row["tried on rows held back"]) if b] for title, row in students.items()}
+    lines = []
+    for end, which, further in ((max, "largest", "go on"), (min, "smallest above 0", "begin lower")):
+        several = end is min  # of a single one it is said once
+        at = [name for name, betas in tried.items() if len(betas) > several and students[name]["beta"] == end(betas)]
+        if at:
+            beta = f"beta = {students[at[0]]['beta']:g} of {', '.join(at)}"
+            lines.append(f"{beta} is the {which} that was tried; teach.grid can {further}.")
+    return lines
 
 
 def _above(ours: Sequence[StudentOutcome], theirs: Sequence[StudentOutcome], tested: int) -> Row:
@@ -261,7 +272,7 @@ def _above(ours: Sequence[StudentOutcome], theirs: Sequence[StudentOutcome], tes
     if not all(outcome.right for outcome in (*ours, *theirs)):
         return {"points above STL": "images not comparable"}
     found = paired(*(np.stack([_right(outcome, tested) for outcome in some]) for some in (ours, theirs)))
-    return {"points above STL": found.text(), "verdict": found.verdict}
+    return {"points above STL": found.text(), "verdict": VERDICTS[found.verdict]}
 
 
 def _right(outcome: StudentOutcome, tested: int) -> NDArray[np.float64]:
@@ -273,6 +284,8 @@ def _ratio(a: float, b: float) -> float | None:
     return a / b if b > 0 else None
 
 
+VERDICTS = {"holds": "better", "within noise": "within noise", "contradicted": "worse"}
+"""Of a claim, in words for a student of which nobody claimed anything."""
 TITLES: dict[PriorName, str] = {
     "none": "STL (no prior)",
     "kd": "KD (features)",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
 
-ROUNDS = 9
+ROUNDS, WARMING = 30, 3
 
 
 def parameters(model: nn.Module) -> int:
@@ -17,19 +18,22 @@ def parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def latency(model: nn.Module, size: tuple[int, int, int]) -> float:
-    """Median seconds of one image [1,c,h,w] through the model, where the model is; the first two are thrown away."""
-    device = next(model.parameters()).device
-    image = torch.zeros(1, *size, device=device)
-    training, times = model.training, []
-    model.eval()
+def latencies(models: Sequence[tuple[nn.Module, tuple[int, int, int]]]) -> list[float]:
+    """Median seconds of one image [1,c,h,w], of its size, through each model, where that is; all in evaluation mode.
+
+    The models take turns: what else the machine does then slows all of them. The first rounds are thrown away.
+    """
+    images = [torch.zeros(1, *size, device=next(model.parameters()).device) for model, size in models]
+    times: list[list[float]] = [[] for _ in models]
+    for model, _ in models:
+        model.eval()
     with torch.inference_mode():
-        for _ in range(ROUNDS + 2):
-            begin = time.perf_counter()
-            held: Any = model(image)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            times.append(time.perf_counter() - begin)
-            del held
-    model.train(training)
-    return median(times[2:])
+        for _ in range(WARMING + ROUNDS):
+            for (model, _), image, taken in zip(models, images, times, strict=True):
+                begin = time.perf_counter()
+                held: Any = model(image)
+                if image.device.type == "cuda":
+                    torch.cuda.synchronize(image.device)
+                taken.append(time.perf_counter() - begin)
+                del held
+    return [median(taken[WARMING:]) for taken in times]

@@ -20,6 +20,7 @@ CURVES = {
     "times the first teacher is given": "repeat",
 }
 """Title of a curve's table -> what changes along it, as the recipe's [report] has it."""
+ENERGY = ("energy-by-teacher.svg", "energy-by-feature.svg")
 
 
 def write_page(
@@ -31,7 +32,7 @@ def write_page(
     notes: Sequence[str],
     energies: Mapping[str, Sequence[float]],
 ) -> list[Path]:
-    """Write the report; the plots' files.
+    """Write the report; the plots' files. Plots of an earlier report that this one does not have are removed.
 
     Args:
         counts: of images and classes. tables: by title, rows of plain values. energies: teacher → energy of each of
@@ -48,6 +49,9 @@ def write_page(
     for plot in plots:
         text += picture(plot.stem.replace("-", " "), plot.name)
     write_bytes(folder / "report.md", "\n".join(text).encode())
+    for name in (*ENERGY, *map(_curve_name, CURVES.values())):
+        if folder / name not in plots:
+            (folder / name).unlink(missing_ok=True)
     told = {"recipe": recipe, "rows": counts, "tables": tables, "conclusions": conclusions, "notes": notes}
     write_json(folder / "report.json", told)
     return plots
@@ -62,8 +66,8 @@ def _energy_plots(folder: Path, tables: Tables, energies: Mapping[str, Sequence[
         for name, values in energies.items()
     }
     return [
-        dots(folder / "energy-by-teacher.svg", "per cent of the energy", shares, least=0),
-        curves(folder / "energy-by-feature.svg", "feature, by rank in its teacher", "per cent of the energy", ranked),
+        dots(folder / ENERGY[0], "per cent of the energy", shares, least=0),
+        curves(folder / ENERGY[1], "feature, by rank in its teacher", "per cent of the energy", ranked),
     ]
 
 
@@ -77,8 +81,12 @@ def _curve_plots(folder: Path, tables: Tables) -> list[Path]:
             for row in rows:
                 point = (float(row[key]), 100 * row["accuracy"], 100 * (row["deviation"] or 0.0))
                 lines.setdefault(row["prior"], []).append(point)
-            plots.append(curves(folder / f"{key.replace('_', '-')}.svg", title, "accuracy, per cent", lines))
+            plots.append(curves(folder / _curve_name(key), title, "accuracy, per cent", lines))
     return plots
+
+
+def _curve_name(key: str) -> str:
+    return f"{key.replace('_', '-')}.svg"
 
 
 def table(rows: Sequence[Row]) -> list[str]:

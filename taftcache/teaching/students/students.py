@@ -16,7 +16,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from taftcache.backbone.device import float64_device
-from taftcache.backbone.files import file_digest, weights_file, weights_kind
+from taftcache.backbone.files import WEIGHTS_NAME, file_digest, weights_file, weights_kind
 from taftcache.backbone.model import Backbone, load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import name_classes, save_config
@@ -24,7 +24,8 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.backbone.student import RANDOM, Student, build_student
 from taftcache.cache.format.plan import held_out, in_order
-from taftcache.errors import DataError, FormatError
+from taftcache.errors import DataError, FormatError, SolveError
+from taftcache.names import ROWS_OF, STUDENT
 from taftcache.recipe import Recipe, parse_bytes
 from taftcache.report.write import write_bytes
 from taftcache.tangent.device import full_float32
@@ -33,13 +34,20 @@ from taftcache.teaching.joined import Joined
 from taftcache.teaching.moments import teacher_moment
 from taftcache.teaching.recipe import TeachingRecipe
 from taftcache.teaching.spec import PriorName
+from taftcache.teaching.students.checkpoint import write_tensors
 from taftcache.teaching.students.images import Images
 from taftcache.teaching.students.kernels import unit_rows
 from taftcache.teaching.students.priors import make_prior
-from taftcache.teaching.students.trainer import STUDENT, OnEpoch, StudentOutcome, StudentTraining, TrainingRows, train
+from taftcache.teaching.students.trainer import (
+    CHECKPOINT,
+    OnEpoch,
+    StudentOutcome,
+    StudentTraining,
+    TrainingRows,
+    train,
+)
 
 OUTCOME = "outcome.json"
-KEPT_AS = "desk"  # the key under which a kept student names its settings: another one would train it again
 # A number of its own: a store's held-out rows are chosen by the same hash under the store's seed, and what is left
 # of them under that seed is nothing.
 HOLD_OUT_SEED = 0x7EAC4
@@ -102,11 +110,11 @@ class Students:
         bar: Bar,
         notes: Sequence[str] = (),
     ) -> None:
-        self.recipe, self.joined, self._places, self._bar, self.notes = recipe, joined, places, bar, notes
+        self.recipe, self.joined, self._places, self._bar, self.notes = recipe, joined, places, bar, [*notes]
         self._shards, self._records = dict(shards), dict(records)
         self._images: Images | None = None
         self._moments: dict[tuple[Any, ...], Tensor] = {}
-        self.trained = self.kept = 0
+        self._made: dict[str, bool] = {}
         hasher = blake3()
         for i, label in zip(joined.ids, joined.labels.tolist(), strict=True):
             hasher.update(json.dumps([i, joined.classes[label]]).encode() + b"\n")
@@ -120,16 +128,17 @@ class Students:
         return StudentSettings(prior if beta else "none", float(beta) if prior != "none" else 0.0, seed, **own)
 
     def outcome(self, settings: StudentSettings) -> StudentOutcome:
-        """What became of a student; it is trained unless it was, under the same settings."""
+        """What became of a student; it is trained unless it was, under the same settings.
+
+        One of other settings or rows, and its record, stay until the new one is trained.
+        """
         settings = _plain(settings)
         folder = self.student_file(settings).parent
         key = self._key(settings)
-        found = _read_outcome(folder / OUTCOME, key) if (folder / STUDENT).is_file() else None
+        found = _read_outcome(folder / OUTCOME, key) if (folder / WEIGHTS_NAME).is_file() else None
         if found is not None:
-            self.kept += 1
+            self._made.setdefault(settings.name, False)
             return found
-        for before in (OUTCOME, "student.safetensors"):  # as students were once kept, without what builds them
-            (folder / before).unlink(missing_ok=True)
         device = float64_device(self.recipe.device)
         # What a program has asked of torch is in no key, and so must not decide a student's bytes.
         with (
@@ -139,24 +148,37 @@ class Students:
             self._bar(settings.name, self.recipe.train.epochs) as on_epoch,
         ):
             student = self.student(settings.seed)
-            outcome = self._train(student, settings, folder, key, on_epoch)
+            # By its shards an audit knows each file of what was trained on forgotten rows, without a prior too.
+            meta = {"key": key, ROWS_OF: self._shards}
+            outcome = self._train(student, settings, folder / CHECKPOINT, meta, on_epoch)
+        self._keep(student, outcome, folder, meta)
+        self._made[settings.name] = True
+        return outcome
+
+    @property
+    def trained(self) -> int:
+        """How many of the students that were asked for are trained now."""
+        return sum(self._made.values())
+
+    @property
+    def kept(self) -> int:
+        """How many of them were found trained."""
+        return len(self._made) - self.trained
+
+    def _keep(self, student: Student, outcome: StudentOutcome, folder: Path, meta: dict[str, Any]) -> None:
+        """Write a trained student in the place of what is there; its record last, which says that it is whole."""
+        for before in (OUTCOME, "student.safetensors"):  # as students were once kept, without what builds them
+            (folder / before).unlink(missing_ok=True)
+        write_tensors(folder / WEIGHTS_NAME, student.model.state_dict(), meta)
         name_classes(student.model, self.joined.classes, student.backbone.data_config)
         save_config(student.backbone, folder)
-        self.trained += 1
-        held = {
-            "key": key,
-            "outcome": asdict(outcome),
-            "classes": self.joined.classes,
-            "preprocess": student.backbone.data_config,
-            "rows of": self._shards,  # by which an audit knows what was trained on forgotten rows, without a prior too
-        }
-        text = json.dumps(held, indent=1, sort_keys=True)
-        write_bytes(folder / OUTCOME, text.encode())
-        return outcome
+        told = {"outcome": asdict(outcome), "classes": self.joined.classes, "preprocess": student.backbone.data_config}
+        write_bytes(folder / OUTCOME, json.dumps(meta | told, indent=1, sort_keys=True).encode())
+        (folder / CHECKPOINT).unlink(missing_ok=True)
 
     def student_file(self, settings: StudentSettings) -> Path:
         """Where a trained student lies."""
-        return self.recipe.folder / "students" / _plain(settings).name / STUDENT
+        return self.recipe.folder / "students" / _plain(settings).name / WEIGHTS_NAME
 
     def backbone(self, teacher: str) -> Backbone:
         """A teacher's whole model, as its store's recipe names it."""
@@ -167,18 +189,29 @@ class Students:
         """β by accuracy on a part of the labelled rows that is held back, 0 among those that are tried.
 
         Few rows are held back where few are labelled, and many students are as good as the best: of these the one of
-        the least cross entropy there, and of the smallest β.
+        the least cross entropy there, and of the smallest β. A training that fails counts as the worst, and is noted.
+
+        Raises:
+            SolveError: all of them fail.
         """
         spec = self.recipe.teach
         if prior == "none" or spec.beta != "choose":
             return BetaChoice(0.0 if prior == "none" else float(spec.beta), {})
         seed = self.recipe.train.seeds[0]
-        tried = {
-            beta: self.outcome(self.settings(prior, beta, seed, held_back=True, **changes))
-            for beta in sorted({0.0, *spec.grid})
-        }
+        tried: dict[float, StudentOutcome] = {}
+        failed: dict[float, SolveError] = {}
+        for beta in sorted({0.0, *spec.grid}):
+            try:
+                tried[beta] = self.outcome(self.settings(prior, beta, seed, held_back=True, **changes))
+            except SolveError as error:
+                failed[beta] = error
+        if not tried:
+            raise next(iter(failed.values()))
+        said = [f"{error.fault}: no beta is worse" for error in failed.values()]
+        self.notes += [line for line in said if line not in self.notes]
         best = max(tried, key=lambda beta: (tried[beta].accuracy, -tried[beta].tested_loss))
-        return BetaChoice(best, {f"{beta:g}": outcome.accuracy for beta, outcome in tried.items()})
+        accuracy = {beta: tried[beta].accuracy if beta in tried else 0.0 for beta in sorted({*tried, *failed})}
+        return BetaChoice(best, {f"{beta:g}": value for beta, value in accuracy.items()})
 
     def training_rows(self, settings: StudentSettings) -> TrainingRows:
         """Which rows a student is trained and tested on."""
@@ -226,7 +259,7 @@ class Students:
         )
 
     def _train(
-        self, student: Student, settings: StudentSettings, folder: Path, key: dict[str, Any], on_epoch: OnEpoch
+        self, student: Student, settings: StudentSettings, checkpoint: Path, meta: dict[str, Any], on_epoch: OnEpoch
     ) -> StudentOutcome:
         recipe, rows = self.recipe, self.training_rows(settings)
         features = self.features(settings)
@@ -264,8 +297,10 @@ class Students:
             spec=recipe.train,
             seed=settings.seed,
             refresh=recipe.teach.refresh,
+            name=settings.name,
+            chosen=recipe.teach.beta == "choose",
         )
-        return train(training, folder, key, on_epoch)
+        return train(training, checkpoint, meta, on_epoch)
 
     def _key(self, settings: StudentSettings) -> dict[str, Any]:
         """All that decides a student's bytes."""
@@ -274,12 +309,12 @@ class Students:
         student = msgspec.to_builtins(recipe.student)
         if recipe.student.weights != RANDOM:
             weights = BackboneSpec(model=recipe.student.model, weights=recipe.student.weights)
-            if weights_kind(weights) in ("file", "folder") and (file := weights_file(weights)) is not None:
+            if weights_kind(weights, "student") in ("file", "folder") and (file := weights_file(weights)) is not None:
                 student["weights"] = file_digest(file)  # of a place, others may come to lie there
         if recipe.student.blocks is None:  # says nothing, as before there was a choice
             del student["blocks"]
         decides: dict[str, Any] = {
-            KEPT_AS: asdict(settings),
+            STUDENT: asdict(settings),
             "rows": self._rows,
             "student": student,
             "preprocess": recipe.preprocess,

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from taftcache.backbone.files import WEIGHTS_NAME
 from taftcache.backbone.student import Student
 from taftcache.errors import SolveError
 from taftcache.teaching.features import TeacherFeatures
@@ -29,7 +28,6 @@ from taftcache.teaching.students.images import Images
 from taftcache.teaching.students.priors import Prior
 
 EVALUATION_BATCH = 256
-STUDENT = WEIGHTS_NAME
 CHECKPOINT = "checkpoint.safetensors"
 
 OnEpoch = Callable[[int, str], None]
@@ -61,6 +59,7 @@ class StudentTraining:
 
     prior, beta: R and its weight; without a prior, or with β = 0, no row of ``features`` is read.
     refresh: epochs between two times that the prior reads the features of all rows.
+    name, chosen: of the student, and whether β was, or is to be; for errors.
     """
 
     student: Student
@@ -72,6 +71,8 @@ class StudentTraining:
     spec: StudentTrainingSpec
     seed: int
     refresh: int = 1
+    name: str = ""
+    chosen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +97,11 @@ class StudentOutcome:
     right: str = ""
 
 
-def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch: OnEpoch) -> StudentOutcome:
-    """Train to the end, or on from the checkpoint in ``folder`` that was made under the same ``key``.
+def train(training: StudentTraining, checkpoint: Path, meta: dict[str, Any], on_epoch: OnEpoch) -> StudentOutcome:
+    """Train to the end, or on from the file ``checkpoint`` if it was made under the same ``key`` of ``meta``.
 
     β = 0 is standard transfer learning: no prior, no teacher and no unlabelled image is read, and the
-    student's bytes do not depend on any of them. The finished student's weights are ``model.safetensors``
-    there.
+    student's weights do not depend on any of them. The checkpoint stays until the student is kept.
 
     Raises:
         SolveError: a loss that is not finite. KeyboardInterrupt: as it came, the last checkpoint kept.
@@ -110,12 +110,11 @@ def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch
     training = replace(training, prior=None) if training.beta == 0 else training
     spec, prior, rows = training.spec, training.prior, training.rows
     run = _Run(training)
-    file = folder / CHECKPOINT
     start = 0
-    if file.is_file():
-        tensors, meta = read_tensors(file)
-        if meta["key"] == key:
-            start = meta["epoch"]
+    if checkpoint.is_file():
+        tensors, held = read_tensors(checkpoint)
+        if held["key"] == meta["key"]:
+            start = held["epoch"]
             run.restore(tensors)
     on_epoch(start, "")
     for epoch in range(start, spec.epochs):
@@ -124,19 +123,18 @@ def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch
         loss, penalty = run.epoch(epoch)
         if not math.isfinite(loss + penalty):
             raise SolveError(
-                f"the loss is not finite in epoch {epoch}",
+                f"the loss of the student {training.name} is not finite in epoch {epoch}",
                 got=f"cross entropy {loss}, R {penalty}",
-                do="lower train.rate or teach.beta",
+                do="lower train.rate" + ("" if prior is None else f" or teach.{'grid' if training.chosen else 'beta'}"),
             )
         run.history.append([loss, penalty])
         if (epoch + 1) % spec.checkpoint == 0 and epoch + 1 < spec.epochs:
-            write_tensors(file, run.tensors(), {"key": key, "epoch": epoch + 1})
+            write_tensors(checkpoint, run.tensors(), {**meta, "epoch": epoch + 1})
         on_epoch(1, f"loss {loss:.3f}, R {penalty:.3f}")
-    write_tensors(folder / STUDENT, training.student.model.state_dict(), {"key": key})
     energy = None if prior is None else prior.energy()
     loss, penalty = run.history[-1] if run.history else (float("nan"), 0.0)
     right, losses = measured(training.student, training.images, rows.tested, rows.labels)
-    outcome = StudentOutcome(
+    return StudentOutcome(
         accuracy=int(right.sum()) / len(right) if len(right) else float("nan"),
         loss=loss,
         penalty=penalty,
@@ -147,8 +145,6 @@ def train(training: StudentTraining, folder: Path, key: dict[str, Any], on_epoch
         tested_loss=float(losses.mean()) if len(losses) else float("nan"),
         right=b64encode(np.packbits(right).tobytes()).decode(),
     )
-    file.unlink(missing_ok=True)
-    return outcome
 
 
 def measured(student: Student, images: Images, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

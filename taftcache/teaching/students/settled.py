@@ -1,0 +1,78 @@
+"""The settings that a folder's students were trained with: another recipe's students must not take their places."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from taftcache.backbone.files import expand_path
+from taftcache.backbone.spec import DataSpec
+from taftcache.cache.format.identity import differences
+from taftcache.errors import FormatError, IdentityError
+from taftcache.names import typed
+from taftcache.teaching.recipe import TeachingRecipe, teacher_name
+
+SETTINGS = "settings.json"
+# What decides no student, or which ones there are beside those that are kept.
+FREE = {"": ("name", "device", "path", "report"), "teach": ("beta", "grid"), "train": ("seeds", "memory", "checkpoint")}
+
+
+def check_settled(recipe: TeachingRecipe) -> dict[str, Any]:
+    """The recipe's settings that all students of its folder share, to be kept there as ``SETTINGS``.
+
+    Rows are none of them: students of rows that were forgotten or appended since are trained anew.
+
+    Raises:
+        IdentityError: the folder has students, or a report, of other settings; it names each. FormatError: it cannot
+            be read which.
+    """
+    ours, folder = _settings(recipe), recipe.folder
+    file = folder / SETTINGS
+    if not file.is_file() or not [*folder.glob("students/*/model.safetensors"), *folder.glob("report.json")]:
+        return ours
+    try:
+        theirs = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{file} is not what teach wrote", got=error, do=f"delete {folder}") from error
+    if differ := differences("", theirs, ours, "the folder"):
+        raise IdentityError(
+            f"{folder} has what was trained with other settings than this recipe's",
+            got="; ".join(differ),
+            do=f"name another folder with --set path=FOLDER, or remove this one first: rm -r {typed(folder)}",
+        )
+    return ours
+
+
+def data_settings(data: DataSpec) -> dict[str, Any]:
+    """[data] in plain values, of which the same place has one spelling."""
+    values: dict[str, Any] = msgspec.to_builtins(data)
+    keys = ("root",) if data.source in ("timm", "published") else ("train", "test", "root")
+    return values | {key: _place(values[key]) for key in keys if values[key]}
+
+
+def _settings(recipe: TeachingRecipe) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(msgspec.json.encode(recipe))  # lists for tuples, as they are read back
+    for section, keys in FREE.items():
+        for key in keys:
+            del (values[section] if section else values)[key]
+    values["data"] = data_settings(recipe.data)
+    values["student"]["weights"] = _name_or_place(recipe.student.weights)
+    values["teachers"] = {
+        teacher_name(each): {
+            "weight": each.weight,
+            "store": each.store and _place(each.store),
+            "recipe": each.recipe and _name_or_place(each.recipe),
+        }
+        for each in recipe.teachers
+    }
+    return values
+
+
+def _name_or_place(text: str) -> str:
+    return _place(text) if expand_path(text).exists() else text
+
+
+def _place(text: str) -> str:
+    return str(expand_path(text).resolve())
