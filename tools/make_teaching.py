@@ -1,4 +1,4 @@
-"""Write the table of docs/results-teaching.md from what `taftcache teach` reported.
+"""Write the table of docs/teaching-results.md from what `taftcache teach` reported.
 
 python tools/make_teaching.py [--check] [FOLDER …]
 
@@ -30,7 +30,7 @@ from taftcache.teaching.spec import PriorName
 from taftcache.teaching.students.comparison import TITLES
 from taftcache.teaching.students.students import OUTCOME, StudentSettings
 
-KEPT, PAGE = marked.ROOT / "docs" / "results" / "teach", "docs/results-teaching.md"
+KEPT, PAGE = marked.ROOT / "docs" / "results" / "teach", "docs/teaching-results.md"
 PRIORS = {title: prior for prior, title in TITLES.items()}
 # Of a curve: its table in the report, and its point in words.
 CURVES = {
@@ -149,7 +149,7 @@ def part(reports: dict[str, Figures]) -> str:
 
 def side_by_side(reports: dict[str, Figures]) -> list[str]:
     """A row for each claim, a column for each set of students."""
-    found = {}
+    found: dict[str, Figures] = {}
     for name, report in reports.items():
         found |= {name: report} | {f"{name}, {said(point)}": of for point, of in report["points"].items()}
     rows = [["accuracy of STL, %", *(f"{100 * mean(of['students']['none']['accuracy']):.1f}" for of in found.values())]]

@@ -1,4 +1,4 @@
-"""The figures that docs/results-teaching.md is made of, from a small report."""
+"""The figures that docs/teaching-results.md is made of, from a small report."""
 
 from __future__ import annotations
 
