@@ -6,9 +6,9 @@ The moments are those of correlated features and of a student that a fifth of th
 takes a factor of the matrix (its Cholesky, not counted) and is an active-set method that takes one feature at a
 time; it is run at the smaller size ``--peer``, where both are timed and their results compared.
 
-The closed form has the least of another distance than R (docs/teaching.md). R at its weights stands beside the least R
-that Adam reaches over the weights, from equal ones and from these, where the teacher's features explain all, half or
-none of the student's.
+The closed form has the least of another distance than R (docs/mathematics.md). R at its weights stands beside the
+least R that Adam reaches over the weights, from equal ones and from these, where the teacher's features explain all,
+half or none of the student's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the table of docs/teaching.md from what `taftcache teach` reported.
+"""Write the table of docs/teaching-results.md from what `taftcache teach` reported.
 
 python tools/make_teaching.py [--check] [FOLDER …]
 
@@ -30,7 +30,7 @@ from taftcache.teaching.spec import PriorName
 from taftcache.teaching.students.comparison import TITLES
 from taftcache.teaching.students.students import OUTCOME, StudentSettings
 
-KEPT, PAGE = marked.ROOT / "docs" / "results" / "teach", "docs/teaching.md"
+KEPT, PAGE = marked.ROOT / "docs" / "results" / "teach", "docs/teaching-results.md"
 PRIORS = {title: prior for prior, title in TITLES.items()}
 # Of a curve: its table in the report, and its point in words.
 CURVES = {
@@ -51,7 +51,6 @@ CLAIMS: tuple[tuple[PriorName, PriorName], ...] = (
     ("aft", "aft-fixed"),
     ("aft-nnls", "aft"),
 )
-DAGGER = " †"
 Figures = dict[str, Any]
 
 
@@ -149,25 +148,15 @@ def part(reports: dict[str, Figures]) -> str:
 
 
 def side_by_side(reports: dict[str, Figures]) -> list[str]:
-    """A row for each claim, a column for each set of students; † where other images than the students' chose β."""
-    found, mark = {}, {}
+    """A row for each claim, a column for each set of students."""
+    found: dict[str, Figures] = {}
     for name, report in reports.items():
-        sets = {name: report} | {f"{name}, {said(point)}": of for point, of in report["points"].items()}
-        for title, of in sets.items():
-            mark[title] = DAGGER if borrowed(report) else ""
-            found[title + mark[title]] = of
-    marks = list(mark.values())
+        found |= {name: report} | {f"{name}, {said(point)}": of for point, of in report["points"].items()}
     rows = [["accuracy of STL, %", *(f"{100 * mean(of['students']['none']['accuracy']):.1f}" for of in found.values())]]
     for one, other in CLAIMS:
         cells = [verdict(of["claims"].get(f"{one} > {other}")) for of in found.values()]
-        cells = [cell and cell + mark for cell, mark in zip(cells, marks, strict=True)]
         rows.append([f"{TITLES[one]} above {TITLES[other]}", *cells])
     return markdown_table(["", *found], (row for row in rows if any(row[1:])))
-
-
-def borrowed(found: Figures) -> bool:
-    """Whether labels that the students are not given chose β."""
-    return bool(found["recipe"]["train"]["per_class"]) and not found["rows"].get("held back")
 
 
 def about(name: str, found: Figures) -> str:
@@ -201,11 +190,9 @@ def steps(rows: Figures, spec: Figures) -> str:
 
 
 def chosen_by(found: Figures) -> str:
-    """The images that chose β; a release held back a part of all, though a student is given few of their labels."""
-    part = found["recipe"]["teach"]["hold_out"]
-    if held := found["rows"].get("held back"):
-        return f"{held:,} of the labelled images"
-    return f"{100 * part:g} % of {'all training images, labels included' if borrowed(found) else 'the labelled images'}"
+    """The images that chose β; reports of 0.1.0 do not say how many they were."""
+    held, share = found["rows"].get("held back"), found["recipe"]["teach"]["hold_out"]
+    return f"{held:,} of the labelled images" if held else f"{100 * share:g} % of the labelled images"
 
 
 def verdict(claim: Figures | None) -> str:

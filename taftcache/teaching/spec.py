@@ -87,7 +87,9 @@ class StudentTrainingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     epochs: passes over the training images.
     batch: images in a step; the last batches of an epoch are made equal rather than one left short.
-    rate, prior_rate: Adam's step for the student, and for what a prior learns.
+    rate: Adam's step for the student's weights at the start; it falls to zero along a cosine.
+    prior_rate: the same for what the prior itself learns beside them: the weights ρ of "aft" and "aft-rbf", the map of
+        "aft-dense", "kd" and "kkd", the read-out of "b-tuning". The other priors learn nothing.
     weight_decay: decoupled, on the student.
     augment: "flip" mirrors, "shift" mirrors and moves by up to an eighth; teachers see the images as they are.
     seeds: one student for each; beta is chosen with the first.

@@ -48,7 +48,7 @@ AREAS = (
         "teaching",
         "Teaching",
         "A small model is trained from images, with a prior from cached features. The recipe's keys with their "
-        "defaults: [its page](../teaching.md#keys).",
+        "defaults: [Recipe keys](../recipe.md#teaching-recipes).",
         "load_teaching teach TeachingRecipe TeacherSpec StudentSpec TeachSpec StudentTrainingSpec TeachReportSpec",
     ),
     Area(
