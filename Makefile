@@ -1,5 +1,6 @@
 # Everything happens in .venv, made on first use; nothing is installed twice.
 # pip's own settings (PIP_*, proxies) are honoured. Once installed, no network is needed.
+# Bytecode is made as modules are imported: of all of them it would take half a minute.
 PYTHON ?= python3
 ARGS ?=
 # Processes that run tests side by side, one more than two cores, for some tests wait; each takes up to 3 GB.
@@ -18,7 +19,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/installed ## the main job, on data and weights that come along
-	$(BIN)/taftcache demo
+	PYTHONDONTWRITEBYTECODE= $(BIN)/taftcache demo
 
 # Bytecode is kept, whatever the shell says: every process that a test starts would compile the package anew.
 test: .venv/installed-dev ## the tests, short forms only; ARGS="-k name" chooses. TAFTCACHE_DATA names real data
@@ -62,13 +63,13 @@ clean: ## remove .venv and caches; stores are kept
 	@touch $@
 
 .venv/installed: .venv/made pyproject.toml
-	$(PIP) install --editable .
+	$(PIP) install --no-compile --editable .
 	@touch $@
 
 .venv/installed-dev: .venv/made pyproject.toml
-	$(PIP) install --editable '.[dev]'
+	$(PIP) install --no-compile --editable '.[dev]'
 	@touch .venv/installed $@
 
 .venv/installed-docs: .venv/made pyproject.toml
-	$(PIP) install --editable '.[dev,docs]'
+	$(PIP) install --no-compile --editable '.[dev,docs]'
 	@touch .venv/installed .venv/installed-dev $@
