@@ -300,7 +300,7 @@ def test_few_landmarks_lead_to_the_same_solution(monkeypatch, kind):
 @pytest.mark.law(
     "Where all tokens reach the logits, a solve takes less than a third of the passes of Kronecker factors"
 )
-@pytest.mark.parametrize("kind", ["layers", "pooled layers", "functional"])
+@pytest.mark.parametrize("kind", ["layers", "pooled layers", pytest.param("functional", marks=pytest.mark.full)])
 def test_tails_on_all_tokens_are_solved_in_the_space_of_the_rows(monkeypatch, kind):
     base, loss, sources = base_of(kind), RSL(alpha=2.0, kappa=5.0), rows_of(base_of(kind))
     exact = minimised(base, sources, loss, 1e-3, tolerance=1e-9)

@@ -485,8 +485,11 @@ def test_new_classes_are_left_out_where_that_is_asked_for(few, images, fresh, tm
 
 
 @pytest.mark.law("A store that grew has the bytes of one made at once")
-@pytest.mark.parametrize("names", [("8", "9"), ("00", "10")], ids=["behind the others", "among them"])
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(
+    ("names", "killed"),
+    [(("8", "9"), False), (("00", "10"), False), (("00", "10"), True)],
+    ids=["behind the others", "among them", "killed"],
+)
 def test_new_classes_are_taken_where_that_is_asked_for(few, images, tmp_path, names, killed, capsys):
     folder = shutil.copytree(images, tmp_path / "images")
     for name in names:

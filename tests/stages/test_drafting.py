@@ -169,7 +169,7 @@ LAST_BLOCK = ({"weights": "bundled"}, {"reset_block": True})
         (["backbone.features=every block"], *HEAD),
         (["backbone.features=last"], HEAD[0] | {"features": "last"}, LAST_BLOCK[1]),
         (["tangent.blocks=1"], LAST_BLOCK[0], LAST_BLOCK[1] | {"blocks": 1}),
-        (["tangent.train=head"], LAST_BLOCK[0], LAST_BLOCK[1] | {"train": "head"}),
+        (["tangent.train=head"], LAST_BLOCK[0], {"train": "head"}),
         (["store.cache=tokens"], *LAST_BLOCK),
     ],
 )

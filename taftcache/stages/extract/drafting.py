@@ -171,13 +171,15 @@ def _chosen(
         backbone = ({"weights": "bundled"} if small else {"weights": "pretrained", "model": PRETRAINED}) | said
     of_rows = given.get("tangent") or "cache" in given.get("store", {})
     wide = said.get("features", LAST if of_rows else EVERY_BLOCK) == EVERY_BLOCK  # what else was said is checked later
+    head = given.get("tangent", {}).get("train") == "head" or given.get("tangent", {}).get("blocks") == 0
+    last = {} if head else TANGENT[LAST]  # a head reads features of the block as it was trained
     rows = int(images * (1 - data.get("held_out", 0)))
     shards = max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes)))
     return {
         "data": data,
         "backbone": backbone | ({"features": EVERY_BLOCK} if wide else {}),
         "store": {"path": str(Path(f"stores/{name}").absolute()), "shards": shards},
-        "tangent": TANGENT[EVERY_BLOCK if wide else LAST],
+        "tangent": TANGENT[EVERY_BLOCK] if wide else last,
         "objective": {"ridge": "auto"},
         "solver": {"tolerance": "auto"},
         "compose": {"mode": "auto"},
