@@ -14,7 +14,10 @@ from taftcache.solve.leave_one_out import moves
 from taftcache.solve.methods.decisive import SHARE
 from taftcache.solve.settings import DECISIVE
 from taftcache.solve.solution import Status
+from taftcache.tangent.base import make_base
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.rows import ArrayRows
+from taftcache.tangent.spec import TangentSpec
 from tests.solve.problems import N, case, dense, labels, make_problem, minimised, rows, tokens
 
 SPEC = ("plain", "reset-block")
@@ -156,6 +159,41 @@ def test_under_cross_entropy_too(ridge, train):
     assert 0.5 <= found.stats.row_moves / truth <= 1.5
     assert found.certificate.distance <= DECISIVE * found.stats.row_moves
     assert (found.value - best).norm() <= found.certificate.distance
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_equal_rows_of_other_labels_move_little_and_are_among_those_that_count(seed):
+    """Each pulls hard, against the others: a removal of one moves the optimum by a thirtieth of what others do."""
+    some = np.random.default_rng(seed)
+    features, classes = some.normal(size=(30, 1, 40)), 4
+    features[:12] = features[0]
+    y = some.integers(0, classes, 30)
+    spec = TangentSpec(blocks=0, train="head", init="zero")
+    base = make_base({}, TailConfig.of_vectors(40, classes), classes, spec)
+
+    def of(keep: np.ndarray, **goal):
+        return minimised(base, [ArrayRows(features[keep], y[keep])], CrossEntropy(), 1e-3, train="head", **goal)
+
+    every = np.arange(30)
+    best = of(every, tolerance=1e-8).value
+    without = (of(np.delete(every, n), tolerance=1e-6).value for n in range(12))
+    truth = min((value - best).norm().item() for value in without)  # that of a tenth of all rows, and more
+    found = of(every, decisive=True)
+    assert 0.5 <= found.stats.row_moves / truth <= 1.2
+    assert found.certificate.distance <= DECISIVE * truth
+
+
+@pytest.mark.parametrize("train", ["full", "head"])
+@pytest.mark.parametrize("loss", [CrossEntropy(), RSL(alpha=1.0), RSL(alpha=2.0)], ids=["ce", "rsl", "rsl of a class"])
+@pytest.mark.parametrize("more", [{"until_decisive": True}, {"decisive": True}], ids=["beyond", "instead"])
+def test_of_rows_that_are_all_the_same_none_moves_anything(loss, train, more):
+    """The mean over one less is the same mean: nothing is said of a removal, and the tolerance is met."""
+    same = np.zeros(6, int)
+    left = [ArrayRows(tokens(*SPEC)[same], labels()[same])]
+    found = minimised(case(*SPEC).base, left, loss, 0.1, train=train, **more)
+    assert found.converged
+    assert found.certificate.relative_gradient <= 1e-6
+    assert found.stats.row_moves is None
 
 
 def test_cross_entropy_goes_on_beyond_its_tolerance_until_it_decides():

@@ -24,6 +24,7 @@ from taftcache.tangent.operator import TangentOperator
 LARGEST_KERNEL = 8192  # M: three matrices of 0.5 GB in float64, and a Cholesky of some seconds
 LARGEST_WRITTEN = 2048  # M where gradients are written out, which takes a few seconds at most
 LARGEST_FACTORS = 2 << 30  # bytes of the K·N rows' factors, or of their gradients
+CANCELLED = 1e-10  # of the squares of two steps, below which that of their sum is rounding
 
 
 def kernel_inverse_fits(problem: Problem) -> bool:
@@ -83,11 +84,11 @@ class DualInverse:
         N, K = self._root.shape
         n = len(rows)
         places = (rows[:, None] + N * torch.arange(K)).reshape(-1).to(self._factor.device)
-        if shift is None:
+        if n < N:
             units = self._factor.new_zeros(K * N, n * K)
             units[places, torch.arange(n * K)] = 1
             columns = torch.cholesky_solve(units, self._factor)
-        else:  # of all rows, as a rule: at a third of the cost
+        else:  # at a third of the cost
             columns = torch.cholesky_inverse(self._factor)[:, places]
         own = columns[places].view(n, K, n, K).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # M_nn [n,K,K]
         each = columns.view(K * N, n, K).transpose(0, 1)
@@ -97,8 +98,14 @@ class DualInverse:
         if shift is not None:
             c = self.solve(shift)
             Gc = shift - self._problem.ridge * c
-            squares += 2 * (s * self.solve(Gc)[rows]).sum(1) + (c * Gc).sum()
+            squares = square_of_sum(squares + (c * Gc).sum(), (s * self.solve(Gc)[rows]).sum(1))
         return squares.clamp_min(0).sqrt()
+
+
+def square_of_sum(squares: Tensor, product: Tensor) -> Tensor:
+    """‖a + b‖² from ‖a‖² + ‖b‖² and a·b; 0 where they cancel to what rounding leaves."""
+    whole = squares + 2 * product
+    return torch.where(whole > CANCELLED * squares, whole, 0)
 
 
 def kernel(problem: Problem) -> Tensor:

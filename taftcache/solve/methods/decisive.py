@@ -5,11 +5,12 @@ a = (K̃ + λI)⁻¹b, of which ``a_n`` [K] are row n's, and M = (K̃ + λI)⁻�
 
     ‖Δw₋ₙ − Δw‖² ≈ s_nᵀ(M − λM²)_nn s_n        s_n = M_nn⁻¹ a_n
 
-which is ``taftcache.solve.leave_one_out`` but for the λ of a mean over one row less. M is exact where it is known, and
-K̂'s in the space of the rows: there the estimates of 64 of 371 rows of digits were 1.00 to 1.13 times the truth,
-although what K̂ leaves out was as large as 90 λ; where it knows the rows by landmarks, ``RowSpace.row_moves`` says what
-all rows would come to. Elsewhere M_nn is not known, and H⁻¹ of the gradient's terms stands for the whole: without the
-leverages, so that rows rather move farther than it says. A few conjugate directions find it, under factors that have H
+which is ``taftcache.solve.leave_one_out`` but for the λ of a mean over one row less. Where M is exact, −λa/N takes part
+in b for that, and of rows that are all the same none moves anything. In the space of the rows M is K̂'s: there the
+estimates of 64 of 371 rows of digits were 1.00 to 1.13 times the truth, although what K̂ leaves out was as large as
+90 λ; where it knows the rows by landmarks, ``RowSpace.row_moves`` says what all rows would come to. Elsewhere M_nn is
+not known, and H⁻¹ of the gradient's terms stands for the whole: without the leverages, so that rows rather move
+farther than it says. A few conjugate directions find it, under factors that have H
 right on average; a sample's inverse by itself, of many rows through a wide network, gave a hundredth of it.
 """
 
@@ -69,7 +70,8 @@ def decisive_pcg(
     start: Tensor | None = None,
     on_pass: OnPass | None = None,
 ) -> Solution:
-    """``pcg`` until ‖∇F‖/λ is ``SHARE`` of what a typical row moves, which ``stats`` have as ``row_moves``.
+    """``pcg`` until ‖∇F‖/λ is ``SHARE`` of what a typical row moves, which ``stats`` have as ``row_moves``: None where
+    that is nothing.
 
     The estimate is made anew where a solve to the last one has ended. With ``until_decisive`` it is first made where
     the tolerance is met, and what follows takes nothing back of that.
@@ -95,12 +97,13 @@ def decisive_pcg(
             stats = msgspec.structs.replace(found.stats, passes=solving + estimate.passes, rounds=rounds)
             return replace(found, status=Status.interrupted, stats=stats)
         passes = solving + estimate.passes
-        wanted = SHARE * moves * pair.exact.ridge
+        # Where a row moves nothing there is nothing to decide.
+        wanted = SHARE * moves * pair.exact.ridge or goal.tolerance * found.certificate.gradient_at_zero
         if not found.converged or found.certificate.gradient <= wanted or turn == TURNS - 1:
             break
         relative = 0.9 * wanted / found.certificate.gradient_at_zero
         asked, start = replace(goal, tolerance=relative, max_passes=max(1, most - passes)), found.value
-    stats = msgspec.structs.replace(found.stats, passes=passes, rounds=rounds, row_moves=moves)
+    stats = msgspec.structs.replace(found.stats, passes=passes, rounds=rounds, row_moves=moves or None)
     ended = found.status if status is None or found.status is Status.interrupted else status
     return replace(found, status=ended, stats=stats)
 
@@ -132,8 +135,9 @@ class _RowMoves:
             return 0.0
         if isinstance(made, DualInverse):
             rows = sample_rows(scale, COLUMNS // z.shape[1])
-            dual = torch.where(scale > 0, terms / (exact.ridge * scale), 0)[rows]
-            return typical(made.moves(rows, dual))
+            dual = torch.where(scale > 0, terms / (exact.ridge * scale), 0)
+            shift = -exact.ridge / len(z) * dual
+            return typical(made.moves(rows, (dual + shift / exact.ridge - made.solve(shift))[rows], shift))
         # Under a random sign for each row the mean square is the rows' own moves'; residuals say how they differ.
         mean = self._norm(exact.adjoint(terms * random_signs(terms[:, :1], seed=3))) / sqrt(len(z))
         return float(mean * typical(sizes[(scale > 0).any(1)]) / sizes.square().mean().sqrt().item())

@@ -7,13 +7,14 @@ of known directions follow from the logits alone. Each step takes in the gradien
 kept (Narkiss and Zibulevsky 2005). Newton's method with conjugate gradients inside forgets its directions at every
 point instead, and pays for them again.
 
-What taking out a typical row moves is found over the same directions. With the weights ω zero for the row n, in
-W = ωD/N, the optimum moves to first order by Jᵀx with
+What taking out a row moves is found over the same directions. Where row n has left, the mean is over N − 1, and the
+optimum moves to first order by Jᵀx with
 
-    (WJJᵀ + λI) x = ω_n ∂ℓ_n/N + λα/(N − 1)
+    (WJJᵀ + λI) x = (N t_n − Σ_m t_m)/(N − 1)        t = ω∂ℓ/N
 
-where the second term is the λ of a mean over one row less, which moves more than the row itself where that is one the
-model is sure of. A few rows are taken out at once, each term under a random sign, so that ‖Jᵀx‖² is the sum of theirs.
+in which W = ωD/(N − 1) has no row n. Over the span that is known without a pass, rather too little; with that row in W,
+of all rows at once. Of a few of them, from one that moves little to one that moves much by that, what the span misses
+of x is then taken into it, and the least of these moves stands for a typical row's.
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from taftcache.objective.cotangent import random_signs
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.class_kernel import LARGEST_LOGITS, kernel_product
 from taftcache.solve.methods.basis import TINY
-from taftcache.solve.methods.decisive import SHARE, TYPICAL, further
+from taftcache.solve.methods.decisive import SHARE, further
 from taftcache.solve.methods.newton import ARMIJO
 from taftcache.solve.methods.refinement import REDUCTION, refine
 from taftcache.solve.methods.row_space import Restart
@@ -44,10 +44,10 @@ from taftcache.tangent.rows import RowSubset
 DIRECTIONS = 64  # that F is minimised over; the oldest is given up beyond that
 RENEWED = 0.02  # of F, by which it falls until the curvature of all directions is taken anew
 SEEN = 1e-5  # relative gradient at which what a row moves is within a fifth of what it comes to
-OUT = 8  # rows that are taken out, of 160 and more; of fewer a twentieth
-STEPS = 12  # passes for what they move, at most: it then was 0.7 of the whole and more
+OUT = 8  # rows that are taken out, for a pass each
 MADE_UP = 0.1  # of what a removal takes from the rows that stay, to which Newton's step mends it
-SETTLED = 1.05  # less than that from one step to the next, and it is taken as it is
+ROUNDED = 1e-6  # of the square of what the span misses of such a row, which rows like it all but cancel
+NOTHING = 1e-6  # of ‖Δw‖/N: what is left where the two terms of a removal cancel
 
 
 def span_fits(problem: Problem, *, of_head: bool = False) -> bool:
@@ -181,27 +181,44 @@ class SpanNewton:
         return status
 
     def _row_moves(self, last: int) -> float:
-        """About how far Δw* moves, rather too little, where a row leaves that moves it farther than a tenth of them do:
-        by the size of ∂ℓ. For some passes up to the ``last``."""
+        """About how far Δw* moves, rather too little, where a row leaves that moves it farther than a tenth of them do;
+        0 where that is nothing. For some passes up to the ``last``."""
         self._stand(self.point)
-        exact, dtype = self._pair.exact, self._span.dtype
-        terms = self._weight * exact.loss.gradient(self._base + self._change, self._labels)
+        exact, dtype, N = self._pair.exact, self._span.dtype, len(self._base)
         counted = torch.nonzero(self._weight[:, 0] > 0)[:, 0]
         if len(counted) < 2:
             return 0.0
-        order = counted[terms[counted].norm(dim=1).argsort()]
-        many = min(OUT, 1 + len(order) // 20)
-        first = min(max(0, round(TYPICAL * len(order)) - many // 2), len(order) - many)
-        out = order[first : first + many]
-        target = sqrt(many) * exact.ridge / (exact.operator.rows - 1) * self._dual
-        target[out] += random_signs(terms[out, :1], seed=3) * terms[out]
-        target, weight = target.to(dtype), self._weight.to(dtype).index_fill(0, out, 0)
-        square = 0.0
-        for dual, change, _ in self._linear(target, weight, min(self.passes + STEPS, last)):
-            before, square = square, (dual.double() * change.double()).sum().item()
-            if square <= SETTLED**2 * before:
-                break
-        return sqrt(max(0.0, square) / many)
+        weight = self._weight * (N / (N - 1))
+        terms = weight * exact.loss.gradient(self._base + self._change, self._labels)
+        curved = self._curved(weight.to(dtype))
+        self._span.renew(curved, 0.0)
+        order = counted[self._span.lengths(self._span.solve(self._span.slopes(terms)))[counted].argsort(stable=True)]
+        many = min(OUT, len(order))
+        out = order[(2 * torch.arange(many, device=order.device) + 1) * len(order) // (2 * many)]
+        missed = []
+        for n, along in zip(out, self._without(out, weight, terms), strict=True):
+            b, y = (part.view_as(terms) for part in self._span.sum(along))
+            without = self._curved(weight.to(dtype).index_fill(0, n, 0))
+            left = terms / -N
+            left[n] += terms[n]
+            missed.append(left.to(dtype) - without(b.view(-1), y.view(-1)).view_as(b))
+        for residual in missed[: max(0, last - self.passes)]:
+            self._span.add(residual.view(-1), self._through(residual)[0].view(-1), curved, 0.0, ROUNDED)
+        moves = self._span.lengths(self._without(out, weight, terms)).min().item()
+        self._span.stale()
+        return moves if moves > NOTHING * self.point.value.norm().item() / N else 0.0
+
+    def _without(self, rows: Tensor, weight: Tensor, terms: Tensor) -> Tensor:
+        """x along the span [n,k], where each of the ``rows`` [n] alone has left; with ω/(N − 1) [N,1] and
+        N t/(N − 1) [N,K]."""
+        loss, z = self._pair.exact.loss, self._base + self._change
+        slopes, found = self._span.slopes(terms), []
+        for n in rows.tolist():
+            at = slice(n, n + 1)
+            y = self._span.at(n, z.shape[1])
+            each = z[at].repeat(len(y), 1), self._labels[at].repeat(len(y))
+            found.append(self._span.solve(slopes[n], y @ (weight[n] * loss.hessian(*each, y)).T))
+        return torch.stack(found)
 
     def _make_up(self, gone: RowSubset, carried: Tensor, last: int) -> None:
         """Give the rows that stay what the ``gone`` ones ``carried`` by their α: by Newton's step where the logits
@@ -333,21 +350,20 @@ class _Span:
         """F is another one: its curvature is taken anew before it is used."""
         self._known_at = inf
 
-    def add(self, b: Tensor, y: Tensor, curved: Curved, objective: float) -> bool:
+    def add(self, b: Tensor, y: Tensor, curved: Curved, objective: float, least: float = TINY) -> bool:
         """Keep a direction, and its curvature at the point where F is ``objective``; False where nothing but rounding
-        is left of it."""
+        is left of it, which is ``least`` of its square."""
         if not abs(self._known_at - objective) <= RENEWED * abs(objective):
-            self._renew(curved)
-            self._known_at = objective
+            self.renew(curved, objective)
         at = self._count % len(self._b)
         self._put(at, torch.zeros_like(b), torch.zeros_like(y), torch.zeros_like(self._curvature[at]))
         before = torch.dot(y, curved(b, y)).item()
         for _ in range(2):  # once more, for the first projection leaves its own rounding
-            along = self._solve((self._y @ curved(b, y)).double()).to(b)
+            along = self.solve((self._y @ curved(b, y)).double()).to(b)
             b, y = b - along @ self._b, y - along @ self._y
         metric = curved(b, y)
         after = torch.dot(y, metric).item()
-        if not after > TINY * before:
+        if not after > least * before:
             return False
         length = sqrt(after)
         self._put(at, b / length, y / length, (self._y @ metric).double() / length)
@@ -357,9 +373,28 @@ class _Span:
     def newton(self, residual: Tensor) -> tuple[Tensor, Tensor, float]:
         """The step over all directions, in α and in the logits [N·K], and F's slope along it, downwards, from ρ."""
         slope = (self._y @ residual).double()
-        step = self._solve(slope)
-        along = step.to(residual)
-        return along @ self._b, along @ self._y, (step @ slope).item()
+        step = self.solve(slope)
+        return *self.sum(step), (step @ slope).item()
+
+    def sum(self, along: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ of b and of y [N·K], each direction times its own of ``along`` [k]."""
+        along = along.to(self._b)
+        return along @ self._b, along @ self._y
+
+    def slopes(self, terms: Tensor) -> Tensor:
+        """Along the directions [N,k], of each row's part of ``terms`` [N,K] less the mean of all rows' parts."""
+        own = [(y.view_as(terms).double() * terms).sum(1) for y in self._y]
+        slopes = torch.stack(own, 1)
+        return slopes - slopes.mean(0)
+
+    def at(self, row: int, classes: int) -> Tensor:
+        """What y has of a row [k,K]."""
+        return self._y.view(len(self._y), -1, classes)[:, row].double()
+
+    def lengths(self, along: Tensor) -> Tensor:
+        """‖Jᵀx‖ [n] of each x = Σ b times its own of ``along`` [n,k]."""
+        inner = (self._b @ self._y.T).double()
+        return ((along @ inner) * along).sum(1).clamp_min(0).sqrt()
 
     def _put(self, at: int, b: Tensor, y: Tensor, curvature: Tensor) -> None:
         """In place ``at``: a direction of length one, by its curvature along the others [k]."""
@@ -367,15 +402,17 @@ class _Span:
         self._curvature[at], self._curvature[:, at] = curvature, curvature
         self._curvature[at, at] = 1
 
-    def _renew(self, curved: Curved) -> None:
+    def renew(self, curved: Curved, objective: float) -> None:
+        """Take the curvature anew, at the point where F is ``objective``."""
         known = min(self._count, len(self._b))
         for at in range(known):
             self._curvature[at, :known] = (self._y[:known] @ curved(self._b[at], self._y[at])).double()
         self._curvature.copy_(0.5 * (self._curvature + self._curvature.T))
+        self._known_at = objective
 
-    def _solve(self, right: Tensor) -> Tensor:
-        """By the curvature, without what rounding cannot tell from nothing."""
-        values, vectors = torch.linalg.eigh(self._curvature)
+    def solve(self, right: Tensor, less: Tensor | float = 0.0) -> Tensor:
+        """By the curvature, ``less`` [k,k] some of it, without what rounding cannot tell from nothing; [..,k]."""
+        values, vectors = torch.linalg.eigh(self._curvature - less)
         seen = values > 8 * torch.finfo(self.dtype).eps * values[-1]
-        solved: Tensor = vectors[:, seen] @ ((right @ vectors[:, seen]) / values[seen])
+        solved: Tensor = ((right @ vectors[:, seen]) / values[seen]) @ vectors[:, seen].T
         return solved
