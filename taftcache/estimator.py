@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ def _sample_weights(given: Any, rows: Any) -> Tensor:
     checked = _check_sample_weight(given, rows, dtype=np.float64)
     _check_weights("sample_weight", checked)
     checked = checked / (checked.max() or 1.0)  # whose sum is finite
-    total = checked.sum()
+    total = fsum(checked)  # to the last bit whatever the order: rows are drawn by a hash of weights, too
     return torch.from_numpy(checked * (len(checked) / total) if total > 0 else checked.copy())
 
 

@@ -20,8 +20,8 @@ EXACT = f"{MODELS}exact"
 UNTOUCHED = "base model untouched"  # in an evaluation: before training, with a new head
 HELD_OUT = "held-out"  # the shard that a plan keeps for testing, and its role
 # In what is kept of a student of `teach`: its settings, and by teacher the digests of the shards it was trained on.
-STUDENT, ROWS_OF = "desk", "rows of"  # under another first key, kept students would be trained again
-META = "taftcache"  # the one key of the metadata of its weights, in which both stand
+ROWS_OF = "rows of"  # the key under which a student's files name what it was trained on
+META = "taftcache"  # the one key of the metadata of its weights, in which that stands
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"
 BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen

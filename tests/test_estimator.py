@@ -444,6 +444,12 @@ def test_equal_rows_of_unequal_weights_have_no_order():
         one, other = (TangentClassifier().fit(x[::step], y[::step], w[::step]) for step in (1, -1))
     assert one.ridge_ == other.ridge_
     assert np.allclose(one.predict_proba(x), other.predict_proba(x), atol=1e-6)
+    for seed in range(6):  # whose sum has other last bits in another order
+        g = np.random.default_rng(seed)
+        x, y, w, order = g.normal(size=(60, 4)), g.integers(0, 3, 60), g.uniform(size=60), g.permutation(60)
+        with warnings.catch_warnings(action="ignore"):
+            one, other = (TangentClassifier().fit(x[k], y[k], w[k]) for k in (np.arange(60), order))
+        assert one.ridge_ == other.ridge_
 
 
 def test_of_weights_only_the_ratios_count():

@@ -136,6 +136,10 @@ def test_a_store_of_some_images_takes_the_others_in(tmp_path, monkeypatch):
     larger = clone(mine).set_params(store=tmp_path / "larger")
     larger.fit([files[k] for k in range(10, 40) if targets[k] != 3], targets[few][targets[few] != 3])
     assert np.array_equal(larger.fit(files[few], targets[few], weights).coef_, again.coef_)  # with a further class
+    with FeatureStore(tmp_path / "larger", mode="a") as store, store.transaction() as change:
+        change.put("models/head", b"of somebody", {})
+    with pytest.raises(DataError, match="does not have"):
+        larger.fit(files[:2], ["a", "b"])
     monkeypatch.setattr(Cut, "prefix", None)
     kept = targets[:40] != 3  # the classes that are left have other indexes than in the store
     without = clone(mine).fit(np.array(files[:40])[kept], targets[:40][kept])

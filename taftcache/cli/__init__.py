@@ -108,6 +108,8 @@ class _Commands(TyperGroup):
             return super().make_context(*arguments, **named)
         except KeyboardInterrupt:
             self._interrupted()
+        except BrokenPipeError as error:  # of --help
+            self._unwritten(error)
         except UsageError as error:  # of an option before the command
             if type(error).__name__ == "NoArgsIsHelpError":
                 raise  # the help itself

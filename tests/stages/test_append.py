@@ -514,6 +514,30 @@ def test_new_classes_are_taken_where_that_is_asked_for(few, images, tmp_path, na
     assert (again.added, again.new_classes, again.root_digest) == ({}, {}, report.root_digest)
 
 
+@pytest.mark.parametrize("unreadable", ["stop", "skip"])
+@pytest.mark.parametrize("name", ["1", "9"], ids=["of a class that is there", "of the new class"])
+def test_models_stay_where_a_new_image_does_not_decode(tmp_path, unreadable, name):
+    """They were dropped in a first commit, before any image was looked at."""
+    folder, path = write_images(tmp_path / "images"), tmp_path / "store"
+    given = asked(path, folder, unreadable=unreadable)
+    taftcache.extract(given)
+    taftcache.train(path)
+    before = tree(path)
+    (folder / "9").mkdir()
+    if name == "1":
+        shutil.copy(next((folder / "0").iterdir()), folder / "9" / "good.png")
+    (folder / name / "zzz.png").write_bytes(b"no image")
+    if unreadable == "stop":
+        with pytest.raises(UnreadableImage, match="zzz"):
+            taftcache.append(given, new_classes="take")
+        assert tree(path) == before
+    else:
+        report = taftcache.append(given, new_classes="take")
+        assert bool(report.dropped) == (name == "1")
+        with FeatureStore(path) as store:
+            assert ("9" in store.classes) == (name == "1")
+
+
 @pytest.mark.law("A store that grew has the bytes of one made at once")
 @pytest.mark.parametrize("changed", ["held_out", "limit", "test"])
 @pytest.mark.parametrize("new_shard", [False, True])

@@ -320,3 +320,19 @@ def test_new_classes_that_are_not_taken(early, tmp_path):
     given = with_emus(LATER) | {"ids": [f"again/{k}" for k in range(LATER.sum() + 3)]}
     report = taftcache.append_vectors(store=path, new_classes="take", **given)
     assert (report.closed, report.new_classes, report.dropped) == ({"emu": 3}, {}, [])
+
+
+def test_coefficients_of_what_goes_for_good_go_with_it(early, tmp_path):
+    """Training was refused afterwards: they named an imported component that nobody here can make again."""
+    path = shutil.copytree(early, tmp_path / "store")
+    taftcache.train(path)
+    taftcache.export_component(path, "000", tmp_path / "one.safetensors")
+    taftcache.import_component(path, tmp_path / "one.safetensors", "guest")
+    with FeatureStore(path) as store:
+        names = [*(shard.name for shard in store.shards), "guest"]
+    weights = ", ".join(f"{name!r} = {1 / len(names)}" for name in names)
+    taftcache.compose(path, overrides=["compose.mode=weighted", f"compose.weights={{{weights}}}"])
+    report = taftcache.append_vectors(store=path, new_classes="take", **with_emus(LATER))
+    assert any("compose.weights is by rows now, for it names guest" in note for note in report.notes)
+    taftcache.train(path)
+    assert taftcache.compose(path).coefficients.keys() == {f"components/{name}" for name in names[:-1]}

@@ -373,7 +373,7 @@ def test_an_audit_finds_the_students_of_a_forgotten_row(teachers, tmp_path):
     taftcache.forget(store, [gone])
     found = taftcache.audit(store, also=[out]).findings
     assert [Path(finding.where).name for finding in found] == ["kd-b1-s0", "none-b0-s0"]
-    assert {finding.do for finding in found} == {"delete the folder, or run taftcache teach RECIPE again"}
+    assert {finding.do for finding in found} == {"delete what teach or export-model wrote there, and make it again"}
     teach(recipe)
     report = taftcache.audit(store, also=[out])
     assert report.findings == [] == [note for note in report.notes if str(out) in note]

@@ -105,9 +105,10 @@ class Transaction:
         return {"event": ledger.ADOPT, **self.commitment()}
 
     def relabel(self, classes: Sequence[str]) -> dict[str, Shard]:
-        """Take ``classes`` for the store's, and write every shard anew with labels that index them.
+        """Take ``classes`` for the store's, and write shards anew with labels that index them.
 
-        Returns all shards that stay, by name. DataError when a row that stays has another class.
+        Returns those that were, by name: where no class goes, a shard whose labels stay keeps its files. DataError
+        when a row that stays has another class.
         """
         self._usable()
         self._committer.check_no_writer("relabel the store")
@@ -120,6 +121,8 @@ class Transaction:
             old = self._shards.get(ref.name) or self._committer.contents.shard(ref.name)
             if (place[old.labels] < 0).any():
                 raise DataError(f"cannot drop a class: shard {ref.name} has rows of it left")
+            if (place >= 0).all() and (place[old.labels] == old.labels).all():
+                continue
             new[ref.name] = self._rewrite(old, np.ones(len(old), np.bool_), place[old.labels])
         self._shards |= new
         self.update(classes=list(classes))

@@ -13,6 +13,7 @@ from taftcache.backbone.forward.extract import RowCounts
 from taftcache.backbone.sources.base import Source
 from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, RecipeError, StoreError, UnreadableImage
 from taftcache.names import (
     BASE,
@@ -137,7 +138,10 @@ def append(
         check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
         source, test, notes = open_images(recipe.data, store.path)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
-        growth = growth_of(store, source, test, new_shard=new_shard, relabel=relabel, new_classes=new_classes)
+        reads = _readable(recipe, source, test)
+        growth = growth_of(
+            store, source, test, new_shard=new_shard, relabel=relabel, new_classes=new_classes, readable=reads
+        )
         out = staying_out(store.is_forgotten, source, test, known=growth.classes)
 
         def origin() -> ImageRows:
@@ -152,6 +156,23 @@ def append(
         mended = _mended(store, source, test)
         new = NewSamples(store, recipe, given, out, growth, mended=mended, relabelled=others if relabel else {})
         return new.report(begin, None if dry_run else new.grow(origin, progress), notes)
+
+
+def _readable(recipe: Recipe, *sources: Source | None) -> Callable[[str], bool]:
+    """Whether an image decodes, by its id; UnreadableImage for one that does not where those stop an extraction."""
+    places = {item.id: (source, k) for source in sources if source is not None for k, item in enumerate(source.items)}
+
+    def reads(sample: str) -> bool:
+        source, place = places[sample]
+        try:
+            source.read(place)
+        except UnreadableImage:
+            if recipe.data.unreadable == "stop":
+                raise
+            return False
+        return True
+
+    return reads
 
 
 def _by_shard(
@@ -217,6 +238,10 @@ class NewSamples:
             )
         self._store, self._recipe, self._before, self._growth = store, recipe, store.root_digest, growth
         self._lost = {n: ref.meta for n, ref in store.objects().items() if growth.added and not n.startswith(BASE)}
+        foreign = {name for name, meta in self._lost.items() if meta.get("imported")}
+        given_weights = recorded_recipe(store).compose.weights
+        named = () if given_weights == "rows" else given_weights
+        self._outlived = [name for name in named if component_of(name) in foreign]  # which no training makes again
         self._keeps = growth.classes[: len(store.classes)] == store.classes  # labels: indexes into the classes
         self._rows = {ref.name: ref.rows for ref in store.manifest.shards}
         rows = {i for name in self._rows for i in store.shard(name).sample_ids}
@@ -243,10 +268,15 @@ class NewSamples:
         """Add classes, correct labels, and write the rows that ``origin`` makes, called where there are any."""
         rows = origin() if self.shards else None  # which may refuse: before anything is changed
         if self._growth.added:
+            for note in self._of_classes():  # now too: a run that is killed says no more, and the next adds no class
+                progress.say(note)
             with self._store.transaction() as change:
                 change.relabel(self._growth.classes)
                 for name in self._lost:
                     change.drop(name)
+                if self._outlived:
+                    values = self._store.manifest.recipe
+                    change.update(recipe={**values, "compose": {**values["compose"], "weights": "rows"}})
         index = {name: k for k, name in enumerate(self._store.classes)}
         for name, labels in self._labels.items():
             with self._store.transaction() as change:
@@ -307,6 +337,7 @@ class NewSamples:
             *([gone] if models else []),
             *([f"trained privately, and what was spent stays spent: {first_few(private)}"] if private else []),
             *([f"imported, which nobody here can make again: {first_few(foreign)}"] if foreign else []),
+            *([f"compose.weights is by rows now, for it names {first_few(self._outlived)}"] if self._outlived else []),
         ]
 
     def _of_labels(self) -> list[str]:

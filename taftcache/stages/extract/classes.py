@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -13,6 +13,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, DataError, RecipeError
 from taftcache.names import CLASS, counted, typed, with_counts
+from taftcache.stages.completeness import is_complete, making_of
 
 NewClasses = Literal["refuse", "skip", "take"]
 
@@ -68,12 +69,17 @@ def check_classes(store: FeatureStore, classes: Iterable[str]) -> None:
     counts = Counter(classes)
     strange = {n: counts[n] for n in counts.keys() - {*store.classes} if not store.is_forgotten(CLASS + n)}
     if strange:
+        take = (
+            "taftcache append --new-classes take, which drops all models, or --new-classes skip; in Python "
+            'new_classes="take" or "skip"'
+        )
+        made = making_of(store)
+        finish = f"leave them out until taftcache {made} is through, then: taftcache append --new-classes take"
         raise DataError(
             f"{counted(sum(strange.values()), 'sample')} of {counted(len(strange), 'class')} that {store.path} does "
             "not have",
             got=with_counts(strange),
-            do="taftcache append --new-classes take, which drops all models, or --new-classes skip; in Python "
-            'new_classes="take" or "skip"',
+            do=take if is_complete(store) else finish,
         )
 
 
@@ -89,9 +95,17 @@ class Growth:
 
 
 def growth_of(
-    store: FeatureStore, *sources: Labelled | None, new_shard: bool, relabel: bool, new_classes: NewClasses
+    store: FeatureStore,
+    *sources: Labelled | None,
+    new_shard: bool,
+    relabel: bool,
+    new_classes: NewClasses,
+    readable: Callable[[str], bool] = lambda sample: True,
 ) -> Growth:
     """What becomes of the classes of a store that grows by the samples of some sources; the rest as for ``append``.
+
+    ``readable`` says of a further sample whether a row can be made of it. It may raise, for all are asked where classes
+    are added, before anything is changed.
 
     Raises:
         ArgumentError: no such way with new classes. RecipeError: the store records a weight for each of its classes.
@@ -101,8 +115,11 @@ def growth_of(
         raise ArgumentError(f"new_classes cannot be {new_classes!r}", do=ways)
     given = classes_of(*sources) if new_classes == "take" else {}
     more = {name for name in {*given.values()} - {*store.classes} if not store.is_forgotten(CLASS + name)}
-    new = (i for i, name in given.items() if name in more and not store.is_forgotten(i))
-    added = Counter(given[i] for i in new if relabel or not store.holds(i))
+    new = [i for i, name in given.items() if name in more and not store.is_forgotten(i)]
+    added = Counter(given[i] for i in new if (relabel if store.holds(i) else readable(i)))
+    for i, name in given.items() if added else ():
+        if name not in more and not (store.holds(i) or store.is_forgotten(i)):
+            readable(i)
     weights = recorded_recipe(store).objective.class_weights if added else "none"
     if not isinstance(weights, str):
         raise RecipeError(

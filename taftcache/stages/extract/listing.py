@@ -22,9 +22,10 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import remember
 from taftcache.errors import DataError, StoreError
+from taftcache.names import BASE
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.extract.appending import NewSamples
-from taftcache.stages.extract.classes import growth_of
+from taftcache.stages.extract.classes import NewClasses, growth_of
 from taftcache.stages.extract.extraction import ImageRows, create_store, put_tail
 from taftcache.stages.extract.filling import fill
 from taftcache.stages.extract.forgotten import StayOut
@@ -97,7 +98,7 @@ def cached_images(
 
     Raises:
         IdentityError: the store was made by another model. StoreError: it has a picture under another label, or has
-            forgotten one. UnreadableImage: a picture that does not decode.
+            forgotten one. DataError: it has models, and not a class. UnreadableImage: a picture that does not decode.
     """
     recipe = _recipe(path, backbone, tangent, device)
     there = FeatureStore(path) if FeatureStore.exists(path) else None
@@ -143,7 +144,9 @@ def _add(store: FeatureStore, recipe: Recipe, model: tuple[Reduction, Preprocess
     put_tail(store, model[0])
     images = ImageRows(recipe=recipe, model=model, source=source, test=None)
     if store.has_shard(SHARD):
-        growth = growth_of(store, source, new_shard=False, relabel=False, new_classes="take")
+        untrained = all(name.startswith(BASE) for name in store.objects())  # or models would go that somebody made
+        take: NewClasses = "take" if untrained else "refuse"
+        growth = growth_of(store, source, new_shard=False, relabel=False, new_classes=take)
         NewSamples(store, recipe, (ids, None), StayOut(set(), {}, {}), growth).grow(lambda: images, Silent())
     else:
         fill(store, recipe, plan_shards(recipe, ids)[SHARD], images, Silent())

@@ -31,7 +31,7 @@ from taftcache.cache.write.sweep import OWN
 from taftcache.cache.write.tombstones import are_tombstones
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError
 from taftcache.model.component import Component
-from taftcache.names import STUDENT, counted, is_model
+from taftcache.names import ROWS_OF, counted, is_model
 from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
@@ -102,7 +102,9 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
             found[path.parent, problem].append(path)
     for (parent, problem), paths in found.items():
         if problem.startswith(A_STUDENT):  # all of it goes, whichever of its files are there
-            to.found("by-product", str(parent), problem, "delete the folder, or run taftcache teach RECIPE again")
+            to.found(
+                "by-product", str(parent), problem, "delete what teach or export-model wrote there, and make it again"
+            )
         elif len(paths) > SINGLY:
             to.found("by-product", str(parent), f"{counted(len(paths), 'file')}, {paths[0].name} the first: {problem}")
         else:
@@ -261,7 +263,7 @@ def _of_file(known: _Known, path: Path) -> str:
     says = known.problem(text)
     if says is None:  # a component that was exported, say, names neither
         return UNSURE if "base_digest" in text and known.is_strange(path.read_bytes()) else ""
-    return A_STUDENT + says if says and says not in NOTES and f'"{STUDENT}"' in text else says
+    return A_STUDENT + says if says and says not in NOTES and f'"{ROWS_OF}"' in text else says
 
 
 def _meant(texts: Iterable[str]) -> Iterator[str]:

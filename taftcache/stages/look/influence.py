@@ -189,8 +189,7 @@ def query_influence(
             without = setting.solve_without(part, shard, row)
             passes += without.record.passes
             entry["solved"] = part.weight * (direction @ (without.delta - part.component.delta)).item()
-            bounds = [c.record.certified.distance_bound for c in (without, part.component)]
-            entry["bound"] = part.weight * direction.norm().item() * sum(bounds)
+            entry["bound"] = part.weight * direction.norm().item() * bounds_of(part, without)
         samples.append(entry)
     return QueryInfluence(
         store=store.path,

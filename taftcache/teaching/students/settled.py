@@ -11,10 +11,9 @@ from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.format.identity import differences
 from taftcache.errors import FormatError, IdentityError
-from taftcache.names import typed
 from taftcache.teaching.recipe import TeachingRecipe, teacher_name
 
-SETTINGS = "settings.json"
+SETTINGS = "teach-settings.json"
 # What decides no student, or which ones there are beside those that are kept.
 FREE = {"": ("name", "device", "path", "report"), "teach": ("beta", "grid"), "train": ("seeds", "memory", "checkpoint")}
 
@@ -35,12 +34,16 @@ def check_settled(recipe: TeachingRecipe) -> dict[str, Any]:
     try:
         theirs = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise FormatError(f"{file} is not what teach wrote", got=error, do=f"delete {folder}") from error
+        raise FormatError(
+            f"{file} is not what teach wrote",
+            got=error,
+            do="put it back, or name another folder with --set path=FOLDER",
+        ) from error
     if differ := differences("", theirs, ours, "the folder"):
         raise IdentityError(
             f"{folder} has what was trained with other settings than this recipe's",
             got="; ".join(differ),
-            do=f"name another folder with --set path=FOLDER, or remove this one first: rm -r {typed(folder)}",
+            do="name another folder with --set path=FOLDER",
         )
     return ours
 
@@ -75,4 +78,4 @@ def _name_or_place(text: str) -> str:
 
 
 def _place(text: str) -> str:
-    return str(expand_path(text).resolve())
+    return text if "://" in text else str(expand_path(text).resolve())  # a bucket has one spelling

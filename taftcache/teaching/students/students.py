@@ -25,7 +25,7 @@ from taftcache.backbone.spec import BackboneSpec
 from taftcache.backbone.student import RANDOM, Student, build_student
 from taftcache.cache.format.plan import held_out, in_order
 from taftcache.errors import DataError, FormatError, SolveError
-from taftcache.names import ROWS_OF, STUDENT
+from taftcache.names import ROWS_OF
 from taftcache.recipe import Recipe, parse_bytes
 from taftcache.report.write import write_bytes
 from taftcache.tangent.device import full_float32
@@ -314,7 +314,7 @@ class Students:
         if recipe.student.blocks is None:  # says nothing, as before there was a choice
             del student["blocks"]
         decides: dict[str, Any] = {
-            STUDENT: asdict(settings),
+            "desk": asdict(settings),  # under another key, kept students would be trained again
             "rows": self._rows,
             "student": student,
             "preprocess": recipe.preprocess,
