@@ -417,7 +417,8 @@ def test_a_students_program_says_what_it_is_of(teachers, tmp_path):
         taftcache.forget(store, [opened.shards[0].sample_ids[0]])
     (found,) = taftcache.audit(store, also=[place]).findings
     assert (Path(found.where).name, found.problem) == (
-        "about.json", "made from shards as they were before ledger/000001",
+        "program",
+        "a student, made from shards as they were before ledger/000001",
     )  # fmt: skip
     assert "export again" in found.do
 
