@@ -420,7 +420,7 @@ def test_a_students_program_says_what_it_is_of(teachers, tmp_path):
         "program",
         "a student, made from shards as they were before ledger/000001",
     )  # fmt: skip
-    assert "export again" in found.do
+    assert "make it again" in found.do
 
 
 def test_a_student_stays_until_the_next_is_trained(teachers, tmp_path):
