@@ -14,6 +14,7 @@ from taftcache.errors import BackboneError, RecipeError
 
 BUNDLED = Path(__file__).parent / "bundled"
 WEIGHTS_NAME = "model.safetensors"
+STUDENT = "student"  # the section of a teaching recipe that names the model
 WeightsKind = Literal["bundled", "pretrained", "file", "folder"]
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -38,7 +39,7 @@ def expand_path(text: str) -> Path:
 def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
     """Which of the four forms ``spec.weights`` has; BackboneError if it names nothing that exists.
 
-    ``section`` of a recipe has said so: that of a "student" may say "random", too.
+    ``section`` of a recipe has said so: ``STUDENT`` may say "random", too.
     """
     if spec.weights == "bundled":
         return "bundled"
@@ -51,7 +52,7 @@ def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
         raise BackboneError(
             f"no weights at {path}",
             got=f"{section}.weights = {spec.weights!r}",
-            do=("'random', " if section == "student" else "")
+            do=("'random', " if section == STUDENT else "")
             + "'bundled', 'pretrained', or the path of a .safetensors file or of a folder in timm's layout",
         )
     if path.suffix != ".safetensors":

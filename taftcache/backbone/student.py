@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from taftcache.backbone.build import build
 from taftcache.backbone.device import float64_device
+from taftcache.backbone.files import STUDENT
 from taftcache.backbone.model import Backbone, load_backbone, not_built, wrap_model
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import BackboneError
 
 RANDOM = "random"
-STUDENT = "student"  # the section of a recipe that names the model
 
 
 @dataclass(frozen=True)

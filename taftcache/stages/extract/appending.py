@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 
 from taftcache.backbone.forward.extract import RowCounts
@@ -33,6 +34,7 @@ from taftcache.stages.extract.classes import (
     Growth,
     NewClasses,
     check_classes,
+    class_indexes,
     classes_of,
     growth_of,
     other_classes,
@@ -116,8 +118,9 @@ def append(
             was trained on it is outdated. Without it a note counts them.
         new_classes: what becomes of images of classes that the store does not have. "refuse": nothing is appended.
             "skip": they are left out, a note says how many, and rows that are there keep their labels. "take": a first
-            commit adds the classes, writes every shard anew with its labels, and drops all models, for none has a
-            column for them; rows are not run again. Classes that were forgotten stay out.
+            commit adds the classes, writes the shards anew whose labels change by that, and drops all models, for none
+            has a column for them; rows are not run again. All new images are decoded before it. Classes that were
+            forgotten stay out.
 
     Raises:
         IdentityError: other weights, preprocessing, dtype, split or library versions than the store's.
@@ -138,10 +141,11 @@ def append(
         check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
         source, test, notes = open_images(recipe.data, store.path)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
-        reads = _readable(recipe, source, test)
+        images = _Images(source, test)
         growth = growth_of(
-            store, source, test, new_shard=new_shard, relabel=relabel, new_classes=new_classes, readable=reads
-        )
+            store, source, test, new_shard=new_shard, relabel=relabel, new_classes=new_classes,
+            readable=partial(images.decodes, stop=recipe.data.unreadable == "stop"),
+        )  # fmt: skip
         out = staying_out(store.is_forgotten, source, test, known=growth.classes)
 
         def origin() -> ImageRows:
@@ -153,26 +157,35 @@ def append(
         others = other_classes(store, classes_of(source, test))
         notes += in_source_note(recipe, out.ids)
         notes += [] if relabel else other_classes_note(others)
-        mended = _mended(store, source, test)
+        # ids of samples that were skipped, and decode now
+        mended = {s.id for s in store.manifest.skipped if s.id in images and images.decodes(s.id)}
         new = NewSamples(store, recipe, given, out, growth, mended=mended, relabelled=others if relabel else {})
         return new.report(begin, None if dry_run else new.grow(origin, progress), notes)
 
 
-def _readable(recipe: Recipe, *sources: Source | None) -> Callable[[str], bool]:
-    """Whether an image decodes, by its id; UnreadableImage for one that does not where those stop an extraction."""
-    places = {item.id: (source, k) for source in sources if source is not None for k, item in enumerate(source.items)}
+class _Images:
+    """Images of some sources by their ids, which are looked up once any is asked for."""
 
-    def reads(sample: str) -> bool:
-        source, place = places[sample]
+    def __init__(self, *sources: Source | None) -> None:
+        self._sources = [source for source in sources if source is not None]
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[Source, int]]:
+        return {item.id: (source, k) for source in self._sources for k, item in enumerate(source.items)}
+
+    def __contains__(self, sample: str) -> bool:
+        return sample in self._places
+
+    def decodes(self, sample: str, *, stop: bool = False) -> bool:
+        """Whether one does; with ``stop`` UnreadableImage where it does not."""
+        source, place = self._places[sample]
         try:
             source.read(place)
         except UnreadableImage:
-            if recipe.data.unreadable == "stop":
+            if stop:
                 raise
             return False
         return True
-
-    return reads
 
 
 def _by_shard(
@@ -188,21 +201,6 @@ def _by_shard(
     shards = [store.shard(ref.name) for ref in store.manifest.shards] if relabelled else []
     labels = {s.name: {i: relabelled[i][1] for i in s.sample_ids if i in relabelled} for s in shards}
     return {name: some for name, some in labels.items() if some}
-
-
-def _mended(store: FeatureStore, *sources: Source | None) -> frozenset[str]:
-    """Ids of samples that were skipped, and decode now."""
-    skipped = {sample.id for sample in store.manifest.skipped}
-    found = set()
-    for source in sources:
-        if source is None or not skipped:
-            continue
-        for place, item in enumerate(source.items):
-            if item.id in skipped:
-                with suppress(UnreadableImage):
-                    source.read(place)
-                    found.add(item.id)
-    return frozenset(found)
 
 
 class NewSamples:
@@ -277,10 +275,9 @@ class NewSamples:
                 if self._outlived:
                     values = self._store.manifest.recipe
                     change.update(recipe={**values, "compose": {**values["compose"], "weights": "rows"}})
-        index = {name: k for k, name in enumerate(self._store.classes)}
         for name, labels in self._labels.items():
             with self._store.transaction() as change:
-                change.correct(name, {i: index[given] for i, given in labels.items()})
+                change.correct(name, dict(zip(labels, class_indexes(self._store, [*labels.values()]), strict=True)))
         return [] if rows is None else [self._grow(shard, rows, progress) for shard in self.shards]
 
     def report(self, begin: float, counts: Sequence[RowCounts] | None, notes: Sequence[str] = ()) -> AppendReport:

@@ -33,7 +33,7 @@ from taftcache.stages.train.solving import (
     same_setting,
     solve_component,
 )
-from taftcache.stages.train.without import FINEST
+from taftcache.stages.train.without import FINEST, tolerance_for
 
 WARM_ROUNDS = 6
 LEAST_PASSES = 12
@@ -199,14 +199,14 @@ def _from_value(
         goal = max(0.9 * DECISIVE * (moved - known) / (1 + DECISIVE), rough)
         # A cold solve to that goal takes longer than the old model did, by about as many more digits of the gradient
         # (few passes say little of how many); twice that, for here both models may have to get nearer.
-        digits = log(_tolerance(new, goal)) / log(max(FINEST, min(0.5, reached)))
+        digits = log(tolerance_for(new, goal)) / log(max(FINEST, min(0.5, reached)))
         left = max(left, round(2 * taken * digits))
         if bounds[0] > max(known, rough) and left - passes >= LEAST_PASSES:
-            old = _solve(settings, before, old, _tolerance(old, max(0.9 * known, rough)), left - passes, progress)
+            old = _solve(settings, before, old, tolerance_for(old, max(0.9 * known, rough)), left - passes, progress)
             passes += old.record.passes
         if left - passes < LEAST_PASSES or not (new.record.converged and old.record.converged):
             break
-        tolerance = min(0.5 * tolerance, _tolerance(new, goal))
+        tolerance = min(0.5 * tolerance, tolerance_for(new, goal))
     return Warm(passes=passes, failure=INDECISIVE)
 
 
@@ -222,10 +222,3 @@ def _solve(
     from_zero = settings.starts_at_zero(shards, settings.train)  # from where it takes fewer passes than from Δw
     options = SolveOptions(start=None if from_zero else start.delta, goal=goal)
     return solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)
-
-
-def _tolerance(component: Component, distance: float) -> float:
-    """The relative gradient at which the certified distance falls to ``distance``, for it is proportional to it; no
-    less than float64 can tell, for of a gradient of zero all of that distance is what rounding may hide."""
-    certificate = component.record.certified
-    return max(FINEST, certificate.relative_gradient * distance / certificate.distance_bound)

@@ -127,8 +127,8 @@ class ModelParts:
             near = max(DECISIVE * moved, part.component.record.certified.distance_bound)
             if said.distance_bound <= near or not solved.record.converged:
                 break
-            nearer = min(0.1, 0.5 * near / said.distance_bound) * said.relative_gradient
-            goal = replace(self.settings.goal, tolerance=max(FINEST, nearer), decisive=False, until_decisive=False)
+            nearer = min(tolerance_for(solved, 0.5 * near), max(FINEST, 0.1 * said.relative_gradient))
+            goal = replace(self.settings.goal, tolerance=nearer, decisive=False, until_decisive=False)
             solved = self._solved(part, sources, replace(options, start=solved.delta, goal=goal))
         return solved
 
@@ -171,6 +171,13 @@ class ModelParts:
                 got="trained privately",
                 do="its promise bounds the influence of any sample: taftcache inspect says epsilon and delta",
             )
+
+
+def tolerance_for(component: Component, distance: float) -> float:
+    """The relative gradient at which the certified distance falls to ``distance``, for it is proportional to it; no
+    less than float64 can tell, for of a gradient of zero all of that distance is what rounding may hide."""
+    certificate = component.record.certified
+    return max(FINEST, certificate.relative_gradient * distance / certificate.distance_bound)
 
 
 def bounds_of(part: ModelPart, without: Component) -> float:

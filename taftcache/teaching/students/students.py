@@ -16,7 +16,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from taftcache.backbone.device import float64_device
-from taftcache.backbone.files import WEIGHTS_NAME, file_digest, weights_file, weights_kind
+from taftcache.backbone.files import STUDENT, WEIGHTS_NAME, file_digest, weights_file, weights_kind
 from taftcache.backbone.model import Backbone, load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import name_classes, save_config
@@ -309,7 +309,7 @@ class Students:
         student = msgspec.to_builtins(recipe.student)
         if recipe.student.weights != RANDOM:
             weights = BackboneSpec(model=recipe.student.model, weights=recipe.student.weights)
-            if weights_kind(weights, "student") in ("file", "folder") and (file := weights_file(weights)) is not None:
+            if weights_kind(weights, STUDENT) in ("file", "folder") and (file := weights_file(weights)) is not None:
                 student["weights"] = file_digest(file)  # of a place, others may come to lie there
         if recipe.student.blocks is None:  # says nothing, as before there was a choice
             del student["blocks"]
