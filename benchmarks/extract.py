@@ -73,9 +73,11 @@ class NullSink:
         self.consumed += len(ids) + len(skipped)
 
 
-def run_stage(cut: Cut, transform: Preprocess, source: Source, args: argparse.Namespace) -> None:
-    """One whole extraction into a new store, which is thrown away."""
-    order = range(len(source.items))
+def run_stage(
+    cut: Cut, transform: Preprocess, source: Source, args: argparse.Namespace, count: int | None = None
+) -> None:
+    """One whole extraction, of the first ``count`` images, into a new store, which is thrown away."""
+    order = range(len(source.items) if count is None else count)
     options = {"batch": args.batch, "workers": args.workers, "dtype": "float16"}  # the store's, as the product has it
     if args.no_store:
         extract(cut, transform, source, order, NullSink(), **options)
@@ -85,7 +87,7 @@ def run_stage(cut: Cut, transform: Preprocess, source: Source, args: argparse.Na
         store = FeatureStore.create(
             Path(folder) / "store", identity=identity, classes=source.classes, plan={}, recipe={}
         )
-        ids = [item.id for item in source.items]
+        ids = [source.items[k].id for k in order]
         with store, store.writer("all", "train", tokens_shape=cut.tokens_shape, candidates=ids) as writer:
             extract(cut, transform, source, order, writer, **options)
             writer.commit()

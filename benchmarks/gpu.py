@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import os
 import platform
 import resource
@@ -40,7 +41,7 @@ import numpy as np
 import psutil
 import timm
 import torch
-from extract import decode_all, forward_all, run_stage
+from extract import forward_all, run_stage
 from PIL import Image
 from record import record
 from safetensors.torch import save_file
@@ -48,9 +49,10 @@ from tangent import SHAPES, least, machine_rates, made, measure, seconds
 
 import taftcache
 from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.forward.engine import ImageBatch
+from taftcache.backbone.forward.processes import Processes
 from taftcache.backbone.model import Precision, in_precision, wrap_model
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources.arrays import ArraySource
 from taftcache.backbone.sources.folder import FolderSource
 from taftcache.cache.store import FeatureStore
 from taftcache.objective.objective import Objective
@@ -70,6 +72,7 @@ MODELS = ("vit_large_patch16_224", "deit_tiny_patch16_224", "convnext_base")
 # In this order, should time be short.
 PRECISIONS: dict[Precision, Sequence[str]] = {"float16": MODELS, "bfloat16": MODELS[:1], "float32": MODELS}
 TINIEST: dict[Precision, Sequence[str]] = {"float16": ["vit_tiny_patch16_224"]}
+SECONDS_EACH = 3.0  # of the bare pass, for how many images a run has
 FILE = 8 << 20  # bytes of a chunk's file, about
 LIMITS = {"extract": 160, "product": 70, "deep": 60, "whole": 180, "agreement": 40}  # seconds, of nine minutes
 SLOW = 20  # more, until a process that does not end by itself is ended
@@ -79,7 +82,7 @@ FOUND = dict[str, Any]  # what a part has found so far
 
 def extract_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STEP) -> None:
     """Images a second of each model and precision: bare, from files, from memory, and decoding alone."""
-    count, side = (12, 40) if quick else (3072, 256)
+    few, count, side = (6, 12, 40) if quick else (512, 12288, 256)  # few: as many as bring decoding processes
     say(f"drawing {count} images")
     source = FolderSource(draw(scratch / "images", count, side, distinct=min(count, 250)))
     found |= {"images": count, "files_on": file_system(scratch)}
@@ -90,38 +93,94 @@ def extract_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STE
             torch.manual_seed(0)
             backbone = wrap_model(timm.create_model(name, **(TINY if quick else {})), name, device=device)
             cut = Cut(in_precision(backbone, precision))
-            of = of_one_model(cut, source, device, quick, scratch)
+            of = of_one_model(cut, source, few, device, scratch, say)
             of["disk"] = found["disk_bytes_per_s"] / (2 * math.prod(cut.tokens_shape))
             found[f"{name} {precision}"] = of | {"fraction": of["files"] / min(of["bare"], of["decoding"], of["disk"])}
 
 
-def of_one_model(cut: Cut, source: FolderSource, device: str, quick: bool, scratch: Path) -> dict[str, float]:
-    """Images a second. The bare pass has no cast back to float32 and no copy to the host."""
-    transform, batch = Preprocess(cut.backbone), 4 if quick else 128
+def of_one_model(cut: Cut, source: FolderSource, few: int, device: str, scratch: Path, say: STEP) -> dict[str, float]:
+    """Images a second beyond what it takes to begin, and the seconds that it takes to begin.
+
+    The bare pass has no cast back to float32 and no copy to the host.
+    """
+    transform, batch = Preprocess(cut.backbone), min(few, 128)
     args = argparse.Namespace(batch=batch, workers=None, no_store=False, scratch=scratch)
-    n = len(source.items)
-    begin = time.perf_counter()
-    pixels = decode_all(transform, source, os.cpu_count() or 1)
-    decoding = n / (time.perf_counter() - begin)
-    few = transform.normalise(pixels[:batch].to(device)).to(getattr(torch, cut.backbone.precision))
-    repeats = max(1, min(n // batch, 8))
-    eager = repeats * batch / seconds(lambda: forward_all(cut.frozen_rows, [few] * repeats), 3, device)
-    bare = max(eager, 0.0 if device == "cpu" else batch / seconds(graph_of(cut, few), 2 * repeats, device))
-    arrays = {"images": pixels.numpy(), "labels": np.arange(n) % 2}
-    ready = ArraySource(Path("memory.npz"), arrays, "images", "labels")
-    # At crop_pct 1 images of the model's size pass through resizing and cropping as they are.
-    as_is = Preprocess(replace(cut.backbone, data_config={**cut.backbone.data_config, "crop_pct": 1.0}))
-    files = n / seconds(lambda: run_stage(cut, transform, source, args), 1, device)
-    memory = n / seconds(lambda: run_stage(cut, as_is, ready, args), 1, device)
-    return {
+    pixels = torch.stack([transform.pixels(source.read(k)) for k in range(2 * batch)])
+    ready = transform.normalise(pixels[:batch].to(device)).to(getattr(torch, cut.backbone.precision))
+    passes = partial(forward_all, cut.frozen_rows, [ready] * 4)
+    eager = 4 * batch / seconds(passes, 3, device)
+    bare = max(eager, 0.0 if device == "cpu" else batch / seconds(graph_of(cut, ready), 8, device))
+    many = max(2 * few, min(len(source.items), int(SECONDS_EACH * bare)))
+    say(f"{bare:.0f} images a second alone; {many} images")
+    decoding, _ = beyond_the_start(partial(decode, transform, source), few, len(source.items), device)
+    stage = partial(run_stage, cut, transform, source, args)
+    files, begin = beyond_the_start(stage, few, many, device)
+    found = {
+        **forks(transform),
         "bare": bare,
         "eager": eager,
         "files": files,
-        "memory": memory,
         "decoding": decoding,
+        "images": many,
+        "begin_seconds": begin,
         "fraction_of_bare": files / bare,
-        "memory_fraction_of_bare": memory / bare,
     }
+    if cut.backbone.precision == "float16":  # the fastest pass, which hides least
+        # At crop_pct 1 images of the model's size pass through resizing and cropping as they are.
+        as_is = Preprocess(replace(cut.backbone, data_config={**cut.backbone.data_config, "crop_pct": 1.0}))
+        stage = partial(run_stage, cut, as_is, Repeated(pixels, source), args)
+        memory, _ = beyond_the_start(stage, few, many, device)
+        found |= {"memory": memory, "memory_fraction_of_bare": memory / bare}
+    return found
+
+
+def beyond_the_start(run: Callable[[int], object], few: int, many: int, device: str) -> tuple[float, float]:
+    """Of what runs over so many images: images a second between ``few`` and ``many``, and the seconds before the first.
+
+    Decoding processes and a graph of the forward pass take a second or two, once for all shards.
+    """
+    short = seconds(partial(run, few), 1, device)
+    begin = time.perf_counter()
+    run(many)
+    rate = (many - few) / max(time.perf_counter() - begin - short, 1e-9)
+    return rate, short - few / rate
+
+
+def forks(transform: Preprocess) -> dict[str, float]:
+    """Seconds that it takes to fork the processes that decode, and to end them."""
+    colours, height, width = transform.image_shape
+    begin = time.perf_counter()
+    made = Processes(lambda span, stop: ImageBatch(), (height, width, colours), os.cpu_count() or 1, 8, 64)
+    there = time.perf_counter()
+    made.shutdown()
+    return {"fork_seconds": there - begin, "fork_end_seconds": time.perf_counter() - there}
+
+
+class Repeated:
+    """A source of so many images in memory, of which few differ: as RGB images of their size."""
+
+    def __init__(self, pixels: torch.Tensor, like: FolderSource) -> None:
+        self._images = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in pixels]
+        self.items, self.classes = like.items, like.classes
+
+    def read(self, index: int) -> Image.Image:
+        return self._images[index % len(self._images)]
+
+
+def decode(transform: Preprocess, source: FolderSource, count: int) -> None:
+    """Read, decode, resize and crop so many images in as many processes as cores, and drop them."""
+
+    def share(k: int, of: int) -> None:
+        torch.set_num_threads(1)
+        for index in range(k, count, of):
+            transform.pixels(source.read(index))
+
+    cores, context = os.cpu_count() or 1, multiprocessing.get_context("fork")
+    forks = [context.Process(target=share, args=(k, cores)) for k in range(cores)]
+    for fork in forks:
+        fork.start()
+    for fork in forks:
+        fork.join()
 
 
 def graph_of(cut: Cut, images: torch.Tensor) -> Callable[[], None]:
@@ -140,19 +199,23 @@ def _replayed(graph: torch.cuda.CUDAGraph, found: torch.Tensor) -> None:
 
 def draw(folder: Path, count: int, side: int, distinct: int, classes: int = 10) -> Path:
     """So many JPEG files of smooth noise in a folder a class; ``distinct`` of them, in tens, differ."""
-    rng, files = np.random.default_rng(0), []
-    for k in range(count):
+    rng, drawn = np.random.default_rng(0), []
+    paths = [folder / f"{k % classes:02d}" / f"{k:05d}.jpg" for k in range(count)]
+    for label in range(classes):
+        (folder / f"{label:02d}").mkdir(parents=True, exist_ok=True)
+    for k in range(distinct):
         label = k % classes
-        path = folder / f"{label:02d}" / f"{k:05d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if k < distinct:
-            coarse = rng.integers(0, 256, (8, 8, 3)).astype(np.float32)
-            coarse[:, :, label % 3] = 0.6 * coarse[:, :, label % 3] + 10 * label  # something to learn
-            picture = Image.fromarray(coarse.clip(0, 255).astype(np.uint8)).resize((side + side // 4, side))
-            picture.save(path, quality=90)
-            files.append(path)
-        else:
-            os.link(files[k % distinct // classes * classes + label], path)
+        coarse = rng.integers(0, 256, (8, 8, 3)).astype(np.float32)
+        coarse[:, :, label % 3] = 0.6 * coarse[:, :, label % 3] + 10 * label  # something to learn
+        drawn.append(coarse.clip(0, 255).astype(np.uint8))
+
+    def save(k: int) -> None:
+        Image.fromarray(drawn[k]).resize((side + side // 4, side)).save(paths[k], quality=90)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(save, range(distinct)))
+    for k in range(distinct, count):
+        os.link(paths[k % distinct // classes * classes + k % classes], paths[k])
     return folder
 
 
@@ -211,8 +274,9 @@ def product_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STE
     tokens = np.random.default_rng(0).standard_normal((n, *base.config.shape), np.float32).astype(np.float16)
     rows, v = [ArrayRows(tokens, np.arange(n) % classes)], torch.randn(base.layout.size, device=device)
     moved, operations = least(shape, classes, base.layout.size)
-    roof = max(moved / copy, operations / gemm)
-    for where, memory in (("resident", 1 << 40), ("streamed", 0)):
+    found["upload_bytes_per_s"] = upload = upload_rate(device, 1 << (20 if quick else 28))
+    for where, memory, come in (("resident", 1 << 40, 0), ("streamed", 0, tokens.nbytes)):
+        roof = max(moved / copy, operations / gemm, come / upload)
         say(f"products, rows {where}")
         problem = Problem(TangentOperator(base, rows, device=device, memory=memory), RSL(), 1e-6)
         out = torch.empty_like(v)
@@ -223,6 +287,13 @@ def product_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STE
     found["torch_func"]["ratio_at_all_rows"] = (
         found["torch_func"]["torch_func_s"] / few.samples * n / found["resident"]["seconds"]
     )
+
+
+def upload_rate(device: str, size: int) -> float:
+    """Bytes a second of pinned memory to the device."""
+    here = torch.empty(size, dtype=torch.uint8, pin_memory=device == "cuda")
+    there = torch.empty(size, dtype=torch.uint8, device=device)
+    return size / seconds(lambda: there.copy_(here, non_blocking=True), 5, device)
 
 
 def built(problem: Problem, gemm: float, device: str, say: STEP) -> dict[str, Any]:
@@ -376,7 +447,7 @@ def run_part(name: str, args: argparse.Namespace) -> dict[str, Any]:
         try:
             PARTS[name](found, args.device, args.quick, Path(scratch), say)
         except TimeoutError:
-            found["stopped"] = LIMITS[name]
+            found["stopped"] = round(time.perf_counter() - begin, 1)
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             say(traceback.format_exc())
@@ -423,6 +494,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--scratch", type=Path, help="where images and stores are made (default: the system's)")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(arguments)
+    if args.scratch:
+        args.scratch.mkdir(parents=True, exist_ok=True)
     names = args.part or list(PARTS)
     run = run_part if len(names) == 1 else apart
     report = {"machine": machine(args.device), "quick": args.quick, "parts": {name: run(name, args) for name in names}}

@@ -40,6 +40,7 @@ TOGETHER = {
         "stages/test_export.py",
         "stages/test_history.py",
         "stages/test_kill.py",
+        "stages/test_writing.py",
         "test_component.py",
     ),
     "programs": ("stages/test_model_export.py", "stages/test_programs.py", "test_house/test_pages.py"),

@@ -60,7 +60,7 @@ class PretendedDevice(TorchFunctionMode):
         target = any(map(_there, tensors))
         if target and (name in WAITING or _masked(name, args)):
             self.waits.append(f"{_caller()} {name}")
-        if name in TO_NUMPY and target:
+        if name in TO_NUMPY and target and not kwargs.get("force"):  # which copies first
             raise WrongDevice(f"{_caller()}: numpy cannot read memory of the device")
         if name in ("to", "cpu", "cuda"):
             return self._moved(func, name, args, kwargs)

@@ -69,21 +69,23 @@ def extraction(found: dict[str, Any]) -> list[str]:
     """Images a second, a row for each model and precision."""
     rows = [
         "| model, precision | bare forward, images/s | decoding alone | writing alone | from files, to a store"
-        " | over the slowest of the three | from memory, to a store | over the bare forward |",
-        "|---|---|---|---|---|---|---|---|",
+        " | over the slowest of the three | seconds to begin | from memory, to a store | over the bare forward |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, of in found.items():
-        if isinstance(of, dict) and "bare" in of:
-            before, after = ("bare", "decoding", "disk", "files"), of["memory"]
-            rates = " | ".join(f"{of[key]:,.0f}" for key in before)
-            fractions = f"{of['fraction']:.2f} | {after:,.0f} | {of['memory_fraction_of_bare']:.2f}"
-            rows.append(f"| {name} | {rates} | {fractions} |")
+    models = {name: of for name, of in found.items() if isinstance(of, dict) and "bare" in of}
+    for name, of in models.items():
+        rates = " | ".join(f"{of[key]:,.0f}" for key in ("bare", "decoding", "disk", "files"))
+        begin = f"{of['begin_seconds']:.1f}" if "begin_seconds" in of else ""
+        memory = f"{of['memory']:,.0f} | {of['memory_fraction_of_bare']:.2f}" if "memory" in of else " | "
+        rows.append(f"| {name} | {rates} | {of['fraction']:.2f} | {begin} | {memory} |")
     disk, writer = (found[f"{key}_bytes_per_s"] / 1e9 for key in ("disk", "writer"))
+    apart = all("begin_seconds" in of for of in models.values())
     return [
         *rows,
         "",
-        f"{found['images']:,} JPEG files on {found['files_on']}, which takes {disk:.2f} GB/s of plain files; the"
-        f" store's writer alone, with its digests and statistics, writes {writer:.2f} GB/s.",
+        f"Up to {found['images']:,} JPEG files on {found['files_on']}, which takes {disk:.2f} GB/s of plain files; the"
+        f" store's writer alone, with its digests and statistics, writes {writer:.2f} GB/s. What it takes to begin,"
+        f" once for all shards, is {'beside the rates' if apart else 'in the rates'}.",
     ]
 
 
@@ -95,12 +97,14 @@ def products(found: dict[str, Any]) -> list[str]:
     for key, title in names.items():
         of = found[key]
         rows.append(f"| {title} | {1e3 * of['seconds']:,.1f} | {1e3 * of['least']:,.1f} | {of['fraction']:.2f} |")
-    peer = found["torch_func"]
+    peer, upload = found["torch_func"], ""
+    if "upload_bytes_per_s" in found:  # it is in the least time of streamed rows
+        upload = f", {found['upload_bytes_per_s'] / 1e9:,.0f} GB/s from the host"
     return [
         *rows,
         "",
         f"ViT-L/16, {found['rows']:,} rows, {found['classes']} classes, float32; a copy moves"
-        f" {found['copy_bytes_per_s'] / 1e9:,.0f} GB/s and a matrix product does"
+        f" {found['copy_bytes_per_s'] / 1e9:,.0f} GB/s{upload} and a matrix product does"
         f" {found['gemm_flop_per_s'] / 1e12:,.1f} TFLOP/s here. `torch.func` takes {peer['ratio_vs_torch_func']:,.0f}"
         f" times as long in a block of {peer['samples']} rows, {peer['ratio_at_all_rows']:,.0f} times at all of them.",
     ]

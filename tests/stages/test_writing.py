@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,17 @@ from taftcache.errors import RecipeError, StoreWriteError, UnreadableImage
 from taftcache.recipe import load_recipe
 from taftcache.stages.files.exchange import FORMATS
 from taftcache.stages.writing import whole, writable
+from tests import forked
 from tests.stages.making import toml
 
 KINDS = [*FORMATS, "model", "component"]
+
+KILLED = """
+import os, sys
+from tests.stages.test_writing import write
+os.fsync = lambda fd: os._exit(9)
+write(*sys.argv[1:])
+"""
 
 
 def write(path, kind, place) -> None:
@@ -38,16 +47,11 @@ def write(path, kind, place) -> None:
 
 @pytest.mark.law("What is exported is there whole, or not at all under its name")
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_export_that_is_killed_is_in_nobodys_way(finished, tmp_path, monkeypatch, kind):
+def test_an_export_that_is_killed_is_in_nobodys_way(finished, tmp_path, kind):
     """All work done, and the process gone before it has its name: what is left has another one, and goes next time."""
-    monkeypatch.setattr(os, "fsync", lambda fd: os._exit(9))
-    if (child := os.fork()) == 0:
-        write(finished, kind, tmp_path / "out")
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert forked.run(KILLED, finished, kind, tmp_path / "out").returncode == 9
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith(f"out.{child}.partial")
-    monkeypatch.undo()
+    assert re.match(r"out\.\d+\.partial", left.name)
     write(finished, kind, tmp_path / "out")
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 

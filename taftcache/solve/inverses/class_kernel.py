@@ -353,13 +353,11 @@ class ClassKernel:
     def _left_out(self) -> float:
         """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, or beyond the basis, from one
         random product."""
-        problem, scale = self._problem, self._even
+        signs = random_signs(self._even, seed=1).to(self._all.rows)  # of the rows: eigenvectors have signs of their own
+        product = self._across(kernel_product(self._problem, self._even, signs))
         if self._all.whole:
-            signs = self._back(random_signs(scale.T, seed=1).to(self._all.rows))
-            turned = self._across(kernel_product(problem, scale, signs)).T @ self._all.rows
-            low = turned[:, : max(1, len(scale) // 2)].double()
+            low = (product.T @ self._all.rows)[:, : max(1, len(product) // 2)].double()
             return 2 * float(low.square().mean().sqrt())
-        product = self._across(kernel_product(problem, scale, random_signs(scale, seed=1).to(self._all.rows)))
         for _ in range(2):  # once more, for the first projection leaves its own rounding
             product -= ((product.T @ self._all.rows) @ self._all.rows.T).T
         return 2 * float((product.double().square().sum() / (product.numel() - self._all.below.numel())).sqrt())
