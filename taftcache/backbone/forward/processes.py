@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from taftcache.errors import BackboneError, DataError, UnreadableImage
 
@@ -33,10 +32,10 @@ _WATCH = 1.0  # seconds between two looks at whether this process's parent is th
 
 
 class Decoded(Protocol):
-    """What became of a span: ``indexes`` of the ``pixels`` uint8 [c,h,w], the unreadable, and where it stopped."""
+    """What became of a span: ``indexes`` of the ``pixels`` uint8 [h,w,c], the unreadable, and where it stopped."""
 
     indexes: list[int]
-    pixels: list[Tensor]
+    pixels: list[NDArray[np.uint8]]
     unreadable: list[tuple[int, UnreadableImage]]
     stopped: UnreadableImage | None
 
@@ -51,7 +50,7 @@ class _Coming(NamedTuple):
         """The span, with views of the shared memory for pixels."""
         with _deaths_said():
             done, count = self.found.result()
-        done.pixels = [torch.from_numpy(image).permute(2, 0, 1) for image in self.images[:count]]
+        done.pixels = list(self.images[:count])
         return done
 
 
@@ -167,7 +166,7 @@ def _decode(span: Sequence[int], stop: bool, slot: int) -> tuple[Decoded, int]:
     if done.stopped is not None:
         _alone(done.stopped)
     for place, image in zip(_here.images[slot], done.pixels, strict=False):
-        np.copyto(place, image.permute(1, 2, 0).numpy())
+        np.copyto(place, image)
     count, done.pixels = len(done.pixels), []
     return done, count
 
