@@ -40,7 +40,8 @@ class ImageBatch:
     """What became of one span of the order.
 
     indexes: of the rows of ``tokens()`` [n, t, d], which waits for the device. pixels: uint8 [h,w,c] of each, until
-    there are tokens. unreadable: indexes without a row. stopped: the image at which the run ends, with the span up to it in the other fields.
+    there are tokens. unreadable: indexes without a row. stopped: the image at which the run ends, with the span up to
+    it in the other fields.
     """
 
     indexes: list[int] = field(default_factory=list)
