@@ -29,11 +29,16 @@ NOT_COVERED = (
 
 
 OF_THE_ID = "the id, which both rows have: where it names the class, as CLASS/name does, the label is not covered"
+OF_THE_OTHERS = (
+    "what a row changes of the others' ids: where these are numbers in a file, or a limit chose the images, one row "
+    "less moves others to other shards"
+)
+OF_CHANGES = "whether a shard's rows have changed since it was published before: where not, its component has not"
 
 
 def not_covered(relation: Relation) -> list[str]:
     """What a promise for such neighbours does not cover, a line each."""
-    return [*NOT_COVERED, *([OF_THE_ID] if relation == "replace-one" else [])]
+    return [*NOT_COVERED, OF_CHANGES, OF_THE_ID if relation == "replace-one" else OF_THE_OTHERS]
 
 
 class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

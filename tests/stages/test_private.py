@@ -12,7 +12,7 @@ import taftcache
 from taftcache.cli import main
 from taftcache.errors import RecipeError
 from taftcache.names import PRIVATE
-from taftcache.privacy.statement import EVENT, NOT_COVERED, OF_THE_ID, audit_statement
+from taftcache.privacy.statement import EVENT, audit_statement, not_covered
 from taftcache.recipe import parse_recipe, recipe_values
 from tests.seeded import seeded_noise
 from tests.stages.making import PRIVACY, open_store, settings
@@ -161,5 +161,5 @@ def test_labels_that_ids_name_are_not_covered_by_replacing(photographed, store, 
             told = ["does not protect labels" in note for note in report.notes]
             assert told == [True] * (named and relation == "replace-one")
             for said in (opened.objects()["models/mean"].meta[PRIVATE], *report.statements.values()):
-                assert said["not_covered"] == [*NOT_COVERED, *([OF_THE_ID] if relation == "replace-one" else [])]
+                assert said["not_covered"] == not_covered(relation)
         assert taftcache.audit(path).findings == []

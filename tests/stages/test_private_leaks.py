@@ -21,7 +21,7 @@ from taftcache.model.component import PUBLIC, Component, put_component, read_bas
 from taftcache.model.folder import Description, open_model
 from taftcache.names import PRIVATE, epsilon_text
 from taftcache.privacy.statement import NOT_COVERED
-from taftcache.stages.train.private import training as private_training
+from taftcache.stages.train.private import preparing
 from taftcache.stages.train.private.records import KEYS, read_keys
 from taftcache.stages.train.record import settings_of
 from tests.keys import make_key
@@ -386,6 +386,6 @@ def test_the_mapping_is_text_of_one_kind(private):
         with store.transaction() as change:
             change.drop(KEYS)
         assert read_keys(store) == {}
-        assert msgspec.json.decode(private_training.private_key(
-            settings_of(store), store.shard("000"), private_training.Tuning()
+        assert msgspec.json.decode(preparing.private_key(
+            settings_of(store), store.shard("000"), preparing.Tuning()
         ))["rows"] == [store.shard("000").digest]  # fmt: skip

@@ -189,9 +189,14 @@ class TombstoneFile:
             self.consider(bytes.fromhex(under.key), under.tombstones)
         self.add_charges(found.charges)
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether the file has all of it; True where there is none, in a bucket."""
+        return self.file is None or (self._by_key, self._charges) == self._saved
+
     def save(self) -> None:
         """Write what the file does not have yet."""
-        if self.file is None or (self._by_key, self._charges) == self._saved:
+        if self.file is None or self.is_saved:
             return
         keys = [_UnderKey(key.hex(), sorted(hashes)) for key, hashes in self._by_key.items()]
         raw = canonical(_File.of(keys, self.charges))

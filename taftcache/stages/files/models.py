@@ -20,7 +20,7 @@ from taftcache.names import PRIVATE, ROWS_OF, model_of, scaling_of, typed
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private.claims import check_claim
-from taftcache.stages.train.record import settings_of
+from taftcache.stages.train.record import promised, settings_of
 from taftcache.stages.writing import whole, writable
 
 ABOUT = "about.json"
@@ -135,7 +135,7 @@ def _export_model(
     parts = 0 if model in private else len(private & {*(loaded.component.record.coefficients or {})})
     score = None if merged or parts or model in private else held_out_score(store, model, consent)
     with whole(folder, folder=True) as partial:
-        root = "" if private else store.root_digest
+        root = "" if private or promised(store) else store.root_digest
         if merged:
             files = save_merged(loaded, partial, name=model, root_digest=root)
         else:

@@ -20,7 +20,7 @@ from taftcache.stages.forget.receipts import check_receipts
 from taftcache.stages.forget.traces import check_damage, check_leftovers, check_names
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import checked_public_key, signed, signer_of
-from taftcache.stages.train.record import with_noise
+from taftcache.stages.train.record import promised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def audit(
         )
     replayed = _replay(store, progress, signing_key) if replay else 0
     with FeatureStore(store, stale=True) as store:
-        to = Findings(store=store.path, private=bool(with_noise(store)))
+        to = Findings(store=store.path, private=bool(promised(store)))
         check_beside(store, to)
         receipts, signatures = check_ledger(store, key, to)
         check_receipts(store, to)

@@ -15,12 +15,12 @@ from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import (
-    COMPONENTS,
     EXACT,
     MEAN,
     MODELS,
     PRIVATE,
     WEIGHTED,
+    component_of,
     first_few,
     shard_of,
     typed,
@@ -49,7 +49,7 @@ from taftcache.stages.train.compositions import (
 )
 from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
 from taftcache.stages.train.outdated import OUTDATED, stale_parts, train_options
-from taftcache.stages.train.record import record_recipe, recorded_values, settings_of, subtracted
+from taftcache.stages.train.record import promised, record_recipe, recorded_values, settings_of, subtracted
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import judged, unfinished
 
@@ -177,7 +177,7 @@ def _gone_note(store: FeatureStore, recipe: Recipe, name: str) -> str:
     """What is gone, why, and how to have it."""
     mode, against = recipe.compose.mode, against_exact(store, recipe)
     why = f" {against}" if name == EXACT and mode == "auto" else ""
-    can = name != EXACT or not any(PRIVATE in ref.meta for ref in store.objects(COMPONENTS).values())
+    can = name != EXACT or not beside_promises(store)
     how = f"; to have it: taftcache compose {typed(store.path)} --mode {name.removeprefix(MODELS)}"
     return (
         f"{name} is gone: it was not of the components and settings that are there now, and compose.mode = "
@@ -266,10 +266,11 @@ def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> Non
         )
     if recipe.compose.mode == "weighted":
         check_coefficients(recipe.compose.weights, names, store)
-    objects = store.objects()
-    if recipe.compose.mode == "exact" and (private := [n for n in names if PRIVATE in objects[n].meta]):
+    if recipe.compose.mode == "exact" and beside_promises(store):
+        objects = store.objects()
+        private = {*(n for n in names if PRIVATE in objects[n].meta), *map(component_of, promised(store))}
         raise RecipeError(
-            f"a model solved over all rows would leave {', '.join(private)} without privacy",
+            f"a model solved over all rows would leave {', '.join(sorted(private))} without privacy",
             got='compose.mode = "exact"',
             do='set compose.mode = "mean" or "weighted"',
         )
@@ -280,11 +281,16 @@ def asks_exact(store: FeatureStore, recipe: Recipe) -> bool:
     return recipe.compose.mode == "exact" or (recipe.compose.mode == "auto" and not against_exact(store, recipe))
 
 
+def beside_promises(store: FeatureStore) -> bool:
+    """Whether anything here was trained privately, or its rows are under a promise still."""
+    return any(PRIVATE in ref.meta for ref in store.objects().values()) or bool(promised(store))
+
+
 def against_exact(store: FeatureStore, recipe: Recipe) -> str:
     """Why ``compose.mode`` "auto" makes no exact model, in words; empty where it is to be had and is more than a
     component: the rows of every member are in the store, in two shards or more."""
     holds = {
-        "beside private components": any(PRIVATE in ref.meta for ref in store.objects().values()),
+        "beside private components": beside_promises(store),
         "beside imported components": bool(imported(store)),
         "where a shard was subtracted": bool(subtracted(store)),
         "of a single shard": len(store.shards) < 2,

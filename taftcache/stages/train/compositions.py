@@ -21,7 +21,7 @@ from taftcache.solve.choosing_radius import Choice
 from taftcache.solve.settings import Goal
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficients, coefficients, imported
-from taftcache.stages.train.record import subtracted, with_noise
+from taftcache.stages.train.record import promised, subtracted
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
 from taftcache.tangent.base import Base
@@ -48,7 +48,7 @@ def members_of(store: FeatureStore) -> list[str]:
         raise CompositionError(
             f"{counted(len(missing), 'shard')} without a component that was solved to its end",
             got=", ".join(map(shard_of, missing)),
-            do="taftcache train --private" if with_noise(store) else "taftcache train",
+            do="taftcache train --private" if promised(store) else "taftcache train",
         )
     names += imported(store)
     if not names:

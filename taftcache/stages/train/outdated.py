@@ -9,7 +9,7 @@ from taftcache.errors import StoreError
 from taftcache.model.meta import ComponentMeta
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, shard_of
 from taftcache.stages.train.compositions import current_key
-from taftcache.stages.train.record import subtracted, with_noise
+from taftcache.stages.train.record import promised, subtracted
 from taftcache.stages.train.settings import Settings
 
 OUTDATED = "not made from the rows and settings that the store has now"
@@ -102,7 +102,7 @@ def stale_parts(store: FeatureStore, settings: Settings) -> list[str]:
 def train_options(store: FeatureStore, settings: Settings) -> str:
     """What ``taftcache train`` needs to renew what is outdated or missing, beside private components: it refuses to
     replace those, so it names the others; a shard that has none yet is to be trained privately, too."""
-    if not with_noise(store) or not (stale := stale_parts(store, settings)):
+    if not promised(store) or not (stale := stale_parts(store, settings)):
         return ""
     there = store.objects()
     plain = [name for name in stale if name in there]

@@ -12,6 +12,7 @@ from taftcache.consent import overridden, recorded_recipe, refusal, remember
 from taftcache.errors import StoreError
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE, component_of
+from taftcache.privacy.statement import EVENT, PLAN
 from taftcache.recipe import Recipe, checked_recipe, parse_recipe, recipe_values
 from taftcache.stages.completeness import planned_shards
 from taftcache.stages.train.checks import check_settings
@@ -83,6 +84,30 @@ def with_noise(store: FeatureStore) -> list[str]:
     there = store.objects()
     names = [(shard.name, there.get(component_of(shard.name))) for shard in store.shards]
     return [name for name, ref in names if ref is not None and PRIVATE in ref.meta]
+
+
+def beside_notes(store: FeatureStore) -> list[str]:
+    """A note where the file beside the store could not be written."""
+    beside = store.tombstone_file
+    if beside.file is None or beside.is_saved:
+        return []
+    return [
+        f"{beside.file} cannot be written, so that an old copy of the store, put back here, would not know what was "
+        f"forgotten or spent since: let {beside.file.parent} be written to; the next command that writes to the store "
+        "completes it"
+    ]
+
+
+def promised(store: FeatureStore) -> list[str]:
+    """Names of the shards about whose rows something was released privately, whether its component is there or not.
+
+    An imported store, whose ledger stayed where it was exported, knows of none: it is one made elsewhere.
+    """
+    named = {*with_noise(store)}
+    if PLAN in store.manifest.plan:
+        entries = [entry for entry in [*store.ledger(), *store.lost_charges()[0]] if entry.get("event") == EVENT]
+        named |= {str(name) for entry in entries for name in entry["shards"]}
+    return [shard.name for shard in store.shards if shard.name in named]
 
 
 def wanted_shards(store: FeatureStore, shards: Sequence[str] | None) -> list[Shard]:

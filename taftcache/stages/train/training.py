@@ -26,11 +26,11 @@ from taftcache.stages.train.record import (
     changed_settings,
     makes_models,
     plan_with,
+    promised,
     record_recipe,
     recorded_values,
     settings_of,
     wanted_shards,
-    with_noise,
 )
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import (
@@ -145,7 +145,7 @@ def train(
 def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None) -> list[Job]:
     """What a training of these shards (None: all) is responsible for: their components, and the head over all rows.
 
-    There is no head where a shard was trained privately: it would tell of that shard's rows what their noise hides. Nor
+    There is no head where a shard is under a promise of privacy: it would tell of its rows what the noise hides. Nor
     where components are heads themselves and an exact model is made: that is the head over all rows.
 
     Raises:
@@ -159,7 +159,7 @@ def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None)
     jobs: list[tuple[str, list[Shard], Train]] = [(component_of(s.name), [s], settings.train) for s in wanted]
     check_kept(store, settings, [name for name, _, _ in jobs])
     own = settings.base.trained(settings.train) == settings.base.head_layout and given.mode in ("auto", "exact")
-    jobs += [] if own or with_noise(store) else [(HEAD, store.shards, "head")]
+    jobs += [] if own or promised(store) else [(HEAD, store.shards, "head")]
     return [
         Job(name=name, shards=sources, train=train, key=settings.key(sources, train)) for name, sources, train in jobs
     ]
@@ -181,13 +181,14 @@ def _check_todo(store: FeatureStore, jobs: Sequence[Job]) -> None:
     """Refuse before the first solve what a later one would fail with, or would take away.
 
     Raises:
-        RecipeError: a private component would be replaced by one that saw its rows without noise.
+        RecipeError: rows under a promise of privacy would be seen without noise.
     """
-    noisy = with_noise(store)
-    if private := sorted({job.name for job in jobs} & set(map(component_of, noisy))):
-        others = " ".join(f"--shard {shard.name}" for shard in store.shards if shard.name not in noisy)
+    under = promised(store)
+    if private := sorted({job.name for job in jobs} & set(map(component_of, under))):
+        others = " ".join(f"--shard {shard.name}" for shard in store.shards if shard.name not in under)
         raise RecipeError(
-            f"{', '.join(private)}: trained privately, and would be replaced by what is made without noise",
+            f"{', '.join(private)}: its rows are under a promise of privacy, which nothing made of them without noise "
+            "keeps",
             got="taftcache train without --private",
             do="taftcache train --private"
             + (f", or without a promise to their rows the other shards alone: {others}" if others else "")

@@ -1,0 +1,233 @@
+"""What private training is going to do, and everything that stands against it, before anything is written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import inf
+
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
+from taftcache.errors import RecipeError, StoreError
+from taftcache.model.meta import meta_of
+from taftcache.names import EXACT, HEAD, PRIVATE, component_of, is_component, is_model
+from taftcache.privacy.accountant import Release
+from taftcache.privacy.spec import Relation
+from taftcache.privacy.statement import Promise, charge, check_delta, held_to, spent_before, weak_promise
+from taftcache.privacy.trainer import check_trained, plan
+from taftcache.recipe import Recipe, recipe_values
+from taftcache.stages.train.checks import orphans
+from taftcache.stages.train.private.records import charges_of, deciding, is_current, read_keys
+from taftcache.stages.train.record import wanted_shards, with_noise
+from taftcache.stages.train.settings import Settings
+
+ALWAYS = "digits/"  # a data set that nobody leaves
+_NUMBER = re.compile(r"(.*/)?\d{4,}")  # as sources number rows without an id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """How the learning rate is chosen.
+
+    rates: multiples of the recipe's; with several, each is tried and the best on the held-out rows is kept.
+    charged: whether the promise is about all that were tried together.
+    """
+
+    rates: tuple[float, ...] = (1.0,)
+    charged: bool = True
+
+    @property
+    def runs(self) -> int:
+        """Trainings that the promise is about."""
+        return len(self.rates) if self.charged else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a call is going to do, once nothing stands against it.
+
+    ``spent``: ε of each shard to train once it is trained. ``uncharged``: releases of each that are not in it.
+    ``uncharged_before``: shards of which earlier ones are not. ``notes``: what the promise does not say.
+    """
+
+    settings: Settings
+    tuning: Tuning
+    wanted: list[Shard]
+    todo: list[Shard]
+    dropped: list[str]
+    promise: Promise
+    spent: dict[str, float]
+    uncharged: list[Release]
+    uncharged_before: set[str]
+    notes: list[str]
+
+
+def prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | None, tuning: Tuning) -> Work:
+    """Everything that may be refused, before anything is written; the errors are those of ``train_private``."""
+    recipe, base = settings.recipe, settings.base
+    spec, objects = recipe.privacy, store.objects()
+    wanted = wanted_shards(store, shards)
+    _check_settings(store, recipe, tuning)
+    planned = plan(spec, tuning.runs)
+    check_trained(base, base.trained(settings.train), spec, planned, max(shard.rows for shard in wanted))
+    lost_base = _of_other_bases(store, settings, wanted)
+    ledger, others, fixed = charges_of(store, spec.relation)
+    promise, rows = held_to(fixed, spec), sum(shard.rows for shard in store.shards)
+    if fixed is None:
+        check_delta(promise.delta, rows)
+    keys = read_keys(store)
+    todo = [
+        shard
+        for shard in wanted
+        if (there := objects.get(component_of(shard.name))) is None
+        or not is_current(keys, there.meta, private_key(settings, shard, tuning))
+    ]
+    releases = planned.releases * tuning.runs
+    spent = charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others))
+    return Work(
+        settings=settings,
+        tuning=tuning,
+        wanted=wanted,
+        todo=todo,
+        dropped=sorted({*lost_base, *_void(store, [*(shard.name for shard in wanted), *with_noise(store)])}),
+        promise=promise,
+        spent=spent,
+        uncharged=planned.releases * (len(tuning.rates) - tuning.runs),
+        uncharged_before={name for entry in ledger if "uncharged" in entry for name in entry["shards"]}
+        | {s.name for s in todo if any("uncharged" in entry for entry in chain(*others))},
+        notes=[
+            *_bare_labels(store, wanted, promise.relation),
+            *_moving_ids(store, promise.relation),
+            *weak_promise(max(spent.values(), default=promise.epsilon), promise.delta, rows),
+        ],
+    )
+
+
+def _bare_labels(store: FeatureStore, wanted: Sequence[Shard], relation: Relation) -> list[str]:
+    """A note where ids name the classes: then under replace-one no row has a neighbour of another class."""
+    ids = ((i, store.classes[label]) for s in wanted for i, label in zip(s.sample_ids, s.labels.tolist(), strict=True))
+    if relation != "replace-one" or not all(f"/{name}/" in f"/{i}" for i, name in ids):
+        return []
+    return [
+        "the ids name the classes, as in a folder of classes: replace-one does not protect labels here, for with "
+        "another label a row has another id, and perhaps another shard; add-remove does (docs/privacy.md)"
+    ]
+
+
+def _moving_ids(store: FeatureStore, relation: Relation) -> list[str]:
+    """A note where one row more or less changes what shards the others are in, which add-remove says nothing of."""
+    data, parts = recorded_recipe(store).data, [*store.shards, *([] if store.held_out is None else [store.held_out])]
+    if relation != "add-remove" or len(parts) < 2:
+        return []
+    why, ids = [], chain.from_iterable(part.sample_ids for part in parts)
+    if all(_NUMBER.fullmatch(i) and not i.startswith(ALWAYS) for i in ids):
+        why.append("the ids look like numbers of rows in a file")
+    if data.limit is not None:
+        why.append("data.limit chose the images")
+    if not why:
+        return []
+    return [
+        f"{' and '.join(why)}: with one row less, others would be in other shards or held out, which add-remove does "
+        'not cover; privacy.relation = "replace-one" does, and so do ids of the samples\' own (docs/privacy.md)'
+    ]
+
+
+def _of_other_bases(store: FeatureStore, settings: Settings, wanted: Sequence[Shard]) -> list[str]:
+    """Models around another base point than the recipe's; RecipeError where private components would be so."""
+    asked = settings.base.digest, settings.train
+    objects = store.objects()
+    plain = [name for name in orphans(store, settings) if PRIVATE not in objects[name].meta]
+    private = [
+        name
+        for name, ref in objects.items()
+        if PRIVATE in ref.meta and (ref.meta["base_digest"], ref.meta.get("train", asked[1])) != asked
+    ]
+    renewed = [component_of(shard.name) for shard in wanted]
+    if left := [name for name in private if is_component(name) and name not in renewed]:
+        raise RecipeError(
+            f"other [tangent] settings would leave {', '.join(left)} around another base point, or over other "
+            "parameters",
+            got=f"base {settings.base.digest[:16]}, train = {settings.train!r}",
+            do="train all shards together, without --shard, or keep the store's [tangent] section",
+        )
+    return [*plain, *(name for name in private if not is_component(name))]
+
+
+def _void(store: FeatureStore, shards: Sequence[str]) -> list[str]:
+    """Models made without noise from the rows of ``shards``, or from components so made."""
+    objects = store.objects()
+    plain = {name: meta_of(ref.meta) for name, ref in objects.items() if is_model(name) and PRIVATE not in ref.meta}
+    digests = {shard.digest for shard in store.shards if shard.name in shards}
+    own = {component_of(name) for name in shards}
+    solved = {
+        n for n, m in plain.items() if m.members is None and (n in own | {HEAD, EXACT} or digests & {*m.row_digests})
+    }
+    noisy = {name: ref.digest for name, ref in objects.items() if PRIVATE in ref.meta}
+
+    def tells(name: str, digest: str) -> bool:
+        return name in solved or (name in own and noisy.get(name) != digest)
+
+    return [
+        *solved,
+        *(n for n, m in plain.items() if m.members and any(tells(*member) for member in m.members.items())),
+    ]
+
+
+def _check_settings(store: FeatureStore, recipe: Recipe, tuning: Tuning) -> None:
+    """Settings with which no training is private, or none can choose; the errors are those of ``train_private``."""
+    rates = ", ".join(f"{rate:g}" for rate in tuning.rates) or "none"
+    if not tuning.rates or not all(0 < rate < inf for rate in tuning.rates):
+        raise RecipeError(
+            "a multiple of the learning rate is not a number above 0",
+            got=f"rates: {rates}",
+            do="--rate 0.3 --rate 1, or rates=[0.3, 1.0]",
+        )
+    if not tuning.charged and len(tuning.rates) == 1:
+        raise RecipeError(
+            "cannot leave tuning uncharged: a single rate is not tuned",
+            got=f"uncharged, rates: {rates}",
+            do="leave --uncharged out, or name several rates",
+        )
+    if recipe.privacy.mechanism == "least-squares" and len(tuning.rates) > 1:
+        raise RecipeError(
+            "cannot choose a learning rate: least-squares has none, and every trial would add noise",
+            got=f"rates: {rates}",
+            do="leave the rates out",
+        )
+    if recipe.compose.mode == "exact":
+        raise RecipeError(
+            "a model solved over the rows of private components would not be private",
+            got='compose.mode = "exact"',
+            do='set compose.mode = "mean"',
+        )
+    kind, shards = store.manifest.plan["kind"], store.manifest.plan["shards"]
+    if kind == "balanced" and shards > 1 and recipe.privacy.relation == "add-remove":
+        raise RecipeError(
+            "in a balanced plan one row more or less moves others to other shards, which add-remove does not cover",
+            got=f'store.plan = "balanced" with {shards} shards, privacy.relation = "add-remove"',
+            do='set privacy.relation = "replace-one", or extract with store.plan = "hash"',
+        )
+    if len(tuning.rates) > 1 and store.held_out is None:
+        raise StoreError(
+            f"{store.path} has no held-out rows to choose a learning rate by",
+            got=f"{len(tuning.rates)} rates",
+            do="extract with data.test",
+        )
+
+
+def private_key(settings: Settings, shard: Shard, tuning: Tuning) -> str:
+    """Rows and settings of a private component, as text: with equal ones there is nothing to spend again."""
+    values = recipe_values(settings.recipe)
+    decisive = {
+        "base": settings.base.digest,
+        "rows": [shard.digest],
+        "train": settings.train,
+        "objective": values["objective"],
+        "privacy": {k: v for k, v in values["privacy"].items() if k != "budget"},
+        "tuning": [*tuning.rates, tuning.charged],
+    }
+    return deciding(json.dumps(decisive, sort_keys=True))
