@@ -12,7 +12,7 @@ from taftcache.errors import CompositionError, RecipeError, StoreWriteError
 from taftcache.privacy.statement import OF_CHANGES, OF_THE_ID, OF_THE_OTHERS, not_covered
 from taftcache.stages.train.private.preparing import Tuning, prepare
 from taftcache.stages.train.record import settings_of
-from tests.stages.making import open_store, settings
+from tests.stages.making import open_store, recipe, settings, write_images
 
 
 @pytest.mark.law("Rows under a promise of privacy are trained with noise, or not in that store")
@@ -55,15 +55,18 @@ def test_what_a_row_changes_of_the_others_is_said(tmp_path):
     ]
 
 
-def test_a_limit_of_the_images_is_said(finished, tmp_path):
+def test_a_limit_of_the_images_is_said(tmp_path):
     """One image less lets another one in."""
-    with FeatureStore(finished) as store:
-        asked = settings_of(store, settings(store, relation="add-remove"))
-        data = {**store.manifest.recipe["data"], "source": "folder", "train": "pictures"}
-        for limit in (60, None):
-            store.manifest.recipe["data"] = {**data, "limit": limit}
-            notes = prepare(store, asked, None, Tuning()).notes
+    files = write_images(tmp_path / "images", per_class=6)
+    asked = recipe(tmp_path / "store", data={"source": "folder", "train": str(files), "limit": 12})
+    taftcache.extract(asked)
+    with open_store(tmp_path / "store") as store:
+        for limit in (12, None):
+            notes = prepare(store, settings_of(store, settings(store, relation="add-remove")), None, Tuning()).notes
             assert any("data.limit chose the images" in note for note in notes) == (limit is not None)
+            recorded = store.manifest.recipe
+            with store.transaction() as change:
+                change.update(recipe=recorded | {"data": {**recorded["data"], "limit": None}})
 
 
 def test_a_budget_that_cannot_be_kept_beside_the_store_is_said(store, monkeypatch):

@@ -25,7 +25,7 @@ from taftcache.stages.train.private.records import charges_of, deciding, is_curr
 from taftcache.stages.train.record import wanted_shards, with_noise
 from taftcache.stages.train.settings import Settings
 
-ALWAYS = "digits/"  # a data set that nobody leaves
+_ALWAYS = "digits/"  # a data set that nobody leaves
 _NUMBER = re.compile(r"(.*/)?\d{4,}")  # as sources number rows without an id
 
 
@@ -47,7 +47,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class Preparation:
     """What a call is going to do, once nothing stands against it.
 
     ``spent``: ε of each shard to train once it is trained. ``uncharged``: releases of each that are not in it.
@@ -66,7 +66,7 @@ class Work:
     notes: list[str]
 
 
-def prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | None, tuning: Tuning) -> Work:
+def prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | None, tuning: Tuning) -> Preparation:
     """Everything that may be refused, before anything is written; the errors are those of ``train_private``."""
     recipe, base = settings.recipe, settings.base
     spec, objects = recipe.privacy, store.objects()
@@ -88,7 +88,7 @@ def prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | Non
     ]
     releases = planned.releases * tuning.runs
     spent = charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others))
-    return Work(
+    return Preparation(
         settings=settings,
         tuning=tuning,
         wanted=wanted,
@@ -121,10 +121,11 @@ def _bare_labels(store: FeatureStore, wanted: Sequence[Shard], relation: Relatio
 def _moving_ids(store: FeatureStore, relation: Relation) -> list[str]:
     """A note where one row more or less changes what shards the others are in, which add-remove says nothing of."""
     data, parts = recorded_recipe(store).data, [*store.shards, *([] if store.held_out is None else [store.held_out])]
-    if relation != "add-remove" or len(parts) < 2:
+    ids = [i for part in parts for i in part.sample_ids]
+    if relation != "add-remove" or len(parts) < 2 or all(i.startswith(_ALWAYS) for i in ids):
         return []
-    why, ids = [], chain.from_iterable(part.sample_ids for part in parts)
-    if all(_NUMBER.fullmatch(i) and not i.startswith(ALWAYS) for i in ids):
+    why = []
+    if all(map(_NUMBER.fullmatch, ids)):
         why.append("the ids look like numbers of rows in a file")
     if data.limit is not None:
         why.append("data.limit chose the images")

@@ -37,7 +37,7 @@ from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.outdated import outdated_notes
-from taftcache.stages.train.private.preparing import Tuning, Work, prepare, private_key
+from taftcache.stages.train.private.preparing import Preparation, Tuning, prepare, private_key
 from taftcache.stages.train.private.records import (
     budget_of,
     new_key,
@@ -147,13 +147,13 @@ def train_private(
     )
 
 
-def _spent(store: FeatureStore, work: Work) -> dict[str, float]:
+def _spent(store: FeatureStore, work: Preparation) -> dict[str, float]:
     """ε of each shard that was asked for, once it is trained."""
     budget = budget_of(store)
     return {} if budget is None else {shard.name: budget.spent[shard.name] for shard in work.wanted}
 
 
-def _put_settings(change: Transaction, store: FeatureStore, work: Work, plan: dict[str, Any]) -> None:
+def _put_settings(change: Transaction, store: FeatureStore, work: Preparation, plan: dict[str, Any]) -> None:
     """The settings, and ``plan`` with the fixed promise; and out with the models that are void beside it."""
     record_recipe(change, store, work.settings.recipe)
     change.update(plan=plan | {PLAN: work.promise.as_dict()})
@@ -164,7 +164,12 @@ def _put_settings(change: Transaction, store: FeatureStore, work: Work, plan: di
 
 
 def _put(
-    change: Transaction, store: FeatureStore, work: Work, shard: Shard, component: Component, signer: Signer | None
+    change: Transaction,
+    store: FeatureStore,
+    work: Preparation,
+    shard: Shard,
+    component: Component,
+    signer: Signer | None,
 ) -> None:
     """A component, what its key stands for, and what it cost."""
     name, statement = component_of(shard.name), Statement.from_dict(component.meta[PRIVATE])
