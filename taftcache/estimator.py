@@ -178,9 +178,6 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
             self._solve(given, outputs, SquaredError(), weights, np.atleast_1d(mean))
         return self
 
-    def _labelled(self, targets: np.ndarray) -> tuple[list[int], list[str]]:
-        return [0] * len(targets), ["an image", "none"]  # a store has classes, and values are not kept in it
-
     def predict(self, X: Any) -> np.ndarray:
         """Values [n] or [n,m]."""
         logits = self._logits(X)

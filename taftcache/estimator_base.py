@@ -210,10 +210,9 @@ class TangentEstimator(BaseEstimator):
 
             with ExitStack() as stack:
                 path = Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store"))
-                labelled, lasting = self._labelled(targets), bool(self.store)
-                cached = cached_images(
-                    path, ImageList(X, *labelled), spec, self._expansion, self.device, lasting=lasting
-                )
+                images = ImageList(X, *self._labelled(targets))
+                lasting = bool(self.store)
+                cached = cached_images(path, images, spec, self._expansion, self.device, lasting=lasting)
                 frozen = cached.frozen
                 self._cut_of = self._cut_from, frozen.cut
                 order = np.argsort(cached.places)
@@ -230,9 +229,9 @@ class TangentEstimator(BaseEstimator):
             assert isinstance(self.backbone, tuple)
             yield GivenRows(rows, *self.backbone)
 
-    def _labelled(self, targets: np.ndarray) -> tuple[list[int], list[str]]:
-        """What a store keeps of the targets: a class of each row, and the classes' names."""
-        raise NotImplementedError
+    def _labelled(self, targets: np.ndarray) -> tuple[list[int], list[str]] | tuple[()]:
+        """What a store keeps of the targets: a class of each row, and the classes' names; of values nothing."""
+        return ()
 
     def _measure(self, X: np.ndarray, weights: Tensor | None) -> None:
         """Of features, each column's mean and deviation over the rows of ``fit``, which nothing outlives."""

@@ -70,7 +70,8 @@ def test_of_features(tmp_path, fresh, targets):
     mine = fresh.fit(X.astype(np.float32), targets(y))
     mine.save(tmp_path / "saved")
     assert sorted(f.name for f in (tmp_path / "saved").iterdir()) == ["estimator.json", "estimator.safetensors"]
-    with pytest.raises(FormatError, match=r"(?s)no model.*load, whose coef_"):
+    name = type(fresh).__name__
+    with pytest.raises(FormatError, match=rf"(?s)saved {name}, which commands.*cannot use.*{name}.load, whose coef_"):
         taftcache.export_model(tmp_path / "saved", tmp_path / "onnx", onnx=True)
     same(mine, type(fresh).load(tmp_path / "saved"), X)
 
@@ -81,6 +82,8 @@ def test_of_the_rows_of_a_tail(tmp_path):
     mine = TangentClassifier((state, made.base.config), tangent=TangentSpec(train="bitfit"), ridge=1e-2)
     mine.fit(tokens(), labels()).save(tmp_path / "saved")
     back = TangentClassifier.load(tmp_path / "saved")
+    with pytest.raises(FormatError, match=r"(?s)saved TangentClassifier, .*TangentClassifier.load$"):
+        taftcache.open_model(tmp_path / "saved")
     (given, config), back.backbone = back.backbone, mine.backbone
     assert config == made.base.config
     assert given.keys() == state.keys()
@@ -118,6 +121,14 @@ def test_values_of_images(tmp_path):
     mine.save(tmp_path / "saved")
     assert (tmp_path / "saved" / "backbone" / "model.safetensors").is_file()
     same(mine, TangentRegressor.load(tmp_path / "saved"), images[:4])
+    file = tmp_path / "saved" / "estimator.json"
+    text = file.read_text()
+    for change, kind in (({}, "TangentRegressor"), ({"kind": "Other"}, "estimator"), ({"arguments": 1}, "estimator")):
+        file.write_text(json.dumps(json.loads(text) | change))
+        with pytest.raises(
+            FormatError, match=rf"(?s)a saved {kind}, which commands.*cannot use.*TangentRegressor\.load$"
+        ):
+            taftcache.predict(tmp_path / "saved", images[:1])
 
 
 @pytest.fixture(scope="module")

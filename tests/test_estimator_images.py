@@ -13,6 +13,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.model_selection import cross_val_score
 
+import taftcache
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.spec import BackboneSpec, backbone_of
 from taftcache.cache.store import FeatureStore
@@ -115,6 +116,49 @@ def test_values_of_images_come_from_a_store_as_classes_do(tmp_path, monkeypatch)
     assert np.allclose(given.fit(rows, values, weights).predict(rows), mine.predict(images), atol=1e-2)
     monkeypatch.setattr(Cut, "prefix", lambda *_: pytest.fail("an image ran again"))
     assert clone(mine).fit(images[:20], values[:20, 0]).solution_.converged
+
+
+def test_the_store_of_a_regressor_is_no_classifier(tmp_path, capsys):
+    """It was trained as one, whose only answer was "an image"."""
+    images, _ = pictures(12)
+    place = tmp_path / "store"
+    mine = TangentRegressor("bundled", tangent=TangentSpec(train="bitfit"), ridge=1e-3, store=place)
+    mine.fit(images, np.linspace(-1, 1, 12))
+    uses = {
+        "train": lambda: taftcache.train(place),
+        "compose": lambda: taftcache.compose(place),
+        "evaluate": lambda: taftcache.evaluate(place),
+        "predict": lambda: taftcache.predict(place, images[:1]),
+        "logits": lambda: taftcache.logits(place, images[:1]),
+        "export": lambda: taftcache.export_model(place, tmp_path / "model"),
+        "private": lambda: taftcache.train_private(place),
+    }
+    for name, use in uses.items():
+        with pytest.raises(StoreError, match=r"holds images for TangentRegressor; no values are kept in it\n"):
+            pytest.fail(f"{name}: {use()}")
+    report = taftcache.inspect(place)
+    assert (report.rows, report.classes, report.rows_per_class) == (12, [], {})
+    assert [note for note in report.notes if "holds images for TangentRegressor" in note]
+    taftcache.show(report)
+    assert "an image" not in capsys.readouterr().out
+    with FeatureStore(place) as store:
+        first = store.sample_ids()[0]
+    for dry_run in (True, False):
+        said = forget(place, [first], dry_run=dry_run).notes
+        assert [note for note in said if "estimators fitted to these images are not in the store" in note]
+    with pytest.raises(StoreError, match="holds images for TangentRegressor"):
+        taftcache.train(place)
+
+
+def test_a_classifier_may_have_classes_called_as_those_of_a_regressor(tmp_path):
+    images, _ = pictures(12)
+    mine = TangentClassifier("bundled", tangent=TangentSpec(train="bitfit"), ridge=1e-3, store=tmp_path / "store")
+    mine.fit(images, ["an image", "none"] * 6)
+    assert taftcache.inspect(tmp_path / "store").rows_per_class == {"an image": 6, "none": 6}
+    assert taftcache.train(tmp_path / "store").trained
+    with FeatureStore(tmp_path / "store") as store:
+        first = store.sample_ids()[0]
+    assert [note for note in forget(tmp_path / "store", [first]).notes if "fit them again" in note]
 
 
 def test_a_store_of_some_images_takes_the_others_in(tmp_path, monkeypatch):

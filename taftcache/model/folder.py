@@ -53,6 +53,7 @@ DESCRIPTION = "taftcache.json"
 WEIGHTS = "tangent.safetensors"
 CARD = "README.md"
 ESTIMATOR = "estimator.json"
+_ESTIMATORS = ("TangentClassifier", "TangentRegressor")
 FORMATS = (1, 2)
 # Stands where timm looks for the name of an architecture: its error quotes it.
 NOT_TIMM = "a tangent model, which timm cannot build; use taftcache.open_model or taftcache.from_pretrained"
@@ -114,13 +115,26 @@ def _config(folder: Path) -> dict[str, Any]:
         config = json.loads((folder / CONFIG).read_bytes())
         return {**config, "label_names": [str(name) for name in config["pretrained_cfg"]["label_names"]]}
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        if (folder / ESTIMATOR).is_file():
+            raise _estimator_alone(folder) from error
         raise FormatError(
             f"no model with names of its classes at {folder}",
             got=f"{CONFIG}: {type(error).__name__}: {error}",
-            do="TangentClassifier.load, whose coef_ and intercept_ are all of it"
-            if (folder / ESTIMATOR).is_file()
-            else "name a folder of export-model, or of a student",
+            do="name a folder of export-model, or of a student",
         ) from error
+
+
+def _estimator_alone(folder: Path) -> FormatError:
+    """What is to be said of an estimator that is no model of images with classes."""
+    kind, load, of_features = "estimator", " or ".join(f"{name}.load" for name in _ESTIMATORS), False
+    with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        said = json.loads((folder / ESTIMATOR).read_bytes())
+        name, of_features = said["kind"], said["arguments"]["backbone"] is None
+        kind, load = (name, f"{name}.load") if name in _ESTIMATORS else (kind, load)
+    return FormatError(
+        f"no model with classes at {folder}, but a saved {kind}, which commands and open_model cannot use",
+        do=f"in Python {load}" + (", whose coef_ and intercept_ are all of it" if of_features else ""),
+    )
 
 
 def save_model(

@@ -69,8 +69,9 @@ def show_inspect(report: InspectReport) -> None:
         )  # fmt: skip
     OUT.print(table)
     counts = report.rows_per_class
-    fewest, most = min(counts, key=lambda k: counts[k]), max(counts, key=lambda k: counts[k])
-    OUT.print(f"training rows per class: {counts[fewest]} ({fewest}) to {counts[most]} ({most})")
+    if counts:
+        fewest, most = min(counts, key=lambda k: counts[k]), max(counts, key=lambda k: counts[k])
+        OUT.print(f"training rows per class: {counts[fewest]} ({fewest}) to {counts[most]} ({most})")
     if report.models:
         table = plain_table("model", "size", "‖Δw‖", "‖Δw−Δw*‖ ≤", "passes", "ended", "digest")
         for m in report.models:

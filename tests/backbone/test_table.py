@@ -150,7 +150,8 @@ def test_rows_that_are_no_images(folder, change, fault):
     [
         ([["0", "x"]] * 6, r"\['0', 'x'\]\" in row 1 of the column 'label', of the kind list"),
         ([{"a": 1}] * 6, "of the kind dict"),
-        ([1.0, 2.0, 0.37, 1.0, 2.0, 1.0], "'0.37' in row 3 of the column 'label', of the kind float"),
+        ([1.0, 2.0, 0.37, 1.0, 2.0, 1.0], "(?s)'0.37' in row 3 .*, of the kind float\n.*by TangentRegressor"),
+        (["0.5", "1.5", "2", "1.5", "7.25", "2"], "values, not classes\n.*4 different .* 6 rows.*\n.*by TangentReg"),
         ([1.0, float("inf")] * 3, "'inf' in row 2"),
         ([True, False] * 3, "'True' in row 1 of the column 'label', of the kind bool"),
         ([b"a", b"b"] * 3, "of the kind bytes"),
@@ -161,6 +162,15 @@ def test_rows_that_are_no_images(folder, change, fault):
 def test_values_that_are_no_labels(folder, labels, fault):
     with pytest.raises(DataError, match=fault):
         open_source(spec(write(folder / "a.parquet", columns(label=labels))))
+
+
+def test_fractions_that_come_again_are_classes(folder):
+    """Of all rows, whichever part of them is taken."""
+    table = columns(label=["0.5", "1.5", "7.25", "1.5", "0.5", "7.25"], split=[*"aabbbb"])
+    table = write(folder / "a.csv", table)
+    train, test = open_source(spec(table, test=str(table), train_split="a", test_split="b"))
+    assert train.classes == test.classes == ["0.5", "1.5", "7.25"]
+    assert len(train.items) == 2
 
 
 def test_whole_numbers_are_the_same_classes_as_floats(folder):

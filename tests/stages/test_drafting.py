@@ -24,6 +24,19 @@ from tests.backbone.test_table import saved, write
 from tests.stages.making import write_images
 
 
+def test_a_class_for_each_image_is_noted(place):
+    """``init`` and ``extract`` took prices for classes, and the accuracy was 0 %."""
+    paths = listed(place / "images")["file_name"]
+    write(place / "images" / "a.csv", {"path": paths, "label": [str(1000 + k) for k in range(len(paths))]})
+    made = taftcache.init_recipe(place / "images" / "a.csv", overrides=["data.held_out=0"])
+    said = "42 of 42 samples have a class of their own"
+    assert [note[: len(said)] for note in made.notes] == [said]
+    assert any(note.startswith(said) for note in taftcache.extract(load_recipe(made.recipe)).notes)
+    write(place / "images" / "a.csv", {"path": paths, "label": [f"{k / 4}" for k in range(len(paths))]})
+    with pytest.raises(DataError, match=r"(?s)42 different numbers for 42 rows.*fitted by TangentRegressor"):
+        taftcache.init_recipe(place / "images" / "a.csv", force=True)
+
+
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     """Three classes of 14 images of 8 x 8."""
@@ -240,10 +253,10 @@ def test_classes_that_cannot_be_learned_are_named(place):
     file = write(place / "images" / "a.csv", {"path": paths, "label": [f"class {k:02}" for k in range(30)]})
     report = taftcache.init_recipe(file, overrides=["data.held_out=0.4"])
     assert report.held_out > 5
-    (note,) = report.notes
+    alone, note = report.notes
     assert f"{report.held_out} classes of 30 held out without an image to train on" in note
     assert note.endswith(f" and {report.held_out - 5} more")
-    assert taftcache.init_recipe(file, force=True, overrides=["data.held_out=0"]).notes == []
+    assert taftcache.init_recipe(file, force=True, overrides=["data.held_out=0"]).notes == [alone]
     split = ["test" if k < 3 else "train" for k in range(30)]
     label = ["new" if k == 0 else f"class {k % 2}" for k in range(30)]
     file = write(place / "images" / "b.csv", {"path": paths, "label": label, "split": split})

@@ -421,11 +421,11 @@ def test_held_out_rows_of_their_own(tmp_path):
         (np.ones((4, 2), object), [0, 1, 0, 1], {}, r"not numbers.*\n.*object.*\n.*: turn them .* astype\("),
         (csr_array(np.ones((4, 2))), [0, 1, 0, 1], {}, r"vectors of rows: they are sparse\n.*csr_array\n.*toarray\("),
         (np.ones((4, 2)), [0, 1, 0], {}, "4 vectors, but 3 labels"),
-        (np.ones((4, 2)), [0.5, 1, 0, 1], {}, "not integers or texts"),
+        (np.ones((4, 2)), [0.5, 1, 0, 1], {}, r"(?s)not integers or texts.*; values are fitted by TangentRegressor$"),
         (np.ones((4, 2)), [0, 1, 0, 1], {"ids": ["a", "b"]}, "4 vectors, but 2 ids"),
         (np.ones((4, 2)), [0, 1, 0, 1], {"ids": [*"abca"]}, "more than once"),
         (np.ones((4, 2)), [0, 0, 0, 0], {}, "a classifier needs two"),
-        (np.ones((4, 2)), [0, 1, 0, 1], {"ids": [0.5, 1, 2, 3]}, "ids of rows are not integers or texts"),
+        (np.ones((4, 2)), [0, 1, 0, 1], {"ids": [0.5, 1, 2, 3]}, r"(?s)ids of .* not integers or .* each vector$"),
         (np.ones((4, 2)), [0, 1, 0, 1], {"ids": np.array([["a", "b"]] * 4)}, "ids of rows are not integers or texts"),
         (np.ones((4, 2)), np.array([0, 1, 0, None]), {}, "not all integers or texts\n  got: None for row 3"),
         (np.ones((4, 2)), np.array(["a", "b", float("nan"), "a"], object), {}, "got: nan for row 2"),
@@ -444,6 +444,18 @@ def test_arrays_that_cannot_be_used(tmp_path, x, y, more, says):
     assert not (tmp_path / "s").exists(), "nothing is begun"
     with pytest.raises(RecipeError, match="scaling"):
         taftcache.import_vectors(np.ones((4, 2)), [0, 1, 0, 1], tmp_path / "s", scaling="all")
+
+
+@pytest.mark.parametrize(("rows", "alone", "noted"), [(20, 10, False), (20, 11, True), (19, 19, False), (30, 30, True)])
+def test_a_class_for_each_row_is_noted(tmp_path, rows, alone, noted):
+    """Prices in whole numbers became hundreds of classes, without a word."""
+    labels = np.arange(1000, 1000 + rows)
+    labels[alone:] = 1
+    x = np.random.default_rng(0).normal(size=(rows, 3))
+    with_few = ["store.shards=1", "data.held_out=0"]
+    report = taftcache.import_vectors(x, labels, tmp_path / "s", overrides=with_few)
+    said = f"{alone} of {rows} samples have a class of their own"
+    assert [n.startswith(said) and "TangentRegressor" in n for n in report.notes] == [True] * noted
 
 
 @pytest.mark.parametrize(

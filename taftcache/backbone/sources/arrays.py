@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item, check_items, decoding
+from taftcache.backbone.sources.base import REGRESSION, Item, check_items, check_no_values, decoding
 from taftcache.backbone.sources.rgb import decode_rgb, to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
@@ -158,7 +158,7 @@ def _offsets(file: Path, arrays: Mapping[str, Any]) -> np.ndarray:
 
 
 def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tuple[list[str], list[int]]:
-    """Class names, and the labels as indexes into them."""
+    """Class names, and the labels as indexes into them; DataError for labels that are no classes, or none of these."""
     if labels.dtype.kind in "iu":
         values = sorted({int(v) for v in labels})
         if names is None:
@@ -170,6 +170,7 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
                 return names, [index[int(v)] for v in labels]
         return names, [int(v) for v in labels]
     found = texts(file, "labels", labels)
+    check_no_values(file, found)
     names = sorted(set(found)) if names is None else names
     known = {name: k for k, name in enumerate(names)}
     unknown = sorted(set(found) - known.keys())
@@ -197,7 +198,12 @@ def texts(file: Path, key: str, values: Any) -> list[str]:
     """Text from numpy strings, bytes (HDF5) or integers; DataError for what is no Unicode."""
     array = np.asarray(values).reshape(-1)
     if array.dtype.kind not in "USOiuT":
-        raise DataError(f"{key} must be text or integers", got=f"{file}: {array.dtype}", do="write it as text")
+        values = key == "labels" and array.dtype.kind == "f"
+        raise DataError(
+            f"{key} must be text or integers",
+            got=f"{file}: {array.dtype}",
+            do=f"write classes as texts or integers; {REGRESSION}" if values else "write it as text",
+        )
     try:
         found = [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
         "".join(found).encode()

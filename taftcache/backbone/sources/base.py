@@ -70,6 +70,27 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item]) -> No
             )
 
 
+REGRESSION = "values are fitted by TangentRegressor"
+
+
+def check_no_values(place: object, labels: Sequence[str]) -> None:
+    """DataError where labels, one a row, are values of a regression: fractions, most of them different."""
+    different = sorted(set(labels))
+    if 2 * len(different) <= len(labels):
+        return
+    try:
+        fractions = not all(float(name).is_integer() for name in different)
+    except ValueError:
+        return
+    if fractions:
+        raise DataError(
+            f"the labels of {place} are values, not classes",
+            got=f"{counted(len(different), 'different number')} for {counted(len(labels), 'row')}, such as "
+            f"{different[0]}",
+            do=f"name the column or array of classes; {REGRESSION}",
+        )
+
+
 _SKIP = 'set data.unreadable = "skip" to leave such images out and have them listed'
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.arrays import label_indexes
-from taftcache.backbone.sources.base import Item, Source, check_items, decoding
+from taftcache.backbone.sources.base import REGRESSION, Item, Source, check_items, decoding
 from taftcache.backbone.sources.columns import Table, read_table
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
 from taftcache.backbone.sources.subset import Subset
@@ -139,7 +139,8 @@ def _label(place: Path, key: str, row: int, value: Any) -> int | str:
     raise DataError(
         f"the labels of {place} are not text or whole numbers",
         got=f"{str(value)[:60]!r} in row {row + 1} of the column {key!r}, of the kind {type(value).__name__}",
-        do="write the name of a class, or its number, as each row's label; or name another column: data.label_key",
+        do="write the name of a class, or its number, as each row's label; or name another column: data.label_key"
+        + (f"; {REGRESSION}" if isinstance(value, float) else ""),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from taftcache.backbone.sources.base import Labelled
+from taftcache.backbone.sources.base import REGRESSION, Labelled
 from taftcache.backbone.sources.table import name_order
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
@@ -16,6 +16,7 @@ from taftcache.names import CLASS, counted, typed, with_counts
 from taftcache.stages.completeness import is_complete, making_of
 
 NewClasses = Literal["refuse", "skip", "take"]
+FEW = 20  # samples, of which most may well be of different classes
 
 
 def classes_of(*sources: Labelled | None) -> dict[str, str]:
@@ -55,6 +56,18 @@ def other_classes_note(found: Mapping[str, tuple[str, str]]) -> list[str]:
     return [
         f"{counted(len(found), 'row')} of another class than the data says now (first: {first}, {own!r} in the store, "
         f"{given!r} in the data); taftcache append --relabel takes corrected labels in"
+    ]
+
+
+def lone_classes_note(source: Labelled) -> list[str]:
+    """A note where most samples of a source, of a few at least, have a class of their own; else none."""
+    counts = Counter(item.label for item in source.items)
+    alone, samples = sum(n == 1 for n in counts.values()), len(source.items)
+    if samples < FEW or 2 * alone <= samples:
+        return []
+    return [
+        f"{alone} of {samples} samples have a class of their own, of which nothing can be learned for other samples; "
+        f"if the labels are numbers to be predicted: {REGRESSION}"
     ]
 
 

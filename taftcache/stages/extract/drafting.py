@@ -14,6 +14,7 @@ from taftcache.backbone.spec import EVERY_BLOCK, Features
 from taftcache.errors import BackboneError
 from taftcache.names import HELD_OUT, counted, first_few, typed
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
+from taftcache.stages.extract.classes import lone_classes_note
 from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.forgotten import open_images
 from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, look_at
@@ -108,7 +109,7 @@ def init_recipe(
     if pixels.tried < count:
         then = "left out" if skip else 'what stops a run, unless data.unreadable = "skip"'
         notes.append(f"{pixels.tried:,} of {count:,} images were looked at; another that does not decode is {then}")
-    notes += [*_alike(source.classes), *_unlearned(recipe, source, test)]
+    notes += [*_alike(source.classes), *lone_classes_note(source), *_unlearned(recipe, source, test)]
     facts = f"{count:,} images of {len(source.classes)} classes, about {pixels.width} x {pixels.height} pixels"
     with whole(file, again=force) as partial:
         partial.write_text(_text(apply_overrides(values, overrides), place, file, facts, costs), encoding="utf-8")

@@ -25,7 +25,7 @@ from taftcache.names import counted, is_model
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
-from taftcache.stages.extract.classes import classes_of, other_classes, other_classes_note
+from taftcache.stages.extract.classes import classes_of, lone_classes_note, other_classes, other_classes_note
 from taftcache.stages.extract.estimation import bytes_of, check_room
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import (
@@ -94,10 +94,11 @@ def extract(
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
         forgotten = beside.holds if there is None else there.is_forgotten
         shards, classes, notes = without_forgotten(forgotten, shards, source, test)
-        if there is None and forgotten_of is None:
-            elsewhere = forgotten_beside(path, source, test)
-            unasked += elsewhere
-            for note in elsewhere:  # now too, before the work
+        if there is None:
+            early = [] if forgotten_of is not None else forgotten_beside(path, source, test)
+            early += lone_classes_note(source)
+            unasked += early
+            for note in early:  # now too, before the work
                 progress.say(note)
         notes = [*aside, *unasked, *notes]
         if check is not None:

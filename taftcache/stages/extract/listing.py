@@ -24,6 +24,7 @@ from taftcache.consent import remember
 from taftcache.errors import DataError, StoreError
 from taftcache.names import BASE
 from taftcache.recipe import Recipe, parse_recipe
+from taftcache.stages.estimators import MADE_FROM, NO_CLASSES
 from taftcache.stages.extract.appending import NewSamples
 from taftcache.stages.extract.classes import NewClasses, growth_of
 from taftcache.stages.extract.extraction import ImageRows, create_store, put_tail
@@ -38,7 +39,7 @@ SHARD = "000"
 
 
 class ImageList:
-    """A source of pictures with labels, indexes to ``classes``.
+    """A source of pictures with labels, indexes to ``classes``; without both, as a regressor has them.
 
     An id is a file's path with a digest of its bytes, so that a file with other bytes is another picture, or a digest
     of the pixels. A picture that comes again gets a number behind its id.
@@ -47,8 +48,11 @@ class ImageList:
         UnreadableImage: a file that is not there, or pixels that are none.
     """
 
-    def __init__(self, pictures: Sequence[Picture], labels: Sequence[int], classes: Sequence[str]) -> None:
+    def __init__(
+        self, pictures: Sequence[Picture], labels: Sequence[int] | None = None, classes: Sequence[str] = NO_CLASSES
+    ) -> None:
         self._pictures, self.classes = pictures_of(pictures), list(classes)
+        labels = [0] * len(self._pictures) if labels is None else labels
         seen: dict[str, int] = {}
         self.items: list[Item] = []
         for index, label in zip(range(len(self._pictures)), labels, strict=True):
@@ -103,7 +107,7 @@ def cached_images(
     recipe = _recipe(path, backbone, tangent, device)
     there = FeatureStore(path) if FeatureStore.exists(path) else None
     model = load_frozen(recipe, source.classes if there is None else there.classes)
-    identity = made_from(recipe, *model) | {"imported": {"file": "a list of images"}}
+    identity = made_from(recipe, *model) | {"imported": MADE_FROM}
     if lasting:
         remember(path, recipe)
     if there is None or not _rows_in(there, source).keys() >= {item.id for item in source.items}:

@@ -24,6 +24,7 @@ from taftcache.consent import KINDS, recorded_recipe, remember
 from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
 from taftcache.names import counted, is_model, typed
 from taftcache.recipe import Recipe, apply_overrides, checked_recipe, parse_recipe, recipe_values
+from taftcache.stages.extract.classes import lone_classes_note
 from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import remembered, without_forgotten
@@ -243,7 +244,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
     scaling = asked.scaling if asked.of_vectors else None
     rows = ImportedRows(features, asked.test, scaling)
     notes = [n for part in (features, test) if part is not None for n in part.notes]
-    notes += rows.check(recipe.store.dtype, progress)
+    notes += lone_classes_note(features) + rows.check(recipe.store.dtype, progress)
     if asked.of_vectors:
         tangent = msgspec.structs.replace(recipe.tangent, blocks=0, train="head")
         recipe = msgspec.structs.replace(recipe, tangent=tangent)

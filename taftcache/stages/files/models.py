@@ -17,6 +17,7 @@ from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import check_onnx, write_program
 from taftcache.model.saved import files_in
 from taftcache.names import PRIVATE, ROWS_OF, model_of, scaling_of, typed
+from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private.claims import check_claim
@@ -120,6 +121,7 @@ def _export_model(
     device: str,
     consent: Consent | None,
 ) -> ExportModelReport:
+    check_has_classes(store)
     model = model or model_of(store.objects())
     if scaling_of(store.identity) is not None:
         raise BackboneError(

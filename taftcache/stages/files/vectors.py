@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from taftcache.backbone.sources.arrays import label_indexes, texts, to_numpy
-from taftcache.backbone.sources.base import Item
+from taftcache.backbone.sources.base import REGRESSION, Item
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.hdf5 import StoredRows
 from taftcache.errors import DataError, first_line
@@ -115,7 +115,6 @@ class Vectors:
         if "" in classes:
             got = next((repr(i) for i, index in zip(known, indexes, strict=True) if not classes[index]), "a class")
             raise DataError(f"{path} has an empty label", got=got, do="leave the sample out")
-        _check_classes(path, classes, n)
         made = cls(path=path, values=values, ids=known, labels=found, classes=classes)
         return made.narrowed() if names is None else made
 
@@ -173,7 +172,8 @@ def _words(path: Path, what: str, given: ArrayLike) -> NDArray[Any]:
         raise DataError(
             f"the {what} of {path} are not integers or texts [n]",
             got=f"{found.dtype} {list(found.shape)}",
-            do=f"write {what} as integers or texts, one for each vector",
+            do=f"write {what} as integers or texts, one for each vector"
+            + (f"; {REGRESSION}" if what == "labels" and found.dtype.kind == "f" else ""),
         )
     if found.dtype.kind == "O":
         odd = (k for k, value in enumerate(found) if not isinstance(value, str | bytes | int | np.integer))
@@ -184,19 +184,3 @@ def _words(path: Path, what: str, given: ArrayLike) -> NDArray[Any]:
                 do="leave that row out, or write what it lacks",
             )
     return found
-
-
-def _check_classes(path: Path, classes: Sequence[str], n: int) -> None:
-    """DataError where "classes" are values of a regression: fractions, most of them different."""
-    if 2 * len(classes) <= n:
-        return
-    try:
-        fractions = not all(float(name).is_integer() for name in classes)
-    except ValueError:
-        return
-    if fractions:
-        raise DataError(
-            f"the labels of {path} are values, not classes",
-            got=f"{counted(len(classes), 'different number')} for {counted(n, 'row')}, such as {classes[0]}",
-            do="name the column of classes; values are fitted by TangentRegressor",
-        )

@@ -20,6 +20,7 @@ from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, is_model, shard_of
 from taftcache.privacy.statement import forgetting_note
+from taftcache.stages.estimators import fitted_note
 from taftcache.stages.forget.chain import DESTROYED
 from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forgetting
 from taftcache.stages.forget.receipts import receipt_of
@@ -197,7 +198,12 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
         passes=passes,
         bytes=_rewritten(store, plan),
         dry_run=True,
-        notes=[*_notes(store, plan), *_private(store, plan), *_none_left(plan, there=objects, dry_run=True)],
+        notes=[
+            *_notes(store, plan),
+            *_private(store, plan),
+            *_none_left(plan, there=objects, dry_run=True),
+            *fitted_note(store),
+        ],
     )
 
 
@@ -234,7 +240,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         certificates=certificates,
         passes={name: certificate["passes"] for name, certificate in certificates.items()},
         bytes=size,
-        notes=[*notes, *_none_left(plan, there=there), *unscored],
+        notes=[*notes, *_none_left(plan, there=there), *fitted_note(store), *unscored],
         held_out=held_out_change(hits, now),
     )
 

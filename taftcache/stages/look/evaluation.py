@@ -37,6 +37,7 @@ from taftcache.names import (
 from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing
+from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
@@ -114,9 +115,11 @@ def evaluate(
         proven: also tell by model how many labels of the rows are provably the exact optimum's.
 
     Raises:
-        StoreError: the store has no held-out rows. RecipeError: ``without`` names no component, or leaves none.
+        StoreError: the store has no held-out rows, or no classes. RecipeError: ``without`` names no component, or
+        leaves none.
     """
     check_several(without=without)
+    check_has_classes(store)
     if not isinstance(rows, Shard | None):
         raise ArgumentError("rows must be a shard", got=type(rows).__name__, do="rows=store.shard(NAME)")
     progress, rows = progress or Silent(), rows or _held_out(store)

@@ -17,6 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, TaftcacheError
 from taftcache.names import PRIVATE, component_of, counted, is_model
 from taftcache.stages.completeness import still_missing
+from taftcache.stages.estimators import lacks_classes, regressor_note
 from taftcache.stages.look.row_table import Sample, every_sample, no_class
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
@@ -62,7 +63,7 @@ class InspectReport:
     """A store's contents in JSON types; ``rows``, ``rows_per_class`` count training rows.
 
     left_out: of the ``skipped`` samples the first thousand, each with its id, its shard and the reason. budget: of
-    private trainings, None where there was none.
+    private trainings, None where there was none. classes: of a regressor's images, none.
     """
 
     store: Path
@@ -161,6 +162,7 @@ def inspect(store: FeatureStore) -> InspectReport:
     shards, per_class = [], Counter[int]()
     budget, unknown = _budget(store)
     tail = store.objects().get(TAIL)
+    classes = [] if lacks_classes(store) else store.classes
     for ref in store.manifest.shards:
         shard = store.shard(ref.name)
         shards.append(_described(shard, store.classes))
@@ -172,8 +174,8 @@ def inspect(store: FeatureStore) -> InspectReport:
         bytes=store.nbytes,
         rows=sum(s["rows"] for s in shards if s["role"] == "train"),
         held_out_rows=sum(s["rows"] for s in shards if s["role"] != "train"),
-        classes=store.classes,
-        rows_per_class={name: per_class[k] for k, name in enumerate(store.classes)},
+        classes=classes,
+        rows_per_class={name: per_class[k] for k, name in enumerate(classes)},
         cut=cut_of(store),
         tangent={} if tail is None else {k: tail.meta.get(k, "not said") for k in ("path", "why")},
         dtype=store.identity["dtype"],
@@ -191,7 +193,7 @@ def inspect(store: FeatureStore) -> InspectReport:
         ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
         ledger=[{k: e[k] for k in ("seq", "time", "event", "mode", "samples") if k in e} for e in store.ledger()],
         budget=budget,
-        notes=[*still_missing(store), *unknown],
+        notes=[*regressor_note(store), *still_missing(store), *unknown],
     )
 
 

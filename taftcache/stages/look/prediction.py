@@ -25,6 +25,7 @@ from taftcache.errors import DataError, StoreError, UnreadableImage, check_count
 from taftcache.model.folder import is_model_folder, open_model, origin_of
 from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights
 from taftcache.names import counted, model_of, one_of_trained, scaling_of
+from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
 from taftcache.stages.extract.listing import ImageList
 from taftcache.stages.look.evaluation import held_out_margins
@@ -82,10 +83,12 @@ def predict(
         unreadable: "stop" at an image that cannot be read, or "skip" it, and say so in the report.
 
     Raises:
-        DataError: a folder without images. UnreadableImage: an image that cannot be read, or none that can.
+        DataError: a folder without images. UnreadableImage: an image that cannot be read, or none that can. StoreError:
+        no such model, or a store without classes.
     """
     check_counts(top=top)
     if isinstance(store, FeatureStore):
+        check_has_classes(store)
         model = model or model_of(store.objects())
         scaling = scaling_of(store.identity)
         if scaling is not None:
@@ -141,6 +144,7 @@ def logits(
             return logits(opened, images, model=model, device=device, consent=consent)
     if not isinstance(store, FeatureStore):
         return open_model(store, device=device).logits(_files(images)[0])
+    check_has_classes(store)
     model = model or model_of(store.objects())
     if (scaling := scaling_of(store.identity)) is None:
         return TangentModel.load(store, model, device, consent).logits(_files(images)[0])

@@ -26,6 +26,7 @@ from taftcache.names import (
     typed,
 )
 from taftcache.recipe import Recipe
+from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import (
@@ -102,8 +103,10 @@ def compose(
 
     Raises:
         CompositionError: a shard has no component, components do not share one base, or coefficients do not sum to one.
-        RecipeError: coefficients of other components, or an exact model beside private ones.
+        RecipeError: coefficients of other components, or an exact model beside private ones. StoreError: the images of
+        a regressor, which have no classes.
     """
+    check_has_classes(store)
     progress, begin = progress or Silent(), time.perf_counter()
     settings = settings_of(store, recipe, overrides)
     recipe = settings.recipe

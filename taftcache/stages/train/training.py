@@ -17,6 +17,7 @@ from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import EXACT, HEAD, component_of, counted, first_few, shard_of
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing
+from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, Silent, numbered
 from taftcache.stages.train.checks import check_coefficients, check_kept, imported, orphans
@@ -94,9 +95,11 @@ def train(
 
     Raises:
         RecipeError, IdentityError, CompositionError, BackboneError: as ``check_settings`` and ``check_kept`` say, or a
-        private component would be replaced. StoreError: no such shard. SolveError: no solution as asked.
+        private component would be replaced. StoreError: no such shard, or the images of a regressor. SolveError: no
+        solution as asked.
     """
     check_several(shards=shards)
+    check_has_classes(store)
     progress = progress or Silent()
     begin = time.perf_counter()
     settings = settings_of(store, recipe, overrides)

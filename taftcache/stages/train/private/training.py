@@ -33,6 +33,7 @@ from taftcache.privacy.statement import (
 )
 from taftcache.privacy.trainer import train_privately
 from taftcache.recipe import Recipe
+from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
@@ -110,6 +111,7 @@ def train_private(
     check_several(shards=shards)
     if not isinstance(rates, Iterable) or not all(isinstance(rate, Real) for rate in rates):
         raise ArgumentError("rates must be a list of numbers", got=repr(rates), do="rates=[1.0]")
+    check_has_classes(store)
     progress = progress or Silent()
     begin = time.perf_counter()
     signer = signer_of(signing_key)
