@@ -40,7 +40,8 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
     Args:
         backbone: see above.
         tangent: what is trained, and from where. By default the last block, for images from a new start
-            (``reset_block``); none for features, of which a head is trained.
+            (``reset_block``), or a head from zero where the backbone's ``features`` are "every block"; none for
+            features, of which a head is trained.
         scaling: of features, for one λ serves all columns: "column" takes from each its mean over the rows of ``fit``
             and divides by its deviation, as StandardScaler does before a LogisticRegression; "none" leaves them.
         loss: "rsl", "mse" or "cross_entropy"; "auto" is "cross_entropy" for features, "rsl" for all else.
