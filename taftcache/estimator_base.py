@@ -338,9 +338,7 @@ class TangentEstimator(BaseEstimator):
             self.coef_ = self.coef_ / self.scaler_.scale_
             self.intercept_ = self.intercept_ - self.coef_ @ self.scaler_.mean_
         classes = self.__dict__.get("classes_")
-        if getattr(self, "_flat", False):
-            self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
-        elif classes is not None and len(classes) == 2:  # of the difference of the logits, as in ``decision_function``
+        if classes is not None and len(classes) == 2:  # of the difference of the logits, as in ``decision_function``
             self.coef_, self.intercept_ = np.diff(self.coef_, axis=0), np.diff(self.intercept_)
         elif classes is not None:
             self.coef_, self.intercept_ = self.coef_[: len(classes)], self.intercept_[: len(classes)]
