@@ -40,7 +40,8 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
     Args:
         backbone: see above.
         tangent: what is trained, and from where. By default the last block, for images from a new start
-            (``reset_block``); none for features, of which a head is trained.
+            (``reset_block``), or a head from zero where the backbone's ``features`` are "every block"; none for
+            features, of which a head is trained.
         scaling: of features, for one λ serves all columns: "column" takes from each its mean over the rows of ``fit``
             and divides by its deviation, as StandardScaler does before a LogisticRegression; "none" leaves them.
         loss: "rsl", "mse" or "cross_entropy"; "auto" is "cross_entropy" for features, "rsl" for all else.
@@ -157,36 +158,79 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
 class TangentRegressor(RegressorMixin, TangentEstimator):
     """A regressor that is linear in its weights around a base point: squared error + ridge, solved exactly.
 
-    ``X`` and the arguments are those of ``TangentClassifier``; y is [n] or [n,m]. Its mean over the rows of ``fit`` is
-    where the head's bias begins, so that y + c gives the predictions of y, and c more.
+    ``X`` is that of ``TangentClassifier``; y is [n], then m = 1, or [n,m]. Fitted are standardised values
+    y' = (y − mean) / deviation, of each column over the rows of ``fit`` as they weigh (1 where it does not deviate):
+
+        F(Δw) = 1/N Σ_n 1/m Σ_i (z_i(x_n; Δw) − y'_ni)² + λ/2 ‖Δw‖²
+
+    So neither what y is measured from nor its units change a prediction but by that. Of features, λ is a ridge on y
+    itself, too: scikit-learn's Ridge with alpha = λNm/2. ``radius``, ``solution_`` with its certificate, and the losses
+    of ``ridge_choice_`` are of y'.
+
+    After ``fit``: ``y_mean_`` and ``y_scale_`` [m], ``solution_``, ``ridge_``, ``ridge_choice_`` where ridge = "auto",
+    ``base_``, and ``coef_``: for features in the units of y and of X as it was given, [d] or of y [n,m] [m,d], with
+    ``intercept_``, a number or [m], so that ``predict(X)`` is X coef_ᵀ + intercept_; else Δw [P], of y'.
+
+    Args:
+        backbone, tangent, scaling, ridge, radius, tolerance, max_passes, memory, device, store: as of
+            ``TangentClassifier``, whose loss, alpha, kappa and class_weight are of classes: a regressor has none.
     """
+
+    y_mean_: np.ndarray
+    y_scale_: np.ndarray
 
     @refused_is_unchanged
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentRegressor:
         """Solve over X [n,…] with values y [n] or [n,m]; a row of weight 2 is as two rows but where λ is chosen."""
         self._check_arguments()
         X, y = self._checked(X, y, multi_output=True, y_numeric=True)
-        values = np.asarray(y, dtype=np.float64)
+        self._flat = np.ndim(y) == 1
+        values = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
         self._measure(X, by_sample)
-        self._flat = values.ndim == 1
-        # What values are measured from is nothing that a ridge resists.
-        mean = np.average(values, axis=0, weights=None if by_sample is None else by_sample.numpy())
+        # A ridge resists neither what values are measured from nor their units, and outputs that share weights count
+        # alike: in metres or in millimetres.
+        self.y_mean_, self.y_scale_ = _moments(values, np.ones(len(y)) if by_sample is None else by_sample.numpy())
+        values = (values - self.y_mean_) / self.y_scale_
         with self._given(X, values, by_sample) as given:
-            outputs = 1 if self._flat else values.shape[1]
             weights = None if by_sample is None else RowWeights(by_sample=by_sample[given.order])
-            self._solve(given, outputs, SquaredError(), weights, np.atleast_1d(mean))
+            self._solve(given, values.shape[1], SquaredError(), weights, None)
         return self
+
+    def _unpack(self) -> None:
+        super()._unpack()
+        if self.backbone is None:
+            self.coef_ = self.coef_ * self.y_scale_[:, None]
+            self.intercept_ = self.intercept_ * self.y_scale_ + self.y_mean_
+            if self._flat:
+                self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
 
     def predict(self, X: Any) -> np.ndarray:
         """Values [n] or [n,m]."""
-        logits = self._logits(X)
-        return logits[:, 0] if self._flat else logits
+        values: np.ndarray = self._logits(X) * self.y_scale_ + self.y_mean_
+        return values[:, 0] if self._flat else values
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _moments(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation [m] of values [n,m], 1 for a deviation of 0; weights [n] have the mean 1.
+
+    To the last bit whatever the rows' order, for they are drawn by a hash of values, too.
+    """
+    shares = weights / len(weights)
+    counted, means, deviations = shares > 0, [], []
+    for column in values.T:
+        about = fsum(shares * column)
+        mean = about + fsum(shares * (column - about))  # of a constant that constant, and not an ulp beside it
+        apart = np.abs(column - mean)
+        most = apart.max(where=counted, initial=0.0) or 1.0  # the squares of 1e200 and of 1e-200 are no numbers
+        means.append(mean)
+        deviations.append(most * fsum(shares[counted] * (apart[counted] / most) ** 2) ** 0.5 or 1.0)
+    return np.array(means), np.array(deviations)
 
 
 def _log_shares(counts: np.ndarray) -> np.ndarray:

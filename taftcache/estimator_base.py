@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from taftcache.backbone.device import float64_device
 from taftcache.backbone.sources.arrays import widened
-from taftcache.backbone.spec import BackboneSpec, backbone_of
+from taftcache.backbone.spec import EVERY_BLOCK, BackboneSpec, Features, backbone_of
 from taftcache.errors import ArgumentError, DataError
 from taftcache.objective.loss import Loss
 from taftcache.objective.objective import Objective
@@ -48,7 +48,11 @@ E = TypeVar("E", bound="TangentEstimator")
 FEW = 1000  # rows of features: of so few a fifth is too little to choose λ by, and all five are soon solved
 # Of classes, rows beyond the largest: of 2,000 rows a fifth has 12 of a class that has 3 %.
 FEW_OTHERS = FEW // 2
-FRESH = TangentSpec(reset_block=True)  # what ``init`` writes into a recipe, too
+# By what the head reads, as ``init`` writes it into a recipe.
+TANGENTS: dict[Features, TangentSpec] = {
+    "last": TangentSpec(reset_block=True),
+    EVERY_BLOCK: TangentSpec(blocks=0, train="head", init="zero"),
+}
 
 
 class GivenRows(NamedTuple):
@@ -152,7 +156,8 @@ class TangentEstimator(BaseEstimator):
 
     @property
     def _expansion(self) -> TangentSpec:
-        return self.tangent or (TangentSpec() if self._spec is None else FRESH)
+        spec = self._spec
+        return self.tangent or (TangentSpec() if spec is None else TANGENTS[spec.features])
 
     def _checked(self, X: Any, y: Any, **of_y: Any) -> tuple[Any, np.ndarray]:
         """X and y as scikit-learn checks them; of images and cached rows only y, and whether there are as many."""
@@ -332,9 +337,7 @@ class TangentEstimator(BaseEstimator):
             self.coef_ = self.coef_ / self.scaler_.scale_
             self.intercept_ = self.intercept_ - self.coef_ @ self.scaler_.mean_
         classes = self.__dict__.get("classes_")
-        if getattr(self, "_flat", False):
-            self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
-        elif classes is not None and len(classes) == 2:  # of the difference of the logits, as in ``decision_function``
+        if classes is not None and len(classes) == 2:  # of the difference of the logits, as in ``decision_function``
             self.coef_, self.intercept_ = np.diff(self.coef_, axis=0), np.diff(self.intercept_)
         elif classes is not None:
             self.coef_, self.intercept_ = self.coef_[: len(classes)], self.intercept_[: len(classes)]

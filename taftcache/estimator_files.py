@@ -54,6 +54,7 @@ _FILES = {TENSORS, MODEL, WEIGHTS, *NETWORKS}  # may be there beside the descrip
 _LABELS = re.compile(r"[<>|=][iufbU][0-9]+|object")
 _LARGEST_LABEL = 1 << 20  # bytes: a dtype alone can ask for as much memory as it likes
 _SCALER = ("mean_", "scale_", "var_")
+_OF_VALUES = {"y_mean_": 0.0, "y_scale_": 1.0}  # in a folder that has neither, values were fitted as they were given
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -62,6 +63,8 @@ class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     n_features_in_: int | None = None
     flat: bool | None = msgspec.field(default=None, name="_flat")
     feature_names_in_: list[str] | None = None
+    y_mean_: list[float] | None = None
+    y_scale_: list[float] | None = None
 
 
 class _Described(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +157,6 @@ def _described(
     files: dict[str, str],
 ) -> _Described:
     fitted = estimator.__dict__
-    names = fitted.get("feature_names_in_")
     choice = fitted["ridge_choice_"]
     return _Described(
         format=FORMAT,
@@ -164,7 +166,7 @@ def _described(
         state=_State(
             n_features_in_=fitted.get("n_features_in_"),
             flat=fitted.get("_flat"),
-            feature_names_in_=None if names is None else names.tolist(),
+            **{name: fitted[name].tolist() for name in ("feature_names_in_", *_OF_VALUES) if name in fitted},
         ),
         scaled_rows=None if estimator.scaler_ is None else float(estimator.scaler_.n_samples_seen_),
         tail=estimator.base_.config.as_dict(),
@@ -199,6 +201,8 @@ def _check_whole(made: Any, described: _Described, tensors: Mapping[str, Tensor]
         classes is not None and max(2, len(classes)) != made.base_.config.classes
     ):
         raise _SAVED.unfit("it has other classes than outputs")
+    if classes is None and not made.y_mean_.shape == made.y_scale_.shape == (made.base_.config.classes,):
+        raise _SAVED.unfit("it has other values than outputs")
     if (made._spec is None) != (described.preprocess is None):  # else another backbone would be looked for
         raise _SAVED.unfit("a backbone is named, or kept, without the other")
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
@@ -217,6 +221,9 @@ def _fitted(described: _Described, tensors: Mapping[str, Tensor]) -> dict[str, A
         fitted["feature_names_in_"] = np.array(fitted["feature_names_in_"], dtype=object)
     if described.labels is not None:
         fitted["classes_"] = _array(*described.labels)
+    else:
+        plain = {name: [value] * config.classes for name, value in _OF_VALUES.items()}
+        fitted |= {name: np.array(fitted.get(name, plain[name])) for name in plain}
     choice = None
     if (said := described.choice) is not None:
         choice = RidgeChoice(**said | {"curve": [TriedRidge(**point) for point in said["curve"]]})

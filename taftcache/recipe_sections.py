@@ -61,7 +61,8 @@ class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is minimised: mean loss + λ/2 ‖Δw‖², within a ball if asked for.
 
-    loss: "rsl" is the rescaled square loss RSL(α, κ), "mse" the same with α = κ = 1; or "cross_entropy".
+    loss: of classes. "rsl" is the rescaled square loss RSL(α, κ), "mse" the same with α = κ = 1: squared error against
+        one-hot classes; or "cross_entropy".
     alpha: weight of the true class in "rsl"; "auto" is √K for K classes, and 1, the paper's, where the paper is
         repeated.
     kappa: the logit that "rsl" pulls the true class to.

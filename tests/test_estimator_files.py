@@ -40,7 +40,8 @@ def pictures(count: int = 12) -> tuple[list[np.ndarray], np.ndarray]:
 def same(a: object, b: object, X: object) -> None:
     """Equal arguments, attributes and answers, to the last bit."""
     assert a.get_params() == b.get_params()
-    for name in ("coef_", "intercept_", "classes_", "n_features_in_", "feature_names_in_", "ridge_"):
+    names = ("coef_", "intercept_", "classes_", "n_features_in_", "feature_names_in_", "ridge_", "y_mean_", "y_scale_")
+    for name in names:
         assert hasattr(a, name) == hasattr(b, name)
         assert np.array_equal(getattr(a, name, 0), getattr(b, name, 0)), name
     assert (a.base_.digest, a.solution_.certificate) == (b.base_.digest, b.solution_.certificate)
@@ -129,6 +130,23 @@ def test_values_of_images(tmp_path):
             FormatError, match=rf"(?s)a saved {kind}, which commands.*cannot use.*TangentRegressor\.load$"
         ):
             taftcache.predict(tmp_path / "saved", images[:1])
+
+
+def test_values_that_were_fitted_as_they_were_given_are_predicted_so(tmp_path):
+    """A folder of before values were standardised says nothing of that; one that says half of it is strange."""
+    X, y = features()
+    mine = TangentRegressor(ridge=1e-2).fit(X, np.stack([y, -y], 1))
+    mine.save(tmp_path)
+    file = tmp_path / "estimator.json"
+    said = json.loads(file.read_text())
+    wrong = {**said, "state": {**said["state"], "y_scale_": [1.0]}}
+    for name in ("y_mean_", "y_scale_"):
+        del said["state"][name]
+    file.write_text(json.dumps(said))
+    assert np.array_equal(TangentRegressor.load(tmp_path).predict(X), mine._logits(X))
+    file.write_text(json.dumps(wrong))
+    with pytest.raises(FormatError, match="other values than outputs"):
+        TangentRegressor.load(tmp_path)
 
 
 @pytest.fixture(scope="module")

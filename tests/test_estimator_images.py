@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from importlib.util import find_spec
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,7 @@ from sklearn.model_selection import cross_val_score
 
 import taftcache
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.spec import BackboneSpec, backbone_of
+from taftcache.backbone.spec import EVERY_BLOCK, BackboneSpec, backbone_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import (
     ArgumentError,
@@ -29,6 +30,7 @@ from taftcache.errors import (
 )
 from taftcache.estimator import TangentClassifier, TangentRegressor
 from taftcache.estimator_images import extracted
+from taftcache.stages.extract.drafting import TANGENT
 from taftcache.stages.forget.forgetting import forget
 from taftcache.tangent.spec import TangentSpec
 from tests.pictures import pictures
@@ -297,6 +299,20 @@ def test_a_name_is_a_model_or_its_weights(tmp_path):
     assert fitted.base_.spec.reset_block, "as init writes it"
     assert not clone(fitted).set_params(tangent=TangentSpec()).fit(pictures()[0][:4], [*"abab"]).base_.spec.reset_block
     assert clone(TangentClassifier("deit_tiny_patch16_224")).get_params()["backbone"] == "deit_tiny_patch16_224"
+
+
+@pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
+def test_of_every_block_a_head_is_trained_from_zero(kind):
+    """As in a recipe of ``init``; it was refused, for it named the last block beside them."""
+    images, targets = pictures(12)[0], np.arange(12) % 3
+    fitted = kind(BackboneSpec(features="every block"), ridge=1e-2).fit(images, targets)
+    assert msgspec.structs.replace(fitted.base_.spec, train="full") == msgspec.convert(
+        TANGENT[EVERY_BLOCK], TangentSpec
+    )
+    assert fitted.base_.spec.train == "head"
+    given = clone(fitted).set_params(tangent=fitted.base_.spec).fit(images, targets)
+    assert np.array_equal(given.coef_, fitted.coef_)
+    assert fitted.score(images, targets) > 0.9
 
 
 def test_another_tangent_is_another_cut():

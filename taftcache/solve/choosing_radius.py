@@ -105,7 +105,7 @@ def choose_radius(
         assert found.stats.multiplier is not None
         curve.append(RadiusPoint(radius, found.stats.multiplier, loss, share(right, weight)))
         passes += found.stats.passes
-    limit = about_as_good([point.loss for point in curve])
+    limit = about_as_good([point.loss for point in curve], classes=curve[0].accuracy is not None)
     best = next(point for point in curve if point.loss <= limit)
     end = end_of(best.radius, radii) if best.multiplier > 0 else None
     return RadiusChoice(best.radius, "validation", curve, ceil(passes * some / rows), end)

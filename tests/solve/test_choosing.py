@@ -110,6 +110,12 @@ def test_the_choice_has_about_the_least_loss_of_its_curve(monkeypatch, train, lo
     ],
 )
 def test_of_losses_that_differ_by_less_than_a_hundredth_the_largest_ridge_is_taken(losses, chosen):
+    tried = [Unseen(10.0 ** (k - 6), loss, torch.tensor([True])) for k, loss in enumerate(losses)]
+    assert choosing._best(tried) == pytest.approx(chosen)
+
+
+@pytest.mark.parametrize(("losses", "chosen"), [([7.170, 7.175, 7.180, 9.5], 1e-5), ([7.170, 7.180, 7.2, 9.5], 1e-6)])
+def test_losses_of_values_are_told_apart_by_a_thousandth(losses, chosen):
     tried = [Unseen(10.0 ** (k - 6), loss, None) for k, loss in enumerate(losses)]
     assert choosing._best(tried) == pytest.approx(chosen)
 

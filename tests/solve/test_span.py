@@ -10,13 +10,17 @@ from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
-from taftcache.solve.choosing import TIE, order_of
+from taftcache.objective.squared_error import SquaredError
+from taftcache.solve.choosing import TIE, TIE_OF_VALUES, order_of
 from taftcache.solve.choosing_radius import choose_radius
 from taftcache.solve.minimise import minimise_in_balls
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Status
+from taftcache.tangent.base import make_base
+from taftcache.tangent.config import TailConfig
 from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.rows import RowSubset
+from taftcache.tangent.rows import ArrayRows, RowSubset
+from taftcache.tangent.spec import TangentSpec
 from tests.solve.problems import N, case, dense, rows
 
 LOSS = RSL(alpha=1.0, kappa=5.0)
@@ -158,6 +162,18 @@ def test_radii_that_do_not_increase_are_refused(radii):
 def test_radii_whose_numbers_do_not_fit_are_refused(radii):
     with pytest.raises(SolveError, match="radius must be a number from 1e-30 to 1e"):
         solved(radii)
+
+
+def test_the_losses_of_values_tie_within_a_thousandth_by_radius_too():
+    g = np.random.default_rng(0)
+    x = g.normal(size=(500, 1, 1))
+    given = [ArrayRows(x, x[:, 0] + 0.5 * g.normal(size=(500, 1)))]
+    base = make_base({}, TailConfig.of_vectors(1, 1), 1, TangentSpec(blocks=0, train="head", init="zero"))
+    objective = Objective(loss=SquaredError(), ridge=1e-6, train="head")
+    choice = choose_radius(base, given, objective, [0.5, 0.985, 0.989])
+    _, tied, best = (point.loss for point in choice.curve)
+    assert 1 + TIE_OF_VALUES < tied / best < 1 + TIE
+    assert choice.radius == 0.989
 
 
 @pytest.mark.parametrize(
