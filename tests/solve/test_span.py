@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.squared_error import SquaredError
 from taftcache.solve.choosing import TIE, TIE_OF_VALUES, order_of
 from taftcache.solve.choosing_radius import choose_radius
-from taftcache.solve.minimise import minimise_in_balls
+from taftcache.solve.minimise import minimise, minimise_in_balls
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Status
 from taftcache.tangent.base import make_base
@@ -86,6 +88,18 @@ def test_a_coarse_solve_in_a_larger_ball_leaves_the_smaller_ones_surface(monkeyp
     free = dense(loss=LOSS, ridge=1e-3).solution.norm().item()
     radii = [0.8 * free, 0.9 * free]
     assert [found.value.norm().item() for found in solved(radii, tolerance=0.1)] == pytest.approx(radii)
+
+
+def test_of_a_head_too_each_radius_has_passes_of_its_own():
+    """The passes of all radii before it were counted, so that the last of a choice's eight were left unsolved."""
+    free = minimise(case().base, rows(), Objective(loss=LOSS, ridge=1e-4, train="head")).value.norm().item()
+    objective, radii = Objective(loss=LOSS, ridge=1e-4, train="head"), [part * free for part in PARTS]
+    together = list(minimise_in_balls(case().base, rows(), objective, radii, goal=Goal(tolerance=1e-6, max_passes=60)))
+    alone = [minimise(case().base, rows(), replace(objective, radius=radius)) for radius in radii]
+    assert [found.status for found in together] == [Status.converged] * len(radii)
+    assert [found.stats.passes for found in together] == [found.stats.passes for found in alone]
+    for found, other in zip(together, alone, strict=True):
+        assert (found.value - other.value).norm() <= 1e-6 * other.value.norm()
 
 
 def test_without_a_ridge_the_ball_alone_holds(monkeypatch):

@@ -46,13 +46,14 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     Raises:
         SolveError: a λ below what rounding takes from the normal matrix.
     """
+    before = problem.operator.passes  # of solves under another λ
     moments, ridge = head_moments(problem), problem.ridge
     value = next(_heads(problem, moments, [ridge]))
     # The common matrix is a factor by now, but where each class had one of its own.
     own = not (moments.shared or _few_of_each(moments))
     root = cholesky(moments.normal, ridge, out=moments.normal) if own else moments.normal
     moves = _row_moves(problem, moments.basis, root, value)
-    stats = SolveStats(solver="closed form", passes=problem.operator.passes, row_moves=moves)
+    stats = SolveStats(solver="closed form", passes=problem.operator.passes - before, row_moves=moves)
     return looked_at(problem, value, tolerance, stats)
 
 
