@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -95,11 +96,7 @@ class Component:
             header = _header(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FormatError(
-                "not a component: no safetensors file that taftcache wrote",
-                got=str(error),
-                do="name a file that taftcache export-component wrote",
-            ) from error
+            raise _no_component(error) from error
         dual = tensors.pop(DUAL, None)
         if dual is not None and (dual.ndim != 2 or dual.dtype != torch.float64):
             raise FormatError(
@@ -118,6 +115,27 @@ class Component:
                 wrong = sorted(set(found.items()) ^ set(layout.shapes.items()))[:4]
                 raise FormatError("the component's parameters have other shapes than those of its base", got=wrong)
         return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta, dual)
+
+
+def read_meta(file: Path) -> dict[str, Any]:
+    """The ``meta`` of the component in ``file``, whose numbers are not read.
+
+    Raises:
+        FormatError: not a component.
+    """
+    try:
+        with safe_open(file, "pt") as opened:
+            return _header(opened.metadata()[KEY]).meta
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _no_component(error) from error
+
+
+def _no_component(error: Exception) -> FormatError:
+    return FormatError(
+        "not a component: no safetensors file that taftcache wrote",
+        got=str(error),
+        do="name a file that taftcache export-component wrote",
+    )
 
 
 def _header(text: str) -> _Header:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, floor, log10
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from taftcache.errors import FormatError, RecipeError, SolveError
-from taftcache.names import LARGE_EPSILON, ONE_SETTING, PRIVATE, UNTUNED, epsilon_text
+from taftcache.names import LARGE_EPSILON, ONE_SETTING, PRIVATE, UNTUNED, component_of, epsilon_text
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import Delta, Mechanism, PrivacySpec, Relation
 
@@ -18,6 +18,7 @@ EVENT = "private training"  # of a ledger entry
 LARGE_DELTA = 0.1  # times the rows, above which a note is made
 AGREES = 1e-6  # relative, between an ε that is claimed and the one that follows
 PLAN = "private"  # of a store's plan, which goes wherever its rows go
+MEMBERS = "members"  # of a composition's promise: what each member states, from which anyone can derive it
 
 NOT_COVERED = (
     "the cache, which holds the rows as they are",
@@ -77,10 +78,19 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         Raises:
             FormatError: it is not what ``as_dict`` makes.
         """
-        try:
-            return msgspec.convert(dict(values), cls)
-        except msgspec.ValidationError as error:
-            raise FormatError("not a privacy statement as taftcache writes it", got=str(error)) from error
+        said: Statement = _read(values, cls)
+        return said
+
+
+_MEMBERS = Annotated[list[Statement], msgspec.Meta(min_length=1)]
+
+
+def _read(values: Any, form: Any) -> Any:
+    """A statement, or several; FormatError for what ``as_dict`` does not make."""
+    try:
+        return msgspec.convert(values, form)
+    except msgspec.ValidationError as error:
+        raise FormatError("not a privacy statement as taftcache writes it", got=str(error)) from error
 
 
 class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,16 +109,58 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def audit_statement(meta: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a component's privacy statement, a sentence each; ε is derived again from the noise.
+    """What is wrong with a model's privacy statement, a sentence each; ε is derived again from the noise.
 
-    An empty list for a sound statement, and for a component that makes none.
+    A composition's is derived from its members' statements, which it carries. An empty list for a sound statement, for
+    a model that makes none, and for a composition whose promise ``is_underived``.
     """
-    if PRIVATE not in meta or "composition" in meta[PRIVATE]:  # a composition's members make the statements
+    if PRIVATE not in meta or is_underived(meta):
         return []
+    said = meta[PRIVATE]
     try:
-        said = Statement.from_dict(meta[PRIVATE])
+        if not is_joint(said):
+            return _audited(Statement.from_dict(said))
+        members: list[Statement] = _read(said[MEMBERS], _MEMBERS)
     except FormatError as error:
-        return [str(error)]
+        return [f"{error.fault}: {error.got}"]
+    found = [f"{', '.join(member.shards)}: {problem}" for member in members for problem in _audited(member)]
+    parts = meta.get("coefficients")
+    of = set(parts) if isinstance(parts, Mapping) else set[str]()
+    if of != {component_of(shard) for member in members for shard in member.shards}:
+        found.append("the statements that it carries are not of the components that it is made of")
+    return [*found, *composition_problems(said, members)]
+
+
+def is_underived(meta: Mapping[str, Any]) -> bool:
+    """Whether a composition claims a promise without its members' statements, as it did in earlier releases."""
+    return is_joint(meta.get(PRIVATE)) and MEMBERS not in meta[PRIVATE]
+
+
+def composition_problems(said: Mapping[str, Any], members: Sequence[Statement]) -> list[str]:
+    """How what a composition says differs from what follows from its ``members``, a sentence each."""
+    try:
+        follows = parallel(members)
+    except RecipeError as error:
+        return [error.fault]
+    found, carried = [], said.get(MEMBERS, follows[MEMBERS])
+    if carried != follows[MEMBERS]:
+        found.append("the statements that it carries are not those of its members")
+    keys = sorted({*said, *follows} - {MEMBERS, "not_covered"})
+    if wrong := [key for key in keys if said.get(key) != follows.get(key)]:
+        claims, gives = (", ".join(f"{key} {of.get(key)}" for key in wrong) for of in (said, follows))
+        found.append(f"it claims {claims}; its members give {gives}")
+    if MEMBERS in said:
+        found += _left_out(said.get("not_covered"))
+    return found
+
+
+def is_joint(said: Any) -> bool:
+    """Whether a model's claim is that of a composition."""
+    return isinstance(said, Mapping) and "composition" in said
+
+
+def _audited(said: Statement) -> list[str]:
+    """What is wrong with a component's statement."""
     found = []
     expected = said.clip * (2 if said.relation == "replace-one" else 1)
     if said.mechanism in ("descent", "sampled-descent") and abs(said.sensitivity - expected) > 1e-12 * expected:
@@ -123,19 +175,25 @@ def audit_statement(meta: Mapping[str, Any]) -> list[str]:
         follows = epsilon(said.releases, said.delta)
     except SolveError as error:
         return [*found, error.fault]
+    except (ArithmeticError, MemoryError):  # of numbers that no training would have
+        return [*found, "no epsilon follows from the noise that it states"]
     if not said.epsilon >= follows * (1 - AGREES):
         found.append(f"it claims epsilon {said.epsilon:.6g} at delta {said.delta:g}; its noise gives {follows:.6g}")
-    missing = [text for text in NOT_COVERED if text not in said.not_covered]
-    if missing:
-        found.append(f"it leaves out what is not covered: {'; '.join(missing)}")
-    return found
+    return found + _left_out(said.not_covered)
+
+
+def _left_out(said: Any) -> list[str]:
+    """A sentence where what is not covered is not said, or not all of it."""
+    missing = [text for text in NOT_COVERED if not isinstance(said, Sequence) or text not in said]
+    return [f"it leaves out what is not covered: {'; '.join(missing)}"] if missing else []
 
 
 def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
     """The promise of a model composed of private components of disjoint shards: the weakest of theirs.
 
     A row is in one shard, so only that shard's component depends on it, and whatever is made of all components
-    together keeps that component's promise.
+    together keeps that component's promise. It carries their statements, but for what is not covered, which it says
+    itself.
 
     Raises:
         RecipeError: two components share a shard, or speak of other neighbours.
@@ -155,6 +213,10 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
         "delta": max(s.delta for s in statements),
         "composition": f"parallel, over {len(statements)} disjoint shards",
         "not_covered": not_covered(statements[0].relation),
+        MEMBERS: [
+            {key: of for key, of in s.as_dict().items() if key != "not_covered"}
+            for s in sorted(statements, key=lambda statement: statement.shards)
+        ],
         **({"tuning": "; ".join(tuned)} if tuned else {}),
     }
 

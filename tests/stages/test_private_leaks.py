@@ -34,7 +34,7 @@ STATEMENT = {
     "private", "relation", "mechanism", "epsilon", "delta", "releases", "clip", "sensitivity", "unit", "shards",
     "noise", "tuning", "not_covered",
 }  # fmt: skip
-JOINT = {"private", "relation", "epsilon", "delta", "composition", "not_covered"}
+JOINT = {"private", "relation", "epsilon", "delta", "composition", "members", "not_covered"}
 
 
 def header(file: Path) -> dict[str, Any]:
@@ -152,6 +152,8 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         assert set(file) == {"base_digest", "meta"}
         assert set(file["meta"]) == set(described["component"]) == fields
         assert set(file["meta"]["privacy"]) == set(described["component"]["privacy"]) == statement
+        for member in file["meta"]["privacy"].get("members", ()):
+            assert set(member) == STATEMENT - {"not_covered"}
         assert set(file["meta"].get("stats", {"rows_said", "learning_rate"})) == {"rows_said", "learning_rate"}
         assert described["root_digest"] == ""
         model = open_model(folder, device="cpu")

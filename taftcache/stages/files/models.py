@@ -20,7 +20,7 @@ from taftcache.names import PRIVATE, ROWS_OF, model_of, scaling_of, typed
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.outdated import outdated_notes
-from taftcache.stages.train.private.claims import check_claim
+from taftcache.stages.train.private.claims import check_claim, check_exported
 from taftcache.stages.train.record import promised, settings_of
 from taftcache.stages.writing import whole, writable
 
@@ -93,6 +93,7 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool, devic
             got=f"{store}, which is one already",
             do="add --onnx or --program, or name its store in its place",
         )
+    check_exported(store)
     writable(folder, folder=True)
     origin, model = origin_of(store), open_model(store, device=device)
     if onnx:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taftcache.model.hub import push_model
+from taftcache.stages.train.private.claims import check_exported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +36,12 @@ def push(folder: Path | str, name: str, *, private: bool = False, revision: str 
         revision: a branch, made where it is not there; the main one by default.
 
     Raises:
-        FormatError, IntegrityError: not a saved model, or not as it was saved. RecipeError: no name of a hub's, or a
+        FormatError, IntegrityError: not a saved model, or not as it was saved, or its claim of privacy does not follow
+        from its noise. RecipeError: no name of a hub's, or a
         public one where a private one is asked for. StoreUnreachable: the hub does not answer, or refuses.
     """
     folder = Path(folder)
+    check_exported(folder)
     done = push_model(folder, name, private=private, revision=revision)
     size = sum((folder / file).stat().st_size for file in done.files)
     return PushReport(

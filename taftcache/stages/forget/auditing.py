@@ -71,7 +71,7 @@ def audit(
         public_key: hex; the ledger must not be empty, and everything in it be signed with this key.
         head: a file outside the store that pins the ledger's newest entry. The ledger must go on from the one it names;
             after an audit without findings the file is written, or moved forward.
-        also: folders to search for what was made of rows that are forgotten.
+        also: folders to search for what was made of rows that are forgotten, and for false promises of privacy.
         replay: first forget again what an old copy of the store brought back, and take over the tombstones beside it.
         signing_key: for ``replay``: a file with an Ed25519 key that its entries in the ledger are signed with.
 

@@ -32,11 +32,13 @@ from taftcache.cache.write.tombstones import are_tombstones
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError
 from taftcache.model.component import Component
 from taftcache.names import ROWS_OF, counted, is_model
+from taftcache.privacy.statement import audit_statement, is_underived
 from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.receipts import replaced_shards
 from taftcache.stages.forget.traces import WORDS, headers, texts_in
+from taftcache.stages.train.private.claims import exported_meta
 
 MAX_TEXT = 256 << 20
 CELLS = re.compile(r"[\t\r\n,]")
@@ -89,13 +91,19 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
     """Look through all files below ``folder``, links not followed, for what was made of rows that are forgotten.
 
     Found are unfinished files, forgotten ids in texts and files of rows, other stores with rows of forgotten ids, and
-    what names this store, or its shards, as they were before a request. A note says of what it cannot be told, such as
-    components that name no rows, and what was not searched.
+    what names this store, or its shards, as they were before a request. So is a promise of privacy that does not follow
+    from the noise that the file itself states. A note says of what it cannot be told, such as components that name no
+    rows, and what was not searched.
     """
     known = _Known.of(store)
     found, noted = defaultdict[tuple[Path, str], list[Path]](list), defaultdict[str, list[Path]](list)
     for path in _things(folder, Path(store.path)):
         problem = _of_store(known, path) if path.is_dir() else _of_file(known, path)
+        claimed = {} if path.is_dir() else exported_meta(path)
+        for false in audit_statement(claimed):
+            to.found("privacy statement", str(path), false, "delete it, and export it again from its store")
+        if is_underived(claimed):
+            noted[UNDERIVED].append(path)
         if problem in NOTES:
             noted[problem].append(path)
         elif problem:
@@ -118,12 +126,14 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
 
 OTHER_STORE = "delete it if it is an old copy; else forget the same samples there: taftcache forget STORE --file FILE"
 A_STUDENT = "a student, "
-UNSURE, UNREAD = "unsure", "not searched"
+UNSURE, UNREAD, UNDERIVED = "unsure", "not searched", "not derived"
 NOTES = {
     UNSURE: "of rows or a state of a store that no receipt here names; where that was this store, before "
     "a request, what was forgotten is in there",
     UNREAD: "not searched: unreadable, packed (an archive, say), or too large (Parquet and Arrow take pip install "
     "'taftcache[parquet]'); what was forgotten may be in there",
+    UNDERIVED: "of a composition without its members' statements, as earlier releases wrote it: its epsilon cannot be "
+    "derived",
 }
 SINGLY = 5  # so many files of one folder with the same problem are listed one by one
 

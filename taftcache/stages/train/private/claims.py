@@ -1,14 +1,17 @@
-"""Whether what a private model says of itself follows from the noise and the members that the store knows of."""
+"""Whether what a private model says of itself follows from its noise and its members, in a store or in a file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError, RecipeError, StoreError
+from taftcache.errors import FormatError, StoreError
+from taftcache.model.component import read_meta
+from taftcache.model.folder import DESCRIPTION, read_description
 from taftcache.names import PRIVATE, typed
-from taftcache.privacy.statement import Statement, audit_statement, parallel
+from taftcache.privacy.statement import Statement, audit_statement, composition_problems, is_joint
 from taftcache.stages.train.outdated import outdated
 from taftcache.stages.train.record import settings_of
 
@@ -23,7 +26,7 @@ def claim_problems(store: FeatureStore, meta: Mapping[str, Any]) -> list[str]:
     if PRIVATE not in meta:
         return []
     said = meta[PRIVATE]
-    if not isinstance(said, Mapping) or "composition" not in said:
+    if not is_joint(said):
         return audit_statement(meta)
     objects, names = store.objects(), sorted(meta.get("coefficients", {}))
     members = [objects[name].meta for name in names if name in objects and PRIVATE in objects[name].meta]
@@ -31,13 +34,9 @@ def claim_problems(store: FeatureStore, meta: Mapping[str, Any]) -> list[str]:
         return [NOT_ALL]
     found = [f"{name}: {problem}" for name, m in zip(names, members, strict=True) for problem in audit_statement(m)]
     try:
-        follows = parallel([Statement.from_dict(member[PRIVATE]) for member in members])
-    except (FormatError, RecipeError) as error:
+        return [*found, *composition_problems(said, [Statement.from_dict(member[PRIVATE]) for member in members])]
+    except FormatError as error:
         return [*found, error.fault]
-    if wrong := [key for key in follows if key != "not_covered" and said.get(key) != follows[key]]:
-        claims, gives = (", ".join(f"{key} {of.get(key)}" for key in wrong) for of in (said, follows))
-        found.append(f"it claims {claims}; its members give {gives}")
-    return found
 
 
 def check_claim(store: FeatureStore, name: str, meta: Mapping[str, Any]) -> None:
@@ -53,8 +52,29 @@ def check_claim(store: FeatureStore, name: str, meta: Mapping[str, Any]) -> None
                 got="; ".join(found),
                 do=f"taftcache compose {typed(store.path)}",
             )
-        raise FormatError(
-            f"{name} claims a privacy that does not follow from its noise",
-            got="; ".join(found),
-            do=f"taftcache audit {typed(store.path)}",
-        )
+        raise _false(name, found, f"taftcache audit {typed(store.path)}")
+
+
+def exported_meta(file: Path) -> dict[str, Any]:
+    """What an exported component or the description of a saved model says of itself; nothing where ``file`` is neither.
+
+    ``audit_statement`` tells whether its promise follows.
+    """
+    try:
+        return read_description(file.parent).component if file.name == DESCRIPTION else read_meta(file)
+    except FormatError:
+        return {}
+
+
+def check_exported(folder: Path) -> None:
+    """Refuse to pass on the saved model in ``folder`` with a promise that does not follow: no digest covers it.
+
+    Raises:
+        FormatError: its promise is false.
+    """
+    if found := audit_statement(exported_meta(folder / DESCRIPTION)):
+        raise _false(str(folder), found, "export it again from its store")
+
+
+def _false(name: str, found: list[str], do: str) -> FormatError:
+    return FormatError(f"{name} claims a privacy that does not follow from its noise", got="; ".join(found), do=do)
