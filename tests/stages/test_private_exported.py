@@ -171,3 +171,11 @@ def test_members_that_were_trained_again_are_carried_with_all_that_they_spent(st
     assert meta[PRIVATE]["epsilon"] == first["epsilon"] > second["epsilon"]
     meta[PRIVATE].pop("tuning")
     assert any("it claims tuning None" in problem for problem in audit_statement(meta))
+
+
+def test_composing_again_gives_a_mean_of_an_earlier_release_its_members_statements(private):
+    forge_meta(private, "models/mean", lambda meta: {**meta, PRIVATE: without_members(meta[PRIVATE])})
+    assert taftcache.compose(private).made == ["models/mean"]
+    assert not taftcache.compose(private).changed
+    with FeatureStore(private) as store:
+        assert not is_underived(store.objects()["models/mean"].meta)
