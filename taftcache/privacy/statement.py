@@ -17,6 +17,9 @@ from taftcache.privacy.spec import Delta, Mechanism, PrivacySpec, Relation
 EVENT = "private training"  # of a ledger entry
 LARGE_DELTA = 0.1  # times the rows, above which a note is made
 AGREES = 1e-6  # relative, between an ε that is claimed and the one that follows
+# Of sampled releases that are audited: files are anyone's, and below, where ε is 1,000 and more, accounting takes
+# minutes and gigabytes.
+LEAST_NOISE, MOST_STEPS = 0.1, 10**6
 PLAN = "private"  # of a store's plan, which goes wherever its rows go
 MEMBERS = "members"  # of a composition's promise: what each member states, from which anyone can derive it
 
@@ -171,6 +174,8 @@ def _audited(said: Statement) -> list[str]:
         return found
     if not said.releases:
         return [*found, "a private component lists what was released"]
+    if any(r.rate < 1 and (r.multiplier < LEAST_NOISE or r.steps > MOST_STEPS) for r in said.releases):
+        return [*found, "no epsilon is derived from sampled releases of so little noise, or so many"]
     try:
         follows = epsilon(said.releases, said.delta)
     except SolveError as error:

@@ -123,6 +123,12 @@ def test_noise_that_no_training_would_have_is_a_finding(exported):
     for release in ({"multiplier": 1e300}, {"multiplier": 1e200}):
         said = {**meta[PRIVATE], "relation": "add-remove", "sensitivity": 1.0, "releases": [release]}
         assert audit_statement({PRIVATE: said}) == ["no epsilon follows from the noise that it states"]
+    for release in (
+        {"multiplier": 0.03, "rate": 0.01, "steps": 1000},
+        {"multiplier": 1.0, "rate": 0.01, "steps": 10**8},
+    ):
+        (problem,) = audit_statement({PRIVATE: {**said, "releases": [release]}})  # minutes, and gigabytes, otherwise
+        assert problem.startswith("no epsilon is derived")
 
 
 def test_a_mean_of_an_earlier_release_is_read_and_audited_as_before(private, exported, tmp_path):
