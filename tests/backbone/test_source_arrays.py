@@ -147,7 +147,8 @@ BAD = {
 
 
 @pytest.mark.parametrize(("change", "named"), BAD.values(), ids=BAD.keys())
-def test_arrays_that_do_not_fit_together(opened, change, named):
+def test_arrays_that_do_not_fit_together(opened, monkeypatch, change, named):
+    monkeypatch.setattr("taftcache.backbone.sources.base.FEW", 6)
     base = {} if "blob" in change else {"images": PIXELS, "labels": LABELS}
     with pytest.raises(DataError, match=named):
         opened(base | change)

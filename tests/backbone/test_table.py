@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,8 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from taftcache.backbone.sources.arrays import label_indexes
+from taftcache.backbone.sources.base import check_no_values
 from taftcache.backbone.sources.columns import is_table
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
@@ -159,7 +162,8 @@ def test_rows_that_are_no_images(folder, change, fault):
         ([1, 2, None, 1, 2, 1], "row 3 of .* has no label"),
     ],
 )
-def test_values_that_are_no_labels(folder, labels, fault):
+def test_values_that_are_no_labels(folder, monkeypatch, labels, fault):
+    monkeypatch.setattr("taftcache.backbone.sources.base.FEW", 6)
     with pytest.raises(DataError, match=fault):
         open_source(spec(write(folder / "a.parquet", columns(label=labels))))
 
@@ -171,6 +175,16 @@ def test_fractions_that_come_again_are_classes(folder):
     train, test = open_source(spec(table, test=str(table), train_split="a", test_split="b"))
     assert train.classes == test.classes == ["0.5", "1.5", "7.25"]
     assert len(train.items) == 2
+
+
+def test_a_few_rows_may_have_fractions_for_classes_and_so_may_any_whose_classes_are_given():
+    few = ["1.5", "3.0", "7.25", "inf"]
+    check_no_values("here", few)
+    many = [str(k + 0.5) for k in range(30)]
+    with pytest.raises(DataError, match="values, not classes"):
+        check_no_values("here", many)
+    assert label_indexes(Path("here"), np.array(many), many) == (many, list(range(30)))
+    check_no_values("here", [*map(str, range(30)), "nan"])
 
 
 def test_whole_numbers_are_the_same_classes_as_floats(folder):

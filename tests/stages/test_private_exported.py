@@ -12,7 +12,7 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError
+from taftcache.errors import FormatError, RecipeError
 from taftcache.model.component import Component, read_meta
 from taftcache.model.folder import DESCRIPTION
 from taftcache.names import PRIVATE
@@ -185,3 +185,17 @@ def test_composing_again_gives_a_mean_of_an_earlier_release_its_members_statemen
     assert not taftcache.compose(private).changed
     with FeatureStore(private) as store:
         assert not is_underived(store.objects()["models/mean"].meta)
+
+
+def test_an_audit_without_the_extra_searches_on_and_notes_what_it_did_not_check(
+    private, exported, tmp_path, monkeypatch
+):
+    def missing(meta):
+        if PRIVATE in meta:
+            raise RecipeError("dp-accounting is missing")
+        return []
+
+    monkeypatch.setattr("taftcache.stages.forget.byproducts.audit_statement", missing)
+    report = taftcache.audit(private, also=[tmp_path / "exported"])
+    assert report.findings == []
+    assert any("is checked with" in note for note in report.notes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import CompositionError, RecipeError, StoreWriteError
-from taftcache.privacy.statement import OF_CHANGES, OF_THE_ID, OF_THE_OTHERS, not_covered
+from taftcache.privacy.statement import OF_CHANGES, OF_THE_ID, OF_THE_OTHERS, PLAN, not_covered
 from taftcache.stages.train.private.preparing import Tuning, prepare
 from taftcache.stages.train.record import settings_of
 from tests.stages.making import open_store, recipe, settings, write_images
@@ -33,6 +35,29 @@ def test_rows_are_not_trained_without_noise_once_their_component_is_gone(private
         with pytest.raises((RecipeError, CompositionError), match=r"without privacy|train --private"):
             taftcache.compose(store, overrides=["compose.mode=exact"])
         assert store.root_digest == before
+
+
+def test_an_old_copy_is_under_the_promise_that_was_made_since(store, tmp_path):
+    """Its plan has none, and its ledger neither; the file beside the store has both."""
+    with open_store(store) as opened:  # a ledger, so that the charges are known for this store's own
+        taftcache.forget(opened, [opened.shard("000").sample_ids[0]])
+    old = shutil.copytree(store, tmp_path / "old")
+    with open_store(store) as opened:
+        taftcache.train_private(opened, settings(opened))
+    shutil.rmtree(store)
+    shutil.copytree(old, store)
+    with open_store(store) as opened:
+        assert PLAN not in opened.manifest.plan
+        with pytest.raises(RecipeError, match="under a promise"):
+            taftcache.train(opened, overrides=["objective.ridge=0.5"])
+
+
+def test_an_audit_of_a_private_store_says_that_its_ledger_is_damaged(private):
+    entry = sorted((private / "ledger").glob("*.json"))[0]
+    data = bytearray(entry.read_bytes())
+    data[len(data) // 2] ^= 1
+    entry.write_bytes(data)
+    assert any(found.kind == "ledger" for found in taftcache.audit(private).findings)
 
 
 def test_what_a_row_changes_of_the_others_is_said(tmp_path):

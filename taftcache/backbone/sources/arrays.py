@@ -170,8 +170,9 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
                 return names, [index[int(v)] for v in labels]
         return names, [int(v) for v in labels]
     found = texts(file, "labels", labels)
-    check_no_values(file, found)
-    names = sorted(set(found)) if names is None else names
+    if names is None:
+        check_no_values(file, found)
+        names = sorted(set(found))
     known = {name: k for k, name in enumerate(names)}
     unknown = sorted(set(found) - known.keys())
     if unknown:
@@ -198,11 +199,11 @@ def texts(file: Path, key: str, values: Any) -> list[str]:
     """Text from numpy strings, bytes (HDF5) or integers; DataError for what is no Unicode."""
     array = np.asarray(values).reshape(-1)
     if array.dtype.kind not in "USOiuT":
-        values = key == "labels" and array.dtype.kind == "f"
+        are_values = key == "labels" and array.dtype.kind == "f"
         raise DataError(
             f"{key} must be text or integers",
             got=f"{file}: {array.dtype}",
-            do=f"write classes as texts or integers; {REGRESSION}" if values else "write it as text",
+            do=f"write classes as texts or integers; {REGRESSION}" if are_values else "write it as text",
         )
     try:
         found = [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from typing import NamedTuple, Protocol
 
 from PIL import Image
@@ -71,18 +72,19 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item]) -> No
 
 
 REGRESSION = "values are fitted by TangentRegressor"
+FEW = 20  # samples, of which most may well have a class of their own
 
 
 def check_no_values(place: object, labels: Sequence[str]) -> None:
-    """DataError where labels, one a row, are values of a regression: fractions, most of them different."""
+    """DataError where labels, one a row, are values of a regression: fractions, most of a few at least different."""
     different = sorted(set(labels))
-    if 2 * len(different) <= len(labels):
+    if len(labels) < FEW or 2 * len(different) <= len(labels):
         return
     try:
-        fractions = not all(float(name).is_integer() for name in different)
+        numbers = [float(name) for name in different]
     except ValueError:
         return
-    if fractions:
+    if any(isfinite(number) and not number.is_integer() for number in numbers):
         raise DataError(
             f"the labels of {place} are values, not classes",
             got=f"{counted(len(different), 'different number')} for {counted(len(labels), 'row')}, such as "

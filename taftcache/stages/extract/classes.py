@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from taftcache.backbone.sources.base import REGRESSION, Labelled
+from taftcache.backbone.sources.base import FEW, REGRESSION, Labelled
 from taftcache.backbone.sources.table import name_order
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
@@ -16,7 +16,6 @@ from taftcache.names import CLASS, counted, typed, with_counts
 from taftcache.stages.completeness import is_complete, making_of
 
 NewClasses = Literal["refuse", "skip", "take"]
-FEW = 20  # samples, of which most may well be of different classes
 
 
 def classes_of(*sources: Labelled | None) -> dict[str, str]:

@@ -99,11 +99,8 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
     found, noted = defaultdict[tuple[Path, str], list[Path]](list), defaultdict[str, list[Path]](list)
     for path in _things(folder, Path(store.path)):
         problem = _of_store(known, path) if path.is_dir() else _of_file(known, path)
-        claimed = {} if path.is_dir() else exported_meta(path)
-        for false in audit_statement(claimed):
-            to.found("privacy statement", str(path), false, "delete it, and export it again from its store")
-        if is_underived(claimed):
-            noted[UNDERIVED].append(path)
+        if not path.is_dir() and (untold := _claim(path, to)):
+            noted[untold].append(path)
         if problem in NOTES:
             noted[problem].append(path)
         elif problem:
@@ -124,14 +121,27 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
         )
 
 
+def _claim(path: Path, to: Findings) -> str | None:
+    """What cannot be told of a promise of privacy in ``path``; one that does not follow is found."""
+    claimed = exported_meta(path)
+    try:
+        for false in audit_statement(claimed):
+            to.found("privacy statement", str(path), false, "delete it, and export it again from its store")
+    except RecipeError:  # dp-accounting is an extra
+        return UNCHECKED
+    return UNDERIVED if is_underived(claimed) else None
+
+
 OTHER_STORE = "delete it if it is an old copy; else forget the same samples there: taftcache forget STORE --file FILE"
 A_STUDENT = "a student, "
-UNSURE, UNREAD, UNDERIVED = "unsure", "not searched", "not derived"
+UNSURE, UNREAD, UNDERIVED, UNCHECKED = "unsure", "not searched", "not derived", "not checked"
 NOTES = {
     UNSURE: "of rows or a state of a store that no receipt here names; where that was this store, before "
     "a request, what was forgotten is in there",
     UNREAD: "not searched: unreadable, packed (an archive, say), or too large (Parquet and Arrow take pip install "
     "'taftcache[parquet]'); what was forgotten may be in there",
+    UNCHECKED: "promising privacy: whether their epsilon follows from their noise is checked with "
+    "pip install 'taftcache[privacy]'",
     UNDERIVED: "of a composition without its members' statements, as earlier releases wrote it: its epsilon cannot be "
     "derived",
 }

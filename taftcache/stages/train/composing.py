@@ -181,7 +181,7 @@ def _gone_note(store: FeatureStore, recipe: Recipe, name: str) -> str:
     """What is gone, why, and how to have it."""
     mode, against = recipe.compose.mode, against_exact(store, recipe)
     why = f" {against}" if name == EXACT and mode == "auto" else ""
-    can = name != EXACT or not beside_promises(store)
+    can = name != EXACT or not under_promises(store)
     how = f"; to have it: taftcache compose {typed(store.path)} --mode {name.removeprefix(MODELS)}"
     return (
         f"{name} is gone: it was not of the components and settings that are there now, and compose.mode = "
@@ -270,11 +270,9 @@ def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> Non
         )
     if recipe.compose.mode == "weighted":
         check_coefficients(recipe.compose.weights, names, store)
-    if recipe.compose.mode == "exact" and beside_promises(store):
-        objects = store.objects()
-        private = {*(n for n in names if PRIVATE in objects[n].meta), *map(component_of, promised(store))}
+    if recipe.compose.mode == "exact" and (private := under_promises(store)):
         raise RecipeError(
-            f"a model solved over all rows would leave {', '.join(sorted(private))} without privacy",
+            f"a model solved over all rows would leave {', '.join(private)} without privacy",
             got='compose.mode = "exact"',
             do='set compose.mode = "mean" or "weighted"',
         )
@@ -285,16 +283,17 @@ def asks_exact(store: FeatureStore, recipe: Recipe) -> bool:
     return recipe.compose.mode == "exact" or (recipe.compose.mode == "auto" and not against_exact(store, recipe))
 
 
-def beside_promises(store: FeatureStore) -> bool:
-    """Whether anything here was trained privately, or its rows are under a promise still."""
-    return any(PRIVATE in ref.meta for ref in store.objects().values()) or bool(promised(store))
+def under_promises(store: FeatureStore) -> list[str]:
+    """Names of what was trained privately here, or was once and has rows that are under its promise still."""
+    there = {name for name, ref in store.objects().items() if PRIVATE in ref.meta}
+    return sorted(there | set(map(component_of, promised(store))))
 
 
 def against_exact(store: FeatureStore, recipe: Recipe) -> str:
     """Why ``compose.mode`` "auto" makes no exact model, in words; empty where it is to be had and is more than a
     component: the rows of every member are in the store, in two shards or more."""
     holds = {
-        "beside private components": beside_promises(store),
+        "beside private components": bool(under_promises(store)),
         "beside imported components": bool(imported(store)),
         "where a shard was subtracted": bool(subtracted(store)),
         "of a single shard": len(store.shards) < 2,

@@ -102,9 +102,9 @@ def stale_parts(store: FeatureStore, settings: Settings) -> list[str]:
 def train_options(store: FeatureStore, settings: Settings) -> str:
     """What ``taftcache train`` needs to renew what is outdated or missing, beside private components: it refuses to
     replace those, so it names the others; a shard that has none yet is to be trained privately, too."""
-    if not promised(store) or not (stale := stale_parts(store, settings)):
+    if not (under := promised(store)) or not (stale := stale_parts(store, settings)):
         return ""
     there = store.objects()
-    plain = [name for name in stale if name in there]
+    plain = [name for name in stale if name in there and shard_of(name) not in under]
     shards = "".join(f" --shard {shard_of(name)}" for name in plain or stale)
     return shards if plain else f" --private{shards}"

@@ -101,12 +101,16 @@ def beside_notes(store: FeatureStore) -> list[str]:
 def promised(store: FeatureStore) -> list[str]:
     """Names of the shards about whose rows something was released privately, whether its component is there or not.
 
-    An imported store, whose ledger stayed where it was exported, knows of none: it is one made elsewhere.
+    An imported store, whose ledger stayed where it was exported, knows of none: it is one made elsewhere. All of them
+    where there was something, and the ledger, which would say of whom, is damaged.
     """
     named = {*with_noise(store)}
-    if PLAN in store.manifest.plan:
-        entries = [entry for entry in [*store.ledger(), *store.lost_charges()[0]] if entry.get("event") == EVENT]
-        named |= {str(name) for entry in entries for name in entry["shards"]}
+    if PLAN in store.manifest.plan or store.tombstone_file.charges:  # else there was nothing, and no ledger to be read
+        try:
+            entries = [*store.ledger(), *store.lost_charges()[0]]
+        except StoreError:
+            return [shard.name for shard in store.shards]
+        named |= {str(name) for entry in entries if entry.get("event") == EVENT for name in entry["shards"]}
     return [shard.name for shard in store.shards if shard.name in named]
 
 
