@@ -190,8 +190,8 @@ def _check_todo(store: FeatureStore, jobs: Sequence[Job]) -> None:
     if private := sorted({job.name for job in jobs} & set(map(component_of, under))):
         others = " ".join(f"--shard {shard.name}" for shard in store.shards if shard.name not in under)
         raise RecipeError(
-            f"{', '.join(private)}: its rows are under a promise of privacy, which nothing made of them without noise "
-            "keeps",
+            f"{', '.join(private)}: trained privately, and what is made of these rows without noise would break that "
+            "promise",
             got="taftcache train without --private",
             do="taftcache train --private"
             + (f", or without a promise to their rows the other shards alone: {others}" if others else "")
