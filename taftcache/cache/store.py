@@ -292,10 +292,11 @@ class FeatureStore:
         key = ledger.read_key(self.root, named) if named.tombstone_key else beside.key
         return beside.under(key) - frozenset(named.tombstones)
 
-    def lost_charges(self) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-        """What entries say that private trainings at this place released, and that the ledger does not have: of a
-        later state of it, where this is an old copy; and of each other ledger, of stores that were here before."""
-        known = ledger.digests(self.ledger(), self.manifest.ledger)
+    def lost_charges(self, entries: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+        """What entries say that private trainings at this place released, and that the ledger, whose ``entries`` these
+        are, does not have: of a later state of it, where this is an old copy; and of each other ledger, of stores that
+        were here before."""
+        known = ledger.digests(entries, self.manifest.ledger)
         by_chain: dict[str, list[dict[str, Any]]] = {}
         for charge in self.tombstone_file.charges:
             if charge.entry not in known:

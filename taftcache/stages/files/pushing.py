@@ -37,8 +37,8 @@ def push(folder: Path | str, name: str, *, private: bool = False, revision: str 
 
     Raises:
         FormatError, IntegrityError: not a saved model, or not as it was saved, or its claim of privacy does not follow
-        from its noise. RecipeError: no name of a hub's, or a
-        public one where a private one is asked for. StoreUnreachable: the hub does not answer, or refuses.
+        from its noise. RecipeError: no name of a hub's, or a public one where a private one is asked for.
+        StoreUnreachable: the hub does not answer, or refuses.
     """
     folder = Path(folder)
     check_exported(folder)

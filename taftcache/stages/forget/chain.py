@@ -81,7 +81,7 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
                 f"{beside.file} does not know all private trainings, so that a store made anew here would begin with "
                 "a fresh budget; the next command that writes to the store completes it"
             )
-        own, others = store.lost_charges()
+        own, others = store.lost_charges(store.ledger())
         if count := len(own) + sum(map(len, others)):
             to.notes.append(
                 f"{beside.file} knows of {count} private trainings that the ledger does not have, of a later state or "

@@ -107,7 +107,8 @@ def promised(store: FeatureStore) -> list[str]:
     named = {*with_noise(store)}
     if PLAN in store.manifest.plan or store.tombstone_file.charges:  # else there was nothing, and no ledger to be read
         try:
-            entries = [*store.ledger(), *store.lost_charges()[0]]
+            entries = store.ledger()
+            entries += store.lost_charges(entries)[0]
         except StoreError:
             return [shard.name for shard in store.shards]
         named |= {str(name) for entry in entries if entry.get("event") == EVENT for name in entry["shards"]}

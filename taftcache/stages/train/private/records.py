@@ -50,8 +50,9 @@ class Charges(NamedTuple):
 
 def charges_of(store: FeatureStore, relation: Relation) -> Charges:
     """``relation``: that of a store whose ledger and components do not say one. The errors are ``fixed_promise``'s."""
-    lost, others = store.lost_charges()
-    ledger = store.ledger() + lost
+    ledger = store.ledger()
+    lost, others = store.lost_charges(ledger)
+    ledger += lost
     said = [ref.meta[PRIVATE]["relation"] for ref in store.objects().values() if PRIVATE in ref.meta]
     fixed = fixed_promise(store.manifest.plan, ledger, said[0] if said else relation, chain(*others))
     return Charges(ledger, others, fixed)
