@@ -18,8 +18,9 @@ from taftcache.privacy.accountant import (
     gaussian_epsilon,
     gaussian_mu,
 )
+from taftcache.privacy.budget import EVENT, Promise, charge, spent, spent_before
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.privacy.statement import EVENT, Promise, charge, parallel, spent, spent_before
+from taftcache.privacy.statement import parallel
 from taftcache.privacy.trainer import plan
 from tests.privacy.test_bugs import sound
 from tests.quick import account_coarsely

@@ -17,7 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.errors import FormatError, RecipeError
 from taftcache.names import PRIVATE
-from taftcache.privacy.statement import EVENT
+from taftcache.privacy.budget import EVENT
 from taftcache.solve import minimise
 from taftcache.solve.solution import Certificate
 from taftcache.stages.train.settings import Settings

@@ -12,7 +12,8 @@ import taftcache
 from taftcache.cli import main
 from taftcache.errors import RecipeError
 from taftcache.names import PRIVATE
-from taftcache.privacy.statement import EVENT, audit_statement, not_covered
+from taftcache.privacy.budget import EVENT
+from taftcache.privacy.statement import audit_statement, not_covered
 from taftcache.recipe import parse_recipe, recipe_values
 from tests.seeded import seeded_noise
 from tests.stages.making import PRIVACY, open_store, settings

@@ -11,7 +11,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import CompositionError, IntegrityError, RecipeError
 from taftcache.names import PRIVATE
-from taftcache.privacy.statement import PLAN
+from taftcache.privacy.budget import PLAN
 from taftcache.recipe import parse_recipe
 from taftcache.terminal.experiments import show_train_private
 from tests.stages.making import PRIVACY, open_store, recipe, settings

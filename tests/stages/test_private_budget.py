@@ -18,8 +18,8 @@ from taftcache.errors import FormatError, RecipeError, SolveError, StoreError
 from taftcache.names import ONE_SETTING, PRIVATE, epsilon_text
 from taftcache.privacy import trainer
 from taftcache.privacy.accountant import Release, epsilon
+from taftcache.privacy.budget import EVENT, PLAN, Promise, fixed_promise, held_to, spent, weak_promise
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.privacy.statement import EVENT, PLAN, Promise, fixed_promise, held_to, spent, weak_promise
 from taftcache.recipe import parse_recipe
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.private.records import Budget, deciding

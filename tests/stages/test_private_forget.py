@@ -9,7 +9,7 @@ import pytest
 
 import taftcache
 from taftcache.names import PRIVATE
-from taftcache.privacy.statement import EVENT
+from taftcache.privacy.budget import EVENT
 from taftcache.stages.train.record import subtracted
 from taftcache.terminal.forgetting import forgotten_lines
 from tests.stages.making import open_store, settings

@@ -11,7 +11,8 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import CompositionError, RecipeError, StoreWriteError
-from taftcache.privacy.statement import OF_CHANGES, OF_THE_ID, OF_THE_OTHERS, PLAN, not_covered
+from taftcache.privacy.budget import PLAN
+from taftcache.privacy.statement import OF_CHANGES, OF_THE_ID, OF_THE_OTHERS, not_covered
 from taftcache.stages.train.private.preparing import Tuning, prepare
 from taftcache.stages.train.record import settings_of
 from tests.stages.making import open_store, recipe, settings, write_images

@@ -95,7 +95,6 @@ MAY_IMPORT["view"] = _STORE | {
     "names",
     "consent",
     "recipe",
-    "privacy.statement",
     "backbone.spec",
     "backbone.sources",
     "stages",

@@ -13,7 +13,7 @@ from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, StoreError
 from taftcache.names import counted, typed
-from taftcache.privacy.statement import EVENT
+from taftcache.privacy.budget import EVENT
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.signature import is_signed, signed_text
 

@@ -24,7 +24,8 @@ from taftcache.names import (
     shard_of,
     typed,
 )
-from taftcache.privacy.statement import EVENT, Statement, weak_promise
+from taftcache.privacy.budget import EVENT, weak_promise
+from taftcache.privacy.statement import Statement
 from taftcache.stages.forget.certificates import check_certificate
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows

@@ -12,7 +12,7 @@ from taftcache.consent import overridden, recorded_recipe, refusal, remember
 from taftcache.errors import StoreError
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE, component_of
-from taftcache.privacy.statement import EVENT, PLAN
+from taftcache.privacy.budget import EVENT, PLAN
 from taftcache.recipe import Recipe, checked_recipe, parse_recipe, recipe_values
 from taftcache.stages.completeness import planned_shards
 from taftcache.stages.train.checks import check_settings

@@ -16,8 +16,8 @@ from taftcache.errors import RecipeError, StoreError
 from taftcache.model.meta import meta_of
 from taftcache.names import EXACT, HEAD, PRIVATE, component_of, is_component, is_model
 from taftcache.privacy.accountant import Release
+from taftcache.privacy.budget import Promise, charge, check_delta, held_to, spent_before, weak_promise
 from taftcache.privacy.spec import Relation
-from taftcache.privacy.statement import Promise, charge, check_delta, held_to, spent_before, weak_promise
 from taftcache.privacy.trainer import check_trained, plan
 from taftcache.recipe import Recipe, recipe_values
 from taftcache.stages.train.checks import orphans

@@ -21,8 +21,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError
 from taftcache.names import COMPONENTS, PRIVATE
+from taftcache.privacy.budget import Promise, fixed_promise, spending, spent_before
 from taftcache.privacy.spec import Relation
-from taftcache.privacy.statement import Promise, fixed_promise, spending, spent_before
 
 KEYS = "state/private-keys"
 _READ_BY_LEAST_SQUARES = ("mechanism", "epsilon", "delta", "multiplier", "relation")  # of [privacy]

@@ -24,13 +24,9 @@ from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import true_class_weight
 from taftcache.objective.rsl import RSL
+from taftcache.privacy.budget import EVENT, PLAN
 from taftcache.privacy.network import TangentNetwork, accuracy
-from taftcache.privacy.statement import (
-    EVENT,
-    PLAN,
-    Statement,
-    after,
-)
+from taftcache.privacy.statement import Statement, after
 from taftcache.privacy.trainer import train_privately
 from taftcache.recipe import Recipe
 from taftcache.stages.estimators import check_has_classes
