@@ -110,7 +110,7 @@ def _far_out(scaled: NDArray[np.float32], table: RowTable) -> list[str]:
     squares = np.square(scaled[some] - scaled[(some + n // 2) % n]).sum(1)
     if not 0 < np.median(squares) <= 2 * (1 - THRESHOLD):  # 0: of copies, which are alike
         return []
-    farthest = table.ids[int(np.square(scaled).sum(1).argmax())]
+    farthest = table.ids[int(np.vecdot(scaled, scaled).argmax())]
     return [
         f"rows far out, {farthest} the farthest, make half of all pairs look alike; take them out first: "
         "inspect --outliers"
@@ -118,10 +118,13 @@ def _far_out(scaled: NDArray[np.float32], table: RowTable) -> list[str]:
 
 
 def _scaled(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Vectors [n,d] from their mean, their mean square length 1; zeros where all are the same."""
-    moved = vectors - vectors.mean(0, dtype=np.float64).astype(np.float32) if len(vectors) else vectors
-    length = float(np.sqrt(np.square(moved, dtype=np.float64).sum() / max(len(moved), 1)))
-    return moved / np.float32(length or 1)
+    """``vectors`` [n,d], changed in place: from their mean, their mean square length 1; zeros where all are the same."""
+    if not len(vectors):
+        return vectors
+    vectors -= vectors.mean(0, dtype=np.float64).astype(np.float32)
+    length = float(np.sqrt(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64) / len(vectors)))
+    vectors /= np.float32(length or 1)
+    return vectors
 
 
 def _reaching(
@@ -129,7 +132,7 @@ def _reaching(
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]:
     """Rows (first < second) whose similarity reaches the threshold, and that, for every pair of blocks."""
     starts = range(0, len(scaled), BLOCK)
-    half = np.square(scaled).sum(1) / 2
+    half = np.vecdot(scaled, scaled) / 2
     with progress.task("duplicates", len(starts) * (len(starts) + 1) // 2) as task:
         for i in starts:
             for j in range(i, len(scaled), BLOCK):
