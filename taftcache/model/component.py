@@ -232,6 +232,10 @@ class StoredComponents(Mapping[str, Component]):
     def __len__(self) -> int:
         return len(self._names)
 
+    def of(self, names: Iterable[str]) -> StoredComponents:
+        """Those of ``names`` alone."""
+        return StoredComponents(self._store, names, self._base, self._made)
+
     def metas(self) -> dict[str, dict[str, Any]]:
         """What is said of each, but for the curve of its solve; none is read for it."""
         objects = self._store.manifest.objects

@@ -163,3 +163,14 @@ def test_models_are_scored_in_groups_that_memory_has_room_for(place, held, monke
     for name, value in vars(kept).items():
         np.testing.assert_equal(vars(kept_again)[name], value)
     np.testing.assert_equal(logits_again, logits)
+
+
+@pytest.mark.parametrize("look", [taftcache.suspects, taftcache.audit])
+def test_models_are_looked_at_in_turn(place, held, monkeypatch, look):
+    """An audit and the judges of suspects held all of them, the judges twice."""
+    monkeypatch.setattr("taftcache.solve.proof.DRAWS", 1)
+    taftcache.train(place)
+    taftcache.compose(place)
+    held.clear()
+    look(place)
+    assert 0 < max(held) <= 4, "a sum of them, and the one that is added to it"

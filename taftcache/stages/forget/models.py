@@ -10,7 +10,7 @@ from taftcache.cache.format.manifest import CURVE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, RecipeError, StoreError, StoreUnreachable, UntrustedStore
-from taftcache.model.component import Component, read_component
+from taftcache.model.component import Component, StoredComponents, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of
 from taftcache.names import (
@@ -54,9 +54,10 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
         to.found("description", TAIL, f"nothing that was trained can be checked: {error.fault}", error.do)
         return {}
     shards = {shard.name: shard for shard in store.shards}
-    components = _components(store, settings, to)
+    metas = _metas(store, settings, to)
+    components = StoredComponents(store, metas, settings.base)  # each held for its turn
     old, again = outdated(store, settings), f"taftcache train {typed(store.path)}{train_options(store, settings)}"
-    private = _private(store, components, old, to)
+    private = _private(store, metas, old, to)
     keys = _keys(store, settings, to)
     behind = _behind(store, settings, old, keys)
     _origins(store, shards, {*private, *keys}, to)
@@ -68,7 +69,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     if there := imported(store):
         to.notes.append(f"{STAYS}: {', '.join(there)}")
     checked: dict[str, dict[str, float]] = {}
-    for (name, component), label in zip(components.items(), numbered([*components]), strict=True):
+    for name, label in zip(components, numbered([*components]), strict=True):
         if name in private:  # noise is no optimum, and the rows that it was made from may be forgotten since
             continue
         if name in old and name not in behind:
@@ -77,9 +78,9 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
             summed = kind == "stale composition" and not stale_parts(store, settings)
             to.found(kind, name, problem, f"taftcache compose {typed(store.path)}" if summed else again)
         elif name in (MEAN, WEIGHTED):
-            _check_sum(name, component, components, to)
+            _check_sum(name, components, to)
         elif name in keys and name not in behind:
-            sources = [shards[shard_of(name)]] if is_component(name) else store.shards
+            component, sources = components[name], [shards[shard_of(name)]] if is_component(name) else store.shards
             _check_rows(name, component, sources, to)
             with progress.task(f"certify {label}", None):
                 try:
@@ -121,9 +122,10 @@ def _behind(store: FeatureStore, settings: Settings, old: Sequence[str], keys: M
     return [name for name in old if name in {*single, *sums}]
 
 
-def _components(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, Component]:
-    """All components and models around the base point that the settings give, each as its file and manifest say."""
-    components: dict[str, Component] = {}
+def _metas(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, dict[str, Any]]:
+    """What the file says of each component and model around the base point that the settings give; a finding where the
+    manifest says something else."""
+    metas: dict[str, dict[str, Any]] = {}
     for name, ref in store.objects().items():
         if not is_model(name):
             continue
@@ -137,7 +139,7 @@ def _components(store: FeatureStore, settings: Settings, to: Findings) -> dict[s
         except StoreError as error:  # verify has said it where bytes are damaged
             to.found("damage", name, error.fault)
             continue
-        components[name] = component
+        metas[name] = component.meta
         if CURVE not in there:  # a repair leaves a damaged one out
             component.meta.pop(CURVE, None)
         if (component.base_digest, component.meta) != (digest, there):
@@ -148,7 +150,7 @@ def _components(store: FeatureStore, settings: Settings, to: Findings) -> dict[s
             )
             problem = f"its file does not say of it what the manifest says: {', '.join(odd)}"
             to.found("privacy statement" if private else "description", name, problem)
-    return components
+    return metas
 
 
 def _origins(store: FeatureStore, shards: Mapping[str, Shard], known: Collection[str], to: Findings) -> None:
@@ -180,7 +182,9 @@ def _keys(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, st
     return keys
 
 
-def _private(store: FeatureStore, components: Mapping[str, Component], old: Collection[str], to: Findings) -> set[str]:
+def _private(
+    store: FeatureStore, components: Mapping[str, Mapping[str, Any]], old: Collection[str], to: Findings
+) -> set[str]:
     """Components trained privately; whether each promise follows from its noise, and is in the ledger.
 
     So of what the manifest says and of what the file says, which is what leaves the store. An ``old`` composition says
@@ -188,15 +192,15 @@ def _private(store: FeatureStore, components: Mapping[str, Component], old: Coll
     """
     names = {n for n, ref in store.objects(COMPONENTS).items() if PRIVATE in ref.meta}
     charged = _charged(store) if names else {}
-    for name, component in sorted(components.items()):
+    for name, said in sorted(components.items()):
         there = store.meta(name)
-        metas = [there] if component.meta.items() <= there.items() else [there, component.meta]
+        metas = [there] if said.items() <= there.items() else [there, said]
         for problem in dict.fromkeys(problem for meta in metas for problem in claim_problems(store, meta)):
             if name not in old or problem == NOT_ALL:
                 to.found("privacy statement", name, problem)
         if name in names and not _is_entry(charged.get(name), there):
             to.found("privacy statement", name, "the ledger does not have what its training released")
-    to.notes.extend(_weak([components[name].meta for name in sorted(names & components.keys())]))
+    to.notes.extend(_weak([components[name] for name in sorted(names & components.keys())]))
     return names
 
 
@@ -229,12 +233,13 @@ def _is_entry(entry: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> bool:
     return all(said.get(key) == value for key, value in told.items()) and meta.get("shards") == told["shards"]
 
 
-def _check_sum(name: str, total: Component, components: Mapping[str, Component], to: Findings) -> None:
+def _check_sum(name: str, components: StoredComponents, to: Findings) -> None:
     """Whether a composition's numbers are the sum of its members' with the coefficients that it has, or must have."""
+    total = components[name]
     mu = total.record.coefficients or {}
     if not mu.keys() <= components.keys():
         return
-    again = compose({n: components[n] for n in mu}, None if name == MEAN else mu)
+    again = compose(components.of(mu), None if name == MEAN else mu)
     if not (again.delta - total.delta).abs().max() <= 1e-12 * total.delta.abs().max():
         to.found("stale composition", name, "it is not the sum of its members")
     if again.record.coefficients != mu:

@@ -118,7 +118,7 @@ def _far_out(scaled: NDArray[np.float32], table: RowTable) -> list[str]:
 
 
 def _scaled(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """``vectors`` [n,d], changed in place: from their mean, their mean square length 1; zeros where all are the same."""
+    """``vectors`` [n,d], in place: from their mean, their mean square length 1; zeros where all are the same."""
     if not len(vectors):
         return vectors
     vectors -= vectors.mean(0, dtype=np.float64).astype(np.float32)

@@ -16,9 +16,9 @@ from taftcache.backbone.device import resolve_device
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import SolveError, StoreError, check_counts
-from taftcache.model.component import Component, read_component
+from taftcache.model.component import Component, StoredComponents
 from taftcache.model.composition import compose
-from taftcache.names import component_of, counted, first_few
+from taftcache.names import MEAN, component_of, counted, first_few
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.inverses.head_path import HeadPath
@@ -30,6 +30,7 @@ from taftcache.stages.train.record import settings_of, subtracted
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 
+OWN = "the shard's own"
 OTHER_SHARDS = "the mean of the other shards' components"
 
 
@@ -117,18 +118,17 @@ def suspects(store: FeatureStore, *, top: int = 20, progress: Progress | None = 
     )
 
 
-def _judges(store: FeatureStore, settings: Settings) -> list[Component] | None:
+def _judges(store: FeatureStore, settings: Settings) -> Iterator[Component] | None:
     """For each training shard, the mean of the others' components; None where one has none."""
     left = subtracted(store)
     names = [component_of(shard.name) for shard in store.shards if shard.name not in left]
-    parts = {name: read_component(store, name, settings.base) for name in names if name in store.objects()}
-    judges = []
-    for shard in store.shards:
-        others = {name: part for name, part in parts.items() if name != component_of(shard.name)}
-        if not others:
-            return None
-        judges.append(compose(others))
-    return judges
+    parts = StoredComponents(store, [name for name in names if name in store.objects()], settings.base)
+    own = [component_of(shard.name) for shard in store.shards]
+    if any(not parts.keys() - {name} for name in own):
+        return None
+    mean, many = compose(parts), len(parts)
+    mu = {MEAN: many / (many - 1), OWN: -1 / (many - 1)} if many > 1 else {}
+    return (compose({MEAN: mean, OWN: parts[name]}, mu) if name in parts else mean for name in own)
 
 
 def _one_sided(store: FeatureStore) -> list[str]:
@@ -158,7 +158,7 @@ def _unseen(store: FeatureStore, by_others: bool) -> list[str]:
 
 
 def _by_judges(
-    store: FeatureStore, settings: Settings, judges: list[Component], progress: Progress
+    store: FeatureStore, settings: Settings, judges: Iterator[Component], progress: Progress
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Logits [b,K] and labels [b] of all training rows, each shard's by its judge."""
     base, device = settings.base, resolve_device(settings.recipe.device)
