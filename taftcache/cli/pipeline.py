@@ -416,9 +416,17 @@ def predict(
     """
     allowed = consent_to(weights=weights, hub=allow_hub)
     unreadable: Literal["stop", "skip"] = "skip" if skip else "stop"
-    report = taftcache.predict(
-        store, images, model=model, top=top, device=device or "auto", consent=allowed, unreadable=unreadable
-    )
+    with bars(as_json) as progress:
+        report = taftcache.predict(
+            store,
+            images,
+            model=model,
+            top=top,
+            device=device or "auto",
+            consent=allowed,
+            unreadable=unreadable,
+            progress=progress,
+        )
     print_report(report, as_json, show_predict)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -194,7 +194,16 @@ class TangentModel(nn.Module):
             ArgumentError: ``top`` or ``batch`` below 1.
         """
         check_counts(top=top, batch=batch)
-        pictures, out = listed(images), []
+        return list(self.predictions(listed(images), top, batch, on_unreadable))
+
+    def predictions(
+        self,
+        pictures: Sequence[Picture],
+        top: int = 3,
+        batch: int = 32,
+        on_unreadable: Callable[[str, UnreadableImage], None] | None = None,
+    ) -> Iterator[Prediction]:
+        """As ``predict``, each as soon as its batch has been through the model."""
         for k in range(0, len(pictures), batch):
             names, inputs = list[str](), list[Tensor]()
             for index in range(len(pictures))[k : k + batch]:
@@ -207,8 +216,7 @@ class TangentModel(nn.Module):
                         raise
                     on_unreadable(name, error)
             logits = self(torch.stack(inputs)).cpu().numpy() if inputs else ()
-            out += [Prediction.of(i, row, self.classes, top) for i, row in zip(names, logits, strict=True)]
-        return out
+            yield from (Prediction.of(i, row, self.classes, top) for i, row in zip(names, logits, strict=True))
 
     def merged(self) -> nn.Module:
         """The same function as an ordinary timm model, where that exists: when the head alone has moved.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from taftcache.errors import DataError, UnreadableImage
 from taftcache.model.component import read_base, read_component
 from taftcache.model.predictor import Alike, TangentModel
 from taftcache.stages.look import prediction
+from taftcache.stages.progress import Silent
 from taftcache.tangent.operator import TangentOperator
 from taftcache.terminal.pipeline import show_predict
 from tests.stages.making import open_store, recipe
@@ -254,6 +257,21 @@ def test_file_that_does_not_decode(photographed, tmp_path, kind):
         taftcache.predict(store, [file], device="cpu")
 
 
+class Counting(Silent):
+    """Progress that counts."""
+
+    def __init__(self) -> None:
+        self.totals, self.done = dict[str, int | None](), 0
+
+    @contextmanager
+    def task(self, name: str, total: int | None) -> Iterator[Counting]:
+        self.totals[name] = total
+        yield self
+
+    def advance(self, steps: int = 1) -> None:
+        self.done += steps
+
+
 @pytest.mark.parametrize("where", ["store", "model"])
 def test_folders_and_images_that_cannot_be_read(photographed, images, tmp_path, capsys, where):
     folder = shutil.copytree(images, tmp_path / "new")
@@ -268,7 +286,9 @@ def test_folders_and_images_that_cannot_be_read(photographed, images, tmp_path, 
     with pytest.raises(UnreadableImage, match=r"broken\.png"):
         taftcache.predict(place, [folder], device="cpu")
     given = [folder, good[0], good[0], tmp_path / "gone.png"]
-    report = taftcache.predict(place, given, device="cpu", unreadable="skip")
+    progress = Counting()
+    report = taftcache.predict(place, given, device="cpu", unreadable="skip", progress=progress)
+    assert progress.totals["predict"] == progress.done == len(good) + 4, "broken and gone ones too"
     listed = [*(folder / file.relative_to(images) for file in good), good[0], good[0]]
     assert [p.image for p in report.predictions] == [str(file) for file in listed]
     plain = taftcache.predict(place, good, device="cpu").predictions

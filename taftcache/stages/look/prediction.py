@@ -66,6 +66,7 @@ def predict(
     device: str = "auto",
     consent: Consent | None = None,
     unreadable: Literal["stop", "skip"] = "stop",
+    progress: Progress | None = None,
 ) -> PredictReport:
     """Classify image files end to end: preprocessing, frozen layers, base and Δw.
 
@@ -81,6 +82,7 @@ def predict(
         device: where the model runs.
         consent: weights in place of those that the store names, or that the model hub may be asked for them.
         unreadable: "stop" at an image that cannot be read, or "skip" it, and say so in the report.
+        progress: what shows how far it is.
 
     Raises:
         DataError: a folder without images. UnreadableImage: an image that cannot be read, or none that can. StoreError:
@@ -99,7 +101,8 @@ def predict(
             left, notes = dict[str, str](), list[str]()
         else:
             images, notes = _files(images)
-            found, left = _classified(TangentModel.load(store, model, device, consent), images, top, unreadable)
+            loaded = TangentModel.load(store, model, device, consent)
+            found, left = _classified(loaded, images, top, unreadable, progress)
         return PredictReport(
             store=store.path,
             root_digest=store.root_digest,
@@ -110,10 +113,19 @@ def predict(
         )
     if not is_model_folder(store):
         with FeatureStore(store) as opened:
-            return predict(opened, images, model=model, top=top, device=device, consent=consent, unreadable=unreadable)
+            return predict(
+                opened,
+                images,
+                model=model,
+                top=top,
+                device=device,
+                consent=consent,
+                unreadable=unreadable,
+                progress=progress,
+            )
     origin = origin_of(store)
     images, notes = _files(images)
-    found, left = _classified(open_model(store, device=device), images, top, unreadable)
+    found, left = _classified(open_model(store, device=device), images, top, unreadable, progress)
     return PredictReport(
         store=Path(store),
         root_digest=origin.root_digest,
@@ -306,13 +318,24 @@ def _files(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
 
 
 def _classified(
-    model: TangentModel, images: list[Picture], top: int, unreadable: Literal["stop", "skip"]
+    model: TangentModel,
+    images: list[Picture],
+    top: int,
+    unreadable: Literal["stop", "skip"],
+    progress: Progress | None,
 ) -> tuple[list[Prediction], dict[str, str]]:
     """What the model says of the images, and those that it was not asked about, with the reason."""
-    if unreadable == "stop":
-        return model.predict(images, top), {}
     errors: dict[str, UnreadableImage] = {}
-    found = model.predict(images, top, on_unreadable=errors.__setitem__)
+    found = list[Prediction]()
+    with (progress or Silent()).task("predict", len(images)) as task:
+
+        def left_out(name: str, error: UnreadableImage) -> None:
+            errors[name] = error
+            task.advance()
+
+        for prediction in model.predictions(images, top, on_unreadable=left_out if unreadable == "skip" else None):
+            found.append(prediction)
+            task.advance()
     if errors and not found:
         raise next(iter(errors.values()))
     return found, {name: f"{error.fault}: {error.got}" if error.got else error.fault for name, error in errors.items()}
