@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import warnings
+from errno import EPIPE
 from functools import cache
 from typing import Annotated, Any, NoReturn
 
@@ -26,7 +27,7 @@ import taftcache
 from taftcache.cache.place.lock import waiting
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
 from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE, StoreChanged, StoreWriteError, TaftcacheError, first_line
-from taftcache.terminal.console import OUT, complain, note, print_json
+from taftcache.terminal.console import OUT, Unwritten, complain, note, print_json
 
 # click's, or typer's own copy of it, whichever this typer has
 UsageError: Any = typer.BadParameter.__base__
@@ -35,6 +36,7 @@ AGAIN = 2  # times that a command begins anew where another process committed me
 EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
 LESS = "end other programs; run and train need less with --set solver.memory=0B"
+NO_FOLDER, ELSEWHERE = "the current folder was deleted", "cd to one that is there"
 PIPE_CODE = 141  # as a shell has it, where nobody reads standard output any more
 EXHAUSTED_CODE = 137  # as where the system ends a process for it
 
@@ -51,16 +53,20 @@ class _Commands(TyperGroup):
             try:
                 return self._tried(*arguments, **named)
             finally:
-                sys.stdout.flush()  # what cannot be written is found here, and not when the process is taken down
+                OUT.file.flush()  # what cannot be written is found here, and not when the process is taken down
         except TaftcacheError as error:
             fault, *more = error.lines()
             complain(f"taftcache: {fault}", *more)
             self._report(type(error).__name__, error.fault, error.exit_code, error.got, error.do)
             sys.exit(error.exit_code)
-        except OSError as error:
-            if error.filename is not None:
-                raise
+        except Unwritten as error:
             self._unwritten(error)
+        except FileNotFoundError:
+            if _has_folder():
+                raise
+            complain(f"taftcache: {NO_FOLDER}", f"  try: {ELSEWHERE}")
+            self._report("FileNotFoundError", NO_FOLDER, UsageError.exit_code, do=ELSEWHERE)
+            sys.exit(UsageError.exit_code)
 
     def _tried(self, *arguments: Any, **named: Any) -> Any:
         """Once more for a command that met another's commit: it read, for who writes holds the lock."""
@@ -78,7 +84,7 @@ class _Commands(TyperGroup):
             self._interrupted()
         except UsageError as error:
             self._refuse(error)
-        except BrokenPipeError as error:  # typer would end with a code that says nothing
+        except Unwritten as error:  # typer would end with a code that says nothing
             self._unwritten(error)
         except (MemoryError, RuntimeError, ImportError) as error:  # torch: as it computes, as it loads
             if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
@@ -94,7 +100,7 @@ class _Commands(TyperGroup):
 
     def _unwritten(self, error: OSError, exit_code: int | None = None) -> NoReturn:
         """The end of a command whose report could not be written; ``exit_code`` is that of the error it reports."""
-        nobody_reads = isinstance(error, BrokenPipeError)
+        nobody_reads = error.errno == EPIPE
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # nothing is tried again at the end of the process
         if not nobody_reads:  # who did has seen enough
             complain(
@@ -108,7 +114,7 @@ class _Commands(TyperGroup):
             return super().make_context(*arguments, **named)
         except KeyboardInterrupt:
             self._interrupted()
-        except BrokenPipeError as error:  # of --help
+        except BrokenPipeError as error:  # of --help, which typer prints
             self._unwritten(error)
         except UsageError as error:  # of an option before the command
             if type(error).__name__ == "NoArgsIsHelpError":
@@ -147,9 +153,18 @@ class _Commands(TyperGroup):
         try:
             said = {"error": kind, "fault": fault, "got": None if got is None else str(got), "try": do}
             print_json({**said, "exit_code": exit_code})
-            sys.stdout.flush()
-        except OSError as error:
+            OUT.file.flush()
+        except Unwritten as error:
             self._unwritten(error, exit_code)
+
+
+def _has_folder() -> bool:
+    """Whether the current folder is still there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _plain(text: str) -> str:

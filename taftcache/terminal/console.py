@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from errno import EPIPE
 from threading import Event, Lock, Thread
 from typing import Any, NoReturn
 
@@ -36,21 +38,70 @@ def stacked(*texts: str) -> Text:
     return Text("\n".join(map(shown, texts)))
 
 
+class Unwritten(OSError):
+    """Standard output took no more; ``errno`` says why."""
+
+
+class _Stream:
+    """A stream of this process, whatever it is at the moment; another error than its own where it takes no more."""
+
+    def __init__(self, stream: Any, dispensable: bool) -> None:
+        self._stream, self._dispensable = stream, dispensable
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """See io.TextIOBase."""
+        with self._trying():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """See io.TextIOBase."""
+        with self._trying():
+            self._stream.flush()
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        """What stderr does not take is lost, for a full disk under a log is no reason to stop working."""
+        try:
+            yield
+        except OSError as error:
+            if not self._dispensable:
+                raise Unwritten(error.errno, error.strerror) from error
+            # nothing is tried again, also at the end of the process, which would have a code of Python's own
+            sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
 class _Console(Console):
     """Prints texts as they are: no markup, no emoji codes, and no character that a terminal would obey."""
 
     def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, highlight=False, emoji=False)
+        columns = os.environ.get("COLUMNS", "")
+        # in fewer, rich folds every letter or shows nothing at all
+        width = 80 if columns.isdigit() and int(columns) < NARROWEST else None
+        super().__init__(stderr=stderr, highlight=False, emoji=False, width=width)
+
+    @property
+    def file(self) -> Any:
+        """Where it prints to."""
+        return _Stream(super().file, dispensable=self.stderr)
+
+    @file.setter
+    def file(self, new: Any) -> None:
+        self._file = new
 
     def on_broken_pipe(self) -> NoReturn:
         """Leaves it to who printed, where rich would end the process with a code that says nothing."""
-        raise BrokenPipeError
+        raise Unwritten(EPIPE, os.strerror(EPIPE))
 
     def render_str(self, text: str, **options: Any) -> Text:
         """See rich; every string goes through here, those in the cells of tables too."""
         return super().render_str(shown(text), **(options | {"markup": False, "emoji": False}))
 
 
+NARROWEST = 10  # columns
 OUT = _Console()
 ERR = _Console(stderr=True)
 _LONGEST = 1_000_000  # characters of a line in a file or pipe
@@ -76,7 +127,7 @@ def say(*texts: str) -> None:
 
 def print_json(value: Any) -> None:
     """To stdout, in ASCII: JSON types, records of them, and paths."""
-    print(json.dumps(value, indent=2, default=_plain).replace("\x7f", "\\u007f"))
+    print(json.dumps(value, indent=2, default=_plain).replace("\x7f", "\\u007f"), file=OUT.file)
 
 
 def _plain(value: Any) -> Any:
@@ -90,7 +141,7 @@ def _plain(value: Any) -> Any:
 
 def print_line(text: str) -> None:
     """To stdout as it is, however long."""
-    print(shown(text))
+    print(shown(text), file=OUT.file)
 
 
 def print_table(table: Table) -> None:

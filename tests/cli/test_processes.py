@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -60,6 +61,53 @@ def test_a_standard_output_that_is_not_as_usual(finished, how):
     ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (code, "")
     assert bool(ended.stdout) == (how == "of a locale without a character")
+
+
+@pytest.mark.parametrize(
+    ("asked", "how"),
+    [
+        (["inspect", "nowhere", "--json"], "2>/dev/full"),
+        (["inspct"], "2> >(exec true)"),
+        (["verify", "STORE"], "2>/dev/full"),
+    ],
+    ids=["an error", "nobody reads on", "progress"],
+)
+def test_a_standard_error_that_takes_nothing_changes_no_outcome(cli, finished, tmp_path, monkeypatch, how, asked):
+    """A log on a full disk ended the work, with a code that no page lists."""
+    monkeypatch.chdir(tmp_path)
+    place = shutil.copytree(finished, tmp_path / "STORE")
+    usual = cli(*asked)
+    told = f"{sys.executable} -c '{PROGRESS}' {' '.join(asked)} {how}"
+    ended = subprocess.run(["bash", "-c", told], stdout=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stdout) == (usual.code, usual.out)
+    assert tree(place) == tree(finished)
+
+
+# A log has a line of each task at once.
+PROGRESS = "from taftcache.terminal import console; console.SOON = -1; from taftcache.cli import main; main()"
+
+
+@pytest.mark.parametrize("columns", ["0", "3", "x", ""])
+def test_no_width_of_a_terminal_hides_what_is_said(tmp_path, columns):
+    """rich shows nothing at all in a width of 0."""
+    command = [sys.executable, "-m", "taftcache", "inspect", str(tmp_path / "nowhere")]
+    ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": columns})
+    assert ended.returncode == 5
+    assert ended.stderr.startswith(f"taftcache: no store at {tmp_path}/nowhere: there is no such folder\n  try: ")
+
+
+def test_a_folder_that_was_deleted_is_named(finished, tmp_path):
+    """It was taken for a report that could not be written."""
+    (tmp_path / "gone").mkdir()
+    path = os.path.relpath(finished, tmp_path / "gone")
+    told = f"cd {tmp_path}/gone; rmdir ../gone; {sys.executable} -m taftcache inspect {path}; exit $?"
+    # from a folder without it, Python cannot import what lies there
+    ended = subprocess.run(["bash", "-c", told], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT})
+    assert ended.returncode == 2
+    assert ended.stderr.endswith("taftcache: the current folder was deleted\n  try: cd to one that is there\n")
+
+
+ROOT = str(Path(__file__).parents[2])
 
 
 @pytest.mark.parametrize("asked", [["inspect", "nowhere"], ["train", "nowhere"], ["inspct"]])
