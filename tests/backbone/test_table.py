@@ -13,12 +13,13 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from taftcache.backbone.sources.arrays import label_indexes
-from taftcache.backbone.sources.base import check_no_values
-from taftcache.backbone.sources.columns import is_table
+from taftcache.backbone.sources.arrays import ArraySource, label_indexes
+from taftcache.backbone.sources.base import check_classes
+from taftcache.backbone.sources.columns import is_table, read_table
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, UnreadableImage
+from taftcache.stages.files.vectors import Vectors
 
 PIXELS = np.random.default_rng(2).integers(0, 256, (6, 9, 11, 3), dtype=np.uint8)
 NAMES = ["ant", "bee", "cat"]
@@ -127,6 +128,14 @@ def test_images_inside(tmp_path):
     assert open_source(spec(tmp_path / "bare.parquet", image_key="image"))[0].classes == ["0", "1", "2"]
 
 
+def vectors_of(folder: Path, labels: np.ndarray) -> None:
+    Vectors.of(folder / "a.npy", np.zeros((len(labels), 3)), labels, None)
+
+
+def arrays_of(folder: Path, labels: np.ndarray) -> None:
+    ArraySource(folder / "a.npz", {"x": np.zeros((len(labels), 2, 2, 3), np.uint8), "y": labels}, "x", "y")
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -139,13 +148,35 @@ def test_images_inside(tmp_path):
         ({"label": ["a", "b", " ", "a", "b", "a"]}, "row 3 of .* has no label"),
         (
             {"label": ["a", "b", " a", "a", "b", "a"]},
-            r"differ in nothing but blanks(.|\n)*'a' and ' a' in the column 'la",
+            r"differ in nothing but blanks(.|\n)*'a' and ' a'",
         ),
     ],
 )
 def test_rows_that_are_no_images(folder, change, fault):
     with pytest.raises(DataError, match=fault):
         open_source(spec(write(folder / "a.csv", columns(**change))))
+
+
+def test_columns_of_one_name_are_refused(folder):
+    """The last of them was read."""
+    file = folder / "a.csv"
+    file.write_text("path,label , label\n" + "".join(f"{path},a,b\n" for path in PATHS))
+    with pytest.raises(DataError, match="several columns of one name\n  got: 'label'\n"):
+        open_source(spec(file))
+
+
+def test_empty_lines_of_a_single_column_are_rows(tmp_path):
+    """They were left out, and the file said to be too short; at its end they are none."""
+    (tmp_path / "a.csv").write_text("label\na\n\n\nb\n\n\n")
+    assert read_table(tmp_path / "a.csv").columns == {"label": ("a", "", "", "b")}
+    (tmp_path / "a.csv").write_text("label,id\na,1\n\nb,2\n\n")
+    assert read_table(tmp_path / "a.csv").columns == {"label": ("a", "b"), "id": ("1", "2")}
+
+
+@pytest.mark.parametrize("make", [vectors_of, arrays_of], ids=["vectors", "images"])
+def test_labels_that_differ_in_blanks_are_refused_of_arrays_too(tmp_path, make):
+    with pytest.raises(DataError, match=r"differ in nothing but blanks(.|\n)*'b' and 'b '"):
+        make(tmp_path, np.array(["a", "b", "b ", "a"]))
 
 
 @pytest.mark.parametrize(
@@ -179,12 +210,12 @@ def test_fractions_that_come_again_are_classes(folder):
 
 def test_a_few_rows_may_have_fractions_for_classes_and_so_may_any_whose_classes_are_given():
     few = ["1.5", "3.0", "7.25", "inf"]
-    check_no_values("here", few)
+    check_classes("here", few)
     many = [str(k + 0.5) for k in range(30)]
     with pytest.raises(DataError, match="values, not classes"):
-        check_no_values("here", many)
+        check_classes("here", many)
     assert label_indexes(Path("here"), np.array(many), many) == (many, list(range(30)))
-    check_no_values("here", [*map(str, range(30)), "nan"])
+    check_classes("here", [*map(str, range(30)), "nan"])
 
 
 def test_whole_numbers_are_the_same_classes_as_floats(folder):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.base import REGRESSION, Item, check_items, check_no_values, decoding
+from taftcache.backbone.sources.base import REGRESSION, Item, check_classes, check_items, decoding
 from taftcache.backbone.sources.rgb import decode_rgb, to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
@@ -171,7 +171,7 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
         return names, [int(v) for v in labels]
     found = texts(file, "labels", labels)
     if names is None:
-        check_no_values(file, found)
+        check_classes(file, found)
         names = sorted(set(found))
     known = {name: k for k, name in enumerate(names)}
     unknown = sorted(set(found) - known.keys())

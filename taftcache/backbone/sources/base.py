@@ -75,8 +75,17 @@ REGRESSION = "values are fitted by TangentRegressor"
 FEW = 20  # samples, of which most may well have a class of their own
 
 
-def check_no_values(place: object, labels: Sequence[str]) -> None:
-    """DataError where labels, one a row, are values of a regression: fractions, most of a few at least different."""
+def check_classes(place: object, labels: Sequence[str]) -> None:
+    """DataError where labels, one a row, differ in blanks alone, or are values of a regression: fractions, most of
+    a few at least different."""
+    bare: dict[str, str] = {}
+    for text in labels:
+        if (other := bare.setdefault(text.strip(), text)) != text:
+            raise DataError(
+                f"labels of {place} differ in nothing but blanks at their ends",
+                got=f"{other!r} and {text!r}",
+                do="write the class in one way",
+            )
     different = sorted(set(labels))
     if len(labels) < FEW or 2 * len(different) <= len(labels):
         return

@@ -95,13 +95,25 @@ def _text(file: Path) -> Table:
         lines.seek(0)
         delimiter = "\t" if file.suffix.lower() == ".tsv" else max(",;\t", key=head.count)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        names, rows = next(reader, []), []
+        names, rows = [name.strip() for name in next(reader, [])], list[list[str]]()
+        if twice := sorted({name for name in names if name and names.count(name) > 1}):
+            raise DataError(
+                f"the table {file} has several columns of one name",
+                got=", ".join(map(repr, twice)),
+                do="name each of them in another way in the first line",
+            )
+        empty = 0
         for row in reader:
-            if row and len(row) != len(names):
+            if not row:
+                empty += 1
+                continue
+            if len(row) != len(names):
                 raise ValueError(f"line {reader.line_num} has {len(row)} fields, the first has {len(names)}")
-            rows += [row] if row else []
+            # of a single column, a line of nothing with others below it is an empty field
+            rows += [*([[""]] * empty if len(names) == 1 else []), row]
+            empty = 0
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    return Table({name.strip(): column for name, column in zip(names, columns, strict=False)}, {})
+    return Table(dict(zip(names, columns, strict=False)), {})
 
 
 def _arrow(place: Path) -> Table:

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.arrays import label_indexes
-from taftcache.backbone.sources.base import REGRESSION, Item, Source, check_items, check_no_values, decoding
+from taftcache.backbone.sources.base import REGRESSION, Item, Source, check_classes, check_items, decoding
 from taftcache.backbone.sources.columns import Table, read_table
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
 from taftcache.backbone.sources.subset import Subset
@@ -107,16 +107,8 @@ def _labels(place: Path, key: str, column: Sequence[Any], names: list[str] | Non
     if all(isinstance(value, int) for value in values):
         return label_indexes(place, np.asarray(values), names)
     texts = [str(value) for value in values]
-    bare: dict[str, str] = {}
-    for text in texts:
-        if (other := bare.setdefault(text.strip(), text)) != text:
-            raise DataError(
-                f"labels of {place} differ in nothing but blanks at their ends",
-                got=f"{other!r} and {text!r} in the column {key!r}",
-                do="write the class in one way",
-            )
     if names is None:
-        check_no_values(place, texts)
+        check_classes(place, texts)
     # of objects: an array of texts takes for each of them the room of the longest
     return label_indexes(place, np.asarray(texts, object), names or sorted(set(texts), key=name_order))
 
