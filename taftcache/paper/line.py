@@ -135,7 +135,7 @@ class Rows(TypedDict):
     right: Right
 
 
-class Proof(TypedDict):
+class Nearness(TypedDict):
     """How near to their optima a line's models are."""
 
     gradient: float | None
@@ -143,7 +143,7 @@ class Proof(TypedDict):
     converged: bool | None
 
 
-class Cost(Proof):
+class Cost(Nearness):
     """What a line's models took, and how near to their optima they are."""
 
     seconds: float
@@ -166,7 +166,7 @@ def cost(fits: Sequence[Fitted]) -> Cost:
     }
 
 
-def proof(fits: Sequence[Fitted]) -> Proof:
+def proof(fits: Sequence[Fitted]) -> Nearness:
     """Of the models of each seed: the worst."""
     said = [f.converged for f in fits if f.converged is not None]
     return {
