@@ -63,7 +63,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     loss: of classes. "rsl" is the rescaled square loss RSL(α, κ), "mse" the same with α = κ = 1: squared error against
         one-hot classes; or "cross_entropy".
-    alpha: weight of the true class in "rsl"; "auto" is √K for K classes, and 1, the paper's, where the paper is
+    alpha: weight of the true class in "rsl"; "auto" is √K for K classes, and 1 where the paper, which states none, is
         repeated.
     kappa: the logit that "rsl" pulls the true class to.
     ridge: λ; since the loss is a mean, it means the same when samples leave. "auto" chooses it from the rows of each
@@ -184,7 +184,7 @@ class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ridges: the λ that "exact" chooses from. head_ridges: the same for a head alone, whose best λ are higher.
     rates: learning rates that "paper" and fine-tuning choose from.
     resets: whether the block is re-initialised (PT = F); every method chooses.
-    tokens: whether the class token is re-initialised (CLS = T); every method of "table1" chooses, where there is one.
+    tokens: whether the class token is re-initialised (CLS = T); every method chooses, where there is one.
     epochs, batch: of the paper's schedule.
     decay: λ of "paper", which the paper does not state.
     radii, ball_kappa: R and κ of "table7".

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +27,9 @@ import taftcache
 from taftcache.paper.claim import Claim
 from taftcache.paper.comparison import TITLES, CompareReport, Figures
 from taftcache.paper.findings import findings
-from taftcache.paper.line import ReportLine
+from taftcache.paper.line import ReportLine, at_their_ends
 from taftcache.paper.pages import about, said, table, write_figures, write_pages
+from taftcache.recipe_sections import SolverSpec
 from taftcache.report.tables import markdown_table
 from taftcache.terminal.console import bars
 
@@ -41,6 +42,14 @@ GROUPS = {
     "composed": (ROOT / "pipelines" / "paper.toml", ("table2", "figure1a", "figure1b", "figure1c")),
     "private": (ROOT / "pipelines" / "table3.toml", ("table3",)),
 }
+
+
+BEFORE = " --set compare.tokens=[false]"
+ENDS = (
+    "† The rate or λ of at least one of both is the end of the list that was tried for it, as named under *Where it"
+    " ran*, so a longer list may change the verdict. The rates are the paper's two; where the larger was chosen, one"
+    " above it may be better: [an example](paper.md#two-presets)."
+)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -101,10 +110,28 @@ def kept() -> dict[str, list[CompareReport]]:
             read = msgspec.convert(
                 json.loads(file.read_text("utf-8")), CompareReport, dec_hook=lambda kind, value: kind(value)
             )
+            read.reports[:] = [replace(made, lines=[known(line, read) for line in made.lines]) for made in read.reports]
             alone = replace(read, reports=[])
             of = found.setdefault(place.name, {}).setdefault(msgspec.json.encode(alone, enc_hook=str), alone)
             of.reports.extend(read.reports)
-    return {name: list(runs.values()) for name, runs in found.items()}
+    return {name: with_ends(list(runs.values())) for name, runs in found.items()}
+
+
+def known(line: ReportLine, report: CompareReport) -> ReportLine:
+    """A line of an older report, which tells of some that they stopped early: a gradient above the recipe's own
+    tolerance, the loosest of all, met none."""
+    if line.converged is not None or line.gradient is None:
+        return line
+    above = line.gradient > msgspec.convert(report.recipe["solver"], SolverSpec).relative
+    return msgspec.structs.replace(line, converged=False if above else None)
+
+
+def with_ends(runs: list[CompareReport]) -> list[CompareReport]:
+    """The same, each line with the end of what was tried that was chosen for it, in whichever of the reports."""
+    choices = [tuned for run in runs for made in run.reports for tuned in made.settings]
+    for run in runs:
+        run.reports[:] = [replace(made, lines=at_their_ends(made.lines, choices)) for made in run.reports]
+    return runs
 
 
 def write() -> None:
@@ -162,7 +189,7 @@ def here(runs: list[CompareReport]) -> list[str]:
         *said(lines(runs)),
         "",
         *([f"Not run for this page: {', '.join(absent)}.", ""] if absent else []),
-        *shown(MAIN, runs, "##", "`taftcache compare pipelines/{}.toml -o FOLDER`"),
+        *shown(MAIN, runs, "##", commands(runs)),
         *where(runs, "##"),
     ]
 
@@ -183,7 +210,9 @@ def elsewhere(others: dict[str, list[CompareReport]]) -> list[str]:
     ]
     told: set[str] = set()
     for name, runs in others.items():
-        text += [f"## {name}", "", f"{data(runs[0])}. `taftcache compare paper-{name} -o FOLDER`", ""]
+        how = f"`taftcache compare paper-{name} -o FOLDER`"
+        how += f", Table 2 with `{BEFORE.strip()}`" if any(map(chose_no_token, runs)) else ""
+        text += [f"## {name}", "", f"{data(runs[0])}. {how}", ""]
         text += [*shown(name, runs, "###", of=("table1", "table2")), *where(runs, "###", told)]
     return text
 
@@ -194,11 +223,13 @@ def side_by_side(others: dict[str, list[CompareReport]]) -> list[str]:
     for name, runs in others.items():
         for subject in findings(lines(runs)):
             for one in subject.said:
-                if isinstance(one, Claim) and one.verdict:
-                    found.setdefault(one.what, {})[name] = f"{one.ahead}: {one.verdict}"
-    return markdown_table(
+                if isinstance(one, Claim):
+                    end = " †" if one.ends else ""
+                    found.setdefault(one.what, {})[name] = f"{one.ahead}: {one.verdict or one.withheld}{end}"
+    table = markdown_table(
         ["points ahead", *others], ([what, *(of.get(name, "") for name in others)] for what, of in found.items())
     )
+    return [*table, "", ENDS]
 
 
 def every(runs: Sequence[CompareReport]) -> dict[str, Figures]:
@@ -217,8 +248,31 @@ def data(run: CompareReport) -> str:
     return f"{run.backbone}; {run.rows} training and {run.held_out} held-out images of {run.classes} classes"
 
 
-def shown(name: str, runs: Sequence[CompareReport], level: str, command: str = "", of: Sequence[str] = ()) -> list[str]:
-    """Each table and figure with its plots, and where all its figures are; ``of``: of these alone, others by a link."""
+def commands(runs: Sequence[CompareReport]) -> dict[str, str]:
+    """What makes each report of the page again, as ``--run`` does."""
+    also = {made.report: BEFORE if chose_no_token(run) else "" for run in runs for made in run.reports}
+    return {
+        name: f"`taftcache compare {recipe.stem} --report {name}{also.get(name, '')} -o FOLDER`"
+        for recipe, names in GROUPS.values()
+        for name in names
+    }
+
+
+def chose_no_token(run: CompareReport) -> bool:
+    """Whether its shards chose among CLS = F alone, as they did before they chose from ``compare.tokens``."""
+    tried = {one.get("CLS") for made in run.reports for t in made.settings if t.shards > 1 for one in t.tried} - {None}
+    return tried == {"F"} and True in run.recipe["compare"]["tokens"]
+
+
+def shown(
+    name: str,
+    runs: Sequence[CompareReport],
+    level: str,
+    commands: Mapping[str, str] | None = None,
+    of: Sequence[str] = (),
+) -> list[str]:
+    """Each table and figure with its plots, where all its figures are, and the command that makes it; ``of``: of these
+    alone, others by a link."""
     text, others = [], []
     for report, made in every(runs).items():
         if of and report not in of:
@@ -231,7 +285,7 @@ def shown(name: str, runs: Sequence[CompareReport], level: str, command: str = "
             text += [*table(made, some(made.lines)), ""]
         text += [f"![{made.title}](results/{name}/{f.name})\n" for f in plots(name, report)]
         link = f"All figures with settings, seconds, passes and gradients: [{report}.csv](results/{name}/{report}.csv)."
-        text += [f"{link} {command.format(report)}".rstrip(), ""]
+        text += [f"{link} {(commands or {}).get(report, '')}".rstrip(), ""]
     return [*text, *([f"Also {', '.join(others)}.", ""] if others else [])]
 
 

@@ -62,6 +62,7 @@ def compare(
 
     Example: taftcache compare quickstart --report table2 --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
     """  # noqa: E501
+    from taftcache.paper.comparison import check_read
     from taftcache.paper.pages import write_pages
     from taftcache.report.plots import check_plots
 
@@ -70,6 +71,7 @@ def compare(
         writable(out, folder=True, again=True)
     named = [f"compare.reports={list(report)}"] if report else []
     recipe, _ = read_either(target, [*(set_ or []), *named], device, opens=("images", "weights"))
+    check_read(recipe, set_ or [])
     if "table3" in recipe.compare.reports:
         round_rows_alike(every_shape=True)
     done, keep = (partial(write_pages, folder=out), out / "models") if out is not None else (None, None)

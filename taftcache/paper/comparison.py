@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,8 @@ from taftcache.errors import RecipeError
 from taftcache.names import counted
 from taftcache.paper import figures as paper_figures
 from taftcache.paper import tables as paper_tables
-from taftcache.paper.line import ReportLine, Tuned
+from taftcache.paper.line import ASIDE, EARLY, ReportLine, Tuned, at_their_ends
+from taftcache.paper.trial import alpha_of
 from taftcache.paper.workbench import Workbench
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.rounding import processor
@@ -34,7 +35,20 @@ TITLES = {
     "figure2b": "Figure 2b: the block as it was pre-trained (PT=T), or re-initialised (PT=F)",
     "figure2c": "Figure 2c: the class token as it comes (CLS=F), or a fresh one that is trained (CLS=T)",
 }
-SECTIONS = ("data", "backbone", "tangent", "objective", "solver", "compare")  # that a report repeats
+SECTIONS = ("data", "backbone", "tangent", "objective", "solver", "privacy", "compare")  # that a report repeats
+# What a comparison of models without noise sets itself, and which of its own keys says what is wanted.
+OWN = {
+    "tangent.class_token": "compare.tokens",
+    "tangent.reset_block": "compare.resets",
+    "tangent.seed": "compare.seeds",
+    "objective.ridge": "compare.ridges",
+    "objective.radius": "compare.radii",
+    "objective.class_weights": "",
+    "objective.jvp_only": "",
+    "solver.method": "compare.presets",
+    "solver.proof_passes": "",
+    "solver.precision": "",
+}
 REPORTS: dict[str, Callable[[Workbench], Iterator[ReportLine]]] = {
     name: getattr(paper_tables if name.startswith("table") else paper_figures, name) for name in TITLES
 }
@@ -54,6 +68,16 @@ class Figures:
     lines: list[ReportLine]
     settings: list[Tuned]
     seconds: float
+
+    @property
+    def early(self) -> str:
+        """What is to be known of lines whose solves stopped early, where there are any."""
+        return EARLY if any(line.stopped for line in self.lines) else ""
+
+    @property
+    def aside(self) -> tuple[str, ...]:
+        """Figures of a line that a table has no room for."""
+        return tuple(name for name in ASIDE if name != "converged" or not self.early)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,18 +127,17 @@ def compare(
         DataError: too few rows to set any aside.
     """
     begin, recipe = time.perf_counter(), checked_recipe(recipe)
-    if recipe.tangent.train != "full":
-        raise RecipeError(
-            f"a comparison needs all of the tail, but tangent.train is {recipe.tangent.train!r}",
-            do='leave tangent.train at "full"',
-        )
+    recorded = {name: recipe_values(recipe)[name] for name in SECTIONS}
+    recorded["objective"]["alpha"] = alpha_of(recipe)
+    _check_tail(recipe)
     with Workbench(recipe, progress or Silent(), keep) as work:
         store = work.store()
         assert store.held_out is not None
         made: list[Figures] = []
+        notes = unread(recipe)
         for name in recipe.compare.reports or ("table2",):
             start, known = time.perf_counter(), len(work.settings)
-            lines = list(REPORTS[name](work))
+            lines = at_their_ends(list(REPORTS[name](work)), work.settings)
             made.append(
                 Figures(
                     report=name,
@@ -138,13 +161,60 @@ def compare(
                 seconds=time.perf_counter() - begin,
                 machine=machine(),
                 libraries={name: version(name) for name in ("taftcache", "torch", "timm")},
-                recipe={name: recipe_values(recipe)[name] for name in SECTIONS},
+                recipe=recorded,
                 kept=work.fits.found,
                 date=time.strftime("%Y-%m-%d"),
+                notes=notes,
             )
             if done is not None:
                 done(report)
     return report
+
+
+def _check_tail(recipe: Recipe) -> None:
+    """RecipeError unless there is a tail, and all of it is trained."""
+    tangent, features = recipe.tangent, recipe.backbone.features
+    if tangent.blocks == 0:
+        changed = ["tangent.blocks=1", *(["tangent.init=torch"] if tangent.init == "zero" else [])]
+        changed += ['backbone.features="last"'] if features != "last" else []
+        raise RecipeError(
+            "there is no tangent model to compare: the recipe trains a head alone",
+            got=f"tangent.blocks = 0 with backbone.features = {features!r}",
+            do=f"{' '.join(f'--set {change}' for change in changed)} and another store.path (vectors have no tangent)",
+        )
+    if tangent.train != "full":
+        raise RecipeError(
+            f"a comparison needs all of the tail, but tangent.train is {tangent.train!r}",
+            do='leave tangent.train at "full"',
+        )
+
+
+def check_read(recipe: Recipe, overrides: Sequence[str]) -> None:
+    """RecipeError where an override sets what the recipe's reports do not read."""
+    if set(recipe.compare.reports) == {"table3"}:
+        return
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key in OWN:
+            raise RecipeError(
+                f"a comparison does not read {key}: it sets that itself",
+                got=override,
+                do=f"--set {OWN[key]}=…" if OWN[key] else "leave it out",
+            )
+
+
+def unread(recipe: Recipe) -> list[str]:
+    """A note of what the recipe sets, and reports do not read."""
+    values, usual = recipe_values(recipe), recipe_values(Recipe())
+    names = [
+        f"{key} ({OWN[key]} says it)" if OWN[key] else key
+        for key in OWN
+        for section, name in (key.split("."),)
+        if values[section][name] != usual[section][name]
+    ]
+    if not names or set(recipe.compare.reports) == {"table3"}:
+        return []
+    return [f"set in the recipe, but not read by a comparison: {', '.join(names)}"]
 
 
 def machine() -> str:

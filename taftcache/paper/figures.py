@@ -10,7 +10,7 @@ from statistics import mean
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.paper.line import ReportLine, cost, over_rows
+from taftcache.paper.line import ReportLine, cost, over_rows, proof
 from taftcache.paper.tables import line
 from taftcache.paper.trial import Fitted, Preset, Setting, Trial, percent
 from taftcache.paper.uncomposed import of_all_rows, of_shards
@@ -35,7 +35,7 @@ def figure1c(work: Workbench) -> Iterator[ReportLine]:
     for preset in work.spec.presets:
         best = work.tuned("TAFT", preset, tokens=work.tokens())  # one model over all rows has settings of its own
         for shards in work.spec.shards:
-            setting = work.tuned("TAFT", preset, shards)
+            setting = work.tuned("TAFT", preset, shards, tokens=work.tokens())
             for fraction in (0.0, *work.spec.forgotten):
                 yield _forgotten(work, preset, shards, fraction, setting, best)
 
@@ -67,6 +67,7 @@ def _forgotten(
         seconds_all_shards=mean(sum(f.seconds) for f in fits),
         seconds_from_scratch=alone,
         times_faster=alone / each,
+        **proof([*fits, *wholes]),
         setting=setting.describe(),
     )  # fmt: skip
 
@@ -114,13 +115,16 @@ def _subtracted(work: Workbench, methods: Sequence[tuple[Criterion, Preset]]) ->
         steps = sorted({min(round(k * shards / 10), shards - 1) for k in range(10)})
         orders = [random.Random(n).sample(range(shards), shards) for n in range(work.spec.orders)]
         members: dict[tuple[str, Preset], tuple[Criterion, Setting]] = {
-            (method, preset): (method, work.tuned(method, preset, shards)) for method, preset in methods
+            (method, preset): (method, work.tuned(method, preset, shards, tokens=work.tokens()))
+            for method, preset in methods
         }
         members |= {(name, "exact"): ("TAFT", setting) for name, setting in of_shards(work, shards).items()}
         counts: dict[tuple[int, str, Preset], list[NDArray[np.int64]]] = defaultdict(list)
+        fits: dict[tuple[str, Preset], list[Fitted]] = defaultdict(list)
         for seed in work.seeds():
             for (name, preset), (criterion, setting) in members.items():
                 fitted = work.fit([setting], shards, seed)[setting]
+                fits[name, preset].append(fitted)
                 trial = work.trial(shards, seed)
                 for k in steps:
                     some = [work.right(criterion, trial, setting, fitted, order[k:]) for order in orders]
@@ -128,7 +132,7 @@ def _subtracted(work: Workbench, methods: Sequence[tuple[Criterion, Preset]]) ->
         for (k, name, preset), found in sorted(counts.items(), key=lambda item: item[0]):
             yield ReportLine(
                 method=name, preset=preset, shards=shards, removed=k, **over_rows(found, len(orders)),
-                setting=members[name, preset][1].describe(),
+                **proof(fits[name, preset]), setting=members[name, preset][1].describe(),
             )  # fmt: skip
         yield from _solved_anew(work, shards, steps, orders)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.paper.claim import Claim, Said, Subject, claimed, compared
+from taftcache.paper.claim import Claim, Said, Subject, at_ends, claimed, compared, why_none
 from taftcache.paper.line import ReportLine
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 from taftcache.report.paired import Paired, paired
@@ -33,7 +33,8 @@ def findings(reports: Reports) -> list[Subject]:
     """What the reports that are there say, subject by subject; nothing of a subject that none of them is about.
 
     A claim holds where the 95 % interval of its difference lies above zero, is contradicted where that lies below, and
-    is within noise between (``taftcache.report.paired``). No pair of models is counted twice.
+    is within noise between (``taftcache.report.paired``). Nothing is claimed of a model whose solve stopped early. No
+    pair of models is counted twice.
     """
     read = {
         "One exact model, the mean of components, and heads": (_exact,),
@@ -136,14 +137,17 @@ def _ensemble(reports: Reports) -> Iterator[Claim]:
             if not pairs:
                 continue
             gaps = [ours.accuracy - theirs.accuracy for ours, theirs in pairs]
-            each = [found for pair in pairs if (found := compared(*pair))]
+            each = [compared(*pair) for pair in pairs]
             ours, theirs = (_average([pair[side] for pair in pairs]) for side in (0, 1))
             mean = paired(ours, theirs) if ours is not None and theirs is not None else None
+            both = [line for pair in pairs for line in pair]
             yield Claim(
                 what=f"TAFT above SISA on average over the shards removed, {shards} shards ({preset})",
                 verdict=mean.verdict if mean else None,
                 ahead=mean.text() if mean else f"{sum(gaps) / len(gaps):+.1f}",
                 figures=f"from {min(gaps):+.1f} to {max(gaps):+.1f}; {_tally(each)}",
+                withheld="" if mean else why_none(*both),
+                ends=at_ends(*both),
                 paper="+11.0 on average, above everywhere",
             )
 
@@ -250,7 +254,7 @@ def _presets(reports: Reports) -> Iterator[str]:
     if not pairs:
         return
     found = [(pair, compared(pair.exact, pair.paper)) for pair in pairs.values()]
-    yield f"The exact preset above the paper's: {_tally([one for _, one in found if one])}."
+    yield f"The exact preset above the paper's: {_tally([one for _, one in found])}."
     timed = [pair for pair in pairs.values() if pair.exact.seconds and pair.paper.seconds]
     if timed:
         times = sum(pair.exact.seconds or 0 for pair in timed) / sum(pair.paper.seconds or 0 for pair in timed)
@@ -266,22 +270,23 @@ def _presets(reports: Reports) -> Iterator[str]:
 def _fall(line: ReportLine, before: ReportLine) -> str:
     """An accuracy after another, and the interval of the difference."""
     found = compared(line, before)
-    gap = found.text() if found else f"{line.accuracy - before.accuracy:+.1f}"
+    gap = found.text() if found else f"{line.accuracy - before.accuracy:+.1f} ({why_none(line, before)})"
     return f"{line.accuracy:.1f} after {before.accuracy:.1f}, {gap}"
 
 
-def _tally(found: Sequence[Paired]) -> str:
-    """How many hold, are within noise, are contradicted."""
-    count = Counter(one.verdict for one in found)
+def _tally(found: Sequence[Paired | None]) -> str:
+    """How many hold, are within noise, are contradicted, and of how many nothing is said."""
+    count = Counter(one.verdict for one in found if one)
+    without = len(found) - count.total()
     return (
         f"of {len(found)} pairs {count['holds']} hold, {count['within noise']} are within noise,"
-        f" {count['contradicted']} are contradicted"
+        f" {count['contradicted']} are contradicted" + (f", {without} have no verdict" if without else "")
     )
 
 
 def _average(lines: Lines) -> np.ndarray | None:
-    """Shares right [seeds, rows], the mean over lines."""
-    shares = [line.right.shares() for line in lines if line.right is not None]
+    """Shares right [seeds, rows], the mean over lines; None where a line keeps none, or stopped early."""
+    shares = [line.right.shares() for line in lines if line.right is not None and not line.stopped]
     return np.mean(shares, axis=0) if len(shares) == len(lines) else None
 
 

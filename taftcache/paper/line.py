@@ -12,6 +12,18 @@ from numpy.typing import NDArray
 from taftcache.paper.right import Right
 from taftcache.paper.trial import Fitted
 
+STOPPED = "stopped early"
+NOT_RECORDED = "not recorded"
+EARLY = (
+    f"{STOPPED.capitalize()}: a solve ended above its tolerance. The figure is not the optimum's, and no verdict is"
+    " drawn from it. Try a larger solver.max_passes."
+)
+ASIDE = ("gradient", "tolerance", "converged", "end")  # not in a table, but with the settings
+End = Literal["least λ", "largest λ", "least rate", "largest rate"]
+END: dict[tuple[str, bool], End] = {
+    ("λ", True): "least λ", ("λ", False): "largest λ", ("rate", True): "least rate", ("rate", False): "largest rate",
+}  # fmt: skip
+
 
 class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One accuracy of a report. What a report does not vary or measure is None, and is left out of every file.
@@ -20,8 +32,11 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shards, removed, forgotten, radius, epsilon: what the report varies; a number of shards, shards gone, the part of
         the rows that was forgotten, R of a ball, ε.
     accuracy, std: mean and standard deviation (n − 1) over the seeds, in percent.
-    seconds, passes: processor time and passes over all rows that one seed's models took. gradient: the largest
-        ‖∇F‖/‖∇F(0)‖ of their solves.
+    seconds, passes: processor time and passes over all rows that one seed's models took.
+    gradient: the largest ‖∇F‖/‖∇F(0)‖ of their solves. tolerance: what was asked of it. converged: whether every solve
+        met it: a figure of one that did not is not the optimum's. None of what was not solved, and in reports of before
+        it was kept.
+    end: of which list of λ or rates that were tried the chosen one is the end, as ``Tuned`` has it.
     from_scratch: accuracy in percent of one model over all rows that remain. seconds_a_shard, seconds_all_shards,
         seconds_from_scratch: processor time of a shard's model, of all shards' and of that one model.
         times_faster: the last by the first.
@@ -42,6 +57,9 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float | None = None
     passes: float | None = None
     gradient: float | None = None
+    tolerance: float | None = None
+    converged: bool | None = None
+    end: End | None = None
     from_scratch: float | None = None
     seconds_a_shard: float | None = None
     seconds_all_shards: float | None = None
@@ -62,9 +80,14 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return None
         return self.seconds_from_scratch / self.seconds_all_shards
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a solve ended above its tolerance."""
+        return self.converged is False
+
     def spread(self) -> str:
-        """The accuracy as text."""
-        return f"{self.accuracy:.1f} ± {self.std:.1f}"
+        """The accuracy as text, marked where it is not the optimum's."""
+        return f"{self.accuracy:.1f} ± {self.std:.1f}{f' ({STOPPED})' if self.stopped else ''}"
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,12 +100,31 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     tried: list[dict[str, Any]]
 
     @property
-    def end(self) -> Literal["least", "largest"] | None:
-        """The end of the λ tried at which the chosen one lies; of two λ both are an end, which says nothing."""
-        tried = {one["ridge"] for one in self.tried if "ridge" in one}
-        if len(tried) < 3 or (ridge := self.chosen.get("ridge")) not in (min(tried), max(tried)):
-            return None
-        return "least" if ridge == min(tried) else "largest"
+    def end(self) -> End | None:
+        """The end of the λ or rates tried at which the chosen one lies.
+
+        Of two λ both are an end, which says nothing; of two rates, the paper's, it is said: a larger one may be better.
+        """
+        for key, name, least in (("ridge", "λ", 3), ("rate", "rate", 2)):
+            tried = {one[key] for one in self.tried if key in one}
+            if len(tried) >= least and (chosen := self.chosen.get(key)) in (min(tried), max(tried)):
+                return END[name, bool(chosen == min(tried))]
+        return None
+
+
+def at_their_ends(lines: Sequence[ReportLine], choices: Sequence[Tuned]) -> list[ReportLine]:
+    """The same lines with the ends that were chosen for them; the list is the same for any number of shards."""
+    return [
+        msgspec.structs.replace(line, end=next((one.end for one in choices if one.end and _of(one, line)), None))
+        for line in lines
+    ]
+
+
+def _of(choice: Tuned, line: ReportLine) -> bool:
+    """Whether the line's models have what was chosen; a private line's setting says more than that."""
+    if "preset" in line.setting:
+        return choice.chosen == line.setting
+    return "preset" not in choice.chosen and choice.chosen.items() <= line.setting.items()
 
 
 class Rows(TypedDict):
@@ -93,12 +135,19 @@ class Rows(TypedDict):
     right: Right
 
 
-class Cost(TypedDict):
-    """What a line's models took."""
+class Nearness(TypedDict):
+    """How near to their optima a line's models are."""
+
+    gradient: float | None
+    tolerance: float | None
+    converged: bool | None
+
+
+class Cost(Nearness):
+    """What a line's models took, and how near to their optima they are."""
 
     seconds: float
     passes: float
-    gradient: float | None
 
 
 def over_rows(counts: Sequence[NDArray[Any]], of: int = 1) -> Rows:
@@ -113,5 +162,15 @@ def cost(fits: Sequence[Fitted]) -> Cost:
     return {
         "seconds": round(mean(sum(f.seconds) for f in fits), 1),
         "passes": round(mean(mean(f.passes) for f in fits), 1),
+        **proof(fits),
+    }
+
+
+def proof(fits: Sequence[Fitted]) -> Nearness:
+    """Of the models of each seed: the worst."""
+    said = [f.converged for f in fits if f.converged is not None]
+    return {
         "gradient": max((f.gradient for f in fits if f.gradient is not None), default=None),
+        "tolerance": min((f.tolerance for f in fits if f.tolerance is not None), default=None),
+        "converged": all(said) if said else None,
     }

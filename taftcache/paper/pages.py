@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 
 from taftcache.names import counted
-from taftcache.paper.claim import NOT_PAIRED, Claim, Subject
+from taftcache.paper.claim import Claim, Subject, reached
 from taftcache.paper.comparison import CompareReport, Figures
 from taftcache.paper.findings import findings
-from taftcache.paper.line import ReportLine
+from taftcache.paper.line import ASIDE, EARLY, NOT_RECORDED, STOPPED, ReportLine
+from taftcache.paper.trial import CLOSER, HEAD_TOLERANCE
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 from taftcache.recipe_sections import SolverSpec
 from taftcache.report.markdown import bullets, picture, section
+from taftcache.report.paired import Verdict
 from taftcache.report.plots import Point, curves, dots
 from taftcache.report.tables import columns_of, comma_separated, markdown_table
 from taftcache.report.write import write_bytes, write_json
@@ -35,7 +37,7 @@ COLUMNS = {
 }
 ORDER = ["NLFT-7", "TAFT-7", "NLFT-1", "TAFT-1", "FC", "Soup", "TAFT", HEADS, HEAD, EXACT]
 BRACKETS = "Figures in brackets are the paper's: averages over seven datasets, with ViT-L/16."
-VERDICTS = ("holds", "within noise", "contradicted")
+VERDICTS: tuple[Verdict, ...] = ("holds", "within noise", "contradicted")
 KEYS = ("preset", "method", "shards", "removed", "forgotten", "radius", "epsilon")
 
 
@@ -76,12 +78,14 @@ def page(report: CompareReport, plots: Mapping[str, Sequence[str]] | None = None
 def said(reports: Mapping[str, Sequence[ReportLine]]) -> list[str]:
     """What the figures say: a count of verdicts by subject, then each subject's claims as a table."""
     subjects = findings(reports)
+    verdicts = [*VERDICTS, *([None] if any(not one.verdict for s in subjects for one in _claims(s)) else [])]
     counts = [
-        [subject.title, *(str(sum(one.verdict == verdict for one in _claims(subject))) for verdict in VERDICTS)]
+        [subject.title, *(str(sum(one.verdict == verdict for one in _claims(subject))) for verdict in verdicts)]
         for subject in subjects
         if _claims(subject)
     ]
-    text = markdown_table(["claims about", *VERDICTS], counts) if counts else []
+    heads = ["claims about", *(verdict or "no verdict" for verdict in verdicts)]
+    text = markdown_table(heads, counts) if counts else []
     for subject in subjects:
         text += ["", f"### {subject.title}", "", *_claims_table(_claims(subject))]
         sentences = [one for one in subject.said if isinstance(one, str)]
@@ -99,10 +103,11 @@ def _claims_table(claims: Sequence[Claim]) -> list[str]:
         return []
     cells = {
         "claim": [one.what for one in claims],
-        "verdict": [one.verdict or NOT_PAIRED for one in claims],
+        "verdict": [one.verdict or one.withheld for one in claims],
         "points ahead": [one.ahead for one in claims],
         "accuracy": [one.figures for one in claims],
         "cost": [one.costs for one in claims],
+        "chosen at the end of what was tried": [one.ends for one in claims],
         "the paper's": [one.paper for one in claims],
     }
     filled = {name: column for name, column in cells.items() if any(column)}
@@ -111,7 +116,8 @@ def _claims_table(claims: Sequence[Claim]) -> list[str]:
 
 def about(report: CompareReport) -> list[str]:
     """Where and from what the figures were made."""
-    used = {line.preset for made in report.reports for line in made.lines}
+    lines = [line for made in report.reports for line in made.lines]
+    used = {line.preset for line in lines}
     stores = ", ".join(f"`{name}` {digest}" for name, digest in report.digests.items())
     libraries = ", ".join(f"{name} {at}" for name, at in report.libraries.items())
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sorted(report.spent.items()))
@@ -127,6 +133,7 @@ def about(report: CompareReport) -> list[str]:
         f"- ran on: {report.machine}; {'; '.join(ran)}",
         f"- stores and their root digests: {stores}",
         *(text for preset, text in _presets(report).items() if preset in used),
+        *_rsl(report, lines),
         *_at_the_end(report),
         *([f"- processor time, choosing included: {spent}"] if spent else []),
         *([f"- kept from earlier runs, whose seconds are of the machines of these: {kept}"] if report.kept else []),
@@ -137,28 +144,50 @@ def about(report: CompareReport) -> list[str]:
 
 
 def _at_the_end(report: CompareReport) -> list[str]:
-    """A line for each end of the λ tried at which the best one lies, with whose it is."""
+    """A line for each end of the λ or rates tried at which the best one lies, with whose it is."""
     by_end: dict[str, dict[str, None]] = {}
     for tuned in (tuned for made in report.reports for tuned in made.settings):
         if end := tuned.end:
-            name = f"{tuned.method} ({tuned.chosen['loss']}, {counted(tuned.shards, 'shard')})"
-            by_end.setdefault(end, {})[name] = None
+            about = f" ({loss}, {counted(tuned.shards, 'shard')})" if (loss := tuned.chosen.get("loss")) else ""
+            by_end.setdefault(end, {})[tuned.method + about] = None
     return [
-        f"- λ of {', '.join(names)} is the {end} that was tried; another may be better" for end, names in by_end.items()
+        f"- {what} of {', '.join(names)} is the {end} that was tried; another may be better"
+        for (end, what), names in ((end.split(), names) for end, names in by_end.items())
     ]
 
 
 def _presets(report: CompareReport) -> dict[str, str]:
-    """What each preset means, where models of it are in the report."""
+    """What each preset means, by what its lines have."""
     spec, solver = report.recipe["compare"], report.recipe["solver"]
-    heads = _numbers(spec.get("head_ridges", spec["ridges"]))
+    heads, relative = _numbers(spec.get("head_ridges", spec["ridges"])), msgspec.convert(solver, SolverSpec).relative
     return {
         "paper": f"- preset `paper`: Adam, {counted(spec['epochs'], 'epoch')} of batches of {spec['batch']}, the rate"
         f" from {_numbers(spec['rates'])} falling tenfold at a half and five sixths, λ = {spec['decay']:g}",
-        "exact": f"- preset `exact`: ‖∇F‖ ≤ {msgspec.convert(solver, SolverSpec).relative:g} ‖∇F(0)‖ in float64 (or"
-        f" {solver['max_passes']} passes), λ from {_numbers(spec['ridges'])} (of a head alone, {heads}) by the loss on"
-        " rows set aside, PT and CLS by accuracy there",
+        "exact": f"- preset `exact`: ‖∇F‖ ≤ τ ‖∇F(0)‖ in float64, or the line is marked as {STOPPED} (at most"
+        f" {solver['max_passes']} passes); τ = {relative:g}, where CLS = T and for cross-entropy without a ball"
+        f" {CLOSER * relative:g}, of a head {min(HEAD_TOLERANCE, relative):g}; λ from {_numbers(spec['ridges'])} (of a"
+        f" head alone, {heads}) by the loss on rows set aside, PT and CLS by accuracy there",
+        "tangent": _private(report),
     }
+
+
+def _rsl(report: CompareReport, made: Sequence[ReportLine]) -> list[str]:
+    """α, where a line has it."""
+    alpha = report.recipe["objective"]["alpha"]
+    said = f"{NOT_RECORDED} (the recipe says {alpha!r})" if isinstance(alpha, str) else f"{alpha:g}"
+    return [f"- α of RSL: {said}"] if any(line.setting.get("loss") == "rsl" for line in made) else []
+
+
+def _private(report: CompareReport) -> str:
+    """What both networks of Table 3 are trained with, beside what each line's setting has."""
+    spec = report.recipe.get("privacy")
+    if spec is None:
+        return f"- private training: steps, clip, loss, logits and relation are {NOT_RECORDED}"
+    return (
+        f"- private training: {spec['mechanism']} of {counted(spec['steps'], 'step')}, {spec['clipping']} at"
+        f" {spec['clip']:g}, momentum {spec['momentum']:g}, loss {spec['loss']}, logits {spec['logits']}, neighbours"
+        f" {spec['relation']}, δ = {spec['delta']:g}"
+    )
 
 
 def figures(made: Figures) -> list[str]:
@@ -173,29 +202,38 @@ def table(made: Figures, lines: Sequence[ReportLine] | None = None) -> list[str]
     """A report's table, or some lines of it."""
     lines = sorted(made.lines if lines is None else lines, key=_order)
     columns = COLUMNS.get(made.report)
-    return _pivot(lines, columns) if columns else _plain(lines)
+    text = _pivot(lines, columns) if columns else _plain(lines)
+    return [*text, "", EARLY] if any(line.stopped for line in lines) else text
 
 
 def _origin(line: ReportLine, costs: bool) -> str:
-    """What a line is of, the setting that made it, and where its table does not say them its cost and its proof."""
+    """What a line is of, the setting that made it, its proof, and where its table does not say it its cost."""
     where = ", ".join([line.preset, line.method, *([] if line.shards is None else [f"shards {line.shards}"])])
     where += f", R = {line.radius:g}" if line.radius is not None else ""
     cost = f"; {line.seconds:.1f} s" if costs and line.seconds is not None else ""
     cost += " (mean over the radii)" if cost and line.radius is not None else ""
     cost += f", {counted(round(line.passes), 'pass')}" if cost and line.passes is not None else ""
-    proof = f"; ‖∇F‖ ≤ {line.gradient:.1e} ‖∇F(0)‖" if costs and line.gradient is not None else ""
+    proof = f"; {reached(line)}{f', {STOPPED}' if line.stopped else ''}" if line.gradient is not None else ""
     return f"{where}: {_setting(line.setting)}{cost}{proof}"
 
 
 def every_figure(made: Figures, report: CompareReport) -> str:
-    """CSV, one row a figure: keys, accuracy, cost, setting, and the stores' digests."""
-    digests = " ".join(report.digests.values())
-    return comma_separated(
-        [
-            {**line.figures(), **{f"setting.{k}": v for k, v in line.setting.items()}, "digests": digests}
-            for line in made.lines
-        ]
-    )
+    """CSV, one row a figure: keys, depth, accuracy, cost, proof, setting, and the digest of its depth's store."""
+    return comma_separated([_row(line, report) for line in made.lines])
+
+
+def _row(line: ReportLine, report: CompareReport) -> dict[str, Any]:
+    own = Path(report.store).name
+    solved = ("gradient", "tolerance", "converged") if line.preset == "exact" else ()
+    return {
+        "method": line.method,
+        "preset": line.preset,
+        "depth": report.recipe["tangent"]["blocks"],
+        **dict.fromkeys(solved, NOT_RECORDED),
+        **line.figures(),
+        **{f"setting.{k}": v for k, v in line.setting.items()},
+        "digest": report.digests[own if line.depth is None else f"{own}-{line.depth}"],
+    }
 
 
 def plot(made: Figures, folder: Path) -> list[Path]:
@@ -268,7 +306,7 @@ def _pivot(lines: Sequence[ReportLine], columns: Sequence[str]) -> list[str]:
 
 
 def _plain(lines: Sequence[ReportLine]) -> list[str]:
-    keys = [k for k in columns_of([line.figures() for line in lines]) if k != "std"]
+    keys = [k for k in columns_of([line.figures() for line in lines]) if k not in ("std", *ASIDE)]
     rows = [[line.spread() if k == "accuracy" else _cell(getattr(line, k)) for k in keys] for line in lines]
     heads = [k.replace("_", " ") for k in keys]
     if "times_faster" in keys:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
+
 from taftcache.paper.line import ReportLine, Tuned, cost, over_rows
 from taftcache.paper.private_table import private_table
-from taftcache.paper.trial import Preset, Setting
+from taftcache.paper.trial import Preset, Setting, alpha_of
 from taftcache.paper.uncomposed import of_all_rows, of_shards
 from taftcache.paper.workbench import Criterion, Workbench
 
@@ -18,14 +20,15 @@ def table1(work: Workbench) -> Iterator[ReportLine]:
     for depth in work.spec.depths or (work.depth,):
         columns += [("TAFT", depth), ("NLFT", depth)]
     for method, depth in columns:
-        for preset in work.spec.presets if method != "NLFT" else work.spec.presets[:1]:
+        presets: tuple[Preset, ...] = ("paper",) if method == "NLFT" else work.spec.presets
+        for preset in presets:
             if method == "FC":
                 at = Setting("FC", 0.0, loss="cross_entropy")
                 best = work.tuned("FC", preset, depth=depth, template=at, resets=(False,))
             else:
                 best = work.tuned(method, preset, depth=depth, tokens=work.tokens())
             name = method if method == "FC" else f"{method}-{depth}"
-            yield line(work, name, preset if method != "NLFT" else "paper", best, depth=depth)
+            yield line(work, name, preset, best, depth=depth)
 
 
 def table2(work: Workbench) -> Iterator[ReportLine]:
@@ -35,8 +38,10 @@ def table2(work: Workbench) -> Iterator[ReportLine]:
         yield line(work, name, "exact", setting)
     for shards in work.spec.shards:
         for preset in work.spec.presets:
-            yield line(work, "TAFT", preset, work.tuned("TAFT", preset, shards), shards=shards)
-        yield line(work, "Soup", "paper", work.tuned("Soup", "paper", shards), shards=shards)
+            best = work.tuned("TAFT", preset, shards, tokens=work.tokens())
+            yield line(work, "TAFT", preset, best, shards=shards)
+        best = work.tuned("Soup", "paper", shards, tokens=work.tokens())
+        yield line(work, "Soup", "paper", best, shards=shards)
         for name, setting in of_shards(work, shards).items():
             yield line(work, name, "exact", setting, shards=shards)
 
@@ -65,7 +70,9 @@ def table3(work: Workbench) -> Iterator[ReportLine]:
     """Private training: the tangent model's beside the network's own, by what is trained."""
     report = private_table(
         work.store(),
-        work.recipe,
+        msgspec.structs.replace(
+            work.recipe, objective=msgspec.structs.replace(work.recipe.objective, alpha=alpha_of(work.recipe))
+        ),
         epsilons=work.spec.epsilons,
         seeds=list(work.seeds()),
         resets=work.spec.resets,

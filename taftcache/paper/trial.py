@@ -32,6 +32,7 @@ from taftcache.recipe import Recipe
 from taftcache.solve.choosing import ridge_path
 from taftcache.solve.minimise import minimise, minimise_in_balls
 from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.solve.solution import Solution
 from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -71,6 +72,12 @@ class Setting:
         the same in every shard, so that no mean takes it away: 10 points of 50 shards of Caltech-101.
         """
         return self.method == "FC" and self.preset == "exact"
+
+    def tolerance(self, relative: float) -> float:
+        """Of the exact preset, on ‖∇F‖/‖∇F(0)‖, from the ``relative`` one of the recipe's solver."""
+        if self.reset_token or (self.loss == "cross_entropy" and not self.radius):
+            relative *= CLOSER
+        return min(relative, HEAD_TOLERANCE) if self.method == "FC" else relative
 
     def describe(self) -> dict[str, Any]:
         """For a report."""
@@ -116,7 +123,8 @@ class Fitted:
 
     seconds: of the processor; of the clock where another device computes.
 
-    gradient: the largest ‖∇F‖/‖∇F(0)‖ of the solves, in float64; None of what was not solved.
+    gradient: the largest ‖∇F‖/‖∇F(0)‖ of the solves, in float64. tolerance: what was asked of it. converged: whether
+        every solve met it. None of what was not solved.
     """
 
     mean: Tensor
@@ -124,6 +132,8 @@ class Fitted:
     seconds: list[float]
     passes: list[int]
     gradient: float | None = None
+    tolerance: float | None = None
+    converged: bool | None = None
 
 
 class Trial:
@@ -207,25 +217,32 @@ class Trial:
             logits: list[Tensor] = []
             seconds: list[float] = []
             passes: list[list[int]] = []
-            gradients: list[list[float | None]] = []
+            solves: list[list[Solution]] = []
             for part in parts:
                 rows = Chosen(self.store, part)
                 begin = clock()
-                deltas, took, left = self._solve(base, group, rows)
+                deltas, took, solved = self._solve(base, group, rows)
                 seconds.append((clock() - begin) / len(group))
                 passes.append(took)
-                gradients.append(left)
+                solves.append(solved)
                 total += deltas
                 logits.append(self._logits(group[0], base, deltas))
             for k, setting in enumerate(group):
+                made = (total[k] / len(parts), torch.stack([some[k] for some in logits]), seconds)
                 found[setting] = Fitted(
-                    total[k] / len(parts),
-                    torch.stack([some[k] for some in logits]),
-                    seconds,
-                    [took[k] for took in passes],
-                    max((g for left in gradients if (g := left[k]) is not None), default=None),
+                    *made, [took[k] for took in passes], **self._proof(setting, [some[k] for some in solves if some])
                 )
         return found
+
+    def _proof(self, setting: Setting, solves: Sequence[Solution]) -> dict[str, Any]:
+        """How near to their optima the solves of all shards ended."""
+        if not solves:
+            return {}
+        return {
+            "gradient": max(one.certificate.relative_gradient for one in solves),
+            "tolerance": setting.tolerance(self.recipe.solver.relative),
+            "converged": all(one.converged for one in solves),
+        }
 
     def path(self, setting: Setting, ridges: Sequence[float]) -> list[tuple[float, float]]:
         """Mean loss and accuracy on the test rows of the composed model, for every λ from one run a shard."""
@@ -243,38 +260,30 @@ class Trial:
         return [(loss.value(z.double(), self.labels).mean().item(), percent(self.right(z.argmax(1)))) for z in found]
 
     def loss(self, setting: Setting) -> Loss:
-        """ℓ of a setting's tangent models, with the paper's α where none is named."""
-        asked = self.recipe.objective.alpha
-        return named_loss(setting.loss, 1.0 if asked == "auto" else asked, setting.kappa)
+        """ℓ of a setting's tangent models."""
+        return named_loss(setting.loss, alpha_of(self.recipe), setting.kappa)
 
     def _train(self, setting: Setting) -> Train:
         return "head" if setting.method == "FC" else self.recipe.tangent.train
 
-    def _solve(
-        self, base: Base, group: Sequence[Setting], rows: Chosen
-    ) -> tuple[Tensor, list[int], list[float | None]]:
-        """Δw [settings,P] in memory, and of each the passes over the rows and the relative gradient of a solve."""
+    def _solve(self, base: Base, group: Sequence[Setting], rows: Chosen) -> tuple[Tensor, list[int], list[Solution]]:
+        """Δw [settings,P] in memory, the passes over the rows of each, and each solve, where there is one."""
         first, recipe, spec = group[0], self.recipe, self.recipe.compare
         train = self._train(first)
         schedule = Schedule(first.strength, spec.epochs, spec.batch)
         if first.method == "NLFT":
             delta = fine_tune(base, [rows], schedule, train=train, seed=self.seed, device=self.device)
-            return delta[None].cpu(), [spec.epochs], [None]
+            return delta[None].cpu(), [spec.epochs], []
         if first.preset == "paper":
             runs = [Run(self.loss(s), s.strength, 0.0 if s.radius else spec.decay, s.radius) for s in group]
             trained = train_tangents(
                 base, [rows], runs, schedule, train=train, seed=self.seed, memory=memory_of(recipe),
                 device=self.device,
             )  # fmt: skip
-            return torch.stack(trained).cpu(), [spec.epochs] * len(group), [None] * len(group)
+            return torch.stack(trained).cpu(), [spec.epochs] * len(group), []
         solver = recipe.solver
-        tolerance = solver.relative
-        if first.reset_token or (first.loss == "cross_entropy" and not first.radius):
-            tolerance *= CLOSER
-        if first.method == "FC":
-            tolerance = min(tolerance, HEAD_TOLERANCE)
         objective = Objective(loss=self.loss(first), ridge=0.0 if first.radius else first.strength, train=train)
-        goal = Goal(tolerance=tolerance, max_passes=solver.max_passes)
+        goal = Goal(tolerance=first.tolerance(solver.relative), max_passes=solver.max_passes)
         radii = [setting.radius for setting in group if setting.radius is not None]
         if radii:
             solved = list(minimise_in_balls(base, [rows], objective, radii, goal=goal, arithmetic=self._arithmetic))
@@ -282,7 +291,7 @@ class Trial:
             solved = [minimise(base, [rows], objective, goal=goal, arithmetic=self._arithmetic)]
         passes = [solution.stats.passes for solution in solved]
         deltas = torch.stack([solution.value for solution in solved]).cpu()
-        return deltas, passes, [solution.certificate.relative_gradient for solution in solved]
+        return deltas, passes, solved
 
     def _logits(self, setting: Setting, base: Base, deltas: Tensor) -> Tensor:
         """Logits [s,n,K] of the test rows for every Δw [s,P], in one pass."""
@@ -327,6 +336,12 @@ class Trial:
     def sisa(self, fitted: Fitted, kept: Sequence[int]) -> NDArray[np.bool_]:
         """Which the ensemble of some shards' fine-tuned networks gets right."""
         return self.right(sisa(fitted.logits[list(kept)]))
+
+
+def alpha_of(recipe: Recipe) -> float:
+    """α of the rescaled square loss; 1 where none is named, for the paper states none."""
+    asked = recipe.objective.alpha
+    return 1.0 if asked == "auto" else asked
 
 
 def percent(right: NDArray[np.bool_]) -> float:

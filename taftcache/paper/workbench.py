@@ -30,6 +30,9 @@ from taftcache.tangent.spec import TAIL
 Criterion = Literal["TAFT", "NLFT", "FC", "Soup", "SISA"]
 """What is measured of a method; the three of the network itself choose among the same fine-tuned shards."""
 
+FIGURES = ("seconds", "passes", "gradient", "tolerance", "converged")
+"""Of what was fitted, all but tensors."""
+
 Tried = dict[Setting, tuple[float, dict[str, Any]]]
 """Setting → what it is ranked by, and what a report shows of it."""
 
@@ -151,7 +154,9 @@ class Workbench:
         depth = self.depth if depth is None else depth
         where = {"shards": shards, "seed": seed, "validate": validate, "part": key}
         keys = {s: {"setting": asdict(s), **where, **self._about(s, depth)} for s in settings}
-        kept = {s: there for s, k in keys.items() if (there := self.fits.get(k)) is not None}
+        there = {s: held for s, k in keys.items() if (held := self.fits.get(k)) is not None}
+        # Before 0.2.0 was out a solve's end was not kept: such a model is solved again.
+        kept = {s: held for s, held in there.items() if held[1]["gradient"] is None or "converged" in held[1]}
         found = {s: Fitted(held["mean"], held["logits"], **figures) for s, (held, figures) in kept.items()}
         missing = [s for s in settings if s not in found]
         if missing:
@@ -162,7 +167,7 @@ class Workbench:
                 made = trial.fit(missing, parts)
             made_from = [ref.digest for ref in self.store(depth).manifest.shards]
             for setting, fitted in made.items():
-                figures = {"seconds": fitted.seconds, "passes": fitted.passes, "gradient": fitted.gradient}
+                figures = {name: getattr(fitted, name) for name in FIGURES}
                 self.fits.put(keys[setting], {"mean": fitted.mean, "logits": fitted.logits}, figures, made_from)
             found |= made
         for setting, fitted in found.items():
@@ -215,7 +220,7 @@ class Workbench:
     ) -> Setting:
         """The best setting: for λ, rates, PT and CLS, by what the criterion says on rows set aside.
 
-        Settings are compared by accuracy, as in the paper. The exact preset takes λ by the least mean loss, which is
+        Settings are compared by accuracy. The exact preset takes λ by the least mean loss, which is
         what ``ridge = "auto"`` means; one run over the rows gives it for every λ. Between base points a loss says
         little: how far a composed model's logits fall short of κ depends on the point.
 

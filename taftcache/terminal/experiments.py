@@ -48,14 +48,17 @@ def show_compare(report: CompareReport) -> None:
     """One table a report, one line a figure."""
     for made in report.reports:
         lines = [line.figures() for line in made.lines]
-        keys = [k for k in dict.fromkeys(key for line in lines for key in line) if k != "gradient"]
+        keys = [k for k in dict.fromkeys(key for line in lines for key in line) if k not in made.aside]
         table = Table(*(key.replace("_", " ") for key in keys), title=made.title, title_justify="left")
         for line in lines:
             table.add_row(*(f"{v:.2f}" if isinstance(v := line.get(k, ""), float) else str(v) for k in keys))
         OUT.print(table)
+        if made.early:
+            OUT.print(made.early)
         for tuned in made.settings:
             chosen = ", ".join(f"{k} {v}" for k, v in tuned.chosen.items())
-            end = f"; its λ is the {tuned.end} that was tried" if tuned.end else ""
+            which, _, what = (tuned.end or "").partition(" ")
+            end = f"; its {what} is the {which} that was tried" if which else ""
             OUT.print(f"{tuned.method}, {counted(tuned.shards, 'shard')}: chose {chosen} of {len(tuned.tried)}{end}")
     say(
         f"{report.rows} training and {report.held_out} held-out rows, {counted(report.seeds, 'seed')},"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from taftcache.paper.findings import findings
-from taftcache.paper.line import ReportLine, over_rows
+from taftcache.paper.line import ReportLine, Tuned, at_their_ends, over_rows
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 
 ROWS = 1000
@@ -103,3 +103,30 @@ def test_sisa_on_average_and_point_by_point():
     found = said({"figure1b": lines}, "TAFT above SISA on average over the shards removed, 3 shards (paper): ")
     assert found.startswith("holds, +2.0 (")
     assert "from -2.0 to +5.0; of 3 pairs 2 hold, 0 are within noise, 1 are contradicted [+11.0" in found
+
+
+def test_nothing_is_claimed_of_a_model_that_stopped_early():
+    early = {"converged": False, "gradient": 0.03, "tolerance": 0.02}
+    table = [line("RSL", "exact", 80.0, radius=10.0), line("CE", "exact", 90.0, radius=10.0, **early)]
+    found = said({"table7": table}, "CE above RSL at R = 10 (exact): ")
+    assert found.startswith("withheld: CE stopped at ‖∇F‖ 3.0e-02 ‖∇F(0)‖, tolerance 0.02, +10.0, 90.0 ± 0.0 (stopped")
+    pair = [line("TAFT-1", "exact", 85.0, **early), line("TAFT-1", "paper", 80.0)]
+    found = said({"table1": pair}, "The exact preset above the paper's: ")
+    assert found.startswith("of 1 pairs 0 hold, 0 are within noise, 0 are contradicted, 1 have no verdict.")
+    lines = [line("TAFT", "exact", 80.0 - k, shards=3, removed=k, **early) for k in (0, 1)]
+    lines += [line("SISA", "paper", 70.0 - k, shards=3, removed=k) for k in (0, 1)]
+    found = said({"figure1b": lines}, "TAFT above SISA on average over the shards removed, 3 shards (exact): ")
+    assert found.startswith("withheld: TAFT stopped at")
+    found = said({"figure1a": lines}, "1 of 3 shards dropped (exact): ")
+    assert found.startswith("79.0 after 80.0, -1.0 (withheld: TAFT stopped at")
+
+
+def test_a_claim_says_where_the_end_of_a_list_was_chosen():
+    """That a larger rate was not tried may decide it."""
+    rates = [{"preset": "paper", "rate": rate} for rate in (1e-3, 1e-4)]
+    taft, soup = line("TAFT", "paper", 65.0, shards=10, setting=rates[0]), line("Soup", "paper", 85.0, shards=10)
+    chosen = [Tuned(method="TAFT", depth=1, shards=10, chosen=rates[0], tried=rates)]
+    lines = at_their_ends([taft, soup], chosen)
+    assert [one.end for one in lines] == ["largest rate", None]
+    assert ", TAFT: largest rate" in said({"table2": lines}, "composed TAFT of 10 shards above soup (paper): ")
+    assert at_their_ends([keyed(taft, shards=25)], chosen)[0].end == "largest rate"  # whose list is the same

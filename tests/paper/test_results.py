@@ -46,6 +46,7 @@ def test_one_command_makes_reports_and_page(maker, tmp_path, monkeypatch):
     text = page.read_text()
     for said in ("## Figure 2b", "## Table 2", "The exact model of all rows above the mean of 2", "**figure2b**"):
         assert said in text
+    assert "`taftcache compare tiny --report table2 -o FOLDER`" in text
     assert not (maker.DOCS / "results-elsewhere.md").exists()
     names = {"figure2b.json", "figure2b.csv", "figure2b.svg", "table2.json", "table2.csv"}
     assert {file.name for file in files.iterdir()} == names
@@ -102,3 +103,16 @@ def test_what_it_cannot_do_it_refuses(maker, words, capsys):
     with pytest.raises(SystemExit):
         maker.main(words)
     assert "usage" in capsys.readouterr().err
+
+
+def test_an_older_report_tells_what_it_knows():
+    """Above the recipe's own tolerance no solve can have met its own."""
+    tool = load_tool("make_results")
+    (found,) = [run for run in tool.kept()["digits"] for made in run.reports if made.report == "table7"]
+    (made,) = [made for made in found.reports if made.report == "table7"]
+    lines = {(line.method, line.preset, line.radius): line for line in made.lines}
+    assert lines["CE", "exact", 10.0].stopped
+    assert lines["CE", "exact", 1.0].converged is None
+    (table,) = [made for made in found.reports if made.report == "table2"]
+    ends = {line.end for line in table.lines if line.preset == "paper"}
+    assert ends == {"largest rate"}

@@ -133,7 +133,7 @@ def test_what_reports_share_is_trained_once(place, monkeypatch):
     monkeypatch.setattr(
         Trial, "fit", lambda self, s, parts=None: calls.append((self.seed, list(s))) or fit(self, s, parts)
     )
-    small = {**SMALL, "shards": [2], "seeds": 1, "presets": ["paper"], "resets": [True], "rates": [1e-2]}
+    small = {**SMALL, "shards": [2], "seeds": 1, "presets": ["paper"], "resets": [True], "tokens": [False]}
     compare(recipe(place, compare={**small, "reports": ["table2", "figure1a", "figure1b"]}))
     # one split for TAFT and one for the fine-tuned networks of soup and SISA; there is nothing to choose from
     assert len(calls) == 2
@@ -257,7 +257,10 @@ def test_pages_say_what_was_measured(whole, written):
         assert f"## {made.title}" in text
         rows = list(csv.DictReader((folder / f"{made.report}.csv").read_text().splitlines()))
         assert [float(row["accuracy"]) for row in rows] == [line.accuracy for line in made.lines]
-        assert all(row["digests"] == whole.digests["store"] and row["setting.preset"] for row in rows)
+        assert all(row["digest"] == whole.digests["store"] and row["depth"] == "1" for row in rows)
+        assert all(row["setting.preset"] for row in rows)
+        assert {row["converged"] for row in rows} <= {"", "True", "False"}
+        assert all((row["preset"] == "exact") == bool(row["tolerance"]) == bool(row["converged"]) for row in rows)
     plots = [file for file in files if file.suffix == ".svg"]
     assert {p.name for p in plots} == {
         *(f"figure1{x}-{n}.svg" for x in "ab" for n in (2, 3)), "figure1c.svg", *(f"figure2{x}.svg" for x in "abc"),
@@ -265,10 +268,12 @@ def test_pages_say_what_was_measured(whole, written):
     assert all("<svg" in p.read_text() and f"]({p.name})" in text for p in plots)
     kept = json.loads((folder / "report.json").read_text())
     assert kept["recipe"]["compare"]["epochs"] == 1
+    assert kept["recipe"]["privacy"]["steps"] == 50
+    assert "τ = 0.005, where CLS = T and for cross-entropy without a ball 0.0005, of a head 0.001;" in text
     assert len(kept["reports"]) == len(ALL)
     (row,) = [r for r in text.split("## Table 1")[1].splitlines() if r.startswith("| exact")][:1]
     assert row == "| exact |  | " + " | ".join(
-        f"{x.accuracy:.1f} ± {x.std:.1f}"
+        x.spread()
         for name in ("TAFT-1", "FC") for x in lines(whole, "table1") if (x.method, x.preset) == (name, "exact")
     ) + " |"  # fmt: skip
 
@@ -282,16 +287,23 @@ def test_a_choice_at_an_end_of_its_list_is_named(whole, capsys):
 
     some = [tuned(0, 1e-1, 1e-2, 1e-3), tuned(1, 1e-1, 1e-2, 1e-3), tuned(0, 1e-1, 1e-2), tuned(0, 1e-1)]
     some += [tuned(2, 1e-1, 1e-2, 1e-3, method="TAFT", shards=shards) for shards in (25, 50, 50)]
+    rates = [{"preset": "paper", "rate": rate, "loss": "rsl"} for rate in (1e-3, 1e-4)]
+    some += [Tuned(method="TAFT", depth=1, shards=10, chosen=rates[0], tried=rates)]
+    rates = [{"PT": "T", "rate": rate} for rate in (0.3, 1.0, 3.0)]
+    some += [Tuned(method="full, tangent, ε = 1", depth=1, shards=1, chosen=rates[0], tried=rates)]
     made = replace(whole, reports=[replace(whole.reports[0], settings=some)])
     assert [line for line in about(made) if "another may be better" in line] == [
         "- λ of FC (rsl, 1 shard) is the largest that was tried; another may be better",
         "- λ of TAFT (rsl, 25 shards), TAFT (rsl, 50 shards) is the least that was tried; another may be better",
+        "- rate of TAFT (rsl, 10 shards) is the largest that was tried; another may be better",
+        "- rate of full, tangent, ε = 1 is the least that was tried; another may be better",
     ]
     assert not any("another may be better" in line for line in about(whole))
     show_compare(made)
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.count("its λ is the largest that was tried") == 1
     assert printed.count("its λ is the least that was tried") == 3
+    assert printed.count("its rate is the largest that was tried") == 1
 
 
 def test_what_is_solved_anew_is_the_model_of_the_rows_that_remain(whole, place):
@@ -385,6 +397,13 @@ def test_any_folder_and_any_backbone(tmp_path):
     assert set(made.digests) == {"store", "store-2"}  # a depth, a store
     assert {line.method for line in made.reports[3].lines} == {"CLS=F"}  # there is no token to reset
     assert "vit_tiny_patch16_224" in page(made)
+    files = write_pages(made, tmp_path / "written")
+    (table,) = [file for file in files if file.name == "table1.csv"]
+    for row in csv.DictReader(table.read_text().splitlines()):  # of every line its own depth and its store
+        deep = row["method"].endswith("-2")
+        assert (row["depth"], row["digest"]) == (
+            ("2", made.digests["store-2"]) if deep else ("1", made.digests["store"])
+        )
 
 
 def random_weights(file, shape):
@@ -415,3 +434,84 @@ def test_what_cannot_be_compared_is_refused(place, tmp_path):
         compare(recipe(place, tangent={"train": "head"}))
     with pytest.raises(StoreError, match="held-out rows"):
         compare(recipe(tmp_path / "store", data={"source": "digits", "limit": 20, "held_out": 0.0}))
+    for features, remedies in (
+        ("last", "--set tangent.blocks=1 and"),
+        (
+            "every block",
+            """blocks=1 --set tangent.init=torch
+        --set backbone.features="last" and""",
+        ),
+    ):
+        head = {"blocks": 0} if features == "last" else {"blocks": 0, "init": "zero"}
+        with pytest.raises(RecipeError, match="trains a head alone") as refused:
+            compare(recipe(tmp_path / "none", backbone={"features": features}, tangent=head))
+        assert " ".join(remedies.split()) in str(refused.value)
+
+
+def test_a_model_that_stopped_early_is_marked_and_nothing_is_said_of_it(place, tmp_path, capsys):
+    few = {**SMALL, "shards": [2], "seeds": 1, "resets": [False], "tokens": [False], "ridges": [1e-5]}
+    solver, objective = {"tolerance": 1e-6, "max_passes": 3}, {"loss": "cross_entropy"}
+    made = compare(
+        recipe(place, solver=solver, objective=objective, compare={**few, "reports": ["table2", "figure1a"]})
+    )
+    (exact,) = [line for line in lines(made, "table2") if line.method == EXACT]
+    assert (exact.converged, exact.tolerance) == (False, pytest.approx(1e-7))
+    assert exact.gradient > exact.tolerance
+    text = page(made)
+    assert f"{exact.accuracy:.1f} ± 0.0 (stopped early) |" in text
+    assert "\n\nStopped early: a solve ended above its tolerance." in text
+    (row,) = [row for row in text.splitlines() if row.startswith("| The exact model of all rows above the exact head")]
+    assert "| withheld: Exact stopped at ‖∇F‖ " in row
+    assert "tolerance 1e-07" in row
+    assert "| no verdict |" in text
+    for name in ("table2", "figure1a"):  # of composed models, too, of which the worst shard counts
+        composed = [line for line in lines(made, name) if line.method == "TAFT"]
+        assert {(line.preset, line.converged) for line in composed} == {("paper", None), ("exact", False)}
+    write_pages(made, tmp_path)
+    rows = csv.DictReader((tmp_path / "table2.csv").read_text().splitlines())
+    assert {row["converged"] for row in rows if row["method"] == EXACT} == {"False"}
+    kept = json.loads((tmp_path / "report.json").read_text())
+    assert False in [line.get("converged") for line in kept["reports"][0]["lines"]]
+    show_compare(made)
+    assert "Stopped early: " in capsys.readouterr().out
+
+
+def test_fine_tuning_has_the_papers_preset_whatever_is_compared(place):
+    few = {**SMALL, "seeds": 1, "resets": [False], "tokens": [False], "presets": ["exact"], "reports": ["table1"]}
+    made = compare(recipe(place, solver=QUICK, compare=few))
+    (line,) = [line for line in lines(made, "table1") if line.method == "NLFT-1"]
+    assert (line.preset, line.setting["preset"], line.setting["rate"]) == ("paper", "paper", 1e-2)
+
+
+def test_shards_choose_their_class_token_too(place):
+    few = {**SMALL, "shards": [2], "seeds": 1, "resets": [False], "tokens": [True]}
+    made = compare(recipe(place, solver=QUICK, compare={**few, "reports": ["table2", "figure1a", "figure1b"]}))
+    for name in ("table2", "figure1a", "figure1b"):
+        assert {line.setting["CLS"] for line in lines(made, name) if "CLS" in line.setting} == {"T"}
+
+
+def test_what_a_comparison_sets_itself_is_refused_or_noted(place, tmp_path, capsys):
+    few = {**SMALL, "shards": [2], "seeds": 1, "presets": ["paper"], "resets": [True], "tokens": [False]}
+    file = toml(tmp_path / "tiny.toml", place, compare={**few, "reports": ["table2"]})
+    for given, remedy in (("tangent.class_token=reset", "compare.tokens"), ("objective.jvp_only=true", "leave it out")):
+        with pytest.raises(SystemExit):
+            main(["compare", str(file), "--set", given])
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"a comparison does not read {given.partition('=')[0]}" in said
+        assert remedy in said
+    made = compare(recipe(place, tangent={"reset_block": True}, compare={**few, "reports": ["figure2b"]}))
+    assert made.notes == [
+        "set in the recipe, but not read by a comparison: tangent.reset_block (compare.resets says it), objective.ridge"
+        " (compare.ridges says it)"
+    ]
+    assert made.notes[0] in page(made)
+    assert made.recipe["objective"]["alpha"] == 1.0
+
+
+def test_alpha_is_recorded_as_the_number_it_stands_for(place):
+    few = {**SMALL, "seeds": 1, "presets": ["paper"], "resets": [True], "tokens": [False], "reports": ["figure2b"]}
+    made = compare(recipe(place, objective={"alpha": "auto"}, compare=few))
+    assert made.recipe["objective"]["alpha"] == 1.0
+    assert "- α of RSL: 1" in page(made)
+    made.recipe["objective"]["alpha"] = "auto"  # as reports of before
+    assert "- α of RSL: not recorded (the recipe says 'auto')" in page(made)

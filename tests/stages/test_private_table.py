@@ -164,7 +164,16 @@ def test_private_table_as_a_report(opened, monkeypatch):
     (tuned,) = made.reports[0].settings
     assert tuned.chosen == {"PT": "F", "rate": 0.3}
     assert [one["accuracy"] for one in tuned.tried] == [55.0, 50.0]
-    assert "| epsilon | full, tangent | full, ordinary | head, least squares, tangent |" in page(made)
+    text = page(made)
+    assert "| epsilon | full, tangent | full, ordinary | head, least squares, tangent |" in text
+    assert (
+        "- private training: descent of 50 steps, clip at 1, momentum 0, loss cross-entropy, logits tangent, neighbours"
+        " add-remove, δ = 1e-05"
+    ) in text
+    ends = {(line.method, line.preset): line.end for line in made.reports[0].lines}
+    assert ends["full", "tangent"] == "least rate"
+    del made.recipe["privacy"]  # as reports of before
+    assert "- private training: steps, clip, loss, logits and relation are not recorded" in page(made)
 
 
 def test_the_command_rounds_rows_alike_for_the_table(opened, monkeypatch):
