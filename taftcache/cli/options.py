@@ -79,6 +79,7 @@ StorePath = Annotated[
         metavar="STORE",
         help="a store: its folder, s3://bucket/prefix, or the recipe (.toml) that made it",
         callback=store_of,
+        readable=False,  # what cannot be read the store says, with what to do
     ),
 ]
 Target = Annotated[Path, typer.Argument(metavar="TARGET", help="a new folder, or s3://bucket/prefix")]

@@ -99,7 +99,8 @@ def gc(
 ) -> None:
     """Remove leftovers of crashes and interrupted copies.
 
-    That is every file of the store's own kinds that no manifest names.
+    That is every file of the store's own kinds that no manifest names, and the way back that verify --back takes from a
+    last commit that only added.
 
     Example: taftcache gc stores/quickstart --dry-run
     """

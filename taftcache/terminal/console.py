@@ -96,6 +96,13 @@ class _Console(Console):
         """Leaves it to who printed, where rich would end the process with a code that says nothing."""
         raise Unwritten(EPIPE, os.strerror(EPIPE))
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """See rich; in a file or pipe no sentence is broken where no width is set: who looks for one finds it."""
+        free = not self.is_terminal and "COLUMNS" not in os.environ
+        if free and all(isinstance(one, str | Text) for one in objects):
+            options["soft_wrap"] = True
+        super().print(*objects, **options)
+
     def render_str(self, text: str, **options: Any) -> Text:
         """See rich; every string goes through here, those in the cells of tables too."""
         return super().render_str(shown(text), **(options | {"markup": False, "emoji": False}))

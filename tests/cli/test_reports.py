@@ -390,6 +390,12 @@ def test_a_store_on_eighty_columns(cli, store, monkeypatch):
     assert "components/000" in cli("inspect", store).out
 
 
+def test_no_sentence_is_broken_in_a_pipe(cli, store, monkeypatch):
+    monkeypatch.delenv("COLUMNS")
+    said = "PASSED: nothing was forgotten here so far; every file whole, 3 certificates proven"
+    assert said in cli("audit", store).out.splitlines()
+
+
 def test_a_function_s_report_is_shown_as_its_command_prints_it(cli, store, capsys):
     """In a notebook it was one line of thousands of characters."""
     printed = cli("evaluate", store).out

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,16 @@ def test_a_clock_that_ran_back_is_a_note(copy):
     report = taftcache.audit(copy)
     assert report.findings == []
     assert any("dated before ledger/000001" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("days", "named"), [(2, True), (0.5, False)])
+def test_a_clock_that_ran_ahead_is_a_note(copy, days, named):
+    later = datetime.now(UTC) + timedelta(days=days)
+    forge_ledger(copy, lambda entries: [strip(entries)[0], {**strip(entries)[1], "time": later.isoformat()}])
+    report = taftcache.audit(copy)
+    assert report.findings == []
+    said = f"ledger/000002 is dated {later:%Y-%m-%d}, after today: a clock was or is wrong"
+    assert (said in report.notes) == named
 
 
 def certificate(**fields: float) -> Callable[[dict], dict]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -187,7 +187,8 @@ def _ties(entries: Sequence[Entry], tombstones: Collection[str], to: Findings) -
 
 
 def _dates(entries: Sequence[Entry], to: Findings) -> None:
-    """A note where an entry is dated before one that it follows: a clock that was wrong breaks no promise."""
+    """A note where an entry is dated before one that it follows, or after today: a clock that was wrong breaks no
+    promise."""
     newest, at = datetime.min.replace(tzinfo=UTC), ""
     for entry in entries:
         with suppress(TypeError, ValueError, KeyError):
@@ -196,6 +197,8 @@ def _dates(entries: Sequence[Entry], to: Findings) -> None:
                 to.notes.append(f"{_place(entry)} is dated before {at}, which it follows: a clock was wrong")
             else:
                 newest, at = time, _place(entry)
+    if newest > datetime.now(UTC) + timedelta(days=1):
+        to.notes.append(f"{at} is dated {newest:%Y-%m-%d}, after today: a clock was or is wrong")
 
 
 def _copies(entries: Sequence[Entry], to: Findings) -> None:
