@@ -44,7 +44,13 @@ TOGETHER = {
         "test_component.py",
     ),
     "programs": ("stages/test_model_export.py", "stages/test_programs.py", "test_house/test_pages.py"),
-    "browser": ("view/test_browser.py", "view/test_bundle.py", "view/test_looking.py", "view/test_workbench.py"),
+    "browser": (
+        "view/test_browser.py",
+        "view/test_bundle.py",
+        "view/test_forgotten.py",
+        "view/test_looking.py",
+        "view/test_workbench.py",
+    ),
 }
 # What takes longest, in seconds: begun last, one of them would keep a worker busy alone.
 LONGEST = {

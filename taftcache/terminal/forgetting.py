@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 from rich.table import Table
 
 from taftcache.names import counted, first_few, told_apart
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
-from taftcache.terminal.text import accuracies, certified, readable_size, readable_time
+from taftcache.terminal.text import accuracies, readable_size, readable_time
+from taftcache.view.wording import answer_text, caveats, gone_lines, proof_text, receipt_lines, renewed_text
 
 if TYPE_CHECKING:
     from taftcache.stages.forget.auditing import AuditReport
     from taftcache.stages.forget.forgetting import ForgetReport
-    from taftcache.stages.forget.receipts import Answer, Receipt, ReceiptsReport
-
-SIGNATURES = {
-    "none": "not signed",
-    "valid": "signed",
-    "wrong": "ITS SIGNATURE IS WRONG",
-    "unchecked": "signed; not checked: pip install 'taftcache[sign]'",
-}
-NOT_COVERED = (
-    "not covered: the images or vectors themselves, copies and backups, models given away earlier, settings chosen with"
-    " the rows at hand (in full: --json)"
-)
-ROUNDED = (
-    "receipts round to powers of two, bounds up and what they are held against down, so that no guess at a row can be"
-    " proven from them; forget printed the figures themselves"
-)
-UNKNOWN = "; nothing says whether that decides, for what a row moves was not estimated"
-LOOSE = ', which this certificate is too loose to prove: train with solver.tolerance = "decisive" or a smaller one'
+    from taftcache.stages.forget.receipts import ReceiptsReport
 
 
 def show_forget(report: ForgetReport) -> None:
@@ -104,8 +86,8 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         if report.dry_run:
             lines += [f"{pattern} matches: {', '.join(told_apart(ids))}" for pattern, ids in report.matched.items()]
         lines += _copies(report)
-        lines.append(("would be " if report.dry_run else "") + _renewed(report.renewed))
-    lines += _gone(report.destroyed, report.dropped_shards)
+        lines.append(("would be " if report.dry_run else "") + renewed_text(report.renewed))
+    lines += gone_lines(report.destroyed, report.dropped_shards)
     if report.classes:
         lines.append(f"out of the list of classes: {', '.join(report.classes)}")
     if report.dry_run:
@@ -113,7 +95,7 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         lines.append(f"passes, about: {passes or 'none'}; {readable_size(report.bytes)} rewritten; nothing was changed")
         if times := report.expected_seconds.values():
             lines.append(f"an estimate: about {readable_time(sum(times))} to solve them on this machine")
-    lines += [_proof(name, c) for name, c in report.certificates.items()]
+    lines += [proof_text(name, c) for name, c in report.certificates.items()]
     if report.held_out is not None:
         lines.append(accuracies(report.held_out))
     for name, share in report.proven.items():
@@ -138,105 +120,13 @@ def _copies(report: ForgetReport) -> list[str]:
 
 def show_receipts(report: ReceiptsReport) -> None:
     """What the store knows of the ids that were asked about, and the receipts that name them; without ids all."""
-    times = {r.seq: r.time for r in report.receipts}
     for answer in report.samples:
-        print_line(f"{answer.sample}: {_answer(answer, times, report.unreadable)}")
+        print_line(f"{answer.sample}: {answer_text(answer, report)}")
     asked = {seq for a in report.samples for seq in (*a.receipts, *a.perhaps)}
     shown = [receipt for receipt in report.receipts if receipt.seq in asked or not report.samples]
     for receipt in shown:
-        say(*_receipt(receipt, receipt.seq in report.unreadable))
-    if any(proof.moved is None for receipt in shown for proof in receipt.certificates.values()):
-        say(ROUNDED)
-    if any(receipt.not_covered for receipt in shown):
-        say(NOT_COVERED)
+        first, *rest = receipt_lines(receipt, receipt.seq in report.unreadable)
+        say(first, *(f"  {line}" for line in rest))
+    for line in caveats(shown, "--json"):
+        say(line)
     say(f"{counted(len(report.receipts), 'receipt')}; taftcache audit checks what they promise")
-
-
-def _answer(answer: Answer, times: dict[int, str], unreadable: list[int]) -> str:
-    """What the store can say of one id, and no more."""
-    named = " and ".join(f"receipt {seq} of {times.get(seq)}" for seq in answer.receipts)
-    if answer.state == "forgotten":
-        if named:
-            return f"forgotten by {named}"
-        if answer.beside:
-            return "forgotten at this place, says the file beside the store; the receipt is not in this store"
-        if answer.perhaps:
-            return f"forgotten by {_either(answer.perhaps)}, which does not list its ids"
-        return "forgotten; no entry of the ledger says when"
-    before = f"; forgotten by {named}, and taken in again since" if named else ""
-    if answer.state == "held":
-        return f"held, in shard {answer.shard}{before}"
-    if answer.state == "skipped":
-        return f"not held: it could not be used when shard {answer.shard} was made (taftcache inspect says why){before}"
-    if answer.state == "staged":
-        return f"held in staging, by the stopped extraction of shard {answer.shard}{before}"
-    if named:
-        return f"not held, and {named} names it, but its tombstone is gone: taftcache audit"
-    if answer.alike is not None:
-        return f"not known as it is written here, {answer.sample!a}; {answer.alike!a}, which looks the same, is"
-    if unreadable:
-        return f"not held; whether {_either(unreadable)} forgot it cannot be told, for the key is destroyed"
-    return "not known: no row and no tombstone has this id; it was never here, or is written otherwise"
-
-
-def _either(seqs: list[int]) -> str:
-    return f"entry {seqs[0]}" if len(seqs) == 1 else f"one of the entries {', '.join(map(str, seqs))}"
-
-
-def _receipt(r: Receipt, unreadable: bool) -> list[str]:
-    """A receipt in lines, the first with its number."""
-    if r.event == "destroy-key":
-        lines = [f"receipt {r.seq}, {r.time}: the tombstones and their key were destroyed"]
-    elif r.event == "forget":
-        rows = ", ".join(f"{counted(n, 'row')} of {name}" for name, n in r.shards.items()) or "no row"
-        without = r.samples - sum(r.shards.values())  # skipped samples, and those of an unfinished extraction
-        rows += " removed" + (f", {without} had no row in a shard" if without > 0 else "")
-        lines = [f"receipt {r.seq}, {r.time}: {counted(r.samples, 'id')} forgotten by {r.mode}; {rows}"]
-        lines.append(f"  {_renewed(r.renewed)}")
-    else:
-        lines = [f"receipt {r.seq}, {r.time}: {r.event}"]
-    lines += [f"  {line}" for line in _gone(r.destroyed, r.dropped_shards)]
-    if r.classes_removed:
-        lines.append(f"  out of the list of classes: {counted(r.classes_removed, 'class')}")
-    if r.copies_taken:
-        lines.append(
-            f"  {r.copies_taken} of the ids not named, but with the very same bytes as one that was (--with-copies)"
-        )
-    if r.copies:
-        lines.append(f"  {counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
-    lines += [f"  {_proof(name, msgspec.structs.asdict(c))}" for name, c in r.certificates.items()]
-    lines += [f"  note: {note}" for note in r.notes]
-    if unreadable:
-        lines.append("  its key is destroyed: no id can be looked up in it")
-    elif r.event == "forget" and not r.listed:
-        lines.append("  it keeps a digest of its ids: give all of them with --file, and it is recognised")
-    return [*lines, f"  {SIGNATURES.get(r.signature, r.signature)}; {r.file}"]
-
-
-def _renewed(names: Sequence[str]) -> str:
-    return f"renewed: {', '.join(names) or 'nothing'}"  # what was made of the rows may be private, and stay, or be gone
-
-
-def _gone(destroyed: Sequence[str], shards: Sequence[str]) -> list[str]:
-    """What a request left nothing of."""
-    lines = [f"destroyed: {', '.join(destroyed)}"] if destroyed else []
-    return lines + ([f"dropped, for no row is left: shard {', '.join(shards)}"] if shards else [])
-
-
-def _proof(name: str, c: dict[str, Any]) -> str:
-    """A renewed component's certificate beside what the removal moved."""
-    moved = ""
-    if c["moved"] is not None:
-        moved = f"; the removal moved it by {c['moved']:.1e}"
-    elif c.get("moved_at_least") is not None:  # of a receipt, which has no more
-        moved = f"; the removal moved it by {c['moved_at_least']:.1e} at least"
-    other = c.get("other_ridge", False)
-    if c.get("ridge_before") is not None:
-        moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}, with these {c['ridge_before']:.1e}"
-        other = True
-    elif other:
-        moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}"
-    loose = LOOSE if c["decisive"] is False else UNKNOWN if other and c["decisive"] is None else ""
-    # Beside what a row moves it is said.
-    decides = " (decisive)" if c["decisive"] and c.get("row_moves") is None else ""
-    return f"{name}: {certified(c)}{moved}{loose}{decides}"

@@ -24,7 +24,8 @@ from taftcache.names import (
 )
 from taftcache.terminal.console import OUT, note, print_notes, print_table, say, stacked
 from taftcache.terminal.forgetting import forgotten_lines
-from taftcache.terminal.text import accuracies, certified, decides, readable_size, readable_time
+from taftcache.terminal.text import accuracies, readable_size, readable_time
+from taftcache.view.wording import certified, decides
 
 if TYPE_CHECKING:
     from taftcache.stages.extract.appending import AppendReport

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from taftcache.names import counted, points_text
+from taftcache.names import counted
+from taftcache.view.wording import gain_text
 
 if TYPE_CHECKING:
     from taftcache.stages.train.held_out import HeldOutChange
@@ -16,17 +17,6 @@ if TYPE_CHECKING:
 def plain_table(*columns: str) -> Table:
     """Without frames: eight columns fit 80 characters."""
     return Table(*columns, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-
-
-def certified(c: dict[str, Any]) -> str:
-    """A certificate in one clause."""
-    said = f"‖∇F‖ {c['relative_gradient']:.0e} of its start in float64, so ‖Δw−Δw*‖ ≤ {c['distance_bound']:.1e}"
-    return said if c.get("row_moves") is None else f"{said}; {decides(c)}"
-
-
-def decides(c: dict[str, Any]) -> str:
-    """What removing a typical row moves, beside a certified distance."""
-    return f"removing a row moves it by about {c['row_moves']:.1e}: {'decisive' if c['decisive'] else 'not decisive'}"
 
 
 def readable_size(count: int) -> str:
@@ -49,8 +39,7 @@ def readable_time(seconds: float) -> str:
 def accuracies(change: HeldOutChange) -> str:
     """What became of the default model, in a line."""
     (was, now), (first, second) = change.accuracy, change.models
-    told = {"ahead": "better", "behind": "worse"}.get(change.verdict, change.verdict)
-    points = f"{points_text(change.gain, change.interval)}: {told}"
+    points = gain_text(change.gain, change.interval, change.verdict)
     before = "" if first == second else f" ({first})"
     rows = counted(change.rows, "row")
     return f"held-out accuracy {100 * was:.2f} %{before} → {100 * now:.2f} % ({second}) of the same {rows}; {points}"

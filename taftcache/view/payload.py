@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.cache.read.shard import Shard
-from taftcache.errors import StoreError
+from taftcache.errors import FormatError, StoreError
 from taftcache.names import PRIVATE, component_of, is_component, promise_text, shard_of
+from taftcache.stages.forget.receipts import receipts
 from taftcache.stages.look.inspection import UNCOVERED, inspect
 from taftcache.stages.look.vectors import describe_vectors, has_tail
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest
 from taftcache.view.pictures import Pictures, patch_grid
+from taftcache.view.wording import answer_text, caveats, receipt_lines
 
 NEIGHBOURS = 8
 
@@ -40,10 +42,34 @@ def overview(atlas: Atlas) -> dict[str, Any]:
         "shards": [{"name": s.name, "role": s.role} for s in atlas.table.shards],
         "vectors": describe_vectors(atlas.store),
         "explained": [] if axes is None else [float(x) for x in axes.explained],
-        "ledger": atlas.store.ledger(),
+        "ledger": ledger(atlas),
         "objective": atlas.store.manifest.recipe.get("objective", {}),
         "path": [p._asdict() for p in atlas.path],
     }
+
+
+def ledger(atlas: Atlas) -> dict[str, Any]:
+    """The ledger's entries, the oldest first: as they are kept, with the lines of ``taftcache receipts`` where an entry
+    is a receipt; and notes that hold of all of them."""
+    entries, said, notes = atlas.store.ledger(), {}, []
+    try:
+        found = receipts(atlas.store)
+    except FormatError as error:  # another program's entry: they are shown as they are kept
+        notes = [str(error)]
+    else:
+        said = {r.seq: receipt_lines(r, r.seq in found.unreadable) for r in found.receipts}
+        notes = caveats(found.receipts, "in each entry as it is kept")
+    return {"entries": [{"kept": entry, "lines": said.get(entry["seq"], [])} for entry in entries], "notes": notes}
+
+
+def known(atlas: Atlas, name: str) -> dict[str, str]:
+    """What the store says of an id, as ``taftcache receipts --sample``: the state, and that in words.
+
+    Raises:
+        DataError: it cannot be an id. IntegrityError, FormatError: the ledger is damaged, or has an unknown entry.
+    """
+    report = receipts(atlas.store, [name])
+    return {"state": report.samples[0].state, "text": answer_text(report.samples[0], report)}
 
 
 def progress(atlas: Atlas) -> dict[str, Any]:

@@ -68,6 +68,11 @@ class _Shown:
         pictures, other = Pictures(atlas.store, consent), stores[1] if len(stores) > 1 else None
         return cls(atlas, stores, roots, pictures, _routes(atlas, pictures) | _asides(atlas, Comparisons(atlas, other)))
 
+    @property
+    def root_digest(self) -> str:
+        """Of the store whose page it is: what a page asks with the root of another one was meant of other rows."""
+        return self.atlas.store.root_digest
+
     def is_current(self) -> bool:
         """Whether the stores are as they were when the page was made."""
         return all(self.roots) and [_root_of(store) for store in self.stores] == self.roots
@@ -236,6 +241,7 @@ def _routes(atlas: Atlas, pictures: Pictures) -> dict[str, Route]:
         "held-out": lambda query: one(payload.held_out(atlas)),
         "compose": lambda query: one(payload.composed(atlas, [s for s in query.get("without", "").split(",") if s])),
         "sample": lambda query: one(payload.sample(atlas, query.get("id", ""), pictures)),
+        "known": lambda query: one(payload.known(atlas, query.get("id", ""))),
         "picture": picture,
         "pictures": reachable,
     }
@@ -276,7 +282,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(HTTPStatus.CONFLICT, "", "text/plain; charset=utf-8", f"{error}\n".encode())
                 return
             self._send(HTTPStatus.OK, f"'nonce-{nonce}'", "text/html; charset=utf-8", page)
-        elif not shown.is_current():
+        elif not shown.is_current() or query.get("root", shown.root_digest) != shown.root_digest:
             self._explain(HTTPStatus.GONE, CHANGED)
         elif (answer := shown.routes[name](query)) is None:
             self._send(HTTPStatus.NOT_FOUND)

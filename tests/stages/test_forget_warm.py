@@ -19,7 +19,7 @@ from taftcache.stages.progress import Silent
 from taftcache.stages.train import record, solving
 from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.terminal.forgetting import forgotten_lines
-from taftcache.terminal.text import certified
+from taftcache.view.wording import certified
 from tests.stages.making import commits, deltas, open_store, recipe
 
 EXACT = {"compose": {"mode": "exact"}}

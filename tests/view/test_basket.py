@@ -9,6 +9,7 @@ import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
+from taftcache.report.paired import row_verdict
 from taftcache.view.asked import basket
 from taftcache.view.asked.leaving import SideSolves, without_rows
 from taftcache.view.atlas import Atlas
@@ -45,6 +46,7 @@ def test_the_cost_and_the_change_are_those_of_forget(seen, atlas, tmp_path):
     assert [shard["name"] for shard in cost["shards"]] == report.shards
     assert [shard["leaving"] for shard in cost["shards"]] == [2, 1, 1]
     assert cost["renewed"] == report.renewed
+    assert set(cost["notes"]) <= {*report.notes}
     assert said.held_out == after.rows
     assert said.accuracy is not None
     assert said.accuracy[1] == pytest.approx(after.accuracy["models/mean"])
@@ -61,6 +63,7 @@ def test_an_emptied_shard_leaves_the_mean(atlas):
     assert said.solved == {}
     assert said.accuracy == (kept.accuracy(kept.predictions()), kept.accuracy(kept.predictions(["000"])))
     assert said.changed == (kept.predictions() != kept.predictions(["000"])).sum()
+    assert said.gain == row_verdict(*(kept.predictions(out) == kept.labels for out in (["000"], [])))
 
 
 def test_a_class_that_would_leave_is_said_so(atlas):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -14,8 +13,6 @@ import pytest
 import taftcache
 from taftcache import StoreView, write_report
 from taftcache.cache.store import FeatureStore
-from taftcache.view.atlas import Atlas
-from taftcache.view.server import ViewServer
 
 pytestmark = pytest.mark.slow
 
@@ -348,8 +345,7 @@ def test_one_is_no_plural(opened):
     assert "1\nledger entry" in page.tab.inner_text("main .cards")
     page.go("ledger")
     assert "1 entry in one chain" in page.tab.inner_text("main")
-    assert ": 1 sample" in page.tab.inner_text("main summary")
-    assert "1 samples" not in page.tab.inner_text("main summary")
+    assert ": 1 id forgotten" in page.tab.inner_text("main summary >> nth=0")
 
 
 @pytest.mark.law("What the page's map hides is not selected")
@@ -513,19 +509,3 @@ def test_a_panel_in_a_notebook(browse, seen, atlas, tmp_path):
     frame.locator("#chosen").wait_for()
     assert frame.locator("#map").get_attribute("data-points") == str(len(atlas.table))
     assert not frame.locator("header").is_visible()
-
-
-@pytest.mark.law("A page that is open serves nothing of a store's earlier state")
-def test_an_open_page_says_that_the_store_has_changed(browse, seen, tmp_path):
-    path = shutil.copytree(seen, tmp_path / "store")
-    with FeatureStore(path) as store, ViewServer(Atlas(store)) as server:
-        page, name = browse().open(server.url), store.shards[0].sample_ids[0]
-        with FeatureStore(path, mode="a") as writing:
-            taftcache.forget(writing, [name])
-        page.until("document.getElementById('work').textContent.includes('has changed')")
-        assert [text for text in page.logged if "410" not in text] == []
-        page.logged.clear()
-        page.tab.reload()
-        page.tab.wait_for_selector("body[data-done]", timeout=120_000)
-        assert page.tab.inner_text("#work") == ""
-        page.tab.goto("about:blank")

@@ -200,12 +200,15 @@ def test_a_page_serves_nothing_of_what_was_forgotten_since(seen, tmp_path):
         assert ask(server, at(server, f"sample?id={name}"))[0] == 200
         with FeatureStore(path, mode="a") as writing:
             taftcache.forget(writing, [name])
-        for route in (*ROUTES, f"sample?id={name}", f"picture?id={name}", f"leave-out?id={name}", "compose?without="):
+        named = [f"{route}?id={name}" for route in ("sample", "known", "picture", "leave-out")]
+        for route in (*ROUTES, *named, "compose?without="):
             status, body, _ = ask(server, at(server, route))
             assert (status, json.loads(body)) == (410, {"error": CHANGED}), route
         assert ask(server, at(server, ""))[0] == 200
         assert ask(server, at(server, f"sample?id={name}"))[0] == 404
         assert name not in json.loads(ask(server, at(server, "ids"))[1])["ids"]
+        assert ask(server, at(server, f"ids?root={store.root_digest}"))[0] == 410  # of a page that another made old
+        assert json.loads(ask(server, at(server, f"known?id={name}"))[1])["state"] == "forgotten"
         path.rename(tmp_path / "elsewhere")
         assert ask(server, at(server, "ids"))[0] == 410
         (tmp_path / "elsewhere").rename(path)

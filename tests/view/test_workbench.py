@@ -155,7 +155,9 @@ def test_a_basket_is_priced_and_its_command_runs(browse, server, atlas, seen, ca
     assert f"{(atlas.table.shard == 0).sum() - 1} rows are written again" in cost
     page.tab.click("#solve-many")
     page.tab.wait_for_selector("#change table")
-    assert "accuracy" in page.tab.inner_text("#change")
+    change = page.tab.inner_text("#change")
+    assert re.search(r"accuracy .* points, 95 % interval .*: (better|worse|within noise)", change)
+    assert "is another: model of all rows" in change
     with pytest.raises(SystemExit) as ended:
         main([*shlex.split(text)[1:], "--dry-run", "--json"])
     assert not ended.value.code
@@ -165,6 +167,26 @@ def test_a_basket_is_priced_and_its_command_runs(browse, server, atlas, seen, ca
     page.tab.click("text=take out")
     assert "Empty" in page.tab.inner_text("main")
     assert page.tab.inner_text("#count") == ""
+
+
+def test_a_mean_of_what_stays_takes_no_solve(browse, server):
+    """Private components stay as they are: their solves were said to have taken 0 passes."""
+    page = browse()
+
+    def answer(route):
+        found = {**route.fetch().json(), "renewed": ["models/mean"], "passes": {}, "notes": ["components/000: kept"]}
+        route.fulfill(json=found)
+
+    page.tab.route("**/cost*", answer)
+    page.open(server.url + "#map")
+    page.tab.locator("#list button.link").first.click()
+    page.tab.click('aside >> text="Put in the basket"')
+    page.go("basket")
+    page.tab.wait_for_selector("#cost h2")
+    cost = page.tab.inner_text("#cost")
+    assert "Made again: mean of the components. That takes no solve." in cost
+    assert "Note: components/000: kept." in cost
+    assert "0 passes" not in cost
 
 
 @pytest.mark.full

@@ -14,6 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.names import component_of, counted, is_component
 from taftcache.objective.problem import Problem
+from taftcache.report.paired import RowVerdict, row_verdict
 from taftcache.solve.leave_one_out import moves
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
@@ -68,11 +69,13 @@ class LogitsOf:
 @dataclass(frozen=True, kw_only=True)
 class OnHeldOut:
     """Of the ``held_out`` rows that stay, ``changed`` get another class by the mean of the components; ``accuracy``: of
-    that mean on them, before and after. None where no held-out rows are scored, or no component is left."""
+    that mean on them, before and after, and its ``gain``. None where no held-out rows are scored, or no component is
+    left."""
 
     changed: int | None = None
     held_out: int | None = None
     accuracy: tuple[float, float] | None = None
+    gain: RowVerdict | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,4 +228,5 @@ def _compared(
         changed=int((old != new).sum()),
         held_out=len(stay),
         accuracy=(float((old == labels).mean()), float((new == labels).mean())),
+        gain=row_verdict(new == labels, old == labels),
     )

@@ -56,4 +56,5 @@ def cost(atlas: Atlas, rows: list[int]) -> dict[str, Any]:
         "classes": report.classes,
         "passes": report.passes,
         "bytes": report.bytes,
+        "notes": report.notes,
     }

@@ -15,9 +15,10 @@ from taftcache.stages.progress import Silent
 from taftcache.view.asked.aside import Aside, Job, Tell
 from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
+from taftcache.view.wording import gain_text
 
 if TYPE_CHECKING:
-    from taftcache.stages.look.leaving import RowLeftOut, RowsLeftOut
+    from taftcache.stages.look.leaving import OnHeldOut, RowLeftOut, RowsLeftOut
 
 
 class SideSolves:
@@ -48,18 +49,23 @@ class SideSolves:
                 do="its promise bounds what it holds of any sample",
             )
         row = int(atlas.table.row[k])
-        return self._ask(sample, lambda tell: asdict(without_row(atlas, shard, row, tell)))
+        return self._ask(sample, lambda tell: _said(without_row(atlas, shard, row, tell)))
 
     def ask_many(self, rows: Sequence[int]) -> dict[str, Any]:
         """Leave rows of the table out together."""
         # an id has no control character, so no sample has this key
         key = "\n" + digest(",".join(map(str, rows)).encode())
-        return self._ask(key, lambda tell: asdict(without_rows(self._atlas, rows, tell)))
+        return self._ask(key, lambda tell: _said(without_rows(self._atlas, rows, tell)))
 
     def _ask(self, key: str, job: Job) -> dict[str, Any]:
         """The answer; busy, it is ``with`` a sample's id, or "" for several."""
         answer = self._aside.ask(key, job)
         return {**answer, "with": answer["with"].partition("\n")[0]} if answer["state"] == "busy" else answer
+
+
+def _said(found: OnHeldOut) -> dict[str, Any]:
+    """A record for the page, with what became of the accuracy in words."""
+    return {**asdict(found), "gain": "" if found.gain is None else gain_text(*found.gain)}
 
 
 def without_row(atlas: Atlas, shard: Shard, row: int, tell: Tell | None = None) -> RowLeftOut:

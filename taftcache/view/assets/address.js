@@ -73,8 +73,9 @@ const BASKET = {
   write: () => [...state.basket].map((row) => state.ids[row]).join("\n"),
   read: (text) => {
     const places = new Map(state.ids.map((id, row) => [id, row]));
-    const rows = text.split("\n").map((id) => places.get(id));
-    state.basket = new Set(rows.filter((row) => row !== undefined));
+    const ids = text.split("\n").filter((id) => id);
+    state.basket = new Set(ids.filter((id) => places.has(id)).map((id) => places.get(id)));
+    state.missingPicks = ids.filter((id) => !places.has(id));
   },
 };
 
@@ -141,8 +142,10 @@ export function restore(first) {
     [view, id] = path.split("/");
   state.view = view || document.documentElement.dataset.view || "overview";
   if (id !== undefined) {
-    const row = state.ids.indexOf(attempt(() => decodeURIComponent(id)));
+    const sample = attempt(() => decodeURIComponent(id)),
+      row = state.ids.indexOf(sample);
     if (row >= 0) state.selected = row;
+    state.missing = row < 0 ? sample : null;
   }
   if (tail === null && !history.state?.kept) return;
   const query = new URLSearchParams(tail ?? "");

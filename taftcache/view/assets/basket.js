@@ -2,10 +2,11 @@
 import { basketStays, lookAtSample } from "./address.js";
 import { h, link, replaceTable, scrolled, table } from "./elements.js";
 import { saveIds } from "./files.js";
-import { waitingFor } from "./forgetting.js";
-import { bytes, count, counted, noun, percent, short } from "./numbers.js";
+import { onHeldOut, waitingFor } from "./forgetting.js";
+import { knownAs } from "./known.js";
+import { bytes, count, counted, noun, short } from "./numbers.js";
 import { emptyButton, onPick, pick } from "./picked.js";
-import { ask, source } from "./source.js";
+import { ask, outdated, source } from "./source.js";
 import { className, modelTitle, shardName, state } from "./state.js";
 
 const LISTED = 500;
@@ -39,21 +40,38 @@ export function basketView(main) {
     more.hidden = rows.length <= LISTED;
     samples.hidden = !rows.length;
   }
-  main.append(h("h1", {}, "Basket"), head, samples);
+  main.append(h("h1", {}, "Basket"), ...missing(), head, samples);
   onPick(head, draw);
   draw();
+}
+
+// Of the basket in the address, as it was opened.
+function missing() {
+  const ids = state.missingPicks,
+    more = ids.length - INLINE;
+  if (!ids.length) return [];
+  return [
+    h("p", {}, `${counted(ids.length, "id")} of the address ${noun(ids.length, "is", "are")} not in this store:`),
+    h(
+      "ul",
+      { id: "missing" },
+      ids.slice(0, INLINE).map((id) => knownAs("li", id)),
+      more > 0 ? h("li", {}, `and ${count(more)} more`) : null,
+    ),
+  ];
 }
 
 const EMPTY =
   "Empty. Put samples in it from the map, its pictures or its table, from the lists of what may be wrong, from a sample's own page or from a comparison.";
 
+const OUTDATED =
+  "The store has changed since, and some of them may be gone from it. The reloaded page has the command for those that are left.";
+
 function about(rows) {
   const stays = basketStays() ? " It is too long for the address, so it stays in this tab." : "";
-  return [
-    h("p", {}, `${counted(rows.length, "sample")}. Nothing here changes the store.${stays}`),
-    ...toForget(rows),
-    ...(source.live ? [price(rows), change(rows)] : []),
-  ];
+  const first = h("p", {}, `${counted(rows.length, "sample")}. Nothing here changes the store.${stays}`);
+  if (outdated()) return [first, h("p", {}, OUTDATED)];
+  return [first, ...toForget(rows), ...(source.live ? [price(rows), change(rows)] : [])];
 }
 
 function toForget(rows) {
@@ -121,14 +139,20 @@ function costs(found) {
     `${counted(found.samples, "sample")} in ${counted(found.shards.length, "shard")}; ${counted(written, "row")} ` +
       `${noun(written, "is", "are")} written again, at most ${bytes(found.bytes)}.`,
     found.renewed.length
-      ? `Made again: ${found.renewed.map(modelTitle).join(", ")}. Their solves took ` +
-        `${counted(passes, "pass", "passes")} over their rows when they were made.`
+      ? `Made again: ${found.renewed.map(modelTitle).join(", ")}.` +
+        (passes
+          ? ` Their solves took ${counted(passes, "pass", "passes")} over their rows when they were made.`
+          : " That takes no solve.")
       : "No model is made again.",
   ];
   if (found.destroyed.length) lines.push(`Destroyed: ${found.destroyed.map(modelTitle).join(", ")}.`);
   if (found.dropped_shards.length) lines.push(`Left without a row, and dropped: ${found.dropped_shards.join(", ")}.`);
   if (found.classes.length) lines.push(`Classes that leave with their last row: ${found.classes.join(", ")}.`);
-  return [...lines.map((line) => h("p", {}, line)), scrolled(table("Shards concerned", SHARDS, found.shards))];
+  return [
+    ...lines.map((line) => h("p", {}, line)),
+    scrolled(table("Shards concerned", SHARDS, found.shards)),
+    ...found.notes.map((note) => h("p", { class: "quiet" }, `Note: ${note}.`)),
+  ];
 }
 
 const SHARDS = [
@@ -175,20 +199,27 @@ async function solve(place, query) {
 }
 
 function answer(found) {
-  const parts = Object.entries(found.solved);
-  const held =
-    found.changed === null
-      ? "No held-out rows to compare on."
-      : `By the mean of the components, ${count(found.changed)} of ${counted(found.held_out, "held-out prediction")} ` +
-        `${noun(found.changed, "changes", "change")}; accuracy ${percent(found.accuracy[0])} to ` +
-        `${percent(found.accuracy[1])}.`;
+  const parts = Object.entries(found.solved),
+    held =
+      found.changed === null ? "No held-out rows to compare on." : `By the mean of the components, ${onHeldOut(found)}`;
   const gone = found.dropped.length ? ` Left out of it: ${found.dropped.map(modelTitle).join(", ")}.` : "";
   return [
     h("p", {}, held + gone),
+    h("p", { class: "quiet" }, ofDefault()),
     parts.length
       ? scrolled(table("Components solved again", SOLVED, parts))
       : h("p", {}, "No component is solved again."),
   ];
+}
+
+// What is solved here is of components; the accuracy that Overview shows may be another model's.
+function ofDefault() {
+  const { model } = state.overview;
+  if (!model || model === "models/mean") return "";
+  return (
+    `The store's default model, whose accuracy Overview shows, is another: ${modelTitle(model)}. It is not solved ` +
+    "here; taftcache forget makes it again and says what became of its accuracy."
+  );
 }
 
 const SOLVED = [

@@ -1,6 +1,6 @@
 // What forgetting one sample would change: the bound, and the solve without it.
 import { h } from "./elements.js";
-import { counted, noun, percent, short } from "./numbers.js";
+import { count, counted, noun, percent, short } from "./numbers.js";
 import { ask, source } from "./source.js";
 import { className } from "./state.js";
 
@@ -37,6 +37,12 @@ function bounds({ norm, moved, bound, composed_bound: composed }) {
   );
 }
 
+// What became of the held-out predictions of the mean of the components.
+export const onHeldOut = (answer) =>
+  `${count(answer.changed)} of ${counted(answer.held_out, "held-out prediction")} ` +
+  `${noun(answer.changed, "changes", "change")}, accuracy ${percent(answer.accuracy[0])} to ` +
+  `${percent(answer.accuracy[1])}: ${answer.gain}.`;
+
 // Another solve goes first: without one sample, or without those of the basket.
 export const waitingFor = (answer) => `waiting for the solve without ${answer.with || "several samples"} …`;
 
@@ -64,11 +70,7 @@ function showAnswer(place, found, answer) {
   }
   const z = (when) => answer[when].mean[found.label].toFixed(2);
   const best = (when) => className(answer[when].mean.indexOf(Math.max(...answer[when].mean)));
-  const changed =
-    answer.changed === null
-      ? "."
-      : `; ${answer.changed} of ${answer.held_out} held-out predictions ${noun(answer.changed, "changes", "change")}, ` +
-        `accuracy ${percent(answer.accuracy[0])} to ${percent(answer.accuracy[1])}.`;
+  const changed = answer.changed === null ? "." : `; ${onHeldOut(answer)}`;
   const [old, chosen] = answer.ridge;
   const other =
     old === chosen

@@ -28,7 +28,11 @@ export function pictureGrid(open, settled) {
   noPictures().then((why) => {
     if (why)
       node.replaceChildren(
-        h("p", { class: "quiet", id: "no-pictures" }, `No grid of pictures: ${why.replace(/^no pictures: /, "")}.`),
+        h(
+          "p",
+          { class: "quiet", id: "no-pictures" },
+          `No grid of pictures: ${why.replace(/^no pictures: |\.$/g, "")}.`,
+        ),
       );
     else {
       node.classList.add("there");

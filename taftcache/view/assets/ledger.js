@@ -1,29 +1,45 @@
-// What was forgotten, in order.
+// What was forgotten, and what each request changed and proved, in the words of `taftcache receipts`.
 import { h } from "./elements.js";
 import { counted } from "./numbers.js";
 import { state } from "./state.js";
 
+// So many of the newest are open from the start; on paper all are.
+const OPEN = 20;
+const KEYED =
+  "Hashes of ids and digests of earlier states are keyed with the store's own key, so they match nothing elsewhere.";
+
 export function ledgerView(main) {
-  const entries = state.overview.ledger;
+  const { entries, notes } = state.overview.ledger;
   main.append(
     h("h1", {}, "Ledger"),
     h(
       "p",
       {},
       entries.length
-        ? `${counted(entries.length, "entry", "entries")} in one chain of digests, the newest first; checked when this was read.`
+        ? `${counted(entries.length, "entry", "entries")} in one chain of digests, the newest first; the chain was ` +
+            "checked when this was read. taftcache audit checks what they promise."
         : "Empty: nothing was forgotten yet.",
     ),
-    ...entries.map(details).reverse(),
+    ...entries.toReversed().map(entry),
+    ...(entries.length ? [...notes, KEYED] : []).map((note) => h("p", { class: "quiet" }, upper(note) + ".")),
   );
 }
 
-function details(entry) {
-  const samples = entry.samples ? `: ${counted(entry.samples, "sample")}` : "";
+const upper = (text) => text[0].toUpperCase() + text.slice(1).replace(/\.$/, "");
+
+function entry({ kept, lines }, k) {
+  const [first, ...rest] = lines.length ? lines : [`entry ${kept.seq}, ${kept.time ?? ""}: ${kept.event ?? ""}`];
   return h(
     "details",
-    {},
-    h("summary", {}, `${entry.seq}. ${entry.time || ""} ${entry.event || ""}${samples}`),
-    h("pre", { class: "mono" }, JSON.stringify(entry, null, 2)),
+    { class: "entry", open: k < OPEN },
+    h("summary", {}, upper(first)),
+    rest.length
+      ? h(
+          "ul",
+          {},
+          rest.map((line) => h("li", {}, line)),
+        )
+      : null,
+    h("details", {}, h("summary", {}, "As it is kept"), h("pre", { class: "mono" }, JSON.stringify(kept, null, 2))),
   );
 }

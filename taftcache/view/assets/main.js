@@ -12,7 +12,7 @@ import { count } from "./numbers.js";
 import { overviewView } from "./overview.js";
 import { showCount } from "./picked.js";
 import { shardsView } from "./shards.js";
-import { ask, REPORT, source } from "./source.js";
+import { ask, outdated, REPORT, source } from "./source.js";
 import { loadColumns, loadHeldOut, loadRows, state } from "./state.js";
 import { trainingView } from "./training.js";
 
@@ -102,7 +102,7 @@ async function follow() {
   for (;;) {
     const now = await ask("progress").catch(() => null);
     if (now === null) {
-      showWork(document.body.dataset.changed || "The server has ended; start taftcache view again.");
+      showWork(outdated() ? "" : "The server has ended; start taftcache view again.");
       return;
     }
     const all = Object.values(now.stages),
@@ -148,6 +148,7 @@ async function begin() {
   showCount();
   followLinks();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show(false));
+  addEventListener("outdated", () => state.view === "basket" && show(false)); // it has a command to copy
   document.body.dataset.ready = "1";
   if (source.live) follow();
 }

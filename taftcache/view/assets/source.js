@@ -1,4 +1,6 @@
 // Where the data come from: the server that sent the page, or the page itself (a report). One form for both.
+import { h } from "./elements.js";
+
 const EMBEDDED = document.getElementById("data");
 export const REPORT = EMBEDDED ? JSON.parse(EMBEDDED.textContent) : null;
 
@@ -12,16 +14,30 @@ export function unpack(packed) {
 
 // The server's answer once the store has another root than it was started with.
 const GONE = 410;
+const BEFORE = " What you see is from before, and some of it may have been forgotten.";
+
+// The root of the store that the page was made of, once it is known: another tab may have made the server take a new one.
+let root = "";
 
 export async function ask(name, query = {}) {
-  const answer = await fetch(name + "?" + new URLSearchParams(query));
+  const answer = await fetch(name + "?" + new URLSearchParams(root ? { ...query, root } : query));
   const body = await answer.json();
-  if (answer.status === GONE) {
-    document.body.dataset.changed = body.error;
-    document.getElementById("work").textContent = body.error;
-  }
+  if (answer.status === GONE) outdate(body.error);
   if (!answer.ok) throw new Error(body.error || answer.statusText);
+  if (name === "overview") root = body.report.root_digest;
   return body;
+}
+
+// Whether the store has changed since the page was loaded, as far as the server was asked.
+export const outdated = () => document.body.dataset.changed !== undefined;
+
+// Say so above everything, and tell the window.
+function outdate(text) {
+  if (outdated()) return;
+  document.body.dataset.changed = text;
+  const reload = h("button", { type: "button", onclick: () => location.reload() }, "Reload");
+  document.getElementById("notice").append(h("p", {}, h("strong", {}, text), BEFORE), reload);
+  dispatchEvent(new Event("outdated"));
 }
 
 export const source = {

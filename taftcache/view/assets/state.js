@@ -18,6 +18,8 @@ export const state = {
   // chosen: filled by the views
   view: "overview",
   selected: null,
+  missing: null, // an id of the address that no sample has, instead of a selected one
+  missingPicks: [], // such ids of the basket in the address
   lasso: null, // corners, in the places of lassoIn
   lassoIn: null,
   hidden: new Set(), // names in the map's legend

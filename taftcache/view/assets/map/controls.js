@@ -1,5 +1,7 @@
 // What the map shows, to choose: colour, places, filters; lasso and clear.
 import { choice, h } from "../elements.js";
+import { known } from "../known.js";
+import { count, counted } from "../numbers.js";
 import { clearFilters, state } from "../state.js";
 import { colours } from "./colours.js";
 
@@ -18,7 +20,7 @@ const ONLY = [
 const PAUSE_MS = 150;
 
 // on: change (something else is chosen), search (another text), enter (in the search), lasso, clear. Returns {node,
-// lasso: the button}.
+// lasso: the button, say(found): how many samples the search has found}.
 export function mapControls(on) {
   // What moves or hides points makes a lasso round them meaningless.
   const unlasso = (set) => (value) => {
@@ -35,6 +37,7 @@ export function mapControls(on) {
   });
   const space = unlasso((value) => (state.space = value));
   const lasso = h("button", { id: "lasso", type: "button", "aria-pressed": "false", onclick: on.lasso }, "Lasso");
+  const found = searchResult();
   const node = h(
     "div",
     { class: "tools" },
@@ -45,10 +48,11 @@ export function mapControls(on) {
     select("only", "Show", ONLY),
     select("taken", "Taken for", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
     search(on.search, on.enter),
+    found.matches,
     lasso,
     h("button", { id: "clear", type: "button", onclick: on.clear }, "Clear"),
   );
-  return { node, lasso };
+  return { node: h("div", {}, node, found.answer), lasso, say: found.say };
 }
 
 function search(changed, enter) {
@@ -76,6 +80,30 @@ function search(changed, enter) {
     },
   });
   return h("label", {}, "Id contains", field);
+}
+
+// How many ids contain what is searched for; and where no sample has just that id, what is known of it.
+function searchResult() {
+  const matches = h("span", { id: "matches", class: "quiet", role: "status" }),
+    answer = h("p", { id: "known", role: "status" });
+  let asked = "";
+  function say(found) {
+    const { text } = state.filters,
+      all = text ? state.ids.filter((id) => id.toLowerCase().includes(text.toLowerCase())) : [],
+      hidden = all.length - found;
+    matches.textContent = text
+      ? counted(found, "match", "matches") + (hidden ? ` shown, ${count(hidden)} hidden` : "")
+      : "";
+    if (text === asked) return;
+    asked = text;
+    answer.textContent = "";
+    if (!text || all.includes(text)) return;
+    known(text).then((said) => {
+      if (asked === text && (!all.length || !["unknown", ""].includes(said.state)))
+        answer.textContent = `${text}: ${said.text}`;
+    });
+  }
+  return { matches, answer, say };
 }
 
 // Every sample again.

@@ -1,6 +1,7 @@
 // The map of the samples: controls above it, the table below, one sample beside it.
 import { keep } from "../address.js";
 import { h } from "../elements.js";
+import { knownAs } from "../known.js";
 import { percent } from "../numbers.js";
 import { showSample } from "../sample.js";
 import { modelTitle, ready, state, untrained } from "../state.js";
@@ -36,7 +37,9 @@ export function mapView(main) {
   stepByKeys(map, select);
 
   function fill() {
-    list.fill(chosen(map.seen()));
+    const rows = chosen(map.seen());
+    list.fill(rows);
+    controls.say(rows.length);
     keep();
   }
   function draw() {
@@ -60,8 +63,9 @@ export function mapView(main) {
     draw();
   }
   byMouse(map, place, select);
-  if (state.selected === null) side.append(quiet("Choose a sample on the map, among the pictures or in the table."));
-  else showSample(side, state.ids[state.selected], select);
+  if (state.selected !== null) showSample(side, state.ids[state.selected], select);
+  else if (state.missing !== null) side.append(h("h2", {}, "Not in this store"), knownAs("p", state.missing));
+  else side.append(quiet("Choose a sample on the map, among the pictures or in the table."));
   draw();
   lasso.again();
   return {

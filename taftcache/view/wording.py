@@ -1,0 +1,145 @@
+"""Certificates, receipts and what is known of an id, in the words of the commands and of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from taftcache.names import counted, points_text
+
+if TYPE_CHECKING:
+    from taftcache.stages.forget.receipts import Answer, Receipt, ReceiptsReport
+
+SIGNATURES = {
+    "none": "not signed",
+    "valid": "signed",
+    "wrong": "ITS SIGNATURE IS WRONG",
+    "unchecked": "signed; not checked: pip install 'taftcache[sign]'",
+}
+NOT_COVERED = (
+    "not covered: the images or vectors themselves, copies and backups, models given away earlier, settings chosen with"
+    " the rows at hand"
+)
+ROUNDED = (
+    "receipts round to powers of two, bounds up and what they are held against down, so that no guess at a row can be"
+    " proven from them; forget printed the figures themselves"
+)
+UNKNOWN = "; nothing says whether that decides, for what a row moves was not estimated"
+LOOSE = ', which this certificate is too loose to prove: train with solver.tolerance = "decisive" or a smaller one'
+
+
+def certified(c: dict[str, Any]) -> str:
+    """A certificate in one clause."""
+    said = f"‖∇F‖ {c['relative_gradient']:.0e} of its start in float64, so ‖Δw−Δw*‖ ≤ {c['distance_bound']:.1e}"
+    return said if c.get("row_moves") is None else f"{said}; {decides(c)}"
+
+
+def decides(c: dict[str, Any]) -> str:
+    """What removing a typical row moves, beside a certified distance."""
+    return f"removing a row moves it by about {c['row_moves']:.1e}: {'decisive' if c['decisive'] else 'not decisive'}"
+
+
+def gain_text(gain: float, interval: tuple[float, float], verdict: str) -> str:
+    """What became of an accuracy: its difference, and whether that is more than noise."""
+    return f"{points_text(gain, interval)}: {({'ahead': 'better', 'behind': 'worse'}).get(verdict, verdict)}"
+
+
+def answer_text(answer: Answer, report: ReceiptsReport) -> str:
+    """What the store that ``report`` is of can say of one id, and no more."""
+    times = {r.seq: r.time for r in report.receipts}
+    named = " and ".join(f"receipt {seq} of {times.get(seq)}" for seq in answer.receipts)
+    if answer.state == "forgotten":
+        if named:
+            return f"forgotten by {named}"
+        if answer.beside:
+            return "forgotten at this place, says the file beside the store; the receipt is not in this store"
+        if answer.perhaps:
+            return f"forgotten by {_either(answer.perhaps)}, which does not list its ids"
+        return "forgotten; no entry of the ledger says when"
+    before = f"; forgotten by {named}, and taken in again since" if named else ""
+    if answer.state == "held":
+        return f"held, in shard {answer.shard}{before}"
+    if answer.state == "skipped":
+        return f"not held: it could not be used when shard {answer.shard} was made (taftcache inspect says why){before}"
+    if answer.state == "staged":
+        return f"held in staging, by the stopped extraction of shard {answer.shard}{before}"
+    if named:
+        return f"not held, and {named} names it, but its tombstone is gone: taftcache audit"
+    if answer.alike is not None:
+        return f"not known as it is written here, {answer.sample!a}; {answer.alike!a}, which looks the same, is"
+    if report.unreadable:
+        return f"not held; whether {_either(report.unreadable)} forgot it cannot be told, for the key is destroyed"
+    return "not known: no row and no tombstone has this id; it was never here, or is written otherwise"
+
+
+def _either(seqs: list[int]) -> str:
+    return f"entry {seqs[0]}" if len(seqs) == 1 else f"one of the entries {', '.join(map(str, seqs))}"
+
+
+def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
+    """A receipt in lines, the first with its number; ``unreadable``: its key is destroyed."""
+    if r.event == "destroy-key":
+        lines = [f"receipt {r.seq}, {r.time}: the tombstones and their key were destroyed"]
+    elif r.event == "forget":
+        rows = ", ".join(f"{counted(n, 'row')} of {name}" for name, n in r.shards.items()) or "no row"
+        without = r.samples - sum(r.shards.values())  # skipped samples, and those of an unfinished extraction
+        rows += " removed" + (f", {without} had no row in a shard" if without > 0 else "")
+        lines = [f"receipt {r.seq}, {r.time}: {counted(r.samples, 'id')} forgotten by {r.mode}; {rows}"]
+        lines.append(renewed_text(r.renewed))
+    else:
+        lines = [f"receipt {r.seq}, {r.time}: {r.event}"]
+    lines += gone_lines(r.destroyed, r.dropped_shards)
+    if r.classes_removed:
+        lines.append(f"out of the list of classes: {counted(r.classes_removed, 'class')}")
+    if r.copies_taken:
+        lines.append(
+            f"{r.copies_taken} of the ids not named, but with the very same bytes as one that was (--with-copies)"
+        )
+    if r.copies:
+        lines.append(f"{counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
+    lines += [proof_text(name, msgspec.structs.asdict(c)) for name, c in r.certificates.items()]
+    lines += [f"note: {note}" for note in r.notes]
+    if unreadable:
+        lines.append("its key is destroyed: no id can be looked up in it")
+    elif r.event == "forget" and not r.listed:
+        lines.append("it keeps a digest of its ids: give all of them with --file, and it is recognised")
+    return [*lines, f"{SIGNATURES.get(r.signature, r.signature)}; {r.file}"]
+
+
+def caveats(receipts: Sequence[Receipt], full: str) -> list[str]:
+    """What holds of the figures of ``receipts``, and what none of them covers; ``full``: where that stands whole."""
+    proofs = [proof for r in receipts for proof in r.certificates.values()]
+    lines = [ROUNDED] if any(proof.moved is None for proof in proofs) else []
+    return lines + ([f"{NOT_COVERED} (in full: {full})"] if any(r.not_covered for r in receipts) else [])
+
+
+def renewed_text(names: Sequence[str]) -> str:
+    """Which models a request made anew."""
+    return f"renewed: {', '.join(names) or 'nothing'}"  # what was made of the rows may be private, and stay, or be gone
+
+
+def gone_lines(destroyed: Sequence[str], shards: Sequence[str]) -> list[str]:
+    """What a request left nothing of."""
+    lines = [f"destroyed: {', '.join(destroyed)}"] if destroyed else []
+    return lines + ([f"dropped, for no row is left: shard {', '.join(shards)}"] if shards else [])
+
+
+def proof_text(name: str, c: dict[str, Any]) -> str:
+    """A renewed component's certificate beside what the removal moved."""
+    moved = ""
+    if c["moved"] is not None:
+        moved = f"; the removal moved it by {c['moved']:.1e}"
+    elif c.get("moved_at_least") is not None:  # of a receipt, which has no more
+        moved = f"; the removal moved it by {c['moved_at_least']:.1e} at least"
+    other = c.get("other_ridge", False)
+    if c.get("ridge_before") is not None:
+        moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}, with these {c['ridge_before']:.1e}"
+        other = True
+    elif other:
+        moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}"
+    loose = LOOSE if c["decisive"] is False else UNKNOWN if other and c["decisive"] is None else ""
+    # Beside what a row moves it is said.
+    decides = " (decisive)" if c["decisive"] and c.get("row_moves") is None else ""
+    return f"{name}: {certified(c)}{moved}{loose}{decides}"
