@@ -2,6 +2,7 @@
 import { keep } from "./address.js";
 import { pictureCells } from "./cells.js";
 import { choice, h } from "./elements.js";
+import { inLine } from "./numbers.js";
 import { noPictures } from "./pictures.js";
 import { state, UNKNOWN } from "./state.js";
 
@@ -28,7 +29,11 @@ export function pictureGrid(open, settled) {
   noPictures().then((why) => {
     if (why)
       node.replaceChildren(
-        h("p", { class: "quiet", id: "no-pictures" }, `No grid of pictures: ${why.replace(/^no pictures: /, "")}.`),
+        h(
+          "p",
+          { class: "quiet", id: "no-pictures" },
+          `No grid of pictures: ${inLine(why.replace(/^no pictures: /, ""))}.`,
+        ),
       );
     else {
       node.classList.add("there");

@@ -13,8 +13,13 @@ export function unpack(packed) {
 // The server's answer once the store has another root than it was started with.
 const GONE = 410;
 
+export const ENDED = "The server has ended; start taftcache view again.";
+const POLL_MS = 300;
+
 export async function ask(name, query = {}) {
-  const answer = await fetch(name + "?" + new URLSearchParams(query));
+  const answer = await fetch(name + "?" + new URLSearchParams(query)).catch(() => {
+    throw new Error(ENDED);
+  });
   const body = await answer.json();
   if (answer.status === GONE) {
     document.body.dataset.changed = body.error;
@@ -49,6 +54,19 @@ export const source = {
     throw new Error("this report holds only the compositions along the slider; taftcache view makes any");
   },
 };
+
+// How many held-out rows are right with the last shards subtracted in turn, and without each. tell(answer) hears how far
+// that is, and says whether it is still asked for; null where it is not.
+export async function compositions(tell) {
+  if (REPORT) return REPORT.compositions;
+  for (;;) {
+    const answer = await ask("compositions");
+    if (answer.state === "done") return answer;
+    if (answer.state === "failed") throw new Error(answer.error);
+    if (!tell(answer)) return null;
+    await new Promise((next) => setTimeout(next, POLL_MS));
+  }
+}
 
 let logits = null;
 
