@@ -31,12 +31,17 @@ SHARD = "\x1fshard\x1f"
 CLASS = "\x1fclass\x1f"
 
 
-def model_of(objects: Container[str]) -> str:
-    """The model that stands for a store with these objects where nobody names one.
+def default_model(objects: Container[str]) -> str | None:
+    """The model that stands for a store with these objects where nobody names one; None where none can.
 
     The exact model where there is one, then a weighted sum that somebody asked for, the mean, the head.
     """
-    return next((name for name in (EXACT, WEIGHTED, MEAN, HEAD) if name in objects), MEAN)
+    return next((name for name in (EXACT, WEIGHTED, MEAN, HEAD) if name in objects), None)
+
+
+def model_of(objects: Container[str]) -> str:
+    """``default_model``, or the one that is to be made first where there is none."""
+    return default_model(objects) or MEAN
 
 
 def is_component(name: str) -> bool:

@@ -10,14 +10,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.format.fault import DAMAGE, problem_of
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, first_line
-from taftcache.names import HEAD, component_of, model_of
+from taftcache.names import HEAD, component_of, counted, default_model
+from taftcache.stages.estimators import HOLDS, lacks_classes
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import cut_of, first_row_stands, has_tail, sample_vectors
 from taftcache.stages.progress import Silent, Task
@@ -53,16 +56,21 @@ class Atlas:
 
     Arrays over the table's rows [n], filled as the work goes on: ``place`` [n,2] along the principal axes (NaN until
     known), ``neighbours`` [n,2] or None, ``norm`` (of the sample's vector), classes ``base``, ``model`` (by the store's
-    best, whose name is the atlas's ``model``), ``own`` (by the component of its own shard) and ``head``, -1 where
-    unknown, ``margin`` of the default model's true class over the best other one, and ``moved``, how far its shard's
-    component moves without a training row, exactly; NaN where that has no closed form.
+    best, whose name is the atlas's ``model``, None where there is none), ``own`` (by the component of its own shard)
+    and ``head``, -1 where unknown, ``margin`` of that model's true class over the best other one, and ``moved``, how
+    far its shard's component moves without a training row, exactly; NaN where that has no closed form.
+
+    damage: what is wrong with files that were read so far; what needs none of them is worked out all the same, the best
+    model being the best of those that can be read. what: what a store is that has no classes; "" of another.
 
     Use ``start`` for a thread, or ``work`` to wait; ``version`` grows whenever something was added.
     """
 
     def __init__(self, store: FeatureStore) -> None:
         cut_of(store)  # refused before anything is computed
-        self.store, self.model = store, model_of(store.objects())
+        self.store, self.model = store, default_model(store.objects())
+        self.what = f"The store {HOLDS}" if lacks_classes(store) else ""
+        self.damage: list[str] = []
         self.table = RowTable.of(store)
         n = len(self.table)
         if n == 0:
@@ -124,6 +132,8 @@ class Atlas:
                     job(progress)
                 except Exception as error:  # who waits for what comes after must not wait for good
                     progress.note = first_line(error)
+                    if isinstance(error, DAMAGE):
+                        self._add_damage(problem_of(error))
                 progress.seconds = time.perf_counter() - begin
             self.ready[name].set()
             self.version += 1
@@ -133,48 +143,77 @@ class Atlas:
         """The store's models, loaded on first use.
 
         Raises:
-            StoreError: the store has no tail to compute with.
+            StoreError: the store has no tail to compute with, or no classes.
         """
         with importing:
             from taftcache.stages.look.scoring import Scorer
 
         with self._alone:
             if self._scorer is None:
+                if self.what:
+                    raise StoreError(self.what)
                 if not has_tail(self.store):
                     raise StoreError(
                         "no predictions without the tail's weights", got=f"{self.store.path} holds features alone"
                     )
-                self._scorer = Scorer(self.store)
+                self._scorer = Scorer(self.store, skip_damaged=True)
+                self._add_damage(*self._scorer.damaged.values())
+                self.model = default_model(self._scorer.models)
             return self._scorer
 
+    def is_whole(self, model: str) -> bool:
+        """Whether a model's file is not known to be damaged."""
+        return self._scorer is None or model not in self._scorer.damaged
+
+    def _add_damage(self, *found: str) -> None:
+        self.damage = list(dict.fromkeys([*self.damage, *found]))
+
     def _rows(self, progress: StageProgress) -> None:
-        """Vectors, norms and places of all rows; axes from rows spread over the store, so that places never move."""
-        table, first = self.table, first_row_stands(self.store)
-        width = cut_of(self.store)["shape"][1]
+        """Vectors, norms and places of all rows; axes from rows spread over the store, so that places never move.
+
+        Rows whose files are damaged get none.
+        """
+        table, width = self.table, cut_of(self.store)["shape"][1]
         vectors = np.zeros((len(table), width), np.float16)
         progress.total = len(table)
         order = table.scattered(AXES_STEPS)
         known = {here.start for here, _, _ in order}
-        sample = [sample_vectors(table.reader.tokens(shard.name, rows), first) for _, shard, rows in order]
-        every = np.concatenate(sample)
+        sample = [(here, self._tokens(shard, rows)) for here, shard, rows in order]
+        read = [(here, self._vectors_of(tokens)) for here, tokens in sample if tokens is not None]
+        if not read:
+            raise StoreError("no map: the rows are damaged")
+        every = np.concatenate([part for _, part in read])
         self.axes = principal_axes(every)
         self._length = typical_length(every, self.axes.centre)
-        for (here, _, _), part in zip(order, sample, strict=True):
-            self._take(vectors, here, part)
-            progress.done += len(part)
+        for here, part in read:
+            self._take(vectors, here, part, progress)
         self.vectors = vectors
         self.version += 1
         for here, shard, rows in table.steps():
             if self._stop.is_set():
                 return
-            if here.start not in known:
-                part = sample_vectors(table.reader.tokens(shard.name, rows), first)
-                self._take(vectors, here, part)
-                progress.done += len(part)
+            if here.start not in known and (tokens := self._tokens(shard, rows)) is not None:
+                self._take(vectors, here, self._vectors_of(tokens), progress)
+        if progress.done < progress.total:
+            progress.note = f"{counted(progress.total - progress.done, 'row')} damaged, or beside such rows"
 
-    def _take(self, vectors: NDArray[np.float16], here: slice, part: NDArray[np.float32]) -> None:
+    def _tokens(self, shard: Shard, rows: slice) -> NDArray[Any] | None:
+        """Tokens of rows; None where a file of theirs is damaged."""
+        try:
+            return self.table.reader.tokens(shard.name, rows)
+        except DAMAGE as error:
+            self._add_damage(problem_of(error))
+            return None
+
+    def _vectors_of(self, tokens: NDArray[Any]) -> NDArray[np.float32]:
+        return sample_vectors(tokens, first_row_stands(self.store))
+
+    def _take(
+        self, vectors: NDArray[np.float16], here: slice, part: NDArray[np.float32], progress: StageProgress
+    ) -> None:
         """Places, norms and vectors of rows; vectors of one number have no second axis."""
         assert self.axes is not None
+        progress.done += len(part)
         places = self.axes.project(part)
         self.place[here] = np.pad(places, ((0, 0), (0, 2 - places.shape[1])))
         self.norm[here] = np.linalg.norm(part, axis=1)
@@ -193,9 +232,9 @@ class Atlas:
         where = start + kept.rows
         self.classes_by["base"][where] = kept.base.argmax(1)
         for column, name in (("model", self.model), ("head", HEAD)):
-            if name in kept.others:
+            if name is not None and name in kept.others:
                 self.classes_by[column][where] = kept.others[name]
-        if self.model in kept.margins:
+        if self.model is not None:
             self.margin[where] = kept.margins[self.model]
         self.held_out = kept
         progress.done = progress.total
@@ -206,14 +245,14 @@ class Atlas:
             from taftcache.stages.look.scoring import margins
 
         table, scorer = self.table, self.scorer()
-        others = {column: name for column, name in (("model", self.model), ("head", HEAD)) if name in scorer.models}
+        others = {"model": self.model} if self.model is not None else {}
+        others |= {"head": HEAD} if HEAD in scorer.models else {}
         progress.total = int((~table.held_out).sum())
         for here, shard, rows in table.steps():
             if self._stop.is_set():
                 return
-            if shard.role == "held-out":
+            if shard.role == "held-out" or (tokens := self._tokens(shard, rows)) is None:
                 continue
-            tokens = table.reader.tokens(shard.name, rows)
             own = component_of(shard.name)
             models = others | ({"own": own} if own in scorer.models else {})
             z, changes = scorer.logits(tokens, list(models.values()))
@@ -249,6 +288,9 @@ class Atlas:
     def _neighbours(self, progress: StageProgress) -> None:
         if self.vectors is None:
             raise StoreError("no neighbours without the rows' vectors", got=self.progress["rows"].note)
-        progress.total = len(self.table)
-        self.neighbours = neighbour_map(self.vectors)
+        known = np.isfinite(self.place[:, 0])
+        progress.total = int(known.sum())
+        found = np.full_like(self.place, np.nan)
+        found[known] = neighbour_map(self.vectors if known.all() else self.vectors[known])
+        self.neighbours = found
         progress.done = progress.total

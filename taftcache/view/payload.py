@@ -5,21 +5,25 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.cache.format.fault import intact, problem_of
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import FormatError, StoreError
 from taftcache.names import PRIVATE, component_of, is_component, promise_text, shard_of
 from taftcache.stages.forget.receipts import receipts
-from taftcache.stages.look.inspection import UNCOVERED, inspect
+from taftcache.stages.look.inspection import UNCOVERED, inspect_intact
 from taftcache.stages.look.vectors import describe_vectors, has_tail
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest
 from taftcache.view.pictures import Pictures, patch_grid
 from taftcache.view.wording import answer_text, caveats, receipt_lines
+
+if TYPE_CHECKING:
+    from taftcache.stages.look.scoring import HeldOutLogits
 
 NEIGHBOURS = 8
 
@@ -32,17 +36,20 @@ def packed(array: NDArray[Any]) -> dict[str, str]:
 
 
 def overview(atlas: Atlas) -> dict[str, Any]:
-    """What ``taftcache inspect`` reports, the default model, what the map is made of, and the ledger."""
-    report = inspect(atlas.store)
+    """What ``taftcache inspect`` reports, the default model, what the map is made of, the ledger (None where it is
+    damaged), and all that is known of damage."""
+    report, damage = inspect_intact(atlas.store)
     axes = atlas.axes
     models = [{**m, "promise": promise_text(m[PRIVATE])} if m.get(PRIVATE) else m for m in report.models]
     return {
         "report": {**asdict(report), "store": str(report.store), "models": models},
+        "damage": list(dict.fromkeys([*map(problem_of, damage), *atlas.damage])),
+        "what": atlas.what,
         "model": atlas.model,
         "shards": [{"name": s.name, "role": s.role} for s in atlas.table.shards],
         "vectors": describe_vectors(atlas.store),
         "explained": [] if axes is None else [float(x) for x in axes.explained],
-        "ledger": ledger(atlas),
+        "ledger": intact(lambda: ledger(atlas)),
         "objective": atlas.store.manifest.recipe.get("objective", {}),
         "path": [p._asdict() for p in atlas.path],
     }
@@ -131,16 +138,21 @@ def logits(atlas: Atlas) -> dict[str, Any] | None:
     return None if kept is None else {"base": packed(kept.base.ravel()), "tangents": packed(kept.tangents.ravel())}
 
 
+def scored(atlas: Atlas) -> HeldOutLogits:
+    """Logits of the held-out rows; StoreError while, or where, there are none."""
+    if atlas.held_out is None:
+        why = atlas.progress["held-out predictions"].note or "they are being scored"
+        raise StoreError("no composition to show: the held-out rows are not scored", got=why)
+    return atlas.held_out
+
+
 def composed(atlas: Atlas, without: Iterable[str]) -> dict[str, Any]:
     """Predictions on the held-out rows by the mean of all components but those of some shards, and the accuracy.
 
     Raises:
         StoreError: the held-out rows are not scored (yet). RecipeError: no such shard, or none left.
     """
-    kept = atlas.held_out
-    if kept is None:
-        why = atlas.progress["held-out predictions"].note or "they are being scored"
-        raise StoreError("no composition to show: the held-out rows are not scored", got=why)
+    kept = scored(atlas)
     predictions = kept.predictions(without)
     return {"predictions": packed(predictions.astype(np.int32)), "accuracy": kept.accuracy(predictions)}
 
@@ -174,7 +186,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         "picture": pictures.encoded(name) is not None,
         "why_no_picture": pictures.why_not,
     }
-    if has_tail(atlas.store):
+    if has_tail(atlas.store) and not atlas.what:
         scorer = atlas.scorer()
         z, changes = scorer.logits(tokens, scorer.models)
         out["models"] = {"base": z[0].tolist()} | {
@@ -197,6 +209,7 @@ def neighbours(atlas: Atlas, row: int) -> list[dict[str, Any]]:
     return [
         {"id": table.ids[j], "label": int(table.label[j]), "shard": int(table.shard[j]), "cosine": cosine}
         for j, cosine in near
+        if np.isfinite(atlas.place[j, 0])
     ]
 
 

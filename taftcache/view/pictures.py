@@ -15,6 +15,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import TaftcacheError, UntrustedStore
 from taftcache.names import scaling_of, typed
+from taftcache.stages.estimators import is_of_estimator
 from taftcache.view.late import importing
 
 # Longest side of a picture that is sent; larger ones are scaled down.
@@ -55,6 +56,9 @@ class Pictures:
             )
         if scaling_of(store.identity) is not None:
             self._spec, self.refused = None, "no pictures: the store was made of vectors"
+        elif is_of_estimator(store):
+            self._spec = None
+            self.refused = "no pictures: the images were given to an estimator, and the store does not know their place"
         self._preprocess: dict[str, Any] = store.identity.get("preprocess", {})
         self._places: dict[str, tuple[Source, int]] | None = None
         self._why = self.refused

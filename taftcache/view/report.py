@@ -20,6 +20,7 @@ from taftcache.names import shard_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import whole, writable
 from taftcache.view import payload
+from taftcache.view.asked.composing import rows_right
 from taftcache.view.atlas import NONE, WORK, Atlas
 from taftcache.view.page import report_page
 from taftcache.view.pictures import Pictures
@@ -72,7 +73,7 @@ def write_report(
     atlas, pictures, data = everything(store, samples, skip, consent, progress or Silent())
     # Who gets it is told no place of this machine; why there are no pictures is in the notes.
     name = os.path.basename(os.path.abspath(store.path))
-    data["overview"]["report"]["store"] = name
+    data["overview"]["report"] |= {"store": name, "notes": []}
     for sample in data["samples"].values():
         sample["why_no_picture"] = None
     page = report_page(f"taftcache report · {name}", data)
@@ -80,6 +81,7 @@ def write_report(
         partial.write_bytes(page)
         store.check_may_leave()
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
+    notes += [f"damaged: {problem}" for problem in data["overview"]["damage"]]
     if pictures.why_not:
         notes.append(pictures.why_not)
     if any("privacy" in model for model in data["overview"]["report"]["models"]):
@@ -120,7 +122,7 @@ def telling(atlas: Atlas) -> list[str]:
     telling = atlas.moved if np.isfinite(atlas.moved).any() else np.where(atlas.table.held_out, np.nan, -atlas.margin)
     known = np.flatnonzero(np.isfinite(telling))
     strong = known[np.argsort(-telling[known], kind="stable")][: DETAILED - len(wrong)]
-    rows = [*wrong, *strong] or range(min(DETAILED, len(atlas.table)))
+    rows = [*wrong, *strong] or np.flatnonzero(np.isfinite(atlas.place[:, 0]))[:DETAILED]
     return [atlas.table.ids[k] for k in rows]
 
 
@@ -139,6 +141,7 @@ def report_data(atlas: Atlas, details: Sequence[str], pictures: Pictures) -> dic
         "columns": payload.columns(atlas),
         "held-out": payload.held_out(atlas),
         "logits": payload.logits(atlas) if small else None,
+        "compositions": None if kept is None else rows_right(atlas),
         "subsets": {} if kept is None or small else subsets(atlas),
         "samples": samples,
         "pictures": {

@@ -26,6 +26,7 @@ from taftcache.view import payload
 from taftcache.view.asked import basket
 from taftcache.view.asked.checks import Checks
 from taftcache.view.asked.comparing import Comparisons
+from taftcache.view.asked.composing import Compositions
 from taftcache.view.asked.leaving import SideSolves
 from taftcache.view.atlas import Atlas
 from taftcache.view.page import live_page
@@ -205,7 +206,7 @@ def one(value: Any) -> Answer:
 
 def _asides(atlas: Atlas, comparisons: Comparisons) -> dict[str, Route]:
     """What is computed because the page asks for it, and changes nothing."""
-    leaving, checks = SideSolves(atlas), Checks(atlas)
+    leaving, checks, compositions = SideSolves(atlas), Checks(atlas), Compositions(atlas)
 
     def rows(query: dict[str, str]) -> list[int]:
         return basket.rows_of(atlas, query.get("rows", ""))
@@ -216,6 +217,7 @@ def _asides(atlas: Atlas, comparisons: Comparisons) -> dict[str, Route]:
         "cost": lambda query: one(basket.cost(atlas, rows(query))),
         "comparable": lambda query: one(comparisons.offer()),
         "compare": lambda query: one(comparisons.ask(query.get("before", ""), query.get("after", ""))),
+        "compositions": lambda query: one(compositions.ask()),
         "check": lambda query: one(checks.ask(query.get("name", ""))),
     }
 

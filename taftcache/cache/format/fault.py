@@ -11,7 +11,7 @@ from taftcache.cache.format.digest import digest
 from taftcache.cache.format.naming import FILE, MAX_BYTES
 from taftcache.cache.place.failure import cannot, cause
 from taftcache.cache.place.home import Home
-from taftcache.errors import IntegrityError, StoreChanged, StoreError, StoreUnreachable
+from taftcache.errors import FormatError, IntegrityError, StoreChanged, StoreError, StoreUnreachable
 
 T = TypeVar("T")
 
@@ -59,6 +59,7 @@ class Fault:
         return IntegrityError(f"{_DAMAGED}{self}", do=cure)
 
 
+DAMAGE = (IntegrityError, FormatError)  # what a read of a damaged file ends in
 _DAMAGED = "the store is damaged: "
 
 

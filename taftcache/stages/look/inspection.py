@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from taftcache.cache.format.fault import DAMAGE
+from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, TaftcacheError
+from taftcache.errors import RecipeError, StoreError, TaftcacheError
 from taftcache.names import PRIVATE, component_of, counted, is_model
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.estimators import lacks_classes, regressor_note
@@ -42,6 +44,7 @@ LISTED = (
     "radius_choice",
     PRIVATE,
 )
+T = TypeVar("T")
 NAMED = 10  # samples of a shard or a class, and missing files
 LEFT_OUT = 1000  # skipped samples that are named: a store may have millions
 
@@ -159,7 +162,27 @@ class CurvatureOf:
 @at_its_place()
 def inspect(store: FeatureStore) -> InspectReport:
     """Shards, classes, fingerprints, components, certificates, activations, integrity and the ledger's entries."""
+    report, damage = inspect_intact(store)
+    if damage:
+        raise damage[0]
+    return report
+
+
+def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]]:
+    """What ``inspect`` says of a store, and what it ends in where files are damaged.
+
+    Then there are no activations, no entries of the ledger, no skipped samples named, or no curve of a solve.
+    """
     shards, per_class = [], Counter[int]()
+    damage = list[StoreError]()
+
+    def read(part: Callable[[], T], otherwise: T) -> T:
+        try:
+            return part()
+        except DAMAGE as error:
+            damage.append(error)
+            return otherwise
+
     budget, unknown = _budget(store)
     tail = store.objects().get(TAIL)
     classes = [] if lacks_classes(store) else store.classes
@@ -168,7 +191,7 @@ def inspect(store: FeatureStore) -> InspectReport:
         shards.append(_described(shard, store.classes))
         if ref.role == "train":
             per_class.update(shard.statistics["rows_per_class"])
-    return InspectReport(
+    report = InspectReport(
         store=store.path,
         root_digest=store.root_digest,
         bytes=store.nbytes,
@@ -182,19 +205,29 @@ def inspect(store: FeatureStore) -> InspectReport:
         identity=store.identity,
         plan=store.manifest.plan,
         shards=shards,
-        models=[_model(store, name) for name in store.objects() if is_model(name)],
-        activations=activations(store) if shards else None,
+        models=[
+            _model(name, ref, read(ref.whole_meta, ref.meta)) for name, ref in store.objects().items() if is_model(name)
+        ],
+        activations=read(lambda: activations(store), None) if shards else None,
         integrity=look_at_files(store),
         skipped=len(store.manifest.skipped),
-        left_out=[
-            {"sample": s.id, "shard": s.shard, "reason": s.reason} for s in islice(store.manifest.skipped, LEFT_OUT)
-        ],
+        left_out=read(lambda: _left_out(store), []),
         forgotten=len(store.manifest.tombstones),
         ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
-        ledger=[{k: e[k] for k in ("seq", "time", "event", "mode", "samples") if k in e} for e in store.ledger()],
+        ledger=read(lambda: _entries(store), []),
         budget=budget,
         notes=[*regressor_note(store), *still_missing(store), *unknown],
     )
+    return report, damage
+
+
+def _left_out(store: FeatureStore) -> list[dict[str, str]]:
+    skipped = islice(store.manifest.skipped, LEFT_OUT)
+    return [{"sample": s.id, "shard": s.shard, "reason": s.reason} for s in skipped]
+
+
+def _entries(store: FeatureStore) -> list[dict[str, Any]]:
+    return [{k: e[k] for k in ("seq", "time", "event", "mode", "samples") if k in e} for e in store.ledger()]
 
 
 def _budget(store: FeatureStore) -> tuple[Budget | None, list[str]]:
@@ -223,13 +256,14 @@ def look_at_files(store: FeatureStore) -> Integrity:
 def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
     """One shard; StoreError names those there are."""
     shard, component = store.shard(name), component_of(name)
+    ref = store.objects().get(component)
     described = _described(shard, store.classes)
     return ShardReport(
         store=store.path,
         shard=described,
         rows_per_class=described["rows_per_class"],
         activations=activations(store, name),
-        component=_model(store, component) if component in store.objects() else None,
+        component=_model(component, ref, ref.whole_meta()) if ref is not None else None,
         first_samples=shard.sample_ids[:NAMED],
     )
 
@@ -387,6 +421,5 @@ def _described(shard: Shard, classes: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _model(store: FeatureStore, name: str) -> dict[str, Any]:
-    ref, meta = store.objects()[name], store.meta(name)
+def _model(name: str, ref: ObjectRef, meta: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "bytes": ref.size, "digest": ref.digest, **{k: meta[k] for k in LISTED if k in meta}}

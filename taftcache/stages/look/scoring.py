@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from taftcache.backbone.device import float64_device, resolve_device
+from taftcache.cache.format.fault import DAMAGE, problem_of
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
@@ -39,9 +40,10 @@ class Scorer:
     in turn. What ``solver.memory`` has no room for is read again when it is asked for.
 
     models: names of components and models, as the store lists them. layouts: the parameters that each is over.
+    damaged: models that are left out because their files are, and how; without ``skip_damaged`` that is an error.
     """
 
-    def __init__(self, store: FeatureStore) -> None:
+    def __init__(self, store: FeatureStore, *, skip_damaged: bool = False) -> None:
         settings = settings_of(store)
         self.recipe, self.base, self.loss = settings.recipe, settings.base, settings.loss
         self.models = [name for name in store.objects() if is_model(name)]
@@ -54,8 +56,16 @@ class Scorer:
         self._metas = self._stored.metas()
         self._memory = self._room = memory_of_models(self.recipe)
         self._directions: dict[str, Any] = {}  # the one asked for last is the last
-        for name in self.models:  # what cannot be read is said now
-            self._direction(name)
+        self.damaged: dict[str, str] = {}
+        for name in list(self.models):  # what cannot be read is said now
+            try:
+                self._direction(name)
+            except DAMAGE as error:
+                if not skip_damaged:
+                    raise
+                self.damaged[name] = problem_of(error)
+                self.models.remove(name)
+        self._stored = self._stored.of(self.models)
         # a tail that runs a module by torch.func lends it the weights for the time of a call
         self._alone = Lock()
 

@@ -22,6 +22,7 @@ from taftcache.names import MEAN, component_of, counted, first_few
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.inverses.head_path import HeadPath
+from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.inspection import private_notes, private_parts
 from taftcache.stages.look.probe import untouched_base
 from taftcache.stages.look.scoring import margins
@@ -75,10 +76,11 @@ def suspects(store: FeatureStore, *, top: int = 20, progress: Progress | None = 
     leave-one-out, its λ the one with the least loss on rows left out. That takes six passes.
 
     Raises:
-        StoreError: no training rows, one class alone, or a single private component. SolveError: the head has no exact
-        leave-one-out either, with a loss that is not quadratic or a ball.
+        StoreError: no training rows, no classes or one alone, or a single private component. SolveError: the head has
+        no exact leave-one-out either, with a loss that is not quadratic or a ball.
     """
     check_counts(0, top=top)
+    check_has_classes(store)
     progress = progress or Silent()
     if not store.shards or len(store.classes) < 2:
         raise StoreError(

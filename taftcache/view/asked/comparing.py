@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
-from taftcache.names import is_model, model_of, one_of_trained
+from taftcache.names import default_model, is_model, one_of_trained
+from taftcache.stages.estimators import lacks_classes
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import has_tail
 from taftcache.view.asked.aside import Aside
@@ -35,8 +36,13 @@ class Side:
 
     def __init__(self, store: FeatureStore, table: RowTable, load: Callable[[], Scorer]) -> None:
         self.store, self.table, self.scorer = store, table, load
-        self.models = [BASE, *(name for name in store.objects() if is_model(name))] if has_tail(store) else []
+        scored = has_tail(store) and not lacks_classes(store)
+        self.models = [BASE, *(name for name in store.objects() if is_model(name))] if scored else []
         self.said: dict[str, Predictions] = {}
+
+    def best(self) -> str:
+        """The model to begin with: the store's default one, or the last of those that there are."""
+        return default_model(self.models) or (self.models or [BASE])[-1]
 
     def say(self, model: str, report: Callable[[int], None]) -> Predictions:
         """What a model says of every row; computed once."""
@@ -58,6 +64,7 @@ class Comparisons:
     """
 
     def __init__(self, atlas: Atlas, against: FeatureStore | None = None) -> None:
+        self._atlas = atlas
         self.sides = {HERE: Side(atlas.store, atlas.table, atlas.scorer)}
         if against is not None:
             self.sides[THERE] = Side(against, RowTable.of(against), _once(against))
@@ -66,6 +73,7 @@ class Comparisons:
     def offer(self) -> dict[str, Any]:
         """Models that can be compared, rows that both stores have, which pair to begin with, and what ties the two."""
         here, there = self.sides[HERE], self.sides.get(THERE)
+        here.models = [name for name in here.models if self._atlas.is_whole(name)]
         return {
             "sides": {
                 name: {"store": str(side.store.path), "root": side.store.root_digest, "models": side.models}
@@ -73,8 +81,8 @@ class Comparisons:
             },
             "rows": [len(side.table) for side in self.sides.values()],
             "shared": len(_matched(here.table, (there or here).table)[0]),
-            "before": f"{THERE}:{model_of(there.store.objects())}" if there else f"{HERE}:{BASE}",
-            "after": f"{HERE}:{model_of(here.store.objects())}",
+            "before": f"{THERE}:{there.best()}" if there and there.models else f"{HERE}:{BASE}",
+            "after": f"{HERE}:{here.best()}",
             "receipt": _receipt(here.store, there.store) if there else "",
         }
 

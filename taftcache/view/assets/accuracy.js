@@ -1,5 +1,5 @@
 // Accuracies with their 95 % intervals.
-import { chart, percentAxis } from "./charts.js";
+import { chart, PALETTE, percentAxis } from "./charts.js";
 import { h } from "./elements.js";
 import { count, counted, percent } from "./numbers.js";
 
@@ -28,28 +28,54 @@ export function accuracyLine({ right, rows, all, accuracy }, whose) {
 
 // Groups [name, colour, results] of results by name as dots with their intervals, side by side; the chart.
 export function accuracyDots(place, label, names, groups) {
-  const series = groups.map(([name, color, results], k) => ({
-    name,
-    type: "custom",
-    itemStyle: { color },
-    renderItem: (_, api) => dot(api, k - (groups.length - 1) / 2),
-    encode: { x: 0, y: [1, 2, 3] },
-    data: results.map(({ right, rows, accuracy }, at) => [at, accuracy, ...interval(right, rows)]),
-  }));
-  const line = ({ marker, seriesName, data: [, accuracy, low, high] }) =>
-    `${marker} ${seriesName}: ${percent(accuracy)}, ${percent(low, 1)} to ${percent(high, 1)}`;
-  const formatter = (found) => [names[found[0].dataIndex], ...found.map(line)].join("\n");
+  const series = groups.map(([name, color, results], k) => dots(name, color, results, k - (groups.length - 1) / 2));
   return chart(place, label, {
     xAxis: { type: "category", data: names, name: "shard" },
     yAxis: percentAxis(0),
-    tooltip: { trigger: "axis", renderMode: "richText", formatter },
+    tooltip: tooltip((k) => names[k]),
     series,
   });
 }
 
+// The accuracy as more and more shards are subtracted: a line through dots with their intervals.
+export function accuracyCurve(place, label, results) {
+  const color = PALETTE[0],
+    name = "composed";
+  chart(place, label, {
+    xAxis: { type: "value", name: "shards subtracted", minInterval: 1, max: results.length - 1 },
+    yAxis: percentAxis(1),
+    tooltip: tooltip((k) => `${k} subtracted`),
+    series: [
+      { name, type: "line", data: results.map(({ accuracy }, k) => [k, accuracy]), color, showSymbol: false },
+      dots(name, color, results, 0),
+    ],
+  });
+}
+
+const dots = (name, color, results, side) => ({
+  name,
+  type: "custom",
+  itemStyle: { color },
+  renderItem: (_, api) => dot(api, side),
+  encode: { x: 0, y: [1, 2, 3] },
+  data: results.map(({ right, rows, accuracy }, at) => [at, accuracy, ...interval(right, rows)]),
+});
+
+// What stands at a place of the axis, titled by title(place).
+function tooltip(title) {
+  const line = ({ marker, seriesName, data: [, accuracy, low, high] }) =>
+    `${marker} ${seriesName}: ${percent(accuracy)}, ${percent(low, 1)} to ${percent(high, 1)}`;
+  const formatter = (found) => {
+    const shown = found.filter(({ seriesType }) => seriesType === "custom");
+    return shown.length ? [title(shown[0].dataIndex), ...shown.map(line)].join("\n") : "";
+  };
+  return { trigger: "axis", renderMode: "richText", formatter };
+}
+
 // One dot on its interval; side is where it stands among the groups.
 function dot(api, side) {
-  const by = side * Math.min(14, 0.4 * api.size([1, 0])[0]),
+  const room = api.size([1, 0])[0],
+    by = side * Math.min(14, 0.4 * room),
     at = (dim) => api.coord([api.value(0), api.value(dim)]),
     [x, y] = at(1),
     color = api.visual("color");
@@ -58,7 +84,7 @@ function dot(api, side) {
     x: by,
     children: [
       { type: "line", shape: { x1: x, y1: at(2)[1], x2: x, y2: at(3)[1] }, style: { stroke: color, lineWidth: 2 } },
-      { type: "circle", shape: { cx: x, cy: y, r: 4.5 }, style: { fill: color } },
+      { type: "circle", shape: { cx: x, cy: y, r: Math.min(4.5, Math.max(1.5, 0.4 * room)) }, style: { fill: color } },
     ],
   };
 }

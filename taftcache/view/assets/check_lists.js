@@ -2,7 +2,7 @@
 import { interval, partOf } from "./accuracy.js";
 import { count, counted, noun, ordinal, percent, short } from "./numbers.js";
 import { unpack } from "./source.js";
-import { className, modelTitle, shardName, state, untrained } from "./state.js";
+import { className, modelTitle, noModel, shardName, state } from "./state.js";
 
 // A list is {said, notes, lines: [{rows, classes, picks, …}], columns: [{title, value(line), show, number, samples}]},
 // or {why} there is none; made(found) makes it from the server's answer. rows are a line's samples, and picks those of
@@ -113,7 +113,7 @@ export function confused() {
     { model } = state.overview,
     found = models[model],
     start = state.shard.indexOf(state.overview.shards.findIndex(({ role }) => role === "held-out"));
-  if (!found) return { why: untrained() };
+  if (!found) return { why: noModel() };
   const pairs = new Map(),
     of = new Int32Array(state.overview.report.classes.length);
   labels.forEach((k, n) => {

@@ -1,9 +1,9 @@
 // What may be wrong with the data: four lists, the worst first, made by the server when they are asked for.
 import { keep } from "./address.js";
 import { confused, LISTS } from "./check_lists.js";
-import { choice, h, scrolled, sorted, table } from "./elements.js";
+import { choice, h, scrolled, sorted, table, working } from "./elements.js";
 import { saveIds, saveTable } from "./files.js";
-import { count, counted } from "./numbers.js";
+import { count, counted, inLine } from "./numbers.js";
 import { isPicked, keepButton, pickBox, pickedBar } from "./picked.js";
 import { noPictures, peeks, thumbnail } from "./pictures.js";
 import { showSample } from "./sample.js";
@@ -70,21 +70,18 @@ async function fetchList(name, place, draw) {
     const answer = await ask("check", { name }).catch((error) => ({ state: "failed", error: error.message }));
     if (!place.isConnected || state.check.list !== name) return;
     if (answer.state === "done" || answer.state === "failed") {
-      here.found[name] = answer.found ? LISTS[name].made(answer.found) : { why: `None: ${answer.error}.` };
+      here.found[name] = answer.found ? LISTS[name].made(answer.found) : { why: `None: ${inLine(answer.error)}.` };
       draw();
       return;
     }
-    place.replaceChildren(h("p", {}, LISTS[name].about), ...working(answer));
+    place.replaceChildren(h("p", {}, LISTS[name].about), ...underWay(answer));
     await new Promise((next) => setTimeout(next, POLL_MS));
   }
 }
 
-function working({ doing, done, total }) {
-  const text = doing ? `${doing}: ${count(done)} of ${count(total)}` : "waiting for another list …";
-  return [
-    h("p", { class: "quiet", role: "status" }, text),
-    h("progress", { "aria-label": "being made", ...(total ? { max: total, value: done } : {}) }),
-  ];
+function underWay({ state: how, doing, done, total }) {
+  if (how === "busy") return working("waiting for another list …");
+  return working(doing ? `${doing}: ${count(done)} of ${count(total)}` : "starting …", done, total);
 }
 
 // The list that is chosen, as far as it is known.
@@ -97,7 +94,7 @@ function listed(on) {
     const why = `Not in this report: taftcache view makes it, and taftcache inspect ${command} lists the first.`;
     return [head, h("p", { class: "quiet" }, why)];
   }
-  if (!list) return [head, ...working({})];
+  if (!list) return [head, ...underWay({})];
   if (list.why) return [head, h("p", { class: "quiet", id: "why" }, list.why)];
   const columns = columnsOf(list, on),
     lines = filtered(list.lines);

@@ -4,7 +4,7 @@ import { keep, lookAt } from "./address.js";
 import { chart, css, dropCharts, namesAxis, widest } from "./charts.js";
 import { choice, h, link, scrolled, table } from "./elements.js";
 import { count, counted, noun, percent } from "./numbers.js";
-import { className, judged, modelTitle, state, waiting } from "./state.js";
+import { className, judged, modelTitle, noModel, state, waiting } from "./state.js";
 
 export function classesView(main) {
   if (!state.held) {
@@ -13,7 +13,10 @@ export function classesView(main) {
   }
   const names = Object.keys(state.held.models),
     place = h("div", {});
-  if (!names.includes(state.model)) state.model = names.find((name) => name === state.overview.model) || names[0];
+  if (!names.includes(state.model))
+    state.model = names.includes(state.overview.model)
+      ? state.overview.model
+      : (names.find((name) => name !== "base") ?? "base");
   const results = Object.fromEntries(names.map((name) => [name, judged(state.held.models[name])]));
   const options = names.map((name) => [name, modelTitle(name)]);
   const model = choice("model", "Model", options, state.model, (name) => {
@@ -21,7 +24,8 @@ export function classesView(main) {
     keep();
     draw();
   });
-  main.append(h("h1", {}, "Classes"), h("div", { class: "tools" }, model), place);
+  const none = noModel() ? h("p", {}, noModel()) : "";
+  main.append(h("h1", {}, "Classes"), none, h("div", { class: "tools" }, model), place);
 
   function draw() {
     dropCharts();

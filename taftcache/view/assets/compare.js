@@ -48,7 +48,8 @@ function begin(offer, controls, place) {
     place.replaceChildren(h("p", {}, "Nothing to compare yet: taftcache train STORE."));
     return;
   }
-  for (const key of ["before", "after"]) if (!models.includes(state.pair[key])) state.pair[key] = offer[key];
+  for (const key of ["before", "after"])
+    if (!models.includes(state.pair[key])) state.pair[key] = models.includes(offer[key]) ? offer[key] : models[0];
   if (!ROWS.some(([rows]) => rows === state.pair.rows)) state.pair.rows = "held-out";
   if (!Object.hasOwn(KINDS, state.pair.show)) state.pair.show = "changed";
   const options = models.map((name) => [name, fullName(offer, name)]);

@@ -119,6 +119,12 @@ export function replaceTable(region, inner) {
 // A button that looks like a link.
 export const link = (text, onclick) => h("button", { class: "link", type: "button", onclick }, text);
 
+// That something is being made, with a bar as far as it is known how far.
+export const working = (text, done, total) => [
+  h("p", { class: "quiet", role: "status" }, text),
+  h("progress", { "aria-label": "being made", ...(total ? { max: total, value: done } : {}) }),
+];
+
 export const card = (label, value) => h("div", { class: "card" }, h("b", {}, value), h("span", {}, label));
 
 // A list to choose from: options are [value, text]; change gets the value chosen.

@@ -2,6 +2,7 @@
 import { keep } from "./address.js";
 import { pictureCells } from "./cells.js";
 import { choice, h } from "./elements.js";
+import { inLine } from "./numbers.js";
 import { noPictures } from "./pictures.js";
 import { state, UNKNOWN } from "./state.js";
 
@@ -31,7 +32,7 @@ export function pictureGrid(open, settled) {
         h(
           "p",
           { class: "quiet", id: "no-pictures" },
-          `No grid of pictures: ${why.replace(/^no pictures: |\.$/g, "")}.`,
+          `No grid of pictures: ${inLine(why.replace(/^no pictures: /, ""))}.`,
         ),
       );
     else {

@@ -5,6 +5,7 @@ import { dropCharts } from "./charts.js";
 import { checksView } from "./checks.js";
 import { classesView } from "./classes.js";
 import { compareView } from "./compare.js";
+import { damagedLedger, showDamage } from "./damage.js";
 import { h } from "./elements.js";
 import { ledgerView } from "./ledger.js";
 import { mapView } from "./map/view.js";
@@ -12,7 +13,7 @@ import { count } from "./numbers.js";
 import { overviewView } from "./overview.js";
 import { showCount } from "./picked.js";
 import { shardsView } from "./shards.js";
-import { ask, outdated, REPORT, source } from "./source.js";
+import { ask, ENDED, outdated, REPORT, source } from "./source.js";
 import { loadColumns, loadHeldOut, loadRows, state } from "./state.js";
 import { trainingView } from "./training.js";
 
@@ -27,6 +28,8 @@ const VIEWS = {
   basket: basketView,
   ledger: ledgerView,
 };
+// Those that a store without classes has no use for.
+const OF_CLASSES = ["classes", "shards", "training", "compare"];
 const POLL_MS = 400;
 // How often to ask, once all is done, whether the store is still the same.
 const IDLE_MS = 5000;
@@ -36,8 +39,10 @@ const GROWTH = 1.5;
 // What the view that is shown returned: its refresh, if it can take new data in place.
 let shown = null;
 
+const there = (view) => Object.hasOwn(VIEWS, view) && !(state.overview.what && OF_CLASSES.includes(view));
+
 function show(focus) {
-  const view = VIEWS[state.view] ? state.view : "overview",
+  const view = there(state.view) ? state.view : "overview",
     main = document.getElementById("main");
   state.view = view;
   dropCharts();
@@ -45,7 +50,8 @@ function show(focus) {
   for (const link of document.querySelectorAll("nav a"))
     if (link.hash === "#" + view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
-  shown = VIEWS[view](main) || null;
+  const draw = view === "ledger" && !state.overview.ledger ? damagedLedger : VIEWS[view];
+  shown = draw(main) || null;
   main.dataset.view = view;
   keep();
   if (!focus) return;
@@ -84,6 +90,7 @@ async function takeIn(stages) {
   const main = document.getElementById("main"),
     had = state.held;
   state.overview = await source.get("overview");
+  showDamage();
   await loadColumns();
   if (!had && stages["held-out predictions"].ready) await loadHeldOut();
   const view = main.dataset.view;
@@ -102,7 +109,7 @@ async function follow() {
   for (;;) {
     const now = await ask("progress").catch(() => null);
     if (now === null) {
-      showWork(outdated() ? "" : "The server has ended; start taftcache view again.");
+      showWork(outdated() ? "" : ENDED);
       return;
     }
     const all = Object.values(now.stages),
@@ -128,6 +135,7 @@ async function load() {
     return true;
   } catch (error) {
     document.getElementById("main").replaceChildren(h("p", { role: "alert" }, error.message));
+    document.querySelector("nav").hidden = true;
     return false;
   }
 }
@@ -143,6 +151,8 @@ async function begin() {
     await loadColumns();
     await loadHeldOut();
   }
+  for (const link of document.querySelectorAll("nav a")) link.hidden = !there(link.hash.slice(1));
+  showDamage();
   restore(true);
   show(false);
   showCount();

@@ -13,6 +13,9 @@ export const counted = (n, one, more) => count(n) + " " + noun(n, one, more);
 export const ordinal = (n) => n + (["th", "st", "nd", "rd"][n] || "th");
 export const short = (x) => (missing(x) ? "–" : Number(x).toPrecision(3).replace(IDLE, "$1"));
 
+// A text that a full stop is to follow.
+export const inLine = (text) => text.replace(/\.$/, "");
+
 export function bytes(n) {
   for (const unit of ["B", "KB", "MB", "GB"]) {
     if (n < 1000) return (unit === "B" ? n : n.toFixed(1)) + " " + unit;

@@ -2,30 +2,35 @@
 import { accuracyLine } from "./accuracy.js";
 import { lookAt } from "./address.js";
 import { chart, classColour, namesAxis } from "./charts.js";
-import { card, h, link, scrolled, table } from "./elements.js";
+import { card, h, judgement, link, scrolled, table } from "./elements.js";
 import { bytes, count, counted, noun, percent, short } from "./numbers.js";
-import { judged, modelTitle, state, untrained, waiting } from "./state.js";
+import { uncovered } from "./privacy.js";
+import { judged, modelTitle, noModel, state, waiting } from "./state.js";
 
 export function overviewView(main) {
   const r = state.overview.report,
     best = h("div", { id: "best" }),
+    integrity = h("div", { id: "integrity" }),
     place = h("div", { class: "chart" });
   main.append(
     h("h1", {}, "Overview"),
     best,
+    ...uncovered(r.models),
     cards(r),
     h("p", {}, origin(r)),
     h("p", { class: "mono quiet" }, "root " + r.root_digest),
     h("h2", {}, "Integrity"),
-    h("p", {}, r.integrity.text),
+    integrity,
     h("h2", {}, "Shards"),
-    scrolled(table("Shards", SHARD_COLUMNS, r.shards)),
-    h("h2", {}, "Rows per class and shard"),
-    place,
+    scrolled(table("Shards", SHARD_COLUMNS.filter(classed), r.shards)),
+    ...(r.classes.length ? [h("h2", {}, "Rows per class and shard"), place] : []),
     ...activations(r),
   );
-  rowsChart(place, r);
-  const refresh = () => best.replaceChildren(accuracy());
+  if (r.classes.length) rowsChart(place, r);
+  const refresh = () => {
+    best.replaceChildren(accuracy());
+    integrity.replaceChildren(h("p", {}, r.integrity.text), ...state.overview.damage.map(damaged));
+  };
   refresh();
   return { refresh };
 }
@@ -34,9 +39,14 @@ export function overviewView(main) {
 function accuracy() {
   const { model } = state.overview,
     found = state.held && state.held.models[model];
-  if (!found) return untrained() ? h("p", {}, untrained()) : waiting("held-out predictions");
+  if (!found) return noModel() ? h("p", {}, noModel()) : waiting("held-out predictions");
   return h("p", {}, accuracyLine(judged(found), modelTitle(model)));
 }
+
+const damaged = (problem) => h("p", {}, judgement(false, "Damaged: " + problem));
+
+// Of the columns of shards, those of a store with classes.
+const classed = ([title]) => state.overview.report.classes.length || !/class/.test(title);
 
 const shardNumber = (name) => state.overview.shards.findIndex((s) => s.name === name);
 
@@ -67,7 +77,7 @@ const cards = (r) =>
     { class: "cards" },
     figure(r.rows, "training row"),
     figure(r.held_out_rows, "held-out row"),
-    figure(r.classes.length, "class", "classes"),
+    r.classes.length ? figure(r.classes.length, "class", "classes") : null,
     figure(r.shards.filter((x) => x.role === "train").length, "training shard"),
     card("on disk", bytes(r.bytes)),
     card("as " + r.dtype, r.cut.shape.join(" × ")),
@@ -117,6 +127,8 @@ function rowsChart(place, r) {
 }
 
 function activations(r) {
+  if (!r.activations)
+    return [h("h2", {}, "Activations"), h("p", {}, "None: a file that they were taken from is damaged.")];
   const { gathered, sampled: s } = r.activations,
     q = s.norm_quantiles;
   const all =

@@ -39,7 +39,7 @@ function details(found, select) {
     found.picture
       ? picture(found.id, 384, "picture")
       : h("p", { class: "quiet" }, found.why_no_picture || "No picture can be reached."),
-    h("p", {}, `class ${className(found.label)}, shard ${found.shard}${role}`),
+    h("p", {}, `${classText(found.label)}shard ${found.shard}${role}`),
     h("p", { class: "quiet" }, rows),
     ...models(found),
     ...attention(found),
@@ -48,6 +48,9 @@ function details(found, select) {
   ].filter((part) => part !== null);
 }
 
+// Nothing in a store that has no classes.
+const classText = (label) => (state.overview.what ? "" : `class ${className(label)}, `);
+
 // What the columns say, where a report holds no more.
 function brief(id) {
   const row = state.ids.indexOf(id),
@@ -55,7 +58,7 @@ function brief(id) {
   const said = model
     ? `; ${modelTitle(state.overview.model)}: ${className(model[row])}, margin ${short(margin && margin[row])}`
     : "";
-  return h("p", {}, `class ${className(state.label[row])}, shard ${shardName(state.shard[row])}${said}`);
+  return h("p", {}, `${classText(state.label[row])}shard ${shardName(state.shard[row])}${said}`);
 }
 
 // null where the picture cannot be had.
@@ -131,7 +134,7 @@ function neighbours(found, select) {
       { type: "button", title: near.id, onclick: () => select(state.ids.indexOf(near.id)) },
       found.picture ? picture(near.id, 96, "") : null,
       h("span", {}, near.id),
-      h("span", {}, className(near.label)),
+      state.overview.what ? null : h("span", {}, className(near.label)),
       h("span", { class: "quiet" }, "cos " + near.cosine.toFixed(3)),
     ),
   );

@@ -1,10 +1,10 @@
 // Shards taken out of the composition, and what each contributes.
-import { accuracyDots, accuracyLine } from "./accuracy.js";
+import { accuracyCurve, accuracyDots, accuracyLine } from "./accuracy.js";
 import { keep, lookAt } from "./address.js";
-import { chart, PALETTE, percentAxis } from "./charts.js";
-import { h } from "./elements.js";
-import { percent } from "./numbers.js";
-import { source } from "./source.js";
+import { PALETTE } from "./charts.js";
+import { h, working } from "./elements.js";
+import { count, percent } from "./numbers.js";
+import { compositions, source } from "./source.js";
 import { judged, state, waiting } from "./state.js";
 
 const IDENTITY =
@@ -17,7 +17,8 @@ export function shardsView(main) {
   }
   const names = state.held.components,
     alone = h("div", { class: "chart", id: "alone" }),
-    curve = h("div", { class: "chart" });
+    curve = h("div", { class: "chart" }),
+    said = h("div", {});
   const [range, shown, boxes, update] = subtraction(names);
   main.append(
     h("h1", {}, "Shards"),
@@ -26,6 +27,7 @@ export function shardsView(main) {
     shown,
     h("h2", {}, "In the composition"),
     boxes,
+    said,
     h(
       "div",
       { class: "columns" },
@@ -35,7 +37,7 @@ export function shardsView(main) {
     h("p", { class: "quiet" }, "The same numbers in the terminal: taftcache evaluate STORE --without SHARD"),
   );
   update();
-  curves(names, curve, alone);
+  curves(names, curve, alone, said);
 }
 
 // A slider and a box for each shard, which say what is left out, and the accuracy of what is left.
@@ -92,22 +94,26 @@ function showResult(node, result, of) {
   node.dataset.rows = result.rows;
 }
 
-const TOOLTIP = { trigger: "axis", renderMode: "richText", valueFormatter: (v) => percent(v) };
-
-async function curves(names, curve, alone) {
+async function curves(names, curve, alone, said) {
   const S = names.length,
-    fewer = [],
-    without = [];
-  const composed = async (out) => judged(await source.compose(out));
-  for (let k = 0; k < S; k++) fewer.push((await composed(names.slice(S - k))).accuracy);
-  if (S > 1) for (const name of names) without.push(await composed([name]));
-  if (!curve.isConnected) return;
-  chart(curve, `Accuracy falls from ${percent(fewer[0])} with all shards to ${percent(fewer[S - 1])} with one`, {
-    xAxis: { type: "value", name: "shards subtracted", minInterval: 1, max: S - 1 },
-    yAxis: percentAxis(1),
-    tooltip: TOOLTIP,
-    series: [{ name: "composed", type: "line", data: fewer.map((v, k) => [k, v]), color: PALETTE[0], symbolSize: 7 }],
-  });
+    rows = state.held.labels.length,
+    result = (right) => ({ right, rows, accuracy: right / rows });
+  const tell = ({ done, total }) => {
+    const text = total ? `Being composed: ${count(done)} of ${count(total)} …` : "Being composed …";
+    said.replaceChildren(...working(text, done, total));
+    return curve.isConnected;
+  };
+  let found = null;
+  try {
+    found = await compositions(tell);
+  } catch (error) {
+    said.replaceChildren(h("p", {}, error.message));
+  }
+  if (!found || !curve.isConnected) return;
+  said.remove();
+  const [fewer, without] = [found.fewer.map(result), found.without.map(result)],
+    [first, last] = [fewer[0], fewer[S - 1]].map(({ accuracy }) => percent(accuracy));
+  accuracyCurve(curve, `Accuracy goes from ${first} with all shards to ${last} with one, with 95 % intervals`, fewer);
   const own = names.map((name) => judged(state.held.models["components/" + name])),
     [low, high] = [Math.min, Math.max].map((of) => percent(of(...own.map((one) => one.accuracy))));
   const label =

@@ -19,8 +19,13 @@ const BEFORE = " What you see is from before, and some of it may have been forgo
 // The root of the store that the page was made of, once it is known: another tab may have made the server take a new one.
 let root = "";
 
+export const ENDED = "The server has ended; start taftcache view again.";
+const POLL_MS = 300;
+
 export async function ask(name, query = {}) {
-  const answer = await fetch(name + "?" + new URLSearchParams(root ? { ...query, root } : query));
+  const answer = await fetch(name + "?" + new URLSearchParams(root ? { ...query, root } : query)).catch(() => {
+    throw new Error(ENDED);
+  });
   const body = await answer.json();
   if (answer.status === GONE) outdate(body.error);
   if (!answer.ok) throw new Error(body.error || answer.statusText);
@@ -65,6 +70,19 @@ export const source = {
     throw new Error("this report holds only the compositions along the slider; taftcache view makes any");
   },
 };
+
+// How many held-out rows are right with the last shards subtracted in turn, and without each. tell(answer) hears how far
+// that is, and says whether it is still asked for; null where it is not.
+export async function compositions(tell) {
+  if (REPORT) return REPORT.compositions;
+  for (;;) {
+    const answer = await ask("compositions");
+    if (answer.state === "done") return answer;
+    if (answer.state === "failed") throw new Error(answer.error);
+    if (!tell(answer)) return null;
+    await new Promise((next) => setTimeout(next, POLL_MS));
+  }
+}
 
 let logits = null;
 

@@ -110,9 +110,21 @@ export function judged(predictions) {
   return { right, rows: labels.length, all: state.held.of, accuracy: right / labels.length, counts, of };
 }
 
-// What stands where there is no model yet; "" where there is one.
-export const untrained = () =>
-  state.overview.report.models.length ? "" : "Nothing is trained yet: taftcache train STORE.";
+// What stands where nothing is trained, or never can be; "" elsewhere.
+export function untrained() {
+  const { what, report } = state.overview;
+  if (what) return what + ".";
+  return report.models.length ? "" : "Nothing is trained yet: taftcache train STORE.";
+}
+
+// What stands where the store has no model to predict with; "" where it has one.
+export function noModel() {
+  const { model, report } = state.overview;
+  if (model || untrained()) return untrained();
+  return report.models.some(({ name }) => name.startsWith("models/"))
+    ? "No composed model can be read."
+    : "No composed model yet: taftcache compose STORE.";
+}
 
 // Whether a stage of the background work has ended.
 export const ready = (stage) => Boolean(state.stages[stage]?.ready);

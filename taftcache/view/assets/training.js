@@ -2,6 +2,7 @@
 import { chart, classColour, css, PALETTE, percentAxis } from "./charts.js";
 import { h, scrolled, table } from "./elements.js";
 import { count, counted, percent, short } from "./numbers.js";
+import { uncovered } from "./privacy.js";
 import { modelTitle, state, untrained, waiting } from "./state.js";
 
 const PROOF =
@@ -49,21 +50,6 @@ function ending(m) {
   if (m.promise) return m.promise;
   if (m.converged === undefined) return m.coefficients ? "the mean of the components" : "from elsewhere, unproven";
   return h("span", { class: m.converged ? "good" : "bad" }, m.converged ? "converged" : m.status);
-}
-
-// What the promises of private models leave open.
-function uncovered(models) {
-  const found = models.find((m) => m.privacy);
-  if (!found) return [];
-  const open = found.privacy.not_covered.join("; ");
-  return [
-    h(
-      "p",
-      {},
-      `Private models are no solutions and have no certificate; their promise does not cover: ${open}. ` +
-        "Nor does it cover this page, which shows the rows themselves.",
-    ),
-  ];
 }
 
 const COLUMNS = [

@@ -3,7 +3,12 @@ import { classColour, css, PALETTE, RAMP } from "../charts.js";
 import { short } from "../numbers.js";
 import { className, ready, shardName, state, UNKNOWN } from "../state.js";
 
-export const colours = () => ALL.filter(([name]) => name !== "moved" || state.columns.moved || !ready("influence"));
+export const colours = () =>
+  ALL.filter(([name]) =>
+    state.overview.what
+      ? ["shard", "norm"].includes(name)
+      : name !== "moved" || state.columns.moved || !ready("influence"),
+  );
 
 const ALL = [
   ["class", "class"],

@@ -30,6 +30,13 @@ export function mapControls(on) {
   };
   const filter = (key) => unlasso((value) => (state.filters[key] = value));
   const select = (key, label, options) => choice(key, label, options, state.filters[key], filter(key));
+  const ofClasses = (...chosen) => {
+    const node = select(...chosen);
+    node.hidden = Boolean(state.overview.what); // where there are none
+    return node;
+  };
+  const known = colours().map(([name]) => name);
+  if (state.overview.what && !known.includes(state.colour)) state.colour = known[0];
   const colour = choice("colour", "Colour", colours(), state.colour, (value) => {
     state.colour = value;
     state.hidden.clear();
@@ -43,10 +50,10 @@ export function mapControls(on) {
     { class: "tools" },
     colour,
     choice("space", "Places", SPACES, null, space),
-    select("class", "Class", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
+    ofClasses("class", "Class", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
     select("shard", "Shard", [["", "all"], ...state.overview.shards.map((s, k) => [k, s.name])]),
     select("only", "Show", ONLY),
-    select("taken", "Taken for", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
+    ofClasses("taken", "Taken for", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
     search(on.search, on.enter),
     found.matches,
     lasso,

@@ -43,7 +43,7 @@ function columns(select) {
   const { model, margin, moved } = state.columns;
   const prediction = (row) =>
     model && model[row] !== UNKNOWN ? judgement(model[row] === state.label[row], className(model[row])) : "–";
-  return [
+  const every = [
     ["sample", (row) => link(state.ids[row], () => select(row)), false, (row) => state.ids[row]],
     ["class", (row) => className(state.label[row])],
     ["shard", (row) => shardName(state.shard[row])],
@@ -52,4 +52,5 @@ function columns(select) {
     // how far its shard's component moves without it; absent where only a loose bound is known
     ...(moved ? [["influence", (row) => short(moved[row]), true, (row) => moved[row]]] : []),
   ];
+  return state.overview.what ? every.filter(([title]) => ["sample", "shard"].includes(title)) : every;
 }

@@ -4,7 +4,7 @@ import { h } from "../elements.js";
 import { knownAs } from "../known.js";
 import { percent } from "../numbers.js";
 import { showSample } from "../sample.js";
-import { modelTitle, ready, state, untrained } from "../state.js";
+import { modelTitle, noModel, ready, state } from "../state.js";
 import { mapChart } from "./chart.js";
 import { stepByKeys } from "./keys.js";
 import { clearControls, mapControls } from "./controls.js";
@@ -23,9 +23,8 @@ export function mapView(main) {
     side = h("aside", { class: "side", "aria-label": "Sample" }),
     list = shownSamples(select, draw);
   const controls = mapControls({ change: draw, search: fill, enter, lasso: () => lasso.arm(true), clear });
-  const whose =
-    untrained() || `Predictions and margins are of the store's best model: ${modelTitle(state.overview.model)}.`;
-  const below = [list.picked, h("p", { class: "quiet", id: "keys" }, HELP), quiet(whose), list.said, list.node];
+  const whose = quiet("");
+  const below = [list.picked, h("p", { class: "quiet", id: "keys" }, HELP), whose, list.said, list.node];
   main.append(
     h("h1", {}, "Map of the samples"),
     axes,
@@ -47,6 +46,10 @@ export function mapView(main) {
     document.getElementById("space").value = space();
     map.draw();
     axes.textContent = axesText();
+    whose.textContent =
+      noModel() ||
+      `Predictions and margins are of the store's best model${state.overview.damage.length ? " that can be read" : ""}: ` +
+        `${modelTitle(state.overview.model)}.`;
     fill();
   }
   function select(row) {
