@@ -35,8 +35,8 @@ export function mapControls(on) {
     node.hidden = Boolean(state.overview.what); // where there are none
     return node;
   };
-  const known = colours().map(([name]) => name);
-  if (state.overview.what && !known.includes(state.colour)) state.colour = known[0];
+  const names = colours().map(([name]) => name);
+  if (state.overview.what && !names.includes(state.colour)) state.colour = names[0];
   const colour = choice("colour", "Colour", colours(), state.colour, (value) => {
     state.colour = value;
     state.hidden.clear();

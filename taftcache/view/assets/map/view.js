@@ -46,10 +46,7 @@ export function mapView(main) {
     document.getElementById("space").value = space();
     map.draw();
     axes.textContent = axesText();
-    whose.textContent =
-      noModel() ||
-      `Predictions and margins are of the store's best model${state.overview.damage.length ? " that can be read" : ""}: ` +
-        `${modelTitle(state.overview.model)}.`;
+    whose.textContent = whoseText();
     fill();
   }
   function select(row) {
@@ -83,6 +80,11 @@ export function mapView(main) {
 // A sample that is not beside the map but below it.
 function intoView(side, place) {
   if (side.offsetTop > place.offsetTop + place.offsetHeight) side.scrollIntoView();
+}
+
+function whoseText() {
+  const best = `best model${state.overview.damage.length ? " that can be read" : ""}`;
+  return noModel() || `Predictions and margins are of the store's ${best}: ${modelTitle(state.overview.model)}.`;
 }
 
 // What the places mean, and whether all are known.
