@@ -161,7 +161,7 @@ def test_columns_of_one_name_are_refused(folder):
     """The last of them was read."""
     file = folder / "a.csv"
     file.write_text("path,label , label\n" + "".join(f"{path},a,b\n" for path in PATHS))
-    with pytest.raises(DataError, match="several columns of one name\n  got: 'label'\n"):
+    with pytest.raises(DataError, match="columns that are not told apart: they have one name\n  got: 'label'\n"):
         open_source(spec(file))
 
 

@@ -98,9 +98,9 @@ def _text(file: Path) -> Table:
         names, rows = [name.strip() for name in next(reader, [])], list[list[str]]()
         if twice := sorted({name for name in names if name and names.count(name) > 1}):
             raise DataError(
-                f"the table {file} has several columns of one name",
+                f"the table {file} has columns that are not told apart: they have one name",
                 got=", ".join(map(repr, twice)),
-                do="name each of them in another way in the first line",
+                do="give each a name of its own in the first line",
             )
         empty = 0
         for row in reader:
