@@ -31,6 +31,7 @@ from taftcache.errors import (
 from taftcache.estimator import TangentClassifier, TangentRegressor
 from taftcache.estimator_images import extracted
 from taftcache.stages.extract.drafting import TANGENT
+from taftcache.stages.extract.listing import ImageList
 from taftcache.stages.forget.forgetting import forget
 from taftcache.tangent.spec import TangentSpec
 from tests.pictures import pictures
@@ -150,6 +151,19 @@ def test_the_store_of_a_regressor_is_no_classifier(tmp_path, capsys):
         assert [note for note in said if "estimators fitted to these images are not in the store" in note]
     with pytest.raises(StoreError, match="holds images for TangentRegressor"):
         taftcache.train(place)
+
+
+def test_the_store_of_an_earlier_regressor_is_gone_on_with(tmp_path, monkeypatch):
+    """Which called its rows "an image"; to fit again is what a command advises."""
+    images, values = pictures(12)[0], np.linspace(-1, 1, 12)
+    mine = TangentRegressor("bundled", tangent=TangentSpec(train="bitfit"), ridge=1e-3, store=tmp_path / "store")
+    monkeypatch.setattr(ImageList.__init__, "__defaults__", (None, ["an image", "none"]))
+    first = mine.fit(images[:10], values[:10]).coef_
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="fit the estimator again"):
+        taftcache.train(tmp_path / "store")
+    assert np.array_equal(clone(mine).fit(images[:10], values[:10]).coef_, first)
+    assert clone(mine).fit(images, values).solution_.converged
 
 
 def test_a_classifier_may_have_classes_called_as_those_of_a_regressor(tmp_path):

@@ -37,6 +37,7 @@ EXHAUSTED = "memory ran out; what was committed is kept, and the same command re
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
 LESS = "end other programs; run and train need less with --set solver.memory=0B"
 NO_FOLDER, ELSEWHERE = "the current folder was deleted", "cd to one that is there"
+HELP = {"--help", "--show-completion"}
 PIPE_CODE = 141  # as a shell has it, where nobody reads standard output any more
 EXHAUSTED_CODE = 137  # as where the system ends a process for it
 
@@ -44,11 +45,12 @@ EXHAUSTED_CODE = 137  # as where the system ends a process for it
 class _Commands(TyperGroup):
     """Says how a command ended that was interrupted or misspelt, before typer ends the process in its own way."""
 
-    as_json = False
+    as_json = helps = False
 
     def main(self, *arguments: Any, **named: Any) -> Any:
         given = named.get("args", next(iter(arguments), None))
-        self.as_json = "--json" in (sys.argv[1:] if given is None else given)
+        words = sys.argv[1:] if given is None else given
+        self.as_json, self.helps = "--json" in words, not HELP.isdisjoint(words)
         try:
             try:
                 return self._tried(*arguments, **named)
@@ -59,10 +61,10 @@ class _Commands(TyperGroup):
             complain(f"taftcache: {fault}", *more)
             self._report(type(error).__name__, error.fault, error.exit_code, error.got, error.do)
             sys.exit(error.exit_code)
-        except Unwritten as error:
-            self._unwritten(error)
-        except FileNotFoundError:
-            if _has_folder():
+        except OSError as error:
+            if self._is_unwritten(error):
+                self._unwritten(error)
+            if not isinstance(error, FileNotFoundError) or _has_folder():
                 raise
             complain(f"taftcache: {NO_FOLDER}", f"  try: {ELSEWHERE}")
             self._report("FileNotFoundError", NO_FOLDER, UsageError.exit_code, do=ELSEWHERE)
@@ -84,8 +86,10 @@ class _Commands(TyperGroup):
             self._interrupted()
         except UsageError as error:
             self._refuse(error)
-        except Unwritten as error:  # typer would end with a code that says nothing
-            self._unwritten(error)
+        except OSError as error:
+            if not self._is_unwritten(error):
+                raise
+            self._unwritten(error)  # typer would end with a code that says nothing
         except (MemoryError, RuntimeError, ImportError) as error:  # torch: as it computes, as it loads
             if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
                 raise
@@ -97,6 +101,10 @@ class _Commands(TyperGroup):
         complain(f"taftcache: {INTERRUPTED}")
         self._report("KeyboardInterrupt", INTERRUPTED, INTERRUPTED_CODE)
         sys.exit(INTERRUPTED_CODE)
+
+    def _is_unwritten(self, error: OSError) -> bool:
+        """Whether standard output took no more; help is printed by typer, whose errors say no more than that."""
+        return isinstance(error, Unwritten) or (self.helps and error.filename is None)
 
     def _unwritten(self, error: OSError, exit_code: int | None = None) -> NoReturn:
         """The end of a command whose report could not be written; ``exit_code`` is that of the error it reports."""
@@ -114,7 +122,9 @@ class _Commands(TyperGroup):
             return super().make_context(*arguments, **named)
         except KeyboardInterrupt:
             self._interrupted()
-        except BrokenPipeError as error:  # of --help, which typer prints
+        except OSError as error:
+            if not self._is_unwritten(error):
+                raise
             self._unwritten(error)
         except UsageError as error:  # of an option before the command
             if type(error).__name__ == "NoArgsIsHelpError":

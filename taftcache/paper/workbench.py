@@ -155,9 +155,7 @@ class Workbench:
         where = {"shards": shards, "seed": seed, "validate": validate, "part": key}
         keys = {s: {"setting": asdict(s), **where, **self._about(s, depth)} for s in settings}
         there = {s: held for s, k in keys.items() if (held := self.fits.get(k)) is not None}
-        # Before 0.2.0 was out a solve's end was not kept: such a model is solved again.
-        kept = {s: held for s, held in there.items() if held[1]["gradient"] is None or "converged" in held[1]}
-        found = {s: Fitted(held["mean"], held["logits"], **figures) for s, (held, figures) in kept.items()}
+        found = {s: Fitted(held["mean"], held["logits"], **figures) for s, (held, figures) in there.items()}
         missing = [s for s in settings if s not in found]
         if missing:
             trial = trial or self.trial(shards, seed, depth, validate)

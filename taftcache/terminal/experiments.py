@@ -64,6 +64,7 @@ def show_compare(report: CompareReport) -> None:
         f"{report.rows} training and {report.held_out} held-out rows, {counted(report.seeds, 'seed')},"
         f" {report.seconds:.0f} s on {report.machine}"
     )
+    print_notes(report.notes)
 
 
 def show_teach(report: TeachReport) -> None:

@@ -37,10 +37,12 @@ def test_version_and_completion(cli):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize("asked", [["--version"], ["inspect", "--json"]], ids=["a line", "a report"])
+@pytest.mark.parametrize(
+    "asked", [["--version"], ["inspect", "STORE", "--json"], ["--help"], ["inspect", "--help"]], ids=" ".join
+)
 def test_a_report_that_cannot_be_written(finished, asked):
     """Nobody reads it: one line, and no traceback, at the end of the process neither."""
-    command = [sys.executable, "-m", "taftcache", *asked, *([str(finished)] if len(asked) > 1 else [])]
+    command = [sys.executable, "-m", "taftcache", *(str(finished) if word == "STORE" else word for word in asked)]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert ended.returncode == 5

@@ -89,4 +89,5 @@ def test_a_model_whose_end_was_not_kept_is_solved_again(finished, tmp_path, monk
     monkeypatch.setattr(Trial, "fit", lambda self, s, parts=None: calls.extend(s) or fit(self, s, parts))
     again = compare(made, keep=tmp_path)
     assert {setting.preset for setting in calls} == {"exact"}
+    assert again.kept == len(list(tmp_path.iterdir())) - len(calls)
     assert all(line.converged is not None for line in again.reports[0].lines if line.preset == "exact")

@@ -129,7 +129,7 @@ def _judges(store: FeatureStore, settings: Settings) -> Iterator[Component] | No
     if any(not parts.keys() - {name} for name in own):
         return None
     mean, many = compose(parts), len(parts)
-    mu = {MEAN: many / (many - 1), OWN: -1 / (many - 1)} if many > 1 else {}
+    mu = {MEAN: many / (many - 1), OWN: -1 / (many - 1)}
     return (compose({MEAN: mean, OWN: parts[name]}, mu) if name in parts else mean for name in own)
 
 
