@@ -57,7 +57,7 @@ def damaged(seen, tmp_path):
 
     def of(kind: str) -> Path:
         path = shutil.copytree(seen, tmp_path / kind)
-        (file,) = path.glob(FILES[kind])
+        (file,) = path.glob(FILES.get(kind, f"{kind}-*"))
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1
         file.write_bytes(data)
@@ -119,6 +119,19 @@ def test_a_damaged_model_is_left_out(damaged):
     assert (atlas.classes_by["model"] != NONE).all()
     (problem,) = payload.overview(atlas)["damage"]
     assert problem.startswith("file models/exact")
+
+
+@pytest.mark.law("One damaged file hides nothing on the page that can be read without it, and is no data")
+def test_a_damaged_component_takes_the_influence_of_its_own_rows_alone(damaged, atlas):
+    with FeatureStore(damaged("components/001")) as store:
+        made = worked(store)
+        scorer = made.scorer()
+    assert made.progress["influence"].note == ""
+    lost = made.table.shard == 1
+    assert np.isnan(made.moved[lost]).all()
+    assert np.array_equal(made.moved[~lost], atlas.moved[~lost], equal_nan=True)
+    assert np.isfinite(made.moved).any()
+    assert not scorer.is_weighed("components/001")
 
 
 @pytest.mark.law("One damaged file hides nothing on the page that can be read without it, and is no data")
