@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 import taftcache
 from taftcache import TangentRegressor, write_report
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import IntegrityError, StoreError
+from taftcache.errors import IntegrityError, RecipeError, StoreError
 from taftcache.stages.estimators import HOLDS
 from taftcache.tangent.spec import TangentSpec
 from taftcache.view import payload
@@ -23,6 +23,7 @@ from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.pictures import Pictures
 from taftcache.view.server import ViewServer
 from tests.view.test_browser import changed
+from tests.view.test_comparing import compared
 from tests.view.test_server import ask, at
 
 NOT_YET = "No composed model yet: taftcache compose STORE."
@@ -119,6 +120,30 @@ def test_a_damaged_model_is_left_out(damaged):
     assert (atlas.classes_by["model"] != NONE).all()
     (problem,) = payload.overview(atlas)["damage"]
     assert problem.startswith("file models/exact")
+
+
+@pytest.mark.law("One damaged file hides nothing on the page that can be read without it, and is no data")
+def test_a_damaged_model_of_a_second_store_is_left_out(damaged, atlas):
+    with FeatureStore(damaged("model")) as other:
+        comparisons = Comparisons(atlas, other)
+        said = comparisons.offer()
+        assert said["before"] == "there:models/mean"
+        assert "models/exact" not in said["sides"]["there"]["models"]
+        assert "models/exact" in said["sides"]["here"]["models"]
+        assert said["damage"][0].startswith("file models/exact")
+        assert compared(comparisons, "there:base", "here:base")["groups"]["all"]["changed"] == 0
+        with pytest.raises(RecipeError, match="no such model"):
+            comparisons.ask("there:models/exact", "here:base")
+
+
+@pytest.mark.law("One damaged file hides nothing on the page that can be read without it, and is no data")
+def test_of_a_second_store_without_its_tail_no_model_is_offered(damaged, atlas):
+    with FeatureStore(damaged("base/tail")) as other:
+        comparisons = Comparisons(atlas, other)
+        said = comparisons.offer()
+        assert said["sides"]["there"]["models"] == []
+        assert said["damage"][0].startswith("file base/tail")
+        assert compared(comparisons, said["before"], said["after"])["state"] == "done"
 
 
 @pytest.mark.law("One damaged file hides nothing on the page that can be read without it, and is no data")
