@@ -152,6 +152,8 @@ def test_a_damaged_component_takes_the_influence_of_its_own_rows_alone(damaged, 
         made = worked(store)
         scorer = made.scorer()
     assert made.progress["influence"].note == ""
+    assert payload.held_out(made)["components"] == ["000", "002"]
+    assert payload.held_out(made)["damaged"] == ["001"]
     lost = made.table.shard == 1
     assert np.isnan(made.moved[lost]).all()
     assert np.array_equal(made.moved[~lost], atlas.moved[~lost], equal_nan=True)
@@ -212,6 +214,15 @@ def test_damage_is_an_alert_and_every_view_opens(browse, damaged, kind):
         last = page.tab.inner_text("main")
         assert ("1 entry in one chain" in last) == (kind != "ledger")
         assert "Empty" not in last
+        page.tab.goto("about:blank")
+
+
+def test_shards_whose_components_are_damaged_are_named(browse, damaged):
+    with FeatureStore(damaged("components/001")) as store, ViewServer(Atlas(store)) as server:
+        page = browse().open(server.url + "#shards")
+        page.until("document.getElementById('composed').textContent.endsWith('mean of 2 of 3 components')")
+        assert page.tab.inner_text("#left-out") == "Left out, for its component is damaged: 001."
+        page.until("document.querySelector('main [aria-label*=\"with all shards but 001 to\"]')")
         page.tab.goto("about:blank")
 
 
