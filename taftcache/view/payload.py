@@ -116,7 +116,8 @@ def columns(atlas: Atlas) -> dict[str, Any]:
 
 
 def held_out(atlas: Atlas) -> dict[str, Any] | None:
-    """Labels and every model's predictions on the held-out rows; None while, or where, there are none."""
+    """Labels and every model's predictions on the held-out rows, with the shards of the components and of those that
+    are damaged; None while, or where, there are none."""
     kept = atlas.held_out
     if kept is None:
         return None
@@ -129,6 +130,7 @@ def held_out(atlas: Atlas) -> dict[str, Any] | None:
         "labels": packed(kept.labels),
         "models": {name: packed(found.astype(np.int32)) for name, found in models.items()},
         "components": [shard_of(name) for name in kept.components],
+        "damaged": [shard_of(name) for name in atlas.scorer().damaged if is_component(name)],
     }
 
 

@@ -67,12 +67,13 @@ class _Shown:
         # "" where a store was changed since it was opened: then the page is made anew when it is loaded
         roots = [_root_of(s) if read_manifest(s.root).digest == s.root_digest else "" for s in stores]
         pictures, other = Pictures(atlas.store, consent), stores[1] if len(stores) > 1 else None
-        return cls(atlas, stores, roots, pictures, _routes(atlas, pictures) | _asides(atlas, Comparisons(atlas, other)))
+        routes = _routes(atlas, pictures, _joined(roots)) | _asides(atlas, Comparisons(atlas, other))
+        return cls(atlas, stores, roots, pictures, routes)
 
     @property
-    def root_digest(self) -> str:
-        """Of the store whose page it is: what a page asks with the root of another one was meant of other rows."""
-        return self.atlas.store.root_digest
+    def root(self) -> str:
+        """Of all the stores: what a page asks with another one was meant of other rows."""
+        return _joined(self.roots)
 
     def is_current(self) -> bool:
         """Whether the stores are as they were when the page was made."""
@@ -190,6 +191,10 @@ def _root_of(store: FeatureStore) -> str:
         return ""
 
 
+def _joined(roots: list[str]) -> str:
+    return digest("\n".join(roots).encode())
+
+
 def _reason(error: OSError | OverflowError) -> str:
     """Why a port cannot be had, in plain words."""
     if isinstance(error, PermissionError):
@@ -222,7 +227,7 @@ def _asides(atlas: Atlas, comparisons: Comparisons) -> dict[str, Route]:
     }
 
 
-def _routes(atlas: Atlas, pictures: Pictures) -> dict[str, Route]:
+def _routes(atlas: Atlas, pictures: Pictures, root: str) -> dict[str, Route]:
     def picture(query: dict[str, str]) -> Answer | None:
         name, size = query.get("id", ""), query.get("size", "384")
         if len(size) > 4 or not (size.isascii() and size.isdecimal()):
@@ -237,7 +242,7 @@ def _routes(atlas: Atlas, pictures: Pictures) -> dict[str, Route]:
     return {
         "": lambda query: None,  # the page itself, which needs a nonce
         "progress": lambda query: one(payload.progress(atlas)),
-        "overview": lambda query: one(payload.overview(atlas)),
+        "overview": lambda query: one(payload.overview(atlas) | {"root": root}),
         "ids": lambda query: one(payload.ids(atlas)),
         "columns": lambda query: one(payload.columns(atlas)),
         "held-out": lambda query: one(payload.held_out(atlas)),
@@ -284,7 +289,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(HTTPStatus.CONFLICT, "", "text/plain; charset=utf-8", f"{error}\n".encode())
                 return
             self._send(HTTPStatus.OK, f"'nonce-{nonce}'", "text/html; charset=utf-8", page)
-        elif not shown.is_current() or query.get("root", shown.root_digest) != shown.root_digest:
+        elif not shown.is_current() or query.get("root", shown.root) != shown.root:
             self._explain(HTTPStatus.GONE, CHANGED)
         elif (answer := shown.routes[name](query)) is None:
             self._send(HTTPStatus.NOT_FOUND)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import shutil
 from time import sleep
 
@@ -121,8 +122,13 @@ def test_a_second_store_that_changed_is_not_served(seen, pair, tmp_path):
     path = shutil.copytree(pair[1], tmp_path / "second")
     with FeatureStore(seen) as store, FeatureStore(path) as other, ViewServer(Atlas(store), against=other) as server:
         assert ask(server, at(server, "comparable"))[0] == 200
+        root = json.loads(ask(server, at(server, "overview"))[1])["root"]
+        assert ask(server, at(server, f"comparable?root={root}"))[0] == 200
         with FeatureStore(path, mode="a") as writing:
             taftcache.forget(writing, [writing.shards[0].sample_ids[0]])
         assert ask(server, at(server, "comparable"))[0] == 410
         assert ask(server, at(server, ""))[0] == 200
         assert ask(server, at(server, "comparable"))[0] == 200
+        assert ask(server, at(server, f"comparable?root={root}"))[0] == 410  # of a page that another made old
+        root = json.loads(ask(server, at(server, "overview"))[1])["root"]
+        assert ask(server, at(server, f"comparable?root={root}"))[0] == 200

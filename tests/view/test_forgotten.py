@@ -76,6 +76,25 @@ def test_an_id_without_a_sample_is_answered_as_by_receipts(browse, server, seen,
     page.until(f"document.querySelector('aside p').textContent === {said!r}")
 
 
+def test_the_address_keeps_an_id_without_a_sample(browse, server):
+    page = browse().open(server.url + "#map/digits%2F0500")
+    for _ in range(2):
+        assert page.tab.inner_text("aside h2") == "Not in this store"
+        assert page.tab.evaluate("location.hash").startswith("#map/digits%2F0500")
+        page.tab.reload()
+        page.tab.wait_for_selector("body[data-done]")
+    page.go("overview")
+    page.go("map")
+    assert page.tab.inner_text("aside").startswith("Choose a sample")
+    page.tab.go_back()
+    page.tab.go_back()
+    page.tab.wait_for_selector("main[data-view=map]")
+    assert page.tab.inner_text("aside h2") == "Not in this store"
+    for empty in ("#map/", "#map"):
+        page.tab.evaluate(f"location.hash = '{empty}'")
+        page.until("document.querySelector('aside').textContent.startsWith('Choose a sample')")
+
+
 def test_a_forgotten_id_that_others_begin_with_is_answered(browse, server, atlas):
     """Ids that are numbers in a file: 12 is gone, and 120 is there."""
     page, names = browse(), atlas.table.ids

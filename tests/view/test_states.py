@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 import taftcache
 from taftcache import TangentRegressor, write_report
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import IntegrityError, StoreError
+from taftcache.errors import IntegrityError, RecipeError, StoreError
 from taftcache.stages.estimators import HOLDS
 from taftcache.tangent.spec import TangentSpec
 from taftcache.view import payload
@@ -23,6 +23,7 @@ from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.pictures import Pictures
 from taftcache.view.server import ViewServer
 from tests.view.test_browser import changed
+from tests.view.test_comparing import compared
 from tests.view.test_server import ask, at
 
 NOT_YET = "No composed model yet: taftcache compose STORE."
@@ -57,7 +58,7 @@ def damaged(seen, tmp_path):
 
     def of(kind: str) -> Path:
         path = shutil.copytree(seen, tmp_path / kind)
-        (file,) = path.glob(FILES[kind])
+        (file,) = path.glob(FILES.get(kind, f"{kind}-*"))
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1
         file.write_bytes(data)
@@ -122,6 +123,45 @@ def test_a_damaged_model_is_left_out(damaged):
 
 
 @pytest.mark.law("One damaged file hides nothing on the page that can be read without it, and is no data")
+def test_a_damaged_model_of_a_second_store_is_left_out(damaged, atlas):
+    with FeatureStore(damaged("model")) as other:
+        comparisons = Comparisons(atlas, other)
+        said = comparisons.offer()
+        assert said["before"] == "there:models/mean"
+        assert "models/exact" not in said["sides"]["there"]["models"]
+        assert "models/exact" in said["sides"]["here"]["models"]
+        assert said["damage"][0].startswith("file models/exact")
+        assert compared(comparisons, "there:base", "here:base")["groups"]["all"]["changed"] == 0
+        with pytest.raises(RecipeError, match="no such model"):
+            comparisons.ask("there:models/exact", "here:base")
+
+
+@pytest.mark.law("One damaged file hides nothing on the page that can be read without it, and is no data")
+def test_of_a_second_store_without_its_tail_no_model_is_offered(damaged, atlas):
+    with FeatureStore(damaged("base/tail")) as other:
+        comparisons = Comparisons(atlas, other)
+        said = comparisons.offer()
+        assert said["sides"]["there"]["models"] == []
+        assert said["damage"][0].startswith("file base/tail")
+        assert compared(comparisons, said["before"], said["after"])["state"] == "done"
+
+
+@pytest.mark.law("One damaged file hides nothing on the page that can be read without it, and is no data")
+def test_a_damaged_component_takes_the_influence_of_its_own_rows_alone(damaged, atlas):
+    with FeatureStore(damaged("components/001")) as store:
+        made = worked(store)
+        scorer = made.scorer()
+    assert made.progress["influence"].note == ""
+    assert payload.held_out(made)["components"] == ["000", "002"]
+    assert payload.held_out(made)["damaged"] == ["001"]
+    lost = made.table.shard == 1
+    assert np.isnan(made.moved[lost]).all()
+    assert np.array_equal(made.moved[~lost], atlas.moved[~lost], equal_nan=True)
+    assert np.isfinite(made.moved).any()
+    assert not scorer.is_weighed("components/001")
+
+
+@pytest.mark.law("One damaged file hides nothing on the page that can be read without it, and is no data")
 def test_damaged_rows_have_no_place_and_the_others_have(damaged, atlas, monkeypatch):
     with FeatureStore(damaged("rows")) as store:
         made = Atlas(store)
@@ -174,6 +214,15 @@ def test_damage_is_an_alert_and_every_view_opens(browse, damaged, kind):
         last = page.tab.inner_text("main")
         assert ("1 entry in one chain" in last) == (kind != "ledger")
         assert "Empty" not in last
+        page.tab.goto("about:blank")
+
+
+def test_shards_whose_components_are_damaged_are_named(browse, damaged):
+    with FeatureStore(damaged("components/001")) as store, ViewServer(Atlas(store)) as server:
+        page = browse().open(server.url + "#shards")
+        page.until("document.getElementById('composed').textContent.endsWith('mean of 2 of 3 components')")
+        assert page.tab.inner_text("#left-out") == "Left out, for its component is damaged: 001."
+        page.until("document.querySelector('main [aria-label*=\"with all shards but 001 to\"]')")
         page.tab.goto("about:blank")
 
 

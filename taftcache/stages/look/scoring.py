@@ -76,8 +76,8 @@ class Scorer:
     def is_weighed(self, name: str) -> bool:
         """Whether ``moved_at_most`` has a bound for the component ``name``: it is a solution over several rows, of an
         objective without weights, ball, jvp_only or prior. Noise is none, so a private one has no such bound, and needs
-        none; and without its only row a component is none."""
-        solved = {"certificate", "rows"} <= self._metas.get(name, {}).keys()
+        none; and without its only row a component is none. One that is damaged or not there has none either."""
+        solved = name in self.models and {"certificate", "rows"} <= self._metas[name].keys()
         return self.plain and not self.recipe.prior.teachers and solved and meta_of(self._metas[name]).row_count > 1
 
     def state(self, tokens: NDArray[Any]) -> Any:

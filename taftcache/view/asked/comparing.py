@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taftcache.cache.format import ledger
+from taftcache.cache.format.fault import DAMAGE, problem_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.names import default_model, is_model, one_of_trained
@@ -39,6 +40,16 @@ class Side:
         scored = has_tail(store) and not lacks_classes(store)
         self.models = [BASE, *(name for name in store.objects() if is_model(name))] if scored else []
         self.said: dict[str, Predictions] = {}
+
+    def leave_damaged(self) -> list[str]:
+        """Read the models, leave out those whose files are damaged, and say how they are."""
+        try:
+            damaged = self.scorer().damaged if self.models else {}
+        except DAMAGE as error:  # of what every model needs
+            self.models = []
+            return [problem_of(error)]
+        self.models = [name for name in self.models if name not in damaged]
+        return list(damaged.values())
 
     def best(self) -> str:
         """The model to begin with: the store's default one, or the last of those that there are."""
@@ -71,9 +82,12 @@ class Comparisons:
         self._aside = Aside(atlas, rows=0)
 
     def offer(self) -> dict[str, Any]:
-        """Models that can be compared, rows that both stores have, which pair to begin with, and what ties the two."""
+        """Models that can be compared, rows that both stores have, which pair to begin with, what ties the two, and
+        what is damaged of the second."""
         here, there = self.sides[HERE], self.sides.get(THERE)
+        # those here are being read, and the page says what is damaged of them
         here.models = [name for name in here.models if self._atlas.is_whole(name)]
+        damage = there.leave_damaged() if there else []
         return {
             "sides": {
                 name: {"store": str(side.store.path), "root": side.store.root_digest, "models": side.models}
@@ -84,6 +98,7 @@ class Comparisons:
             "before": f"{THERE}:{there.best()}" if there and there.models else f"{HERE}:{BASE}",
             "after": f"{HERE}:{here.best()}",
             "receipt": _receipt(here.store, there.store) if there else "",
+            "damage": damage,
         }
 
     def ask(self, before: str, after: str) -> dict[str, Any]:
@@ -150,7 +165,7 @@ def _once(store: FeatureStore) -> Callable[[], Scorer]:
         with importing:
             from taftcache.stages.look.scoring import Scorer
 
-        return Scorer(store)
+        return Scorer(store, skip_damaged=True)
 
     return load
 

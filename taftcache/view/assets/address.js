@@ -127,8 +127,8 @@ function written() {
     const text = part.write();
     if (text) query.set(key, shortened(text));
   }
-  const sample =
-    BESIDE.includes(state.view) && state.selected !== null ? "/" + encodeURIComponent(state.ids[state.selected]) : "";
+  const id = state.selected === null ? state.missing : state.ids[state.selected],
+    sample = BESIDE.includes(state.view) && id !== null ? "/" + encodeURIComponent(id) : "";
   const tail = query.toString();
   return `#${state.view}${sample}${tail ? "?" + tail : ""}`;
 }
@@ -141,12 +141,10 @@ export function restore(first) {
   const [path, tail] = split(location.hash.slice(1)),
     [view, id] = path.split("/");
   state.view = view || document.documentElement.dataset.view || "overview";
-  if (id !== undefined) {
-    const sample = attempt(() => decodeURIComponent(id)),
-      row = state.ids.indexOf(sample);
-    if (row >= 0) state.selected = row;
-    state.missing = row < 0 ? sample : null;
-  }
+  const sample = id ? attempt(() => decodeURIComponent(id)) : null,
+    row = state.ids.indexOf(sample);
+  state.missing = row < 0 ? sample : null;
+  if (sample !== null) state.selected = row < 0 ? null : row;
   if (tail === null && !history.state?.kept) return;
   const query = new URLSearchParams(tail ?? "");
   for (const [key, part] of Object.entries(PARTS)) part.read(lengthened(query.get(key) ?? ""));
@@ -164,6 +162,7 @@ export const onOpen = (show) => (shown = show);
 
 function open(view) {
   state.view = view;
+  state.missing = null; // the place that is left keeps it
   attempt(() => history.pushState({ kept: true }, "", written()));
   shown();
 }

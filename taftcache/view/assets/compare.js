@@ -157,6 +157,9 @@ function show(place, offer, answer) {
   if (list.length) marginsChart(figure, answer, list);
 }
 
+const damaged = (found) =>
+  `The second store is damaged; its models that need these files are left out: ${found.join("; ")}.`;
+
 // What the second store has to do with this one.
 function ties(offer, answer) {
   if (!offer.sides.there) return [];
@@ -172,7 +175,8 @@ function ties(offer, answer) {
       ? ` ${counted(answer.held_out_once, "sample")} ${noun(answer.held_out_once, "is", "are")} held out in one store ` +
         "and trained on in the other: they are among all rows alone."
       : "");
-  return [h("p", {}, text), ...(offer.receipt ? [h("p", { id: "receipt" }, offer.receipt)] : [])];
+  const damage = offer.damage.length ? [h("p", { id: "damage-there" }, damaged(offer.damage))] : [];
+  return [h("p", {}, text), ...damage, ...(offer.receipt ? [h("p", { id: "receipt" }, offer.receipt)] : [])];
 }
 
 const signed = (x) => (x < 0 ? "−" : "+") + (100 * Math.abs(x)).toFixed(2);

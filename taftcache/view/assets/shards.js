@@ -3,7 +3,7 @@ import { accuracyCurve, accuracyDots, accuracyLine } from "./accuracy.js";
 import { keep, lookAt } from "./address.js";
 import { PALETTE } from "./charts.js";
 import { h, working } from "./elements.js";
-import { count, percent } from "./numbers.js";
+import { count, noun, percent } from "./numbers.js";
 import { compositions, source } from "./source.js";
 import { judged, state, waiting } from "./state.js";
 
@@ -12,7 +12,7 @@ const IDENTITY =
 
 export function shardsView(main) {
   if (!state.held || !state.held.components.length) {
-    main.append(h("h1", {}, "Shards"), waiting("held-out predictions"));
+    main.append(h("h1", {}, "Shards"), ...(state.held?.damaged.length ? damaged() : [waiting("held-out predictions")]));
     return;
   }
   const names = state.held.components,
@@ -23,6 +23,7 @@ export function shardsView(main) {
   main.append(
     h("h1", {}, "Shards"),
     h("p", {}, IDENTITY),
+    ...damaged(),
     h("div", { class: "tools" }, h("label", {}, "Shards subtracted, the last first", range)),
     shown,
     h("h2", {}, "In the composition"),
@@ -38,6 +39,13 @@ export function shardsView(main) {
   );
   update();
   curves(names, curve, alone, said);
+}
+
+// Shards that are in no composition here, whatever is chosen.
+function damaged() {
+  const names = state.held.damaged,
+    what = noun(names.length, "its component is", "their components are");
+  return names.length ? [h("p", { id: "left-out" }, `Left out, for ${what} damaged: ${names.join(", ")}.`)] : [];
 }
 
 // A slider and a box for each shard, which say what is left out, and the accuracy of what is left.
@@ -74,7 +82,8 @@ function subtraction(names) {
       out = names.filter((name) => state.out.has(name));
     try {
       const result = judged(await source.compose(out));
-      if (mine === turn) showResult(shown, result, `mean of ${S - out.length} of ${S} components`);
+      if (mine === turn)
+        showResult(shown, result, `mean of ${S - out.length} of ${S + state.held.damaged.length} components`);
     } catch (error) {
       shown.textContent = error.message;
     }
@@ -113,7 +122,8 @@ async function curves(names, curve, alone, said) {
   said.remove();
   const [fewer, without] = [found.fewer.map(result), found.without.map(result)],
     [first, last] = [fewer[0], fewer[S - 1]].map(({ accuracy }) => percent(accuracy));
-  accuracyCurve(curve, `Accuracy goes from ${first} with all shards to ${last} with one, with 95 % intervals`, fewer);
+  const all = "all shards" + (state.held.damaged.length ? " but " + state.held.damaged.join(", ") : "");
+  accuracyCurve(curve, `Accuracy goes from ${first} with ${all} to ${last} with one, with 95 % intervals`, fewer);
   const own = names.map((name) => judged(state.held.models["components/" + name])),
     [low, high] = [Math.min, Math.max].map((of) => percent(of(...own.map((one) => one.accuracy))));
   const label =

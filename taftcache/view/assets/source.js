@@ -16,7 +16,7 @@ export function unpack(packed) {
 const GONE = 410;
 const BEFORE = " What you see is from before, and some of it may have been forgotten.";
 
-// The root of the store that the page was made of, once it is known: another tab may have made the server take a new one.
+// The root of the stores that the page was made of, once it is known: another tab may have made the server take new ones.
 let root = "";
 
 export const ENDED = "The server has ended; start taftcache view again.";
@@ -29,7 +29,7 @@ export async function ask(name, query = {}) {
   const body = await answer.json();
   if (answer.status === GONE) outdate(body.error);
   if (!answer.ok) throw new Error(body.error || answer.statusText);
-  if (name === "overview") root = body.report.root_digest;
+  if (name === "overview") root = body.root;
   return body;
 }
 

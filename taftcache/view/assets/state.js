@@ -64,6 +64,7 @@ export async function loadHeldOut() {
     labels: unpack(found.labels),
     models,
     components: found.components,
+    damaged: found.damaged, // shards whose components are
   };
 }
 
