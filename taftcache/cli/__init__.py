@@ -62,8 +62,7 @@ class _Commands(TyperGroup):
             self._report(type(error).__name__, error.fault, error.exit_code, error.got, error.do)
             sys.exit(error.exit_code)
         except OSError as error:
-            if self._is_unwritten(error):
-                self._unwritten(error)
+            self._check_written(error)
             if not isinstance(error, FileNotFoundError) or _has_folder():
                 raise
             complain(f"taftcache: {NO_FOLDER}", f"  try: {ELSEWHERE}")
@@ -87,9 +86,8 @@ class _Commands(TyperGroup):
         except UsageError as error:
             self._refuse(error)
         except OSError as error:
-            if not self._is_unwritten(error):
-                raise
-            self._unwritten(error)  # typer would end with a code that says nothing
+            self._check_written(error)  # typer would end with a code that says nothing
+            raise
         except (MemoryError, RuntimeError, ImportError) as error:  # torch: as it computes, as it loads
             if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
                 raise
@@ -102,9 +100,10 @@ class _Commands(TyperGroup):
         self._report("KeyboardInterrupt", INTERRUPTED, INTERRUPTED_CODE)
         sys.exit(INTERRUPTED_CODE)
 
-    def _is_unwritten(self, error: OSError) -> bool:
-        """Whether standard output took no more; help is printed by typer, whose errors say no more than that."""
-        return isinstance(error, Unwritten) or (self.helps and error.filename is None)
+    def _check_written(self, error: OSError) -> None:
+        """The end where standard output took no more; help is printed by typer, whose errors say no more than that."""
+        if isinstance(error, Unwritten) or (self.helps and error.filename is None):
+            self._unwritten(error)
 
     def _unwritten(self, error: OSError, exit_code: int | None = None) -> NoReturn:
         """The end of a command whose report could not be written; ``exit_code`` is that of the error it reports."""
@@ -123,9 +122,8 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             self._interrupted()
         except OSError as error:
-            if not self._is_unwritten(error):
-                raise
-            self._unwritten(error)
+            self._check_written(error)
+            raise
         except UsageError as error:  # of an option before the command
             if type(error).__name__ == "NoArgsIsHelpError":
                 raise  # the help itself

@@ -218,9 +218,9 @@ class Workbench:
     ) -> Setting:
         """The best setting: for λ, rates, PT and CLS, by what the criterion says on rows set aside.
 
-        Settings are compared by accuracy. The exact preset takes λ by the least mean loss, which is
-        what ``ridge = "auto"`` means; one run over the rows gives it for every λ. Between base points a loss says
-        little: how far a composed model's logits fall short of κ depends on the point.
+        Settings are compared by accuracy. The exact preset takes λ by the least mean loss, which is what
+        ``ridge = "auto"`` means; one run over the rows gives it for every λ. Between base points a loss says little:
+        how far a composed model's logits fall short of κ depends on the point.
 
         Args:
             template: what an ablation fixes (loss, κ, R). resets, tokens: PT = F and CLS = T to choose from.

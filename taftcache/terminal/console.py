@@ -14,9 +14,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from errno import EPIPE
 from threading import Event, Lock, Thread
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -43,7 +42,7 @@ class Unwritten(OSError):
 
 
 class _Stream:
-    """A stream of this process, whatever it is at the moment; another error than its own where it takes no more."""
+    """A stream of this process: ``Unwritten`` where it takes no more, or nothing at all if it is ``dispensable``."""
 
     def __init__(self, stream: Any, dispensable: bool) -> None:
         self._stream, self._dispensable = stream, dispensable
@@ -91,10 +90,6 @@ class _Console(Console):
     @file.setter
     def file(self, new: Any) -> None:
         self._file = new
-
-    def on_broken_pipe(self) -> NoReturn:
-        """Leaves it to who printed, where rich would end the process with a code that says nothing."""
-        raise Unwritten(EPIPE, os.strerror(EPIPE))
 
     def print(self, *objects: Any, **options: Any) -> None:
         """See rich; in a file or pipe no sentence is broken where no width is set: who looks for one finds it."""
