@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -237,8 +237,11 @@ def _row(line: ReportLine, report: CompareReport) -> dict[str, Any]:
 
 
 def plot(made: Figures, folder: Path) -> list[Path]:
-    """The plots of a figure, with one standard deviation over the seeds; none of a table."""
-    accuracy = "accuracy, per cent"
+    """The plots of a figure, with one standard deviation over the seeds; none of a table.
+
+    A name with a star has lines that stopped early, which the axis says.
+    """
+    accuracy = "accuracy, per cent" + f" (*: {STOPPED})" * any(line.stopped for line in made.lines)
     if made.report in ("figure1a", "figure1b"):
         return [
             curves(
@@ -256,8 +259,9 @@ def plot(made: Figures, folder: Path) -> list[Path]:
     if made.report.startswith("figure2"):
         methods = list(dict.fromkeys(line.method for line in made.lines))
         ordered = sorted(made.lines, key=lambda line: methods.index(line.method))
-        values = {_name(line): (line.accuracy, line.std) for line in ordered}
-        return [dots(file, accuracy, values, {_name(line): line.preset for line in ordered})]
+        names = _starred(ordered, _name)
+        values = {names[_name(line)]: (line.accuracy, line.std) for line in ordered}
+        return [dots(file, accuracy, values, {names[_name(line)]: line.preset for line in ordered})]
     return []
 
 
@@ -268,9 +272,11 @@ def _subtracted(lines: Sequence[ReportLine]) -> Curves:
     """Accuracy over the number of shards removed; SISA last, so that the others' colours are those of Figure 1a."""
     shown: dict[str, list[Point]] = {}
     families: dict[str, str] = {}
+    names = _starred(lines, _name)
     for line in sorted(lines, key=lambda line: (line.method != "TAFT", line.method == "SISA", line.preset != "paper")):
-        shown.setdefault(_name(line), []).append((float(line.removed or 0), line.accuracy, line.std))
-        families[_name(line)] = line.method
+        name = names[_name(line)]
+        shown.setdefault(name, []).append((float(line.removed or 0), line.accuracy, line.std))
+        families[name] = line.method
     return shown, families
 
 
@@ -278,8 +284,9 @@ def _forgotten(lines: Sequence[ReportLine]) -> Curves:
     """Accuracy over the part of the rows that was forgotten: of every number of shards, and of one shard."""
     shown: dict[str, list[Point]] = {}
     families: dict[str, str] = {}
+    names = _starred(lines, _of_shards)
     for line in sorted(lines, key=lambda line: line.shards or 1):
-        name = f"{line.shards} shards, {line.preset}"
+        name = names[_of_shards(line)]
         shown.setdefault(name, []).append((100 * (line.forgotten or 0.0), line.accuracy, line.std))
         families[name] = f"{line.shards} shards"
     for line in lines:
@@ -329,6 +336,16 @@ def _order(line: ReportLine) -> tuple[Any, ...]:
 
 def _name(line: ReportLine) -> str:
     return line.method if line.method in ("SISA", EXACT, HEAD, HEADS) else f"{line.method}, {line.preset}"
+
+
+def _of_shards(line: ReportLine) -> str:
+    return f"{line.shards} shards, {line.preset}"
+
+
+def _starred(lines: Sequence[ReportLine], name: Callable[[ReportLine], str]) -> dict[str, str]:
+    """Each name as a plot has it: with a star, where a line of it stopped early."""
+    stopped = {name(line) for line in lines if line.stopped}
+    return {one: one + "*" * (one in stopped) for one in map(name, lines)}
 
 
 def _setting(setting: Mapping[str, Any]) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import taftcache
+from taftcache.paper.comparison import Figures
 from taftcache.paper.line import ReportLine
+from taftcache.paper.pages import plot
 from taftcache.paper.trial import Trial
 from tests.stages.making import recipe, toml
 from tests.test_house.pages import load_tool
@@ -91,6 +93,28 @@ def test_a_page_shows_some_of_many_lines():
     assert [x.forgotten for x in some(forgotten)] == [0.1, 0.5]
     alone = [line(), line(shards=10)]
     assert some(alone) == alone
+
+
+def test_a_plot_marks_lines_that_stopped_early(tmp_path):
+    solved, stopped = (
+        ReportLine(
+            method=loss,
+            preset="exact",
+            accuracy=90.0,
+            std=0.0,
+            shards=2,
+            forgotten=0.1,
+            from_scratch=90.0,
+            converged=ok,
+        )
+        for loss, ok in (("RSL", True), ("CE", False))
+    )
+    for report, names in (("figure2a", {"RSL, exact", "CE, exact*"}), ("figure1c", {"2 shards, exact*"})):
+        made = Figures(report=report, title="a title", lines=[solved, stopped], settings=[], seconds=1.0)
+        (file,) = plot(made, tmp_path)
+        text = file.read_text()
+        assert all(f">{said}<" in text for said in names), text
+        assert "(*: stopped early)" in text
 
 
 @pytest.mark.law("Each page of results is made of the reports that are kept")
