@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,7 +35,10 @@ from taftcache.cli.options import (
 )
 from taftcache.errors import RecipeError
 from taftcache.recipe_files import bundled_recipes
+from taftcache.report.tables import comma_separated
+from taftcache.report.write import write_bytes
 from taftcache.rounding import round_rows_alike
+from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars
 from taftcache.terminal.experiments import show_compare, show_train_private
 from taftcache.terminal.pipeline import (
@@ -403,6 +407,9 @@ def predict(
     skip: Annotated[
         bool, typer.Option("--skip-unreadable", help="classify the others where an image cannot be read")
     ] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write them as a CSV file, a row an image")
+    ] = None,
     device: Device = None,
     weights: Weights = None,
     allow_hub: AllowHub = False,
@@ -413,7 +420,11 @@ def predict(
     With one of the store's models, an exported one, or a student.
 
     Example: taftcache predict stores/quickstart digit.png
+
+    Example: taftcache predict stores/quickstart pictures --skip-unreadable -o classes.csv
     """
+    if output is not None:
+        writable(output, again=True)
     allowed = consent_to(weights=weights, hub=allow_hub)
     unreadable: Literal["stop", "skip"] = "skip" if skip else "stop"
     with bars(as_json) as progress:
@@ -427,7 +438,9 @@ def predict(
             unreadable=unreadable,
             progress=progress,
         )
-    print_report(report, as_json, show_predict)
+    if output is not None:
+        write_bytes(output, comma_separated(report.records()).encode("utf-8", "surrogateescape"))
+    print_report(report, as_json, partial(show_predict, file=output))
 
 
 def _weight(text: str) -> tuple[str, float]:

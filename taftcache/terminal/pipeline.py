@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -267,9 +268,9 @@ def show_evaluate(report: EvaluateReport) -> None:
     print_notes(report.notes)
 
 
-def show_predict(report: PredictReport) -> None:
-    """The class of every image, by how much, and how often that was right."""
-    for p in report.predictions:
+def show_predict(report: PredictReport, file: Path | None = None) -> None:
+    """The class of every image, by how much, and how often that was right; or in which file all that is."""
+    for p in report.predictions if file is None else ():
         beside = [] if p.margin is None else [f"margin {p.margin:.2f}"]
         beside += [f"next {', '.join(p.labels[1:])}"] if p.labels[1:] else []
         how = f" ({'; '.join(beside)})" if beside else ""
@@ -278,6 +279,8 @@ def show_predict(report: PredictReport) -> None:
     if len(report.predictions) > 1:
         counts = Counter(p.labels[0] for p in report.predictions)
         say(f"{counted(len(report.predictions), 'image')}: {with_counts(counts)}")
+    if file is not None:
+        say(f"{file}: {counted(len(report.records()), 'row')}")
     print_notes(report.notes)
     for reason in report.unreadable.values():
         note(f"left out: {reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import shutil
@@ -246,7 +247,7 @@ def test_where_a_command_writes_is_named_alike():
     """A place that has to be given is an argument; one that need not be, an option of one name."""
     commands = get_command(app).commands.items()
     named = {c: p.opts for c, command in commands for p in command.params if {"-o", "--out", "--output"} & {*p.opts}}
-    assert named == {name: ["-o", "--output"] for name in ("init", "report", "compare")}
+    assert named == {name: ["-o", "--output"] for name in ("init", "predict", "report", "compare")}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -412,3 +413,33 @@ def test_every_report_can_be_shown():
     reports = {f.__annotations__.get("return", "") for f in functions if f.__module__.startswith("taftcache.stages")}
     assert {name for name in reports if name.endswith(("Report", "Influence"))} - _SHOWN.keys() == set()
     assert len(_SHOWN) > 30
+
+
+def test_predictions_as_a_file(cli, store, images, tmp_path):
+    """A row for each image, what could not be read among them, with what the report has of it."""
+    (tmp_path / "new").mkdir()
+    given = sorted(images.glob("*/*.png"))[:3]
+    for k, image in enumerate(given):
+        shutil.copy(image, tmp_path / "new" / f"a,{k}.png")
+    (tmp_path / "new" / "broken.png").write_text("none")
+    file = tmp_path / "classes.csv"
+    command = ("predict", store, tmp_path / "new", "--skip-unreadable", "--top", "2", "-o", file)
+    out, report = cli(*command).out, json.loads(cli(*command, "--json").out)
+    assert out.splitlines()[-1] == f"{file}: 4 rows"
+    assert "a,0.png" not in out, "the file has them"
+    with file.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    for row, said in zip(rows, report["predictions"], strict=False):
+        assert (row["image"], row["label"], row["label_2"]) == (said["image"], *said["labels"])
+        assert [float(row["logit"]), float(row["logit_2"])] == said["logits"]
+        assert float(row["margin"]) == said["margin"]
+        assert (int(row["alike_right"]), int(row["alike_rows"])) == (said["alike"]["right"], said["alike"]["rows"])
+        assert row["left_out"] == ""
+    assert (len(rows), len(report["predictions"])) == (4, 3)
+    assert (rows[3]["image"], rows[3]["label"]) == (str(tmp_path / "new" / "broken.png"), "")
+    assert "does not decode" in rows[3]["left_out"]
+    before = file.read_bytes()
+    outcome = cli("predict", store, tmp_path / "new", "-o", store / "classes.csv")
+    assert outcome.code == 5, outcome
+    assert "name a place outside of it" in outcome.err
+    assert file.read_bytes() == before

@@ -471,7 +471,8 @@ def test_a_model_that_stopped_early_is_marked_and_nothing_is_said_of_it(place, t
     rows = csv.DictReader((tmp_path / "table2.csv").read_text().splitlines())
     assert {row["converged"] for row in rows if row["method"] == EXACT} == {"False"}
     drawn = (tmp_path / "figure1a-2.svg").read_text()
-    assert all(f">{said}<" in drawn for said in ("TAFT, exact*", "TAFT, paper", "accuracy, per cent (*: stopped early)"))
+    names = ("TAFT, exact*", "TAFT, paper", "accuracy, per cent (*: stopped early)")
+    assert all(f">{said}<" in drawn for said in names)
     kept = json.loads((tmp_path / "report.json").read_text())
     assert False in [line.get("converged") for line in kept["reports"][0]["lines"]]
     show_compare(made)

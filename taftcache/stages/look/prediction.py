@@ -56,6 +56,23 @@ class PredictReport:
     unreadable: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def records(self) -> list[dict[str, object]]:
+        """The predictions as rows of a table, for a CSV file or ``pandas.DataFrame``: one for each image, in order.
+
+        image; label, logit, and label_2, logit_2, … for the next ones; margin; of the held-out rows with such a margin
+        (``Alike``) how many are right, alike_right, of how many, alike_rows. Images that were left out come last, with
+        the reason as left_out alone. What a prediction lacks, its row lacks.
+        """
+        rows: list[dict[str, object]] = []
+        for p in self.predictions:
+            row: dict[str, object] = {"image": p.image, "label": p.labels[0], "logit": p.logits[0]}
+            row |= {} if p.margin is None else {"margin": p.margin}
+            row |= {} if p.alike is None else {"alike_right": p.alike.right, "alike_rows": p.alike.rows}
+            for rank, (label, logit) in enumerate(zip(p.labels[1:], p.logits[1:], strict=True), 2):
+                row |= {f"label_{rank}": label, f"logit_{rank}": logit}
+            rows.append(row)
+        return [*rows, *({"image": image, "left_out": why} for image, why in self.unreadable.items())]
+
 
 def predict(
     store: FeatureStore | Path | str,
