@@ -71,7 +71,9 @@ class PredictReport:
             for rank, (label, logit) in enumerate(zip(p.labels[1:], p.logits[1:], strict=True), 2):
                 row |= {f"label_{rank}": label, f"logit_{rank}": logit}
             rows.append(row)
-        return [*rows, *({"image": image, "left_out": why} for image, why in self.unreadable.items())]
+        for image, reason in self.unreadable.items():
+            rows.append({"image": image, "left_out": reason})
+        return rows
 
 
 def predict(
