@@ -16,7 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, IntegrityError, StoreError
 
-from .making import SHAPE, create, fill, label, names, row, tree
+from .making import create, fill, label, names, row, tree
 
 IDS = names(14)
 
