@@ -155,7 +155,7 @@ def audit(
 ) -> None:
     """Check what forgetting promised.
 
-    Receipts, certificates computed from the rows, and nothing left of what was forgotten. Exit code 5 if it fails.
+    Receipts, certificates computed from the rows, and nothing left of what was forgotten. Exit code 10 if it fails.
 
     Example: taftcache audit stores/quickstart
 

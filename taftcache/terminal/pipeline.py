@@ -293,7 +293,7 @@ def _accuracies(report: EvaluateReport) -> list[str]:
         for name, value in report.accuracy.items()
         if not is_component(name)
     ]
-    if shards:
+    if len(shards) > 1:
         found.append(f"{100 * sum(shards) / len(shards):6.2f} %  one shard's component alone (mean of {len(shards)})")
     if report.against is not None:
         found.append(_verdict(report.against))

@@ -156,7 +156,10 @@ def test_a_recipe_explains_itself_and_is_never_lost(place):
     assert text.startswith("# 42 images of 3 classes, about 8 x 8 pixels, from images\n")
     sections = tomllib.loads(text)
     said = [f"{name}.{key}" for name, section in sections.items() for key in section]
-    assert all(f"# {COMMENTS[name]}\n" in text for name in said if name in COMMENTS)
+    several = {name: COMMENTS[name] for name in said if name in COMMENTS and name != "compose.mode"}
+    assert all(f"# {comment}\n" in text for comment in several.values())
+    assert sections["store"]["shards"] == 1
+    assert "# Of one shard, its model is that of all rows" in text, "there is no models/exact"
     assert set(COMMENTS) - set(said) == {"data.unreadable", "tangent.reset_block"}
     with pytest.raises(RecipeError, match=r"images\.toml exists already") as caught:
         taftcache.init_recipe("images")
@@ -167,6 +170,11 @@ def test_a_recipe_explains_itself_and_is_never_lost(place):
     recipe = load_recipe("images.toml")
     assert (recipe.store.shards, recipe.objective.ridge, recipe.device, recipe.tangent.blocks) == (2, "auto", "cpu", 0)
     assert report.shards == 2
+    text = (place / "images.toml").read_text(encoding="utf-8")
+    assert f"# {COMMENTS['compose.mode']}\n" in text
+    assert f"# {COMMENTS['tangent.blocks']}\n" in text
+    taftcache.init_recipe("images", force=True, overrides=["tangent.blocks=1"])
+    assert "# How many of the last blocks are trained" in (place / "images.toml").read_text(encoding="utf-8")
     with pytest.raises(StoreWriteError, match="cannot write"):
         taftcache.init_recipe("images", "nowhere/a.toml")
 
@@ -253,15 +261,16 @@ def test_classes_that_cannot_be_learned_are_named(place):
     file = write(place / "images" / "a.csv", {"path": paths, "label": [f"class {k:02}" for k in range(30)]})
     report = taftcache.init_recipe(file, overrides=["data.held_out=0.4"])
     assert report.held_out > 5
-    alone, note = report.notes
-    assert f"{report.held_out} classes of 30 held out without an image to train on" in note
+    alone, note, untold = report.notes
+    assert f"{report.held_out} of 30 classes held out without a training image" in note
     assert note.endswith(f" and {report.held_out - 5} more")
+    assert f"{30 - report.held_out} of 30 classes without a held-out image, of which accuracy says nothing" in untold
     assert taftcache.init_recipe(file, force=True, overrides=["data.held_out=0"]).notes == [alone]
     split = ["test" if k < 3 else "train" for k in range(30)]
     label = ["new" if k == 0 else f"class {k % 2}" for k in range(30)]
     file = write(place / "images" / "b.csv", {"path": paths, "label": label, "split": split})
     assert taftcache.init_recipe(file).notes == [
-        "1 class of 3 held out without an image to train on, which cannot be learned: new"
+        "1 of 3 classes held out without a training image, which cannot be learned: new"
     ]
 
 

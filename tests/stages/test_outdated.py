@@ -18,13 +18,18 @@ from tests.stages.forging import forge_meta
 from tests.stages.making import open_store, recipe, settings, write_images
 
 
+def said(store) -> list[str]:
+    """What evaluate notes, but for the classes that few held-out rows leave out."""
+    return [note for note in taftcache.evaluate(store).notes if "accuracy says nothing" not in note]
+
+
 @pytest.mark.law("What a training leaves behind of other settings is named where it is used")
 def test_one_shard_under_other_settings_leaves_the_rest_outdated(exact, tmp_path, capsys):
     """``predict`` answered from the exact model of the settings before, and only ``audit`` said so."""
     image = next(iter(sorted(write_images(tmp_path / "images").rglob("*.png"))))
     with open_store(exact) as store:
         assert taftcache.predict(store, [image]).notes == []
-        assert taftcache.evaluate(store).notes == []
+        assert said(store) == []
         asked = recipe(exact, objective={"ridge": 0.5})
         report = taftcache.train(store, asked, shards=["000"])
         assert report.trained == ["components/000", "models/head"]
@@ -51,7 +56,7 @@ def test_one_shard_under_other_settings_leaves_the_rest_outdated(exact, tmp_path
         assert not any("not made from" in note for note in taftcache.train(store).notes)
         assert "models/mean; next: taftcache compose" in taftcache.predict(store, [image]).notes[0]
         assert taftcache.compose(store).notes == []
-        assert taftcache.evaluate(store).notes == []
+        assert said(store) == []
 
 
 @pytest.mark.parametrize("new_shard", [False, True])

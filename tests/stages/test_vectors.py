@@ -490,7 +490,7 @@ def test_a_class_without_a_training_row_is_named(made, tmp_path, capsys):
         cats = [s.sample for s in list_samples(store, label="cat") if s.role == "train"]
         taftcache.forget(store, cats)
         report = taftcache.evaluate(store)
-    assert report.notes == ["1 class held out without a training row, which cannot be learned: cat"]
+    assert report.notes == ["1 of 3 classes held out without a training row, which cannot be learned: cat"]
     show_evaluate(report)
     assert f"note: {report.notes[0]}" in capsys.readouterr().out
 

@@ -12,7 +12,7 @@ from taftcache.backbone.sources.table import name_order
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, DataError, RecipeError
-from taftcache.names import CLASS, counted, typed, with_counts
+from taftcache.names import CLASS, counted, first_few, typed, with_counts
 from taftcache.stages.completeness import is_complete, making_of
 
 NewClasses = Literal["refuse", "skip", "take"]
@@ -67,6 +67,24 @@ def lone_classes_note(source: Labelled) -> list[str]:
     return [
         f"{alone} of {samples} samples have a class of their own, of which nothing can be learned for other samples; "
         f"if the labels are numbers to be predicted: {REGRESSION}"
+    ]
+
+
+def unshared_notes(
+    classes: Sequence[str], trained: Collection[str], held_out: Collection[str], *, of: Literal["image", "row"]
+) -> list[str]:
+    """Notes on classes that only the held-out images or rows have, and on those that only training ones have."""
+    unlearned, untold = (
+        [c for c in classes if c in a and c not in b] for a, b in ((held_out, trained), (trained, held_out))
+    )
+    said = {
+        f"held out without a training {of}, which cannot be learned": unlearned,
+        f"without a held-out {of}, of which accuracy says nothing": untold,
+    }
+    return [
+        f"{len(names)} of {counted(len(classes), 'class')} {what}: {first_few(names)}"
+        for what, names in said.items()
+        if names
     ]
 
 

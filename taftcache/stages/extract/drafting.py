@@ -14,7 +14,7 @@ from taftcache.backbone.spec import EVERY_BLOCK, Features
 from taftcache.errors import BackboneError
 from taftcache.names import HELD_OUT, counted, first_few, typed
 from taftcache.recipe import Recipe, apply_overrides, parse_recipe
-from taftcache.stages.extract.classes import lone_classes_note
+from taftcache.stages.extract.classes import classes_of, lone_classes_note, unshared_notes
 from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.forgotten import open_images
 from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, look_at
@@ -35,7 +35,8 @@ COMMENTS = {
     "backbone.weights": "The frozen network whose output is cached once.",
     "backbone.features": "What comes out of every block is kept: smaller than tokens, and more accurate where tried.",
     "store.path": "Where the cache, the models and the receipts are kept: a full path, the same from anywhere.",
-    "store.shards": "Disjoint parts of the data: each is trained, and retrained after forgetting, on its own.",
+    "store.shards": "Parts of the data, each trained, and retrained after forgetting, on its own:"
+    f" {ROWS} images or more in each, and {PER_CLASS} of a class; {SHARDS} parts at most.",
     "tangent.blocks": "A head is trained on it. For the last block's tangent: init with --set tangent.blocks=1.",
     "tangent.init": "The head starts from zero.",
     "tangent.reset_block": "Trains the last block from a new start: better on Caltech-101 and digits; not on CIFAR-10.",
@@ -109,7 +110,7 @@ def init_recipe(
     if pixels.tried < count:
         then = "left out" if skip else 'what stops a run, unless data.unreadable = "skip"'
         notes.append(f"{pixels.tried:,} of {count:,} images were looked at; another that does not decode is {then}")
-    notes += [*_alike(source.classes), *lone_classes_note(source), *_unlearned(recipe, source, test)]
+    notes += [*_alike(source.classes), *lone_classes_note(source), *_unshared(recipe, source, test)]
     facts = f"{count:,} images of {len(source.classes)} classes, about {pixels.width} x {pixels.height} pixels"
     with whole(file, again=force) as partial:
         partial.write_text(_text(apply_overrides(values, overrides), place, file, facts, costs), encoding="utf-8")
@@ -138,19 +139,15 @@ def _alike(classes: list[str]) -> list[str]:
     return [f"{first_few(alike)} {said}"] if alike else []
 
 
-def _unlearned(recipe: Recipe, source: Source, test: Source | None) -> list[str]:
-    """A note on classes of which images are held out, and none is left to train on."""
-    items = {item.id: source.classes[item.label] for item in source.items}
-    tested = {} if test is None else {item.id: test.classes[item.label] for item in test.items}
-    training, held_out = split(recipe, list(items), None if test is None else list(tested))
+def _unshared(recipe: Recipe, source: Source, test: Source | None) -> list[str]:
+    """Notes on classes of which all images are held out, or none is."""
+    labels = classes_of(source, test)
+    ids = [None if part is None else [item.id for item in part.items] for part in (source, test)]
+    training, held_out = split(recipe, ids[0] or [], ids[1])
     if held_out is None:
         return []
-    labels = items | tested
-    names = sorted({labels[i] for i in held_out.ids} - {labels[i] for i in training})
-    if not names:
-        return []
-    gone = f"{counted(len(names), 'class')} of {len(source.classes)}"
-    return [f"{gone} held out without an image to train on, which cannot be learned: {first_few(names)}"]
+    trained, held = ({labels[i] for i in some} for some in (training, held_out.ids))
+    return unshared_notes(list(dict.fromkeys(labels.values())), trained, held, of="image")
 
 
 def _chosen(
@@ -233,18 +230,29 @@ def _text(values: Mapping[str, Any], place: Path, file: Path, facts: str, costs:
         f"# The cache takes about {costs.bytes / 1e6:,.1f} MB, and {_time(costs.seconds)} to make.",
         f"# Run it with: taftcache run {typed(_line(file))}",
     ]
+    said = _comments(values)
     for section, keys in values.items():
         if not isinstance(keys, Mapping):
             lines[3:3] = ["", f"{section} = {_value(keys)}"]
             continue
         lines += ["", f"[{section}]"]
         for key, value in keys.items():
-            lines += [f"# {COMMENTS[f'{section}.{key}']}"] if f"{section}.{key}" in COMMENTS else []
+            lines += [f"# {said[f'{section}.{key}']}"] if f"{section}.{key}" in said else []
             lines += [f"{key} = {_value(value)}"]
     if values["backbone"].get("weights") == "bundled":
         at = lines.index('weights = "bundled"')
         lines[at:at] = [f'# For larger pictures: weights = "pretrained" and model = "{PRETRAINED}".']
     return "\n".join([*lines, ""])
+
+
+def _comments(values: Mapping[str, Any]) -> dict[str, str]:
+    """``COMMENTS`` as they are true of these choices."""
+    said = dict(COMMENTS)
+    if values["tangent"].get("blocks") != 0:
+        said["tangent.blocks"] = "How many of the last blocks are trained, with the head: their tangent."
+    if values["store"]["shards"] == 1:
+        said["compose.mode"] = "Of one shard, its model is that of all rows; of more, models/exact is solved, too."
+    return said
 
 
 def _time(seconds: float) -> str:

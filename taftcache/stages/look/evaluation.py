@@ -26,7 +26,6 @@ from taftcache.names import (
     BY_HELD_OUT,
     PRIVATE,
     UNTOUCHED,
-    counted,
     first_few,
     is_component,
     is_model,
@@ -38,6 +37,7 @@ from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.estimators import check_has_classes
+from taftcache.stages.extract.classes import unshared_notes
 from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
@@ -77,9 +77,9 @@ class EvaluateReport:
     intervals: of each accuracy, at 95 % (Wilson's).
     proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
     against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, which held-out
-    rows hold the bytes of a training row (looked for beside the probe), which of their classes no training row has,
-    which private models have a learning rate that they chose, which models do better than the default one, and which
-    were solved from other rows than the store has now: these are ``outdated``.
+    rows hold the bytes of a training row (looked for beside the probe), which classes only they or only training rows
+    have, which private models have a learning rate that they chose, which models do better than the default one, and
+    which were solved from other rows than the store has now: these are ``outdated``.
     """
 
     store: Path
@@ -127,7 +127,7 @@ def evaluate(
     names = [name for name in store.objects() if is_model(name)]
     models = StoredComponents(store, names, settings.base)
     tuned = _tuned(models.metas()) if rows is store.held_out else []
-    notes = [*_unlearned(store, rows), *outdated_notes(store, settings), *tuned]
+    notes = [*outdated_notes(store, settings), *_unshared(store, rows), *tuned]
     default = model_of(names)
     if without:
         every = [name for name in names if is_component(name)]
@@ -167,14 +167,11 @@ def evaluate(
     )
 
 
-def _unlearned(store: FeatureStore, rows: Shard) -> list[str]:
-    """A note on the classes of ``rows`` that no training row of the store has."""
+def _unshared(store: FeatureStore, rows: Shard) -> list[str]:
+    """Notes on classes that only ``rows`` or only the training rows of the store have."""
     trained = {k for shard in store.shards for k in shard.statistics["rows_per_class"]}
-    names = [store.classes[k] for k in sorted(rows.statistics["rows_per_class"].keys() - trained)]
-    if not names:
-        return []
-    classes = counted(len(names), "class")
-    return [f"{classes} held out without a training row, which cannot be learned: {first_few(names)}"]
+    held = rows.statistics["rows_per_class"]
+    return unshared_notes(store.classes, *({store.classes[k] for k in some} for some in (trained, held)), of="row")
 
 
 def _ahead(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
