@@ -17,6 +17,8 @@ from timm.data.transforms_factory import create_transform
 from torch import Tensor
 
 from taftcache.backbone.model import Backbone
+from taftcache.backbone.sources.pictures import decoded
+from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.errors import BackboneError
 
@@ -25,7 +27,7 @@ _MOST_PIXELS = 1 << 27
 
 
 class Preprocess:
-    """From a PIL image to the model's input, without augmentation.
+    """From an image to the model's input, without augmentation: a transform for torch's datasets.
 
     ``pixels`` then ``normalise`` is what extraction uses; calling the object does both for one image.
 
@@ -75,9 +77,13 @@ class Preprocess:
                 self._there[device] = [constant.to(device) for constant in self._constants]
         return self._there[device]
 
-    def __call__(self, image: Image.Image) -> Tensor:
-        """float32 [3, h, w] of one RGB image."""
-        return self.normalise(self.pixels(image)[None])[0]
+    def __call__(self, image: Picture) -> Tensor:
+        """float32 [3, h, w] of an image file, a PIL image, or an array of uint8 [h, w], [h, w, 1] or [h, w, 3].
+
+        Raises:
+            UnreadableImage: a file that is missing, or what does not decode.
+        """
+        return self.normalise(self.pixels(decoded(image))[None])[0]
 
     def description(self) -> dict[str, Any]:
         """The preprocessing in JSON types, for a store's identity."""

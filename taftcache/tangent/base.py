@@ -8,7 +8,7 @@ bases refuse to compose (a mean of expansions around different points means noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod, sqrt
 
@@ -24,12 +24,12 @@ from taftcache.tangent.feature import FeatureTail
 from taftcache.tangent.functional import FunctionalTail
 from taftcache.tangent.layers.tail import LayersTail
 from taftcache.tangent.parameters import Layout
-from taftcache.tangent.selection import select, values
+from taftcache.tangent.selection import ROWS, select, values
 from taftcache.tangent.spec import Init, TangentSpec, Train
 from taftcache.tangent.tail import Tail
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no one answer to ==
 class Base:
     """The base point: its tensors by timm name, and which of them may be trained.
 
@@ -103,6 +103,16 @@ class Base:
         """BLAKE3 over the description and every tensor (name, shape, little-endian float32 bytes)."""
         described = self.config.as_dict() | {"why": ""}
         return state_digest(self.state, msgspec.json.encode(described, order="sorted"))
+
+    @property
+    def digests(self) -> set[str]:
+        """``digest`` for each kind of rows that a store may cache: components of it are around this base point."""
+        reduced = self.reduction_digest()
+        configs = [(rows, "" if rows == "tokens" or self.config.path == "feature" else reduced) for rows in ROWS]
+        return {
+            replace(self, config=msgspec.structs.replace(self.config, rows=rows, reduced_by=by)).digest
+            for rows, by in configs
+        }
 
     def reduction_digest(self) -> str:
         """BLAKE3 over what turns tokens into smaller rows: every tensor of the tail but the head."""
