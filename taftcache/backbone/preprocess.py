@@ -21,6 +21,7 @@ from taftcache.backbone.sources.pictures import decoded
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.errors import BackboneError
+from taftcache.tangent.device import on_the_cpu
 
 # A strip of one pixel by ten thousand, resized to 256 on its short side, would take gigabytes.
 _MOST_PIXELS = 1 << 27
@@ -40,7 +41,9 @@ class Preprocess:
         self.image_shape: tuple[int, int, int] = tuple(self.config["input_size"])
         try:
             self._resize = create_transform(**self.config, is_training=False, normalize=False)
-            mean, std = (torch.tensor(self.config[k], dtype=torch.float32).view(3, 1, 1) for k in ("mean", "std"))
+            mean, std = (
+                torch.tensor(self.config[k], dtype=torch.float32, device="cpu").view(3, 1, 1) for k in ("mean", "std")
+            )
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             # timm and torch raise whatever they like for values that are none
             raise BackboneError(
@@ -49,7 +52,7 @@ class Preprocess:
                 do="correct pretrained_cfg in the model's config.json, or say it in the recipe: [preprocess]",
             ) from error
         # 255 as a tensor: CUDA replaces division by a Python number with a product, which rounds otherwise.
-        self._constants = torch.tensor(255.0, dtype=torch.float32), mean, std
+        self._constants = torch.tensor(255.0, dtype=torch.float32, device="cpu"), mean, std
         self._there: dict[torch.device, list[Tensor]] = {}
 
     def pixels(self, image: Image.Image) -> Tensor:
@@ -60,7 +63,8 @@ class Preprocess:
             raise ValueError(
                 f"{image.size[0]} x {image.size[1]} pixels: too long and thin to resize to the model's input"
             )
-        resized: Tensor = self._resize(image)
+        with on_the_cpu():
+            resized: Tensor = self._resize(image)
         return resized
 
     def normalise(self, pixels: Tensor) -> Tensor:

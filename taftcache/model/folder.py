@@ -313,7 +313,7 @@ def _network(folder: Path, device: str) -> TangentModel:
     if shapes != [(len(classes), config.width), (len(classes),)]:
         raise _SAVED.unfit(f"{len(classes)} names of classes, and a head for {config.classes}")
     base = Base(config, {name: state[name] for name in config.head_names}, TangentSpec(blocks=0, train="head"))
-    component = Component(base.digest, base.layout, torch.zeros(base.layout.size, dtype=torch.float64))
+    component = Component(base.digest, base.layout, torch.zeros(base.layout.size, dtype=torch.float64, device="cpu"))
     return TangentModel(cut, Preprocess(cut.backbone), base, component, classes)
 
 

@@ -173,8 +173,10 @@ def make_base(
     state = {n: t.to(torch.float32) if t.is_floating_point() else t for n, t in state.items()}
     weight, bias = config.head_names
     generator = torch.Generator().manual_seed(spec.seed)
-    state[weight] = _draw(torch.empty(classes, config.width, dtype=torch.float32), config.width, spec.init, generator)
-    state[bias] = _draw(torch.empty(classes, dtype=torch.float32), config.width, spec.init, generator)
+    state[weight] = _draw(
+        torch.empty(classes, config.width, dtype=torch.float32, device="cpu"), config.width, spec.init, generator
+    )
+    state[bias] = _draw(torch.empty(classes, dtype=torch.float32, device="cpu"), config.width, spec.init, generator)
     if spec.reset_block and config.blocks:
         for name in config.parameters:
             if name.startswith(f"{config.blocks[-1]}."):
@@ -190,7 +192,7 @@ def make_base(
                 got=f"a tail that begins at {config.start}" if config.start else "a tail of the head alone",
                 do='leave tangent.class_token at "keep"',
             )
-        token = torch.empty(1, 1, config.shape[-1], dtype=torch.float32)
+        token = torch.empty(1, 1, config.shape[-1], dtype=torch.float32, device="cpu")
         token.normal_(0.0, 1e-6, generator=_stream(spec.seed, config.token_name))
         state = {config.token_name: token, **state}
     base = Base(config, state, spec, module)
