@@ -82,7 +82,7 @@ class ArrayRows:
         self.tokens, self.labels = np.asarray(tokens), np.asarray(labels)
         if self.tokens.ndim != 3 or self.labels.ndim not in (1, 2) or len(self.tokens) != len(self.labels):
             raise DataError(
-                "rows are tokens [n, t, d] with n labels",
+                "tokens [n, t, d] and their labels do not go together",
                 got=f"tokens {list(self.tokens.shape)}, labels {list(self.labels.shape)}",
                 do="of features [n, d], features[:, None]",
             )
@@ -116,7 +116,7 @@ class RowSubset:
         if self.index.size and (self.index[0] < 0 or self.index[-1] >= whole or (np.diff(self.index) <= 0).any()):
             raise ValueError(f"rows are not increasing places below {whole}")
         if labels is not None and len(labels) != len(self.index):
-            raise ValueError(f"{len(labels)} labels of {len(self.index)} rows")
+            raise ValueError(f"there is not a label for each row: {len(labels)} for {len(self.index)}")
 
     @property
     def rows(self) -> int:

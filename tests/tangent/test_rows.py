@@ -81,10 +81,10 @@ def test_places_that_are_no_rows_are_refused(index):
 )
 def test_arrays_that_are_not_rows_and_their_labels_are_refused(tokens, labels):
     """Of more tokens than labels the first were taken, where a block ended with the labels."""
-    with pytest.raises(DataError, match=r"tokens \[n, t, d\] with n labels\n  got: tokens \["):
+    with pytest.raises(DataError, match=r"tokens \[n, t, d\] and their labels do not go together\n  got: tokens \["):
         ArrayRows(tokens, labels)
 
 
 def test_a_subset_takes_a_label_for_each_of_its_rows():
-    with pytest.raises(ValueError, match="4 labels of 5 rows"):
+    with pytest.raises(ValueError, match="not a label for each row: 4 for 5"):
         RowSubset(sources((N,)), np.arange(5), LABELS[:4])
