@@ -108,7 +108,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
             begin = None
             if name == "cross_entropy" and self.backbone is None:  # nothing that a network's own head has learned
                 every = torch.from_numpy(labels)
-                ones = torch.ones(len(labels), 1, dtype=torch.float64)
+                ones = torch.ones(len(labels), 1, dtype=torch.float64, device="cpu")
                 counted = ones if weights is None else weights.at(every, 0, ones)
                 begin = _log_shares(np.bincount(labels, counted[:, 0].numpy(), K))
             self._solve(given, K, loss, weights, begin)
@@ -132,7 +132,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
                 raise ArgumentError("class_weight leaves no row a weight", got=repr(given)[:80], do="one above 0")
             weights = weights / weights.max()  # whose sum is finite
         mean = np.average(weights[labels], weights=of_rows)
-        scaled = torch.ones(max(2, len(weights)), dtype=torch.float64)
+        scaled = torch.ones(max(2, len(weights)), dtype=torch.float64, device="cpu")
         scaled[: len(weights)] = torch.from_numpy(weights / (mean if mean > 0 else 1))
         return scaled
 

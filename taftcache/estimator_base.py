@@ -252,8 +252,8 @@ class TangentEstimator(BaseEstimator):
         """The base point, with ``begin`` [K] in the head's bias: where it is pulled to by the ridge."""
         if self.backbone is None:
             config = TailConfig.of_vectors(given.config.width, outputs)
-            weight = torch.zeros(outputs, config.width, dtype=torch.float32)
-            head = {"head.weight": weight, "head.bias": torch.zeros(outputs, dtype=torch.float32)}
+            weight = torch.zeros(outputs, config.width, dtype=torch.float32, device="cpu")
+            head = {"head.weight": weight, "head.bias": torch.zeros(outputs, dtype=torch.float32, device="cpu")}
             base = Base(config, head, TangentSpec(blocks=0, train="head"))
         else:
             base = make_base(given.state, given.config, outputs, self._expansion, given.module)

@@ -28,7 +28,7 @@ def extracted(cut: Cut, X: Iterable[Picture]) -> Iterator[np.ndarray]:
     """Rows [b,t,d] of some images at a time."""
     images, transform = pictures_of(X), Preprocess(cut.backbone)
     for k in range(0, len(images), IMAGES_AT_ONCE):
-        pixels = [transform(decoded(images, index)) for index in range(len(images))[k : k + IMAGES_AT_ONCE]]
+        pixels = [transform(decoded(image, index)) for index, image in enumerate(images[k : k + IMAGES_AT_ONCE], k)]
         with full_float32(cut.device):  # as in the store of a classifier's ``fit``
             rows = cut.prefix(torch.stack(pixels).to(cut.device)).cpu().numpy()
         yield rows

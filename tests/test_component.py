@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,9 @@ from taftcache.model.component import Component
 from taftcache.model.composition import compose, identity_error
 from taftcache.model.meta import CertificateRecord, meta_of
 from taftcache.names import is_model
+from taftcache.objective.objective import Objective
+from taftcache.objective.rsl import RSL
+from taftcache.objective.weights import RowWeights
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import ArrayRows
@@ -82,6 +86,27 @@ component = Component("ab", layout, torch.arange(40.0, dtype=torch.float64), {f"
 def test_other_parameters_are_refused(shapes):
     with pytest.raises(FormatError, match="its base"):
         Component.decode(made().encode(), Layout(shapes))
+
+
+def test_what_has_other_numbers_than_its_parameters_is_no_component():
+    """A head's Δw under the layout of all parameters was one until it was saved or made a model."""
+    whole = made()
+    for wrong in (whole.delta[:4], whole.delta[:, None]):
+        with pytest.raises(
+            CompositionError, match=r"as many numbers .*\n  got: shape .* 11 numbers\)\n  try: .*trained"
+        ):
+            replace(whole, delta=wrong)
+
+
+def test_what_holds_tensors_can_be_compared_and_kept_in_a_set():
+    """Comparing tensors has no one answer, and raised."""
+    whole = made()
+    weights = RowWeights(by_class=torch.ones(2))
+    for one, other in ((whole, replace(whole)), (weights, replace(weights))):
+        assert one == one
+        assert one != other
+        assert len({one, other, one}) == 2
+    assert Objective(loss=RSL(), ridge=1.0, weights=weights) == Objective(loss=RSL(), ridge=1.0, weights=weights)
 
 
 def framed(header: str, data: bytes = b"") -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 
 import timm
 import torch
+from timm.models import PretrainedCfg
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook as on_parameter
 from torch.overrides import TorchFunctionMode
 
 from taftcache.errors import BackboneError
+from taftcache.tangent.device import on_the_cpu
 
 LARGEST = 1 << 20  # whole number among a model's arguments: timm makes a list of so many blocks before the first
 TENSORS = 10_000  # parameters of a model; timm's have 2,000 and fewer
@@ -55,10 +58,22 @@ def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pr
 
     hook = on_parameter(count)
     try:
-        with torch.random.fork_rng(devices=[]), nullcontext() if file is None else _Unfilled():
-            return timm.create_model(name, pretrained=pretrained, **options)
+        with on_the_cpu(), torch.random.fork_rng(devices=[]), nullcontext() if file is None else _Unfilled():
+            model: Any = timm.create_model(name, pretrained=pretrained, **options)
     finally:
         hook.remove()
+    if not getattr(model, "pretrained_cfg", None):
+        model.pretrained_cfg = _described(name)
+    return model
+
+
+def _described(name: str) -> dict[str, Any]:
+    """What timm's builder would have said of a model, for one that a program registered and made without it."""
+    if folder := name.partition("local-dir:")[2]:
+        written = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        return {**written["pretrained_cfg"], "architecture": written["architecture"]}
+    described: dict[str, Any] = PretrainedCfg(architecture=name).to_dict()
+    return described
 
 
 class _Unfilled(TorchFunctionMode):

@@ -17,15 +17,18 @@ from timm.data.transforms_factory import create_transform
 from torch import Tensor
 
 from taftcache.backbone.model import Backbone
+from taftcache.backbone.sources.pictures import decoded
+from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.errors import BackboneError
+from taftcache.tangent.device import on_the_cpu
 
 # A strip of one pixel by ten thousand, resized to 256 on its short side, would take gigabytes.
 _MOST_PIXELS = 1 << 27
 
 
 class Preprocess:
-    """From a PIL image to the model's input, without augmentation.
+    """From an image to the model's input, without augmentation: a transform for torch's datasets.
 
     ``pixels`` then ``normalise`` is what extraction uses; calling the object does both for one image.
 
@@ -38,7 +41,9 @@ class Preprocess:
         self.image_shape: tuple[int, int, int] = tuple(self.config["input_size"])
         try:
             self._resize = create_transform(**self.config, is_training=False, normalize=False)
-            mean, std = (torch.tensor(self.config[k], dtype=torch.float32).view(3, 1, 1) for k in ("mean", "std"))
+            mean, std = (
+                torch.tensor(self.config[k], dtype=torch.float32, device="cpu").view(3, 1, 1) for k in ("mean", "std")
+            )
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             # timm and torch raise whatever they like for values that are none
             raise BackboneError(
@@ -47,7 +52,7 @@ class Preprocess:
                 do="correct pretrained_cfg in the model's config.json, or say it in the recipe: [preprocess]",
             ) from error
         # 255 as a tensor: CUDA replaces division by a Python number with a product, which rounds otherwise.
-        self._constants = torch.tensor(255.0, dtype=torch.float32), mean, std
+        self._constants = torch.tensor(255.0, dtype=torch.float32, device="cpu"), mean, std
         self._there: dict[torch.device, list[Tensor]] = {}
 
     def pixels(self, image: Image.Image) -> Tensor:
@@ -58,7 +63,8 @@ class Preprocess:
             raise ValueError(
                 f"{image.size[0]} x {image.size[1]} pixels: too long and thin to resize to the model's input"
             )
-        resized: Tensor = self._resize(image)
+        with on_the_cpu():
+            resized: Tensor = self._resize(image)
         return resized
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -75,9 +81,13 @@ class Preprocess:
                 self._there[device] = [constant.to(device) for constant in self._constants]
         return self._there[device]
 
-    def __call__(self, image: Image.Image) -> Tensor:
-        """float32 [3, h, w] of one RGB image."""
-        return self.normalise(self.pixels(image)[None])[0]
+    def __call__(self, image: Picture) -> Tensor:
+        """float32 [3, h, w] of an image file, a PIL image, or an array of uint8 [h, w], [h, w, 1] or [h, w, 3].
+
+        Raises:
+            UnreadableImage: a file that is missing, or what does not decode.
+        """
+        return self.normalise(self.pixels(decoded(image))[None])[0]
 
     def description(self) -> dict[str, Any]:
         """The preprocessing in JSON types, for a store's identity."""

@@ -123,7 +123,7 @@ def _read(parts: Sequence[ShardAt], block_info: Any = None) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class RowDataset:
-    """Rows as (tokens [t,d], label, id), for ``torch.utils.data.DataLoader`` and whoever counts and indexes.
+    """Rows as (tokens float32 [t,d], label, id), for ``torch.utils.data.DataLoader`` and whoever counts and indexes.
 
     It travels to other processes as an address; each opens the shards for itself, and verifies what it reads.
     """
@@ -160,7 +160,7 @@ class RowDataset:
                 raise IndexError(f"there is no row {index} among {len(self)}")
             k = bisect_right(ends, place)
             shard, row = self._shard(k), place - (ends[k] - self.parts[k].rows)
-            tokens = np.array(shard.tokens(slice(row, row + 1))[0])
+            tokens = np.array(shard.tokens(slice(row, row + 1))[0], np.float32)
             found.append((tokens, int(shard.labels[row]), shard.sample_ids[row]))
         return found
 

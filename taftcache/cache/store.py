@@ -201,8 +201,8 @@ class FeatureStore:
     def dataset(self, shards: Sequence[str] | None = None) -> RowDataset:
         """Rows of the training shards, or of those named, as a map-style dataset for torch's ``DataLoader``.
 
-        Items are (tokens [t,d], label, id), of a slice a list of them. IntegrityError where a shard changes before it
-        is first read.
+        Items are (tokens float32 [t,d], label, id), whatever the store keeps; of a slice a list of them.
+        IntegrityError where a shard changes before it is first read.
         """
         rows = self._rows(shards)
         return RowDataset(rows.parts, rows.classes)

@@ -57,12 +57,17 @@ class _Header(msgspec.Struct, frozen=True):
     meta: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no one answer to ==
 class Component:
     """Δw [P] in float64 around the base with ``base_digest``; ``meta`` is JSON that says where it came from.
 
     float64, for the certificate speaks of exactly these numbers. ``dual`` is α [N,K] with Δw = Jᵀα, where the exact
     model keeps it to be solved on from when rows leave. It speaks of single rows, so it stays in their store.
+
+    Of a solve, ``layout`` is the base's of what its objective trained: ``base.trained(objective.train)``.
+
+    Raises:
+        CompositionError: Δw has more or fewer numbers than the parameters of ``layout``.
     """
 
     base_digest: str
@@ -70,6 +75,14 @@ class Component:
     delta: Tensor
     meta: dict[str, Any] = field(default_factory=dict)
     dual: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.delta.shape != (self.layout.size,):
+            raise CompositionError(
+                "Δw does not have as many numbers as the parameters that it is said to move",
+                got=f"shape {list(self.delta.shape)}, {self.layout!r}",
+                do="take the layout of what was trained: base.trained(objective.train)",
+            )
 
     @property
     def record(self) -> ComponentMeta:

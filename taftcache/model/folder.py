@@ -46,7 +46,6 @@ from taftcache.model.saved import BACKBONE, CONFIG, NETWORKS, Saved, files_in, u
 from taftcache.names import META, PRIVATE, ROWS_OF
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
-from taftcache.tangent.selection import ROWS
 from taftcache.tangent.spec import TangentSpec
 
 DESCRIPTION = "taftcache.json"
@@ -314,7 +313,7 @@ def _network(folder: Path, device: str) -> TangentModel:
     if shapes != [(len(classes), config.width), (len(classes),)]:
         raise _SAVED.unfit(f"{len(classes)} names of classes, and a head for {config.classes}")
     base = Base(config, {name: state[name] for name in config.head_names}, TangentSpec(blocks=0, train="head"))
-    component = Component(base.digest, base.layout, torch.zeros(base.layout.size, dtype=torch.float64))
+    component = Component(base.digest, base.layout, torch.zeros(base.layout.size, dtype=torch.float64, device="cpu"))
     return TangentModel(cut, Preprocess(cut.backbone), base, component, classes)
 
 
@@ -331,7 +330,7 @@ def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: 
     shapes |= {weight: torch.Size([config.classes, config.width]), bias: torch.Size([config.classes])}
     if wrong := [name for name, of in base.state.items() if name in shapes and of.shape != shapes[name]]:
         raise _SAVED.unfit(f"{wrong[0]} is {list(base.state[wrong[0]].shape)}, and must be {list(shapes[wrong[0]])}")
-    if described.base_digest not in _digests(base):
+    if described.base_digest not in base.digests:
         raise IntegrityError(
             "the base point of the saved model is not the one that it was trained around", got=described.base_digest
         )
@@ -349,16 +348,6 @@ def _is_tail_of(cut: Cut, config: TailConfig, classes: int) -> bool:
     own = msgspec.structs.replace(cut.tail_config(), classes=classes, why="")
     general = msgspec.structs.replace(own, path="functional", layers=(), end=None)
     return msgspec.structs.replace(config, why="") in ((own, general) if cut.start else (own,))
-
-
-def _digests(base: Base) -> set[str]:
-    """The base point's digest, by what a store can have kept of its rows: a saved model takes in the tail's whole."""
-    reduced = base.reduction_digest()
-    configs = [(rows, "" if rows == "tokens" or base.config.path == "feature" else reduced) for rows in ROWS]
-    return {
-        replace(base, config=msgspec.structs.replace(base.config, rows=rows, reduced_by=by)).digest
-        for rows, by in configs
-    }
 
 
 def check_files(folder: Path, described: Description) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -87,20 +87,35 @@ class TangentModel(nn.Module):
     """f_w(x) + J(x) Δw: the frozen layers once, then value and tangent of the tail together.
 
     ``forward`` takes preprocessed images [n,3,h,w] and gives logits [n,K]. Weights are buffers, so that ``to``
-    moves the whole model. Evaluation only: no gradient reaches the weights.
+    moves the whole model. Evaluation only: no gradient reaches the weights, ``train`` leaves the model as it is, and
+    ``load_state_dict`` takes no other weights than those it has.
+
+    Raises:
+        CompositionError: ``component`` was trained around another base point than ``base``.
     """
 
     def __init__(
         self, cut: Cut, transform: Preprocess, base: Base, component: Component, classes: Sequence[str]
     ) -> None:
         super().__init__()
+        if component.base_digest not in base.digests:
+            raise CompositionError(
+                "the component was trained around another base point",
+                got=f"base {component.base_digest[:16]}, the model's is {base.digest[:16]}",
+                do="take a component of the model's own store",
+            )
         self.cut, self.transform, self.classes = cut, transform, list(classes)
         self.backbone = cut.backbone.model
         self.base, self.component = replace(base.unreduced(), module=cut.module()), component
         self._tail = self.base.tail
         self._base = _Named(self.base.state)
         self._delta = _Named(component.layout.views(component.delta))
-        self.to(cut.device)
+        self.register_load_state_dict_pre_hook(_keep_weights)  # type: ignore[no-untyped-call]
+        self.to(cut.device).eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """Evaluation whatever ``mode`` says: other layers in training would take the statistics of each batch."""
+        return super().train(False)
 
     @classmethod
     def load(
@@ -142,6 +157,8 @@ class TangentModel(nn.Module):
         """Logits [n,K] of preprocessed images [n,3,h,w]."""
         device = self.cut.device
         images = images.to(device)
+        if not torch.compiler.is_exporting() and not len(images):
+            return images.new_empty((0, len(self.classes)), dtype=torch.float32)
         # A functional tail has one module for all threads, and a program is traced in one.
         alone = self.base.config.path == "functional" or torch.compiler.is_exporting()
         if alone or device.type != "cpu" or (threads := torch.get_num_threads()) == 1 or len(images) < 2:
@@ -160,10 +177,11 @@ class TangentModel(nn.Module):
     @torch.no_grad()
     def tokens(self, images: Iterable[Picture]) -> np.ndarray:
         """What the tail takes in, float32 [n,t,d], of images; see ``predict``."""
-        pictures = listed(images)
+        inputs = [self.transform(decoded(picture, index)) for index, picture in enumerate(listed(images))]
+        if not inputs:
+            return np.empty((0, *self.cut.tokens_shape), np.float32)
         with full_float32(device := self.cut.device):
-            inputs = torch.stack([self.transform(decoded(pictures, index)) for index in range(len(pictures))])
-            return self.cut.prefix(inputs.to(device)).float().cpu().numpy()
+            return self.cut.prefix(torch.stack(inputs).to(device)).float().cpu().numpy()
 
     def logits(self, images: Iterable[Picture], batch: int = 32) -> np.ndarray:
         """Logits float32 [n,K] of images as ``predict`` takes them, in the order of ``classes``.
@@ -174,7 +192,8 @@ class TangentModel(nn.Module):
         check_counts(batch=batch)
         pictures, found = listed(images), [np.empty((0, len(self.classes)), np.float32)]
         for k in range(0, len(pictures), batch):
-            inputs = [self.transform(decoded(pictures, index)) for index in range(len(pictures))[k : k + batch]]
+            batched = enumerate(pictures[k : k + batch], k)
+            inputs = [self.transform(decoded(picture, index)) for index, picture in batched]
             found.append(self(torch.stack(inputs)).cpu().numpy())
         return np.concatenate(found)
 
@@ -206,10 +225,10 @@ class TangentModel(nn.Module):
         """As ``predict``, each as soon as its batch has been through the model."""
         for k in range(0, len(pictures), batch):
             names, inputs = list[str](), list[Tensor]()
-            for index in range(len(pictures))[k : k + batch]:
-                name = called(pictures[index], index)
+            for index, picture in enumerate(pictures[k : k + batch], k):
+                name = called(picture, index)
                 try:
-                    inputs.append(self.transform(decoded(pictures, index)))
+                    inputs.append(self.transform(decoded(picture, index)))
                     names.append(name)
                 except UnreadableImage as error:
                     if on_unreadable is None:
@@ -304,6 +323,18 @@ class _Named(nn.Module):
     def named(self) -> dict[str, Tensor]:
         """The buffers by name."""
         return {name: self.get_buffer(name.replace(".", "/")) for name in self._names}
+
+
+def _keep_weights(model: TangentModel, state: Mapping[str, Any], prefix: str, *_: Any) -> None:
+    """CompositionError for a ``state`` with other weights: what computes would not be what is saved."""
+    for name, own in model.state_dict().items():
+        given = state.get(prefix + name, own)
+        if not torch.equal(given.to(own), own):
+            raise CompositionError(
+                "a tangent model's weights cannot be replaced by those of a state",
+                got=f"other numbers in {prefix}{name}",
+                do="make the model that the state was taken from, with TangentModel.load or open_model",
+            )
 
 
 def _acts(node: torch.fx.Node) -> bool:

@@ -54,4 +54,4 @@ def class_weights(wanted: str | Sequence[float], labels: Tensor, classes: int) -
         return RowWeights(by_class=balanced(labels, classes))
     if isinstance(wanted, str):
         raise SolveError('class weights must be "none", "balanced" or a list of numbers', got=wanted)
-    return RowWeights(by_class=torch.tensor(list(wanted), dtype=torch.float64))
+    return RowWeights(by_class=torch.tensor(list(wanted), dtype=torch.float64, device="cpu"))

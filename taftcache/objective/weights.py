@@ -10,7 +10,7 @@ from torch import Tensor
 from taftcache.errors import SolveError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no one answer to ==
 class RowWeights:
     """ω_n ≥ 0 of every row, by its class, by its place, or the product of both.
 

@@ -86,11 +86,17 @@ class Arithmetic:
         if not (isinstance(self.memory, Integral) and self.memory >= 0):
             raise SolveError("memory must be a number of bytes of at least 0", got=repr(self.memory), do="2 << 30")
         try:
-            torch.device(self.device)
+            device = torch.device(self.device)
         except (RuntimeError, TypeError):
             raise SolveError("torch knows no such device", got=repr(self.device), do="cpu, cuda or cuda:N") from None
-        if str(self.device).startswith("mps"):
+        if device.type == "mps":
             raise SolveError("MPS has no float64, which gradients are summed in", got=repr(self.device), do="cpu")
+        if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+            raise SolveError(
+                f"torch does not see the device {device} on this machine",
+                got=f"GPUs that torch sees: {count}",
+                do="cpu",
+            )
 
     @property
     def dtype(self) -> torch.dtype:

@@ -105,7 +105,7 @@ class Certificate:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no one answer to ==
 class Solution:
     """Δw [P] in float64, how the solve ended, its certificate and figures.
 

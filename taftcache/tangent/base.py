@@ -8,7 +8,7 @@ bases refuse to compose (a mean of expansions around different points means noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod, sqrt
 
@@ -24,12 +24,12 @@ from taftcache.tangent.feature import FeatureTail
 from taftcache.tangent.functional import FunctionalTail
 from taftcache.tangent.layers.tail import LayersTail
 from taftcache.tangent.parameters import Layout
-from taftcache.tangent.selection import select, values
+from taftcache.tangent.selection import ROWS, select, values
 from taftcache.tangent.spec import Init, TangentSpec, Train
 from taftcache.tangent.tail import Tail
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no one answer to ==
 class Base:
     """The base point: its tensors by timm name, and which of them may be trained.
 
@@ -104,6 +104,16 @@ class Base:
         described = self.config.as_dict() | {"why": ""}
         return state_digest(self.state, msgspec.json.encode(described, order="sorted"))
 
+    @property
+    def digests(self) -> set[str]:
+        """``digest`` for each kind of rows that a store may cache: components of it are around this base point."""
+        reduced = self.reduction_digest()
+        configs = [(rows, "" if rows == "tokens" or self.config.path == "feature" else reduced) for rows in ROWS]
+        return {
+            replace(self, config=msgspec.structs.replace(self.config, rows=rows, reduced_by=by)).digest
+            for rows, by in configs
+        }
+
     def reduction_digest(self) -> str:
         """BLAKE3 over what turns tokens into smaller rows: every tensor of the tail but the head."""
         return state_digest({n: t for n, t in self.state.items() if n not in self.config.head_names})
@@ -163,8 +173,10 @@ def make_base(
     state = {n: t.to(torch.float32) if t.is_floating_point() else t for n, t in state.items()}
     weight, bias = config.head_names
     generator = torch.Generator().manual_seed(spec.seed)
-    state[weight] = _draw(torch.empty(classes, config.width, dtype=torch.float32), config.width, spec.init, generator)
-    state[bias] = _draw(torch.empty(classes, dtype=torch.float32), config.width, spec.init, generator)
+    state[weight] = _draw(
+        torch.empty(classes, config.width, dtype=torch.float32, device="cpu"), config.width, spec.init, generator
+    )
+    state[bias] = _draw(torch.empty(classes, dtype=torch.float32, device="cpu"), config.width, spec.init, generator)
     if spec.reset_block and config.blocks:
         for name in config.parameters:
             if name.startswith(f"{config.blocks[-1]}."):
@@ -180,7 +192,7 @@ def make_base(
                 got=f"a tail that begins at {config.start}" if config.start else "a tail of the head alone",
                 do='leave tangent.class_token at "keep"',
             )
-        token = torch.empty(1, 1, config.shape[-1], dtype=torch.float32)
+        token = torch.empty(1, 1, config.shape[-1], dtype=torch.float32, device="cpu")
         token.normal_(0.0, 1e-6, generator=_stream(spec.seed, config.token_name))
         state = {config.token_name: token, **state}
     base = Base(config, state, spec, module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import pairwise
 from threading import Lock
 from typing import Any, Protocol
@@ -142,15 +142,22 @@ def transfer(device: torch.device | str) -> Transfer:
     return Beside(device) if torch.device(device).type == "cuda" else InStep(device)
 
 
+def on_the_cpu() -> AbstractContextManager[Any]:
+    """Inside, what names no device is made on the CPU, whatever a program has set as the default."""
+    if torch.get_default_device().type == "cpu":  # to say so again would cost each of torch's calls something
+        return nullcontext()
+    return torch.device("cpu")
+
+
 @contextmanager
 def full_float32(device: torch.device | str) -> Iterator[None]:
     """Products in float32 proper: no TF32, no bfloat16 shortcuts and no autocast, restored afterwards.
 
     cuDNN convolutions use TF32 by default, and a program may have lowered the precision of matrix
     products; either would put rounding of 1e-3 into features that are stored for good. Kernels of cuDNN whose sums
-    have no fixed order are left out too: the same run gives the same bytes.
+    have no fixed order are left out too: the same run gives the same bytes. Inside, ``on_the_cpu`` holds, too.
     """
-    with torch.autocast(torch.device(device).type, enabled=False):
+    with torch.autocast(torch.device(device).type, enabled=False), on_the_cpu():
         _exact.enter()
         try:
             yield

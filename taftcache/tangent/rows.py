@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from taftcache.errors import SolveError
+from taftcache.errors import DataError, SolveError
 
 
 class Block(Protocol):
@@ -48,6 +48,8 @@ def blocks_of(source: RowSource, size: int, start: int = 0) -> Iterator[Block]:
         found, left = len(block.labels), source.rows - at
         if left <= 0 or found not in (size, left):
             raise _broken_promise(f"{found} rows from row {at} on, where {max(0, min(size, left))} are due")
+        if len(block.tokens) != found:
+            raise _broken_promise(f"tokens of {len(block.tokens)} rows from row {at} on, and labels of {found}")
         at += found
         yield block
     if at < source.rows:
@@ -70,10 +72,20 @@ class ArrayBlock(NamedTuple):
 
 
 class ArrayRows:
-    """Rows held in memory: tokens [n,t,d], labels [n]."""
+    """Rows held in memory: tokens [n,t,d], labels [n], or floating, the values [n] or [n,K] of a regression.
 
-    def __init__(self, tokens: NDArray[Any], labels: NDArray[Any]) -> None:
-        self.tokens, self.labels = tokens, labels
+    Raises:
+        DataError: arrays of other axes, or not a label for each row.
+    """
+
+    def __init__(self, tokens: ArrayLike, labels: ArrayLike) -> None:
+        self.tokens, self.labels = np.asarray(tokens), np.asarray(labels)
+        if self.tokens.ndim != 3 or self.labels.ndim not in (1, 2) or len(self.tokens) != len(self.labels):
+            raise DataError(
+                "tokens [n, t, d] and their labels do not go together",
+                got=f"tokens {list(self.tokens.shape)}, labels {list(self.labels.shape)}",
+                do="of features [n, d], features[:, None]",
+            )
 
     @property
     def rows(self) -> int:
@@ -95,7 +107,7 @@ class RowSubset:
         labels: of these rows [n], in place of the sources' own.
 
     Raises:
-        ValueError: places that do not increase, or lie outside the sources.
+        ValueError: places that do not increase, or lie outside the sources; not a label for each.
     """
 
     def __init__(self, sources: Sequence[RowSource], index: ArrayLike, labels: NDArray[Any] | None = None) -> None:
@@ -103,6 +115,8 @@ class RowSubset:
         whole = sum(source.rows for source in self._sources)
         if self.index.size and (self.index[0] < 0 or self.index[-1] >= whole or (np.diff(self.index) <= 0).any()):
             raise ValueError(f"rows are not increasing places below {whole}")
+        if labels is not None and len(labels) != len(self.index):
+            raise ValueError(f"there is not a label for each row: {len(labels)} for {len(self.index)}")
 
     @property
     def rows(self) -> int:

@@ -14,6 +14,7 @@ import timm
 import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
+from timm.models.vision_transformer import VisionTransformer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from taftcache.backbone.cut.architecture import tail_module
@@ -21,6 +22,7 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import float64_device, resolve_device
 from taftcache.backbone.files import BUNDLED, expand_path, file_digest, weights_file
 from taftcache.backbone.model import in_precision, load_backbone, weights_digest, wrap_model
+from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec, backbone_of
 from taftcache.backbone.student import build_student
 from taftcache.errors import BackboneError, RecipeError, SolveError
@@ -245,6 +247,27 @@ def test_a_model_that_timm_does_not_have_is_answered_with_those_it_has():
     assert "fb_in1k" in caught.value.do
 
 
+def test_a_model_that_a_program_registered(monkeypatch, tmp_path):
+    """Without timm's builder it has no ``pretrained_cfg``, which ended in an AttributeError."""
+
+    def own(pretrained: bool = False, **options: object) -> VisionTransformer:
+        return VisionTransformer(**{name: value for name, value in options.items() if name in set(SMALL)})
+
+    file = tmp_path / "own.safetensors"
+    save_file(own(**SMALL).state_dict(), file)
+    spec = BackboneSpec(model="own", weights=str(file), model_args=SMALL)
+    with pytest.raises(BackboneError, match="no model 'own'") as caught:
+        load_backbone(spec)
+    assert "import the module that registers it" in caught.value.do
+    monkeypatch.setitem(timm.models._registry._model_entrypoints, "own", own)
+    backbone = load_backbone(spec, PreprocessSpec(input_size=(3, 32, 32)))
+    assert torch.equal(backbone.model.state_dict()["head.weight"], load_file(file)["head.weight"])
+    save_backbone(backbone, tmp_path)
+    again = load_backbone(BackboneSpec(weights=f"local-dir:{tmp_path}"))
+    assert (again.name, again.weights_digest) == ("own", backbone.weights_digest)
+    assert again.data_config == backbone.data_config
+
+
 def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, tmp_path, caplog):
     """Its client tried six times over half a minute, and printed every try."""
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nothing listens
@@ -314,6 +337,8 @@ def test_devices():
     if not torch.cuda.is_available():
         with pytest.raises(BackboneError, match="torch sees cpu"):
             resolve_device("cuda")
+    with pytest.raises(SolveError, match="torch does not see the device cuda:97 on this machine\n  got: GPUs"):
+        Arithmetic(device="cuda:97")
 
 
 @pytest.mark.usefixtures("mac")

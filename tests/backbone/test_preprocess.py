@@ -16,7 +16,7 @@ from taftcache.backbone.files import BUNDLED
 from taftcache.backbone.model import load_backbone, wrap_model
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
-from taftcache.errors import BackboneError
+from taftcache.errors import BackboneError, UnreadableImage
 from tests.backbone.registry import SMALL
 
 CONFIGS = {
@@ -37,6 +37,22 @@ def test_the_two_halves_are_timms_transform(spec):
         assert torch.equal(ours(image), theirs(image))
     described = json.loads(json.dumps(ours.description()))
     assert described == {k: list(v) if isinstance(v, tuple) else v for k, v in backbone.data_config.items()}
+
+
+def test_a_transform_takes_what_predict_takes(tmp_path):
+    """Any but PIL's RGB ended in an error of torch's or numpy's."""
+    transform = Preprocess(wrap_model(timm.create_model("vit_tiny_patch16_224", **SMALL), "small"))
+    gray = Image.effect_noise((40, 30), 80)
+    rgb = gray.convert("RGB")
+    rgb.save(file := tmp_path / "i.png")
+    given = [gray, rgb.convert("RGBA"), gray.convert("P"), np.asarray(gray), np.asarray(rgb), file, str(file)]
+    assert all(torch.equal(transform(image), transform(rgb)) for image in given)
+    for wrong, said in (
+        (tmp_path / "none.png", "none.png is missing"),
+        (np.zeros((3, 8, 8)), "^the image is none"),
+    ):
+        with pytest.raises(UnreadableImage, match=said):
+            transform(wrong)
 
 
 def test_a_thin_strip_is_refused_before_it_fills_the_memory():

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from taftcache.cache.arrays import RowDataset
 from taftcache.cache.store import FeatureStore
@@ -84,6 +85,7 @@ def test_torch_loads_batches_of_it(path):
         tokens, labels, ids = rows(store, ["000", "001"])
         batches = list(DataLoader(store.dataset(), batch_size=4))
     assert np.array_equal(np.concatenate([x.numpy() for x, _, _ in batches]), tokens)
+    assert {x.dtype for x, _, _ in batches} == {torch.float32}  # a layer refuses float16, which the store keeps
     assert np.array_equal(np.concatenate([y.numpy() for _, y, _ in batches]), labels)
     assert [i for _, _, names in batches for i in names] == ids
 

@@ -73,6 +73,45 @@ def small(name: str = "vit_tiny_patch16_224", blocks: int | str = 0, **options: 
     return TangentModel(cut, Preprocess(cut.backbone), base, component, ["ant", "bee", "cow"])
 
 
+@pytest.mark.law("A tangent model inside another module answers as it does alone, and is saved as it answers")
+def test_another_module_changes_nothing_of_a_model_that_it_holds(tmp_path):
+    """``train`` had it take each batch's statistics and write over its own; a state's Δw was not the one saved."""
+    model = small("resnet18", **RESNET)
+    images = torch.rand(4, *model.transform.image_shape)
+    before = model(images)
+    holder = torch.nn.ModuleDict({"teacher": model, "student": torch.nn.BatchNorm2d(3)}).train()
+    assert holder["student"].training
+    for step in (holder.eval, model.train, lambda: holder.load_state_dict(holder.double().float().state_dict())):
+        assert torch.equal(model(images), before)
+        step()
+    state = holder.state_dict()
+    for name in ("teacher.backbone.bn1.running_mean", "teacher._base.fc/weight", "teacher._delta.fc/weight"):
+        with pytest.raises(CompositionError, match=f"weights cannot be replaced .*\n  got: other numbers in {name}"):
+            holder.load_state_dict(state | {name: state[name] + 1})
+    assert torch.equal(model(images), before)
+    save_model(model, tmp_path / "model", name="models/head")
+    assert torch.equal(open_model(tmp_path / "model", device="cpu")(images), before)
+
+
+def test_a_component_of_another_base_point_makes_no_model():
+    model = small()
+    other = replace(model.component, base_digest="ab" * 32)
+    with pytest.raises(CompositionError, match=r"around another base point\n  got: base abababababababab, the model's"):
+        TangentModel(model.cut, model.transform, model.base, other, model.classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "options"),
+    [("vit_tiny_patch16_224", 0, VIT), ("vit_tiny_patch16_224", 1, VIT), ("resnet18", "layer4.0", RESNET)],
+)
+def test_no_images_have_no_logits(name, blocks, options):
+    model = small(name, blocks, **options)
+    images = torch.rand(2, *model.transform.image_shape)
+    assert model(images[:0]).shape == (0, 3)
+    assert model.tokens([]).shape == (0, *model.cut.tokens_shape)
+    assert model.logits([]).shape == (0, 3)
+
+
 @pytest.mark.law("timm refuses a tangent model's folder; of one that it loads the logits agree")
 @pytest.mark.parametrize(("name", "options"), [("vit_tiny_patch16_224", VIT), ("resnet18", RESNET)])
 def test_timm_sees_and_answers_what_we_do(name, options, tmp_path):

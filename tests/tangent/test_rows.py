@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from taftcache.errors import DataError
 from taftcache.tangent.rows import ArrayBlock, ArrayRows, RowSubset
 
 N = 40
@@ -71,3 +72,19 @@ def test_a_whole_block_is_no_copy():
 def test_places_that_are_no_rows_are_refused(index):
     with pytest.raises(ValueError, match="increasing places"):
         RowSubset(sources((N,)), index)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "labels"),
+    [(TOKENS, LABELS[:32]), (TOKENS[:32], LABELS), (TOKENS[:, 0], LABELS), (TOKENS, LABELS[:, None, None]), (1.0, 1)],
+    ids=["labels", "tokens", "features", "axes", "numbers"],
+)
+def test_arrays_that_are_not_rows_and_their_labels_are_refused(tokens, labels):
+    """Of more tokens than labels the first were taken, where a block ended with the labels."""
+    with pytest.raises(DataError, match=r"tokens \[n, t, d\] and their labels do not go together\n  got: tokens \["):
+        ArrayRows(tokens, labels)
+
+
+def test_a_subset_takes_a_label_for_each_of_its_rows():
+    with pytest.raises(ValueError, match="not a label for each row: 4 for 5"):
+        RowSubset(sources((N,)), np.arange(5), LABELS[:4])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,20 +36,22 @@ def called(picture: Picture, index: int) -> str:
     return str(picture) if isinstance(picture, str | Path) else f"at index {index}"
 
 
-def decoded(pictures: Sequence[Picture], index: int) -> Image.Image:
-    """One of them in RGB; UnreadableImage where it does not decode, or is of a kind that has no pixels."""
-    picture = pictures[index]
+def decoded(picture: Picture, index: int | None = None) -> Image.Image:
+    """A picture, the one at ``index`` of several, in RGB.
+
+    UnreadableImage where it does not decode, or is of a kind that has no pixels.
+    """
     try:
         return as_rgb(picture)
     except MemoryError:
         raise
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
-        name = called(picture, index)
         if isinstance(picture, str | Path):
-            raise unreadable(name, error, LEAVE_OUT) from error
+            raise unreadable(str(picture), error, LEAVE_OUT) from error
+        name = "the image" if index is None else f"the image {called(picture, index)}"
         kind = f"{picture.dtype} {list(picture.shape)}" if isinstance(picture, np.ndarray) else type(picture).__name__
         raise UnreadableImage(
-            f"the image {name} is none that can be read",
+            f"{name} is none that can be read",
             got=f"{kind}: {first_line(error)}",
             do="give a path, a PIL image, or an array of uint8 [h, w, 3]",
         ) from error

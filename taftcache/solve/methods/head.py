@@ -65,8 +65,8 @@ def head_bytes(problem: Problem, *, chosen: bool) -> int:
     operator = problem.operator
     rows, wide, K = operator.rows, operator.base.config.width + 1, operator.classes
     n = rows if few(rows, wide - 1) else wide
-    z = torch.zeros(1, K, dtype=torch.float64)
-    diagonal = problem.loss.hessian(z, torch.zeros(1, dtype=torch.int64), torch.ones_like(z))
+    z = torch.zeros(1, K, dtype=torch.float64, device="cpu")
+    diagonal = problem.loss.hessian(z, torch.zeros(1, dtype=torch.int64, device="cpu"), torch.ones_like(z))
     together = next(groups(K, n)).stop
     own = 0 if bool((diagonal == diagonal[:, :1]).all()) else together
     matrices = 1 + own + (2 if chosen and own in (0, K) else 0)

@@ -62,7 +62,7 @@ class ImageList:
 
     def read(self, index: int) -> Image.Image:
         """The picture in RGB; UnreadableImage where it does not decode."""
-        return decoded(self._pictures, index)
+        return decoded(self._pictures[index], index)
 
     def _id(self, index: int) -> str:
         picture = self._pictures[index]

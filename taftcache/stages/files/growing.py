@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def append_vectors(
     y: ArrayLike,
     store: Path | str,
     *,
-    ids: Sequence[str] | None = None,
+    ids: ArrayLike | None = None,
     new_shard: bool = False,
     dry_run: bool = False,
     relabel: bool = False,
