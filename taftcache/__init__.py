@@ -14,7 +14,7 @@ NAMES = {
     "backbone.spec": "BackboneSpec DataSpec PreprocessSpec",
     "cache.columns": "Columns",
     "cache.store": "FeatureStore",
-    "consent": "Consent",
+    "consent": "Consent recorded_recipe",
     "errors": (
         "ArgumentError BackboneError ClusterError CompositionError DataError FormatError IdentityError IntegrityError "
         "RecipeError SolveError StaleStore StoreChanged StoreError StoreLocked StoreNotFound StoreUnreachable "

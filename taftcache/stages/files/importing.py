@@ -23,7 +23,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, recorded_recipe, remember
 from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
 from taftcache.names import counted, is_model, typed
-from taftcache.recipe import Recipe, apply_overrides, checked_recipe, parse_recipe, recipe_values
+from taftcache.recipe import Overrides, Recipe, apply_overrides, checked_recipe, parse_recipe, recipe_values
 from taftcache.stages.extract.classes import lone_classes_note
 from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
@@ -134,7 +134,7 @@ def import_vectors(
     ids: Sequence[str] | None = None,
     test: tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, Sequence[str]] | None = None,
     scaling: Scaling = "row",
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     forgotten_of: Place | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
@@ -150,8 +150,8 @@ def import_vectors(
         test: x and y of held-out rows, and their ids or none; without, a part of the rows is held out
             (``data.held_out``, a fifth).
         scaling, forgotten_of: as for ``import_``.
-        overrides: of the recipe, as on the command line: "store.shards=8", "data.held_out=0". What they leave open is
-            as a store has it that is there.
+        overrides: of the recipe: {"store.shards": 8, "data.held_out": 0}, or as on the command line ["store.shards=8"].
+            What they leave open is as a store has it that is there.
 
     Raises:
         DataError, StoreError: as for ``import_``; a column y with the index of x in another order.
@@ -167,7 +167,7 @@ def import_vectors(
     return _import(asked, None, progress or Silent(), begin)
 
 
-def recipe_of_vectors(store: Path | str, overrides: Sequence[str] = ()) -> Recipe:
+def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:
     """The recipe of an import that names no other: a store that is there has what ``overrides`` leave open.
 
     Images and weights that it names are not among them, for an import allows a store what its recipe names.
