@@ -68,9 +68,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return expand_path(self.store.path or f"stores/{self.name}")
 
 
-def load_recipe(
-    path: str | Path, overrides: Overrides = (), *, needs: Sequence[str] = ("data", "backbone")
-) -> Recipe:
+def load_recipe(path: str | Path, overrides: Overrides = (), *, needs: Sequence[str] = ("data", "backbone")) -> Recipe:
     """Read a TOML recipe and change single settings of it.
 
     Args:

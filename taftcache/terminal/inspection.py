@@ -185,9 +185,9 @@ def show_sample(report: SampleReport) -> None:
     print_notes(report.notes)
 
 
-def show_samples(samples: list[Sample]) -> None:
+def show_samples(report: list[Sample]) -> None:
     """Ids, one a line and nothing beside them, as ``forget --file`` takes them."""
-    for one in samples:
+    for one in report:
         print_line(one.sample)
 
 

@@ -64,8 +64,9 @@ class ImportReport:
 
 def import_(
     file: Path | str,
-    recipe: Recipe,
+    target: Recipe | Path | str,
     *,
+    overrides: Overrides = (),
     progress: Progress | None = None,
     columns: Columns | None = None,
     backbone: bool = False,
@@ -77,14 +78,17 @@ def import_(
     """Make a store of the features in a file: HDF5, npy, npz, Parquet or CSV.
 
     A file that ``export`` wrote as HDF5 gives the shards that it came from, byte for byte, and its own settings. Any
-    other has vectors [n, d] (HDF5 also rows [n, t, d]), labels, and ids or none; ``recipe`` says how they are split
-    into shards and held out, the dtype, and where the store goes. The store of vectors trains a linear head.
+    other has vectors [n, d] (HDF5 also rows [n, t, d]), labels, and ids or none. The store of vectors trains a linear
+    head.
 
     Args:
+        target: the new store's place; or a recipe, which says that, how rows are split into shards and held out, and
+            the dtype.
+        overrides: as for ``import_vectors``, or of the recipe.
         columns: the names of datasets, arrays or columns in a file that is not an export; files of labels and ids.
-        backbone: the features are what extraction with this recipe would cache, and its backbone goes on from them:
+        backbone: the features are what extraction with the recipe would cache, and its backbone goes on from them:
             its tail becomes the store's base. Rows [n, t, d] without it are a store that is not trained.
-        test: a file of held-out rows; without one, the recipe's part of the rows is held out.
+        test: a file of held-out rows; without one, a part of the rows is held out (``data.held_out``).
         test_labels: the name or file of its labels, where it is not the name that ``columns`` has.
         scaling: "row" divides each vector by its root mean square, "none" leaves it as it is.
         forgotten_of: a store; what it has forgotten, samples and classes, is left out, as for ``extract``.
@@ -95,7 +99,11 @@ def import_(
             rows, or was begun or trained with other settings; those for training are recorded where it has no model.
     """
     progress, path, columns = progress or Silent(), Path(file).expanduser(), columns or Columns()
-    begin, recipe = time.perf_counter(), checked_recipe(recipe)
+    begin = time.perf_counter()
+    if isinstance(target, str | Path):
+        recipe = recipe_of_vectors(target, overrides)
+    else:
+        recipe = parse_recipe(apply_overrides(recipe_values(checked_recipe(target)), overrides))
     with ExitStack() as stack:
         features = open_features(stack, path, columns, recipe.store_path)
         if isinstance(features, FeatureFile):

@@ -93,7 +93,7 @@ def sample_influence(
     Raises:
         UnknownSample: no such sample, or one that nothing was trained on.
     """
-    model = model or model_of(store.objects())
+    model = model_of(store.objects(), model)
     setting = _Setting(store, model, progress or Silent())
     shard, row = store.locate(sample)
     if shard.role != "train":
@@ -163,7 +163,7 @@ def query_influence(
     """
     check_counts(top=top)
     check_counts(0, solve=solve)
-    model = model or model_of(store.objects())
+    model = model_of(store.objects(), model)
     setting = _Setting(store, model, progress or Silent())
     rows, base = setting.query_rows(query, consent)
     logits = setting.logits(rows, setting.model.delta, base)[0]

@@ -253,8 +253,9 @@ def look_at_files(store: FeatureStore) -> Integrity:
     return Integrity(files=len(named), missing=missing[:NAMED], text=text)
 
 
+@at_its_place()
 def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
-    """One shard; StoreError names those there are."""
+    """One shard: its description, balance and activations, and its component; StoreError names those there are."""
     shard, component = store.shard(name), component_of(name)
     ref = store.objects().get(component)
     described = _described(shard, store.classes)
@@ -268,8 +269,9 @@ def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
     )
 
 
+@at_its_place()
 def inspect_class(store: FeatureStore, label: str) -> ClassReport:
-    """One class; StoreError names those near it."""
+    """One class: its rows in every shard; StoreError names those near it."""
     k = _class(store, label)
     shards: list[dict[str, Any]] = []
     first: list[str] = []
@@ -292,6 +294,7 @@ def inspect_class(store: FeatureStore, label: str) -> ClassReport:
     )
 
 
+@at_its_place()
 def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
     """Where a sample lies, what is cached of it and what the models say; UnknownSample names the nearest ids."""
     shard, row = store.locate(sample)
@@ -334,7 +337,8 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
     )
 
 
-def curvature(store: FeatureStore, progress: Progress | None = None) -> list[CurvatureOf]:
+@at_its_place()
+def curvature(store: FeatureStore, *, progress: Progress | None = None) -> list[CurvatureOf]:
     """How curved F is, of every component and model that was solved from rows of the store under a ridge alone.
 
     That is without a ball, a prior or noise, and from the rows that are there now. Takes some 25 passes over the rows
@@ -386,8 +390,15 @@ def private_notes(store: FeatureStore) -> list[str]:
     return [f"{', '.join(parts)} private: {UNCOVERED}"] if parts else []
 
 
-def list_samples(store: FeatureStore, shard: str | None = None, label: str | None = None) -> list[Sample]:
-    """All samples that can be forgotten, or those of one shard, of one class; StoreError where there is none such."""
+@at_its_place()
+def list_samples(store: FeatureStore, *, shard: str | None = None, label: str | None = None) -> list[Sample]:
+    """All samples that can be forgotten, or those of one ``shard``, of the class ``label``.
+
+    Training rows, held-out ones, those that extraction skipped, and those of an unfinished extraction.
+
+    Raises:
+        StoreError: no such shard or class.
+    """
     if shard is not None and shard not in store.staged_ids():
         store.shard(shard)
     if label is not None:

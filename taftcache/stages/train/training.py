@@ -88,7 +88,7 @@ def train(
     Args:
         store: opened for writing, or its place.
         recipe: settings of stage 2; the store's own by default. They are recorded in the store.
-        overrides: changes of single settings, {"objective.ridge": 1e-3}, or as ``--set`` has them ["objective.ridge=1e-3"].
+        overrides: changes of single settings: {"objective.ridge": 1e-3}, or as with ``--set`` ["objective.ridge=1e-3"].
         shards: names of the shards to train; all by default.
         cluster: whose workers solve, one component a task; this process by default. The bytes are the same, given the
             same number of threads.
