@@ -14,7 +14,7 @@ NAMES = {
     "backbone.spec": "BackboneSpec DataSpec PreprocessSpec",
     "cache.columns": "Columns",
     "cache.store": "FeatureStore",
-    "consent": "Consent recorded_recipe",
+    "consent": "Consent",
     "errors": (
         "ArgumentError BackboneError ClusterError CompositionError DataError FormatError IdentityError IntegrityError "
         "RecipeError SolveError StaleStore StoreChanged StoreError StoreLocked StoreNotFound StoreUnreachable "
@@ -59,7 +59,9 @@ NAMES = {
     "stages.look.duplicates": "duplicates",
     "stages.look.evaluation": "evaluate",
     "stages.look.influence": "query_influence sample_influence",
-    "stages.look.inspection": "curvature inspect inspect_class inspect_sample inspect_shard list_samples",
+    "stages.look.inspection": (
+        "curvature inspect inspect_class inspect_recipe inspect_sample inspect_shard list_samples"
+    ),
     "stages.look.outliers": "outliers",
     "stages.look.prediction": "find logits predict",
     "stages.look.suspects": "suspects",

@@ -6,7 +6,6 @@ from taftcache.backbone.spec import PreprocessSpec as PreprocessSpec
 from taftcache.cache.columns import Columns as Columns
 from taftcache.cache.store import FeatureStore as FeatureStore
 from taftcache.consent import Consent as Consent
-from taftcache.consent import recorded_recipe as recorded_recipe
 from taftcache.errors import ArgumentError as ArgumentError
 from taftcache.errors import BackboneError as BackboneError
 from taftcache.errors import ClusterError as ClusterError
@@ -87,6 +86,7 @@ from taftcache.stages.look.influence import sample_influence as sample_influence
 from taftcache.stages.look.inspection import curvature as curvature
 from taftcache.stages.look.inspection import inspect as inspect
 from taftcache.stages.look.inspection import inspect_class as inspect_class
+from taftcache.stages.look.inspection import inspect_recipe as inspect_recipe
 from taftcache.stages.look.inspection import inspect_sample as inspect_sample
 from taftcache.stages.look.inspection import inspect_shard as inspect_shard
 from taftcache.stages.look.inspection import list_samples as list_samples

@@ -74,19 +74,11 @@ class Consent:
         check_several(images=self.images)
 
 
-def recorded_recipe(store: FeatureStore | Path | str) -> Recipe:
-    """The recipe as the store, open or at its place, records it: of its extraction, and of the last training.
+def recorded_recipe(store: FeatureStore) -> Recipe:
+    """The recipe as the store records it; what it names is the store's word, and is not to be followed unasked.
 
-    What it names is the store's word, and is not to be followed unasked.
-
-    Raises:
-        FormatError: settings that this release does not have.
+    FormatError for settings that this release does not have.
     """
-    if isinstance(store, str | Path):
-        from taftcache.cache.store import FeatureStore  # late: numpy, which the command line's help does not wait for
-
-        with FeatureStore(store) as opened:
-            return recorded_recipe(opened)
     recorded, where = store.manifest.recipe, str(store.path)
     try:
         check_names(recorded, where)

@@ -164,7 +164,7 @@ def test_vectors_are_classified_from_an_array_or_from_files(tmp_path, given):
     taftcache.import_vectors(x, [0, 1, 2] * 10, tmp_path / "store")
     taftcache.train(tmp_path / "store")
     for verb in (taftcache.predict, taftcache.find):
-        with pytest.raises(DataError, match=r"(?s)takes an array \[n, d\] or .npy files.*x\[None\]"):
+        with pytest.raises(DataError, match=r"(?s)neither an array \[n, d\] nor .npy files.*x\[None\]"):
             verb(tmp_path / "store", given)
     sample = taftcache.FeatureStore(tmp_path / "store").shard("000").sample_ids[0]
     with pytest.raises(StoreError, match="taftcache compose, which makes it, or one of components/000"):

@@ -213,7 +213,7 @@ def test_overrides_of_a_function_are_those_of_its_command(finished, tmp_path):
             assert one.manifest.recipe["objective"]["loss"] == "mse"
             digests = [{name: ref.digest for name, ref in opened.objects().items()} for opened in (one, other)]
         assert digests[0] == digests[1]
-        recorded = taftcache.recorded_recipe(there)
+        recorded = taftcache.inspect_recipe(there)
         assert recorded.objective.ridge == 0.02
         assert recorded.store.shards == len(FeatureStore(there).shards)
     whole = recipe(called, objective={"loss": "mse", "ridge": 0.5})

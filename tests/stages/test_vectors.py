@@ -323,7 +323,7 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
         for array in (x[:, 1:], x[:0], x[:, None], x.astype(str)):
             with pytest.raises(DataError, match="no vectors like"):
                 taftcache.predict(store, array)
-        with pytest.raises(DataError, match="takes an array"):
+        with pytest.raises(DataError, match="neither an array"):
             taftcache.predict(store, x[0])
         with pytest.raises(DataError, match="masked in part"):
             taftcache.predict(store, np.ma.masked_greater(x, 1))

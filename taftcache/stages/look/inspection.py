@@ -16,8 +16,10 @@ from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError, StoreError, TaftcacheError
 from taftcache.names import PRIVATE, component_of, counted, is_model
+from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.estimators import lacks_classes, regressor_note
 from taftcache.stages.look.row_table import Sample, every_sample, no_class
@@ -219,6 +221,18 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
         notes=[*regressor_note(store), *still_missing(store), *unknown],
     )
     return report, damage
+
+
+@at_its_place()
+def inspect_recipe(store: FeatureStore) -> Recipe:
+    """The recipe that a store was made and last trained with, as it records it.
+
+    What it names is the store's word: ``run`` and ``extract`` with it open these images and weights.
+
+    Raises:
+        FormatError: settings that this release does not have.
+    """
+    return recorded_recipe(store)
 
 
 def _left_out(store: FeatureStore) -> list[dict[str, str]]:

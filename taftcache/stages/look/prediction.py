@@ -407,7 +407,7 @@ def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Ca
     for file in listed(given):
         if not isinstance(file, str | Path):
             raise DataError(
-                f"{store.path} was made of vectors, and takes an array [n, d] or .npy files",
+                f"{store.path} was made of vectors, but what was given is neither an array [n, d] nor .npy files",
                 got=f"a list with {type(file).__name__} {list(getattr(file, 'shape', []))}",
                 do='x[None] in place of one vector x [d]; ["new.npy"] for files',
             )
