@@ -22,6 +22,7 @@ NAMES = {
     ),
     "estimator": "TangentClassifier TangentRegressor",
     "model.component": "Component read_base",
+    "model.composition": "weighted_sum",
     "model.folder": "open_model save_model",
     "model.hub": "from_pretrained",
     "model.predictor": "TangentModel",
@@ -58,7 +59,9 @@ NAMES = {
     "stages.look.duplicates": "duplicates",
     "stages.look.evaluation": "evaluate",
     "stages.look.influence": "query_influence sample_influence",
-    "stages.look.inspection": "inspect",
+    "stages.look.inspection": (
+        "curvature inspect inspect_class inspect_recipe inspect_sample inspect_shard list_samples"
+    ),
     "stages.look.outliers": "outliers",
     "stages.look.prediction": "find logits predict",
     "stages.look.suspects": "suspects",

@@ -31,6 +31,7 @@ from taftcache.estimator import TangentClassifier as TangentClassifier
 from taftcache.estimator import TangentRegressor as TangentRegressor
 from taftcache.model.component import Component as Component
 from taftcache.model.component import read_base as read_base
+from taftcache.model.composition import weighted_sum as weighted_sum
 from taftcache.model.folder import open_model as open_model
 from taftcache.model.folder import save_model as save_model
 from taftcache.model.hub import from_pretrained as from_pretrained
@@ -82,7 +83,13 @@ from taftcache.stages.look.duplicates import duplicates as duplicates
 from taftcache.stages.look.evaluation import evaluate as evaluate
 from taftcache.stages.look.influence import query_influence as query_influence
 from taftcache.stages.look.influence import sample_influence as sample_influence
+from taftcache.stages.look.inspection import curvature as curvature
 from taftcache.stages.look.inspection import inspect as inspect
+from taftcache.stages.look.inspection import inspect_class as inspect_class
+from taftcache.stages.look.inspection import inspect_recipe as inspect_recipe
+from taftcache.stages.look.inspection import inspect_sample as inspect_sample
+from taftcache.stages.look.inspection import inspect_shard as inspect_shard
+from taftcache.stages.look.inspection import list_samples as list_samples
 from taftcache.stages.look.outliers import outliers as outliers
 from taftcache.stages.look.prediction import find as find
 from taftcache.stages.look.prediction import logits as logits

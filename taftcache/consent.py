@@ -25,7 +25,15 @@ import msgspec
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
-from taftcache.recipe import Recipe, apply_overrides, check_names, parse_recipe, recipe_values
+from taftcache.recipe import (
+    Overrides,
+    Recipe,
+    apply_overrides,
+    check_names,
+    overridden_keys,
+    parse_recipe,
+    recipe_values,
+)
 
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore
@@ -83,10 +91,10 @@ def recorded_recipe(store: FeatureStore) -> Recipe:
     return parse_recipe(recorded, where)
 
 
-def overridden(store: FeatureStore, overrides: Iterable[str], recipe: Recipe | None = None) -> Recipe:
-    """``recipe``, or else the one that the store records, with each ``section.key=value`` applied.
+def overridden(store: FeatureStore, overrides: Overrides, recipe: Recipe | None = None) -> Recipe:
+    """``recipe``, or else the one that the store records, with each override applied.
 
-    RecipeError for what is no such override, or none that a recipe takes.
+    RecipeError for what is no override, or none that a recipe takes.
     """
     values = recipe_values(recorded_recipe(store) if recipe is None else recipe)
     return parse_recipe(apply_overrides(values, overrides), str(store.path))
@@ -114,14 +122,14 @@ def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) ->
 
 
 def refusal(
-    store: FeatureStore, kind: Kind, recipe: Recipe, own: Iterable[str] = (), *, hub: bool = False
+    store: FeatureStore, kind: Kind, recipe: Recipe, own: Overrides = (), *, hub: bool = False
 ) -> UntrustedStore | None:
     """Why what ``recipe`` names is not opened: it is the store's own word, and not allowed here; None where it is.
 
-    Names that differ from the store's are the caller's own, and so are those under the keys ``own`` ("data.train", or
-    overrides "data.train=…"). ``hub`` allows what only the model hub is asked for.
+    Names that differ from the store's are the caller's own, and so are those under the keys ``own`` ("data.train"), or
+    the keys of those overrides. ``hub`` allows what only the model hub is asked for.
     """
-    keys = {text.partition("=")[0].strip() for text in own}
+    keys = set(overridden_keys(own))
     recorded = names(recorded_recipe(store), kind)
     foreign = {key: value for key, value in names(recipe, kind).items() if recorded.get(key) == value}
     foreign = {key: value for key, value in foreign.items() if f"{SECTION[kind]}.{key}" not in keys}

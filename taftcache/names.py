@@ -39,9 +39,12 @@ def default_model(objects: Container[str]) -> str | None:
     return next((name for name in (EXACT, WEIGHTED, MEAN, HEAD) if name in objects), None)
 
 
-def model_of(objects: Container[str]) -> str:
-    """``default_model``, or the one that is to be made first where there is none."""
-    return default_model(objects) or MEAN
+def model_of(objects: Container[str], name: str | None = None) -> str:
+    """The model that ``name`` means, a shard's name being its component's ("000"); where it is None ``default_model``,
+    or the one that is to be made first where there is none."""
+    if name is None:
+        return default_model(objects) or MEAN
+    return name if "/" in (name := str(name)) else component_of(name)
 
 
 def is_component(name: str) -> bool:

@@ -34,6 +34,8 @@ from taftcache.tangent.spec import TangentSpec
 Parsed = TypeVar("Parsed", bound=msgspec.Struct)
 _LONGEST = 80  # characters of a value in a message
 _LESS = "name a smaller value, or fewer levels"
+Overrides = Iterable[str] | Mapping[str, Any]
+"""Changes of single settings: ["objective.ridge=1e-3"], as ``--set`` takes them, or {"objective.ridge": 1e-3}."""
 _hints = cache(get_type_hints)  # a millisecond for all sections, at every look into a store
 
 
@@ -66,13 +68,12 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return expand_path(self.store.path or f"stores/{self.name}")
 
 
-def load_recipe(
-    path: str | Path, overrides: Iterable[str] = (), *, needs: Sequence[str] = ("data", "backbone")
-) -> Recipe:
-    """Read a TOML recipe and apply ``section.key=value`` overrides.
+def load_recipe(path: str | Path, overrides: Overrides = (), *, needs: Sequence[str] = ("data", "backbone")) -> Recipe:
+    """Read a TOML recipe and change single settings of it.
 
     Args:
         path: a file, or the name of a bundled recipe (``quickstart``).
+        overrides: texts ["objective.ridge=1e-3"], or a mapping {"objective.ridge": 1e-3}, of numpy's numbers too.
         needs: sections that must be said, by the file or an override; none of them is guessed.
 
     Raises:
@@ -115,16 +116,34 @@ def _builtin(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def apply_overrides(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """A copy of plain recipe values with each ``section.key=value`` applied."""
+def overridden_keys(overrides: Overrides) -> list[str]:
+    """The keys ``section.key`` that overrides set."""
+    return [text.partition("=")[0].strip() for text in overrides]
+
+
+def as_mapping(overrides: Overrides) -> dict[str, Any]:
+    """Overrides as plain values by ``section.key``, in the order in which they are applied."""
+    if isinstance(overrides, Mapping):
+        check_several(overrides=list(overrides))
+        return {str(key): msgspec.to_builtins(value, enc_hook=_builtin) for key, value in overrides.items()}
+    check_several(overrides=overrides)
+    found: dict[str, Any] = {}
+    for text in overrides:
+        key, value = _parsed(text)
+        found.pop(key, None)  # the last one of a key stands where it was said
+        found[key] = value
+    return found
+
+
+def apply_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """A copy of plain recipe values with each override applied."""
     if fault := plain_fault(values):
         raise RecipeError(fault, do=_LESS)
-    check_several(overrides=overrides)
     changed = copy.deepcopy(dict(values))
-    for override in overrides:
-        _override(changed, override)
+    for key, value in as_mapping(overrides).items():
+        _override(changed, key, value)
         if fault := plain_fault(changed):
-            raise RecipeError(fault, got=_short(override), do=_LESS)
+            raise RecipeError(fault, got=_short(f"{key}={value}"), do=_LESS)
     return changed
 
 
@@ -252,31 +271,35 @@ def _anywhere(key: str, cutoff: float, root: type[msgspec.Struct]) -> list[str]:
     return [paths[name] for name in difflib.get_close_matches(key, paths, n=1, cutoff=cutoff)]
 
 
-def _override(values: dict[str, Any], text: str) -> None:
-    """Apply one ``section.key=value``; the value is TOML, or else a plain string."""
+def _parsed(text: str) -> tuple[str, Any]:
+    """The key and the value of one ``section.key=value``; the value is TOML, or else a plain string."""
     path, sign, raw = text.partition("=")
-    keys = path.strip().split(".")
-    if not sign or not all(keys):
+    if not sign:
         raise RecipeError(
             "the override is not section.key=value", got=_short(text), do="write it like solver.tolerance=1e-8"
         )
     try:
-        value = parse_toml(f"value = {raw}")["value"]
+        return path.strip(), parse_toml(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
-        value = raw
+        return path.strip(), raw
     except RecursionError as error:
         raise RecipeError(f"the override of {_key(path)} is nested too deeply", got=_short(text), do=_LESS) from error
     except ValueError as error:  # Python reads no integer of more than some thousand digits
         raise RecipeError(
             f"the override of {_key(path)} has an integer of too many digits", got=_short(text), do=_LESS
         ) from error
+
+
+def _override(values: dict[str, Any], path: str, value: Any) -> None:
+    """Set one key of plain recipe values."""
+    keys, said = path.split("."), _short(f"{path}={value}")
+    if not all(keys):
+        raise RecipeError("the override names no section.key", got=said, do="write it like solver.tolerance=1e-8")
     for key in keys[:-1]:
         inner = values.setdefault(key, {})
         if not isinstance(inner, dict):
             raise RecipeError(
-                f"the override names a key of {_key(key)}, which is not a section",
-                got=_short(text),
-                do=f"write {_key(key)}=…",
+                f"the override names a key of {_key(key)}, which is not a section", got=said, do=f"write {_key(key)}=…"
             )
         values = inner
     values[keys[-1]] = value

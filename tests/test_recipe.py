@@ -8,6 +8,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -226,6 +227,30 @@ def test_last_override_wins_and_the_given_values_stay():
     values = {"store": {"shards": 2}}
     assert apply_overrides(values, ["store.shards=3", "store.shards=4"]) == {"store": {"shards": 4}}
     assert values == {"store": {"shards": 2}}
+
+
+def test_overrides_as_a_mapping_of_values_that_python_has():
+    asked = {
+        "objective.ridge": np.float64(0.1),
+        "store.shards": np.int64(3),
+        "store.path": Path("1e3"),
+        "objective.radius": None,
+        "compose.mode": "weighted",
+        "compose.weights": {"000": np.float32(0.5), "001": 0.5},
+    }
+    read = parse_recipe(apply_overrides(DATA, asked))
+    texts = ["objective.ridge=0.1", "store.shards=3", 'store.path="1e3"', "compose.mode=weighted"]
+    assert read == parse_recipe(apply_overrides(DATA, [*texts, "compose.weights={000 = 0.5, 001 = 0.5}"]))
+    assert load_recipe("quickstart", {"objective.ridge": np.float64(0.1)}).objective.ridge == 0.1
+    for wrong, says in (
+        ({"objective.ridge": "0.1"}, "objective.ridge is '0.1', but must be"),
+        ({"objective.rigde": 0.1}, "did you mean objective.ridge"),
+        ({"store..shards": 3}, "override"),
+        ({3: 3}, "texts"),
+        ({"name.x": 1}, "not a section"),
+    ):
+        with pytest.raises(RecipeError, match=says):
+            parse_recipe(apply_overrides({**DATA, "name": "n"}, wrong))
 
 
 @pytest.mark.parametrize("override", ["store.shards", "=3", ".shards=3", "store.=3", "store..shards=3", "", "name.x=1"])

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from taftcache.cache.format.manifest import PREVIOUS
 from taftcache.cache.place.home import Home
 from taftcache.cache.store import FeatureStore
-from taftcache.cache.write.sweep import foreign, leftovers, outdated, removed, unfinished
+from taftcache.cache.write.sweep import foreign as foreign_files
+from taftcache.cache.write.sweep import leftovers, outdated, removed
+from taftcache.cache.write.sweep import unfinished as unfinished_files
 from taftcache.names import typed
 
 
@@ -23,25 +25,25 @@ class Garbage:
 
 
 def collect(
-    store: FeatureStore, *, work: bool = False, strange: bool = False, older: float = 86400.0, dry: bool = False
+    store: FeatureStore, *, unfinished: bool = False, foreign: bool = False, older: float = 86400.0, dry: bool = False
 ) -> Garbage:
     """Remove what no manifest names, and the way back to the root manifest before the last commit.
 
-    ``work`` takes unfinished extractions too, ``strange`` files that are none of the format's business. ``dry`` only
-    lists (a store open for reading will do). Where no lock keeps other writers out (a bucket) only what is ``older``
-    than that many seconds goes, or older than the root manifest: younger objects may be a commit on its way.
+    ``unfinished`` takes unfinished extractions too, ``foreign`` files that are none of the format's business. ``dry``
+    only lists (a store open for reading will do). Where no lock keeps other writers out (a bucket) only what is
+    ``older`` than that many seconds goes, or older than the root manifest: younger objects may be a commit on its way.
     """
     if not dry:
         store.committer().check_no_writer("collect garbage")
     unnamed = list(leftovers(store.root, store.staging, store.manifest))
-    work_paths = [path for path in unfinished(store.staging) if path not in unnamed]
-    odd = foreign(store.root, store.manifest)
+    work = [path for path in unfinished_files(store.staging) if path not in unnamed]
+    odd = foreign_files(store.root, store.manifest)
     limit = time.time() - older
     young = [path for path in unnamed if not path.startswith("staging/") and _is_young(store, path, limit)]
     wanted = [path for path in unnamed if path not in young]
     wanted += [PREVIOUS] if store.root.locked and store.root.exists(PREVIOUS) else []
-    wanted += (work_paths if work else []) + (odd if strange else [])
-    kept = sorted({*work_paths, *odd, *young} - {*wanted})
+    wanted += (work if unfinished else []) + (odd if foreign else [])
+    kept = sorted({*work, *odd, *young} - {*wanted})
     gone = dict(store.swept)
     store.swept = []
     for path in wanted:
@@ -52,7 +54,7 @@ def collect(
 def clearing(store: FeatureStore, paths: Sequence[str]) -> dict[str, str]:
     """Which command removes each of ``paths``, which are `FeatureStore.strays`."""
     command = f"taftcache gc {typed(store.path)}"
-    odd, gone = set(foreign(store.root, store.manifest)), collect(store, dry=True).removed
+    odd, gone = set(foreign_files(store.root, store.manifest)), collect(store, dry=True).removed
     return {
         path: f"{command} --foreign" if path in odd else command if path in gone else f"{command} --hours 0"
         for path in paths

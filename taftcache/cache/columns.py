@@ -14,7 +14,7 @@ class Columns:
     missing. Labels and ids may be files of their own (.npy, .csv, .tsv).
     """
 
-    tokens: str | None = None
+    vectors: str | None = None
     labels: str | None = None
     ids: str | None = None
     classes: str | None = None
@@ -29,14 +29,14 @@ class Columns:
 class NamedColumns:
     """``Columns`` of one file."""
 
-    tokens: str
+    vectors: str
     labels: str
     ids: str
     classes: str
 
 
 USUAL = {
-    "tokens": ("tokens", "vectors", "vector", "features", "embeddings", "x"),
+    "vectors": ("tokens", "vectors", "vector", "features", "embeddings", "x"),
     "labels": ("labels", "label", "y", "class"),
     "ids": ("sample_id", "ids", "id"),
     "classes": ("classes",),

@@ -97,19 +97,17 @@ def inspect(
 
 def _show_part(path: Path, sample: str | None, shard: str | None, label: str | None, ids: bool, as_json: bool) -> None:
     """What ``inspect`` says of a store, or of the part of it that is named."""
-    from taftcache.stages.look import inspection as stage
-
     with taftcache.FeatureStore(path) as store:
         if sample is not None:
-            print_report(stage.inspect_sample(store, sample), as_json, show_sample)
+            print_report(taftcache.inspect_sample(store, sample), as_json, show_sample)
         elif ids or (shard is not None and label is not None):
-            print_report(stage.list_samples(store, shard, label), as_json, show_samples)
+            print_report(taftcache.list_samples(store, shard=shard, label=label), as_json, show_samples)
         elif shard is not None:
-            print_report(stage.inspect_shard(store, shard), as_json, show_shard)
+            print_report(taftcache.inspect_shard(store, shard), as_json, show_shard)
         elif label is not None:
-            print_report(stage.inspect_class(store, label), as_json, show_class)
+            print_report(taftcache.inspect_class(store, label), as_json, show_class)
         else:
-            print_report(stage.inspect(store), as_json, show_inspect)
+            print_report(taftcache.inspect(store), as_json, show_inspect)
 
 
 def _check_reading(asked: list[str], others: list[str], top: int | None, threshold: float | None) -> None:
@@ -136,9 +134,7 @@ def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_j
         elif asked == "--outliers":
             print_report(taftcache.outliers(store, top=limit, progress=progress), as_json, show_outliers)
         elif asked == "--curvature":
-            from taftcache.stages.look.inspection import curvature
-
-            print_report(curvature(store, progress), as_json, show_curvature)
+            print_report(taftcache.curvature(store, progress=progress), as_json, show_curvature)
         else:
             from taftcache.stages.look.duplicates import THRESHOLD
 

@@ -235,7 +235,7 @@ def append(
         from taftcache.cache.columns import Columns
         from taftcache.stages.files.growing import append_file
 
-        columns = Columns(tokens=vectors, labels=labels, ids=ids)
+        columns = Columns(vectors=vectors, labels=labels, ids=ids)
         with bars(as_json) as progress:
             report = append_file(
                 file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel,

@@ -90,8 +90,8 @@ def verify(
 def gc(
     store: StorePath,
     dry: Annotated[bool, typer.Option("--dry-run", help="list, and remove nothing")] = False,
-    work: Annotated[bool, typer.Option("--unfinished", help="also interrupted extractions")] = False,
-    strange: Annotated[bool, typer.Option("--foreign", help="also files that the format knows nothing of")] = False,
+    unfinished: Annotated[bool, typer.Option("--unfinished", help="also interrupted extractions")] = False,
+    foreign: Annotated[bool, typer.Option("--foreign", help="also files that the format knows nothing of")] = False,
     hours: Annotated[
         float, typer.Option("--hours", min=0, metavar="N", help="in a bucket, what is younger stays")
     ] = 24.0,
@@ -104,7 +104,7 @@ def gc(
 
     Example: taftcache gc stores/quickstart --dry-run
     """
-    report = taftcache.gc(store, work=work, strange=strange, hours=hours, dry_run=dry)
+    report = taftcache.gc(store, unfinished=unfinished, foreign=foreign, hours=hours, dry_run=dry)
     print_report(report, as_json, show_gc)
 
 
@@ -252,17 +252,13 @@ def import_(
     Example: taftcache import features.h5 stores/imported
     """
     from taftcache.cache.columns import Columns
-    from taftcache.stages.files.importing import recipe_of_vectors
 
     there = [*(set_ or []), *([] if held_out is None else [f"data.held_out={held_out}"])]
-    if recipe is None:
-        asked = recipe_of_vectors(store, there)
-    else:
-        asked = load_recipe(recipe, [*there, f"store.path={store}"], needs=("backbone",))
+    asked = None if recipe is None else load_recipe(recipe, [*there, f"store.path={store}"], needs=("backbone",))
     with bars(as_json) as progress:
-        columns = Columns(tokens=vectors, labels=labels, ids=ids, classes=classes)
+        columns = Columns(vectors=vectors, labels=labels, ids=ids, classes=classes)
         report = taftcache.import_(
-            file, asked, progress=progress, columns=columns, backbone=recipe is not None,
-            test=test, test_labels=test_labels, scaling=scaling, forgotten_of=forgotten_of,
+            file, asked or store, overrides=[] if asked else there, progress=progress, columns=columns,
+            backbone=asked is not None, test=test, test_labels=test_labels, scaling=scaling, forgotten_of=forgotten_of,
         )  # fmt: skip
     print_report(report, as_json, show_import)

@@ -10,9 +10,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from taftcache.cache.opening import at_its_place
+from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError
-from taftcache.model.component import Component
+from taftcache.model.component import Component, StoredComponents, read_base
 from taftcache.model.meta import ComponentMeta
+from taftcache.names import model_of
 
 
 def compose(components: Mapping[str, Component], coefficients: Mapping[str, float] | None = None) -> Component:
@@ -50,6 +54,25 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, floa
         total.delta.add_(part.delta, alpha=mu[name])
     assert total is not None, "there are components"
     return total
+
+
+@at_its_place()
+def weighted_sum(store: FeatureStore, weights: Mapping[str, float]) -> Component:
+    """Σ_i μ_i Δw_i of some of a store's components or models, in memory: nothing is written, unlike by ``compose``.
+
+    It says nothing of how its parts were made: neither a certificate nor, of private ones, their promise.
+
+    Args:
+        weights: μ by name, ("000", "components/000", "models/exact"), with a sum of one; {"000": 1} is one Δw alone.
+
+    Raises:
+        StoreError: no such model. CompositionError: a sum other than one, a name twice, or other bases or parameters.
+    """
+    mu = {model_of((), name): float(share) for name, share in weights.items()}
+    if len(mu) < len(weights):
+        raise CompositionError("the weights name a component twice", got=", ".join(weights), do="leave one of them out")
+    base = read_base(store, recorded_recipe(store).tangent)
+    return compose(StoredComponents(store, mu, base), mu)
 
 
 def identity_error(logits: Sequence[Tensor], coefficients: Sequence[float], composed: Tensor) -> float:

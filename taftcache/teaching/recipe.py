@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.names import typed
-from taftcache.recipe import apply_overrides, built_values, parse_as, parse_bytes
+from taftcache.recipe import Overrides, apply_overrides, built_values, parse_as, parse_bytes
 from taftcache.recipe_files import check_sections, read_toml
 from taftcache.teaching.spec import StudentSpec, StudentTrainingSpec, TeacherSpec, TeachReportSpec, TeachSpec
 
@@ -44,11 +44,12 @@ class TeachingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return expand_path(self.path or f"stores/teach/{self.name}")
 
 
-def load_teaching(path: str | Path, overrides: Iterable[str] = ()) -> TeachingRecipe:
-    """Read a TOML recipe that names teachers and apply ``section.key=value`` overrides.
+def load_teaching(path: str | Path, overrides: Overrides = ()) -> TeachingRecipe:
+    """Read a TOML recipe that names teachers and change single settings of it.
 
     Args:
         path: a file, or the name of a bundled recipe (``teach/quick``).
+        overrides: as for ``load_recipe``.
 
     Raises:
         RecipeError: as ``load_recipe``, of [data] and [student]; also no teacher, or two of one name.

@@ -185,9 +185,9 @@ def show_sample(report: SampleReport) -> None:
     print_notes(report.notes)
 
 
-def show_samples(samples: list[Sample]) -> None:
+def show_samples(report: list[Sample]) -> None:
     """Ids, one a line and nothing beside them, as ``forget --file`` takes them."""
-    for one in samples:
+    for one in report:
         print_line(one.sample)
 
 
@@ -299,11 +299,11 @@ def _other_ridge(before: float, after: float) -> list[str]:
 def show_query_influence(report: QueryInfluence) -> None:
     """The samples behind one prediction."""
     OUT.print(f"{report.query}: {report.label}, logit {report.logit:.3f} by {report.model}")
-    solved = ("solved without it", "±") if any("solved" in s for s in report.samples) else ()
+    solved = ("solved without it", "±") if any(s.solved is not None for s in report.samples) else ()
     table = Table("sample", "class", "shard", "without it the logit changes by", *solved)
     for s in report.samples:
-        exact = (f"{s['solved']:+.4f}", f"{s['bound']:.1e}") if "solved" in s else ("",) * len(solved)
-        table.add_row(s["sample"], s["label"], s["shard"], f"{s['change']:+.4f}", *exact)
+        exact = ("",) * len(solved) if s.solved is None else (f"{s.solved:+.4f}", f"{s.bound:.1e}")
+        table.add_row(s.sample, s.label, s.shard, f"{s.change:+.4f}", *exact)
     print_table(table)
     OUT.print(f"{report.method}, residual {report.residual:.0e}, {counted(report.passes, 'pass')}")
 

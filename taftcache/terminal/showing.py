@@ -8,12 +8,17 @@ from typing import Any
 from taftcache.errors import ArgumentError
 from taftcache.terminal import experiments, forgetting, inspection, models, pipeline, stores
 
-# Class of a report → who prints it: the first in its module that takes one.
+
+def _bare(annotation: str) -> str:
+    return annotation.removeprefix("list[").removesuffix("]")
+
+
+# Class of a report, or of what a list of them holds → who prints it: the first in its module that takes one.
 _SHOWN = {
     of: function
     for module in (pipeline, forgetting, inspection, models, stores, experiments)
     for name, function in sorted(getmembers(module, isfunction), key=lambda found: -found[1].__code__.co_firstlineno)
-    if name.startswith("show_") and (of := function.__annotations__.get("report", "")).isidentifier()
+    if name.startswith("show_") and (of := _bare(function.__annotations__.get("report", ""))).isidentifier()
 }
 
 
@@ -23,7 +28,9 @@ def show(report: Any) -> None:
     Raises:
         ArgumentError: it is no report of a function that is a command, too.
     """
-    of = type(report).__name__
+    if isinstance(report, list) and not report:  # its command prints nothing either
+        return
+    of = type(report[0] if isinstance(report, list) else report).__name__
     if of not in _SHOWN:
         raise ArgumentError(
             "what is to be shown is no report", got=of, do="give what a function like evaluate returned"

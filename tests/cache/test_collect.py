@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import taftcache
 from taftcache.cache.collect import collect
 from taftcache.cache.format.manifest import PREVIOUS
 from taftcache.cache.store import FeatureStore
@@ -55,11 +56,13 @@ def test_what_nothing_names_goes(path, work, strange, stay) -> None:
     before = tree(path)
     kept, gone = split(there, *stay)
     with FeatureStore(path) as store:
-        listed = collect(store, work=work, strange=strange, dry=True)
+        listed = collect(store, unfinished=work, foreign=strange, dry=True)
     assert (listed.removed, listed.kept) == (gone, kept)
+    said = taftcache.gc(path, unfinished=work, foreign=strange, dry_run=True)
+    assert (said.removed, said.kept) == (gone, kept)
     assert tree(path) == before
     with FeatureStore(path, mode="a") as store:
-        found = collect(store, work=work, strange=strange)
+        found = collect(store, unfinished=work, foreign=strange)
         assert (found.removed, found.kept) == (gone, kept)
         assert sorted(store.strays()) == sorted(name for name in kept if "shard-001" not in name)
         assert store.verify() == []
@@ -72,7 +75,7 @@ def test_what_nothing_names_goes(path, work, strange, stay) -> None:
 def test_nothing_to_collect(path) -> None:
     before = tree(path)
     with FeatureStore(path, mode="a") as store:
-        found = collect(store, work=True, strange=True)
+        found = collect(store, unfinished=True, foreign=True)
     assert (found.removed, found.kept) == ({}, {})
     assert tree(path) == before
 

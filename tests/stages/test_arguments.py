@@ -135,6 +135,24 @@ def test_what_cannot_be_meant_is_named(signed, tmp_path, what):
     assert not (tmp_path / "new").exists()
 
 
+def test_a_component_may_be_named_by_its_shard(solved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    picture, sample = [np.zeros((8, 8, 3), np.uint8)], FeatureStore(solved).shard("000").sample_ids[0]
+    own = [name.replace("/", "-") for name in ("000", "components/000")]
+    for call in (
+        lambda name: taftcache.predict(solved, picture, model=name).predictions[0].logits,
+        lambda name: taftcache.logits(solved, picture, model=name).tolist(),
+        lambda name: taftcache.logits(solved, FeatureStore(solved).held_out, model=name).tolist(),
+        lambda name: taftcache.sample_influence(solved, sample, model=name),
+        lambda name: taftcache.query_influence(solved, sample, model=name, top=1, solve=0),
+        lambda name: taftcache.export_component(solved, name, own[len(name) > 3]).component,
+        lambda name: taftcache.export_model(solved, f"model-{len(name)}", name).model,
+    ):
+        assert call("000") == call("components/000")
+        with pytest.raises(StoreError, match="no model named components/none"):
+            call("none")
+
+
 def test_a_signing_key_is_named_by_text(signed):
     with FeatureStore(signed) as opened:
         assert opened.ledger()[-1]["signature"]
@@ -145,8 +163,9 @@ def test_vectors_are_classified_from_an_array_or_from_files(tmp_path, given):
     x = np.random.default_rng(0).normal(size=(30, 4))
     taftcache.import_vectors(x, [0, 1, 2] * 10, tmp_path / "store")
     taftcache.train(tmp_path / "store")
-    with pytest.raises(DataError, match="classified from"):
-        taftcache.predict(tmp_path / "store", given)
+    for verb in (taftcache.predict, taftcache.find):
+        with pytest.raises(DataError, match=r"(?s)neither an array \[n, d\] nor .npy files.*x\[None\]"):
+            verb(tmp_path / "store", given)
     sample = taftcache.FeatureStore(tmp_path / "store").shard("000").sample_ids[0]
     with pytest.raises(StoreError, match="taftcache compose, which makes it, or one of components/000"):
         taftcache.sample_influence(tmp_path / "store", sample)
@@ -170,8 +189,11 @@ TAKE_RECIPES = {
 def test_recipes_of_programs_are_held_to_what_those_of_files_are(store, tmp_path, monkeypatch, verb):
     monkeypatch.chdir(tmp_path)
     before, call = tree(tmp_path), TAKE_RECIPES[verb]
-    with pytest.raises(ArgumentError, match=r"(?s)not a Recipe.*load_recipe\('quickstart'\)"):
-        call("quickstart", store)
+    if verb != "import_":  # which takes a store's place
+        with pytest.raises(ArgumentError, match=r"(?s)not a Recipe.*load_recipe\('quickstart'\)"):
+            call("quickstart", store)
+    with pytest.raises(ArgumentError, match="not a Recipe"):
+        call(3, store)
     for wrong, says in (
         (Recipe(store=StoreSpec(dtype="float64")), "store.dtype is 'float64'"),
         (Recipe(solver=SolverSpec(max_passes=-5)), "solver.max_passes is -5"),

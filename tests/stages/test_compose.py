@@ -15,7 +15,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.consent import recorded_recipe
-from taftcache.errors import CompositionError, FormatError, RecipeError, StoreWriteError
+from taftcache.errors import CompositionError, FormatError, RecipeError, StoreError, StoreWriteError
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.model.meta import meta_of
 from taftcache.objective.rsl import RSL
@@ -59,6 +59,31 @@ def test_any_coefficients(store, weights):
 def test_coefficients_that_do_not_fit(store, weights, error):
     with open_store(store) as opened, pytest.raises(error):
         taftcache.compose(opened, asking(opened, mode="weighted", weights=weights))
+
+
+def test_a_weighted_sum_in_memory_is_what_composing_would_write(store, finished):
+    """Of some of the components, too, which ``compose`` leaves nobody out for; and its logits are the sum of theirs."""
+    weights = {"000": 1.5, "001": -0.5}
+    before = FeatureStore(store).root_digest
+    sums = taftcache.weighted_sum(store, weights)
+    assert FeatureStore(store).root_digest == before
+    held = FeatureStore(store).held_out
+    parts = [mu * taftcache.logits(store, held, model=name) for name, mu in weights.items()]
+    with open_store(store) as opened:
+        one = component(opened, "components/001")
+        assert torch.equal(taftcache.weighted_sum(opened, {"001": 1}).delta, one.delta)
+        taftcache.compose(opened, asking(opened, mode="weighted", weights=weights))
+        assert torch.equal(sums.delta, component(opened, "models/weighted").delta)
+        whole = taftcache.logits(opened, opened.held_out, model="models/weighted")
+    assert whole == pytest.approx(sum(parts), abs=1e-4)
+    for wrong, error, says in (
+        ({"000": 0.5}, CompositionError, "sum is 0.5"),
+        ({"000": 0.5, "components/000": 0.5}, CompositionError, "twice"),
+        ({"none": 1}, StoreError, "no model named components/none.*\n.*\n.*components/000"),
+        ({}, CompositionError, "at least one"),
+    ):
+        with pytest.raises(error, match=says):
+            taftcache.weighted_sum(store, wrong)
 
 
 def test_exact_is_the_optimum_over_all_rows_wherever_it_starts(store):

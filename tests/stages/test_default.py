@@ -83,8 +83,8 @@ def test_what_is_elsewhere_is_left_out_or_private_leaves_the_mean(default, tmp_p
     with open_store(shutil.copytree(path, tmp_path / "private")) as store:
         taftcache.train_private(store, settings(store, **PRIVACY))
         assert taftcache.compose(store).models == ["models/mean"]
-        (note,) = taftcache.evaluate(store, probe=True).notes
-        assert "private" in note
+        notes = taftcache.evaluate(store, probe=True).notes
+        assert [note for note in notes if "private" in note]
 
 
 def test_forgetting_renews_the_exact_model(default, tmp_path):

@@ -213,7 +213,7 @@ def test_blocks_that_say_too_much_are_not_chosen(place, monkeypatch):
     assert (values["backbone"], values["tangent"]) == LAST_BLOCK
     assert [note for note in report.notes if "1,152 numbers" in note and "features=every block" in note]
     assert report.estimate.numbers > 1152
-    asked = taftcache.init_recipe("images", force=True, overrides=["backbone.features=every block"])
+    asked = taftcache.init_recipe("images", force=True, overrides={"backbone.features": "every block"})
     assert (asked.estimate.numbers, asked.notes) == (1152, [])
     monkeypatch.setattr(drafting, "WIDE", 80)  # twice the rows: they span no more
     assert taftcache.init_recipe("images", force=True).estimate.numbers == 1152
@@ -259,7 +259,7 @@ def test_classes_that_cannot_be_learned_are_named(place):
     """A table of thirty images of thirty classes passed in silence."""
     paths = listed(place / "images")["file_name"][:30]
     file = write(place / "images" / "a.csv", {"path": paths, "label": [f"class {k:02}" for k in range(30)]})
-    report = taftcache.init_recipe(file, overrides=["data.held_out=0.4"])
+    report = taftcache.init_recipe(file, overrides={"data.held_out": np.float64(0.4), "objective.radius": None})
     assert report.held_out > 5
     alone, note, untold = report.notes
     assert f"{report.held_out} of 30 classes held out without a training image" in note

@@ -74,8 +74,8 @@ def test_what_is_asked_of_single_rows(weights, tmp_path, monkeypatch):
         taftcache.compose(store)
         sample = store.shards[0].sample_ids[0]
         asked = taftcache.query_influence(store, sample, top=3, solve=1)
-        (row,) = (one for one in asked.samples if "solved" in one)
-        assert abs(row["solved"] - row["change"]) <= 0.3 * abs(row["solved"]) + row["bound"]
+        (row,) = (one for one in asked.samples if one.solved is not None)
+        assert abs(row.solved - row.change) <= 0.3 * abs(row.solved) + row.bound
         assert 0 < (inspect_sample(store, sample).moved_bound or 0) < np.inf
         assert set(taftcache.evaluate(store, proven=True).proven) == {"models/head", "models/mean"}
         report = taftcache.forget(store, [sample], proven=True)

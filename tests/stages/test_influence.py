@@ -171,23 +171,21 @@ def test_a_query_names_the_samples_that_moved_it(finished, tmp_path):
         report = taftcache.query_influence(store, query, top=4)
         assert report.method == "closed form"
         (first, *_) = report.samples
-        told = taftcache.sample_influence(store, first["sample"])
-        assert told.shard == first["shard"]
+        told = taftcache.sample_influence(store, first.sample)
+        assert told.shard == first.shard
         base = read_base(store, recorded_recipe(store).tangent)
         shard, row = store.locate(query)
         few = ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1])
         mean = read_component(store, "models/mean", base)
     path = shutil.copytree(finished, tmp_path / "store")
     with open_store(path) as store:
-        taftcache.forget(store, [first["sample"]])
+        taftcache.forget(store, [first.sample])
         after = read_component(store, "models/mean", base)
     operator = TangentOperator(base, [few], dtype=torch.float64)
     (moved,) = operator.matvec(after.delta - mean.delta)
     k = [str(c) for c in range(10)].index(report.label)
-    assert first["change"] == pytest.approx(moved[0, k].item(), rel=1e-4)
-    assert [abs(s["change"]) for s in report.samples] == sorted(
-        (abs(s["change"]) for s in report.samples), reverse=True
-    )
+    assert first.change == pytest.approx(moved[0, k].item(), rel=1e-4)
+    assert [abs(s.change) for s in report.samples] == sorted((abs(s.change) for s in report.samples), reverse=True)
 
 
 def test_an_image_file_is_a_query_too(finished, tmp_path):
@@ -230,9 +228,9 @@ def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatc
     with FeatureStore(path) as store:
         report = taftcache.query_influence(store, store.held_out.sample_ids[0], top=3, solve=1)
     assert report.method == "estimated leverages"
-    assert ["solved" in s for s in report.samples] == [True, False, False]
+    assert [s.solved is not None for s in report.samples] == [True, False, False]
     first = report.samples[0]
-    assert first["bound"] < abs(first["solved"])
+    assert first.bound < abs(first.solved)
 
 
 def test_without_a_sample_the_exact_model_goes_on_from_its_dual_vectors(tmp_path, monkeypatch):

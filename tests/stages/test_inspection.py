@@ -151,6 +151,26 @@ def test_convergence_is_kept_and_thinned(tmp_path):
     assert thinned(long[:200]) == long[:200]
 
 
+def test_what_the_options_of_inspect_answer_public_functions_do(solved, capsys):
+    sample = FeatureStore(solved).held_out.sample_ids[0]
+    for options, found in (
+        (["--sample", sample], taftcache.inspect_sample(solved, sample)),
+        (["--shard", "001"], taftcache.inspect_shard(solved, "001")),
+        (["--class", "7"], taftcache.inspect_class(solved, "7")),
+        (["--ids"], taftcache.list_samples(solved)),
+        (["--ids", "--shard", "001", "--class", "7"], taftcache.list_samples(solved, shard="001", label="7")),
+        (["--curvature"], taftcache.curvature(solved)),
+    ):
+        with pytest.raises(SystemExit, match="0"):
+            main(["inspect", str(solved), *options])
+        printed = capsys.readouterr().out
+        taftcache.show(found)
+        assert capsys.readouterr().out == printed
+        assert printed
+    taftcache.show([])
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.law("A look at a store reads a few chunks at any size, loads no torch and writes nothing")
 @pytest.mark.parametrize(
     "code",

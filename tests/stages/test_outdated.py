@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -201,7 +202,7 @@ def test_training_says_which_setting_replaced_what_was_there(exact):
 def test_overrides_of_a_function_are_those_of_its_command(finished, tmp_path):
     """The settings of one training: ``train(store, Recipe(objective=…))`` asks for other rows, too."""
     changes = ["objective.loss=mse", "objective.ridge=0.02"]
-    typed, called = (shutil.copytree(finished, tmp_path / name) for name in ("typed", "called"))
+    typed, called, mapped = (shutil.copytree(finished, tmp_path / name) for name in ("typed", "called", "mapped"))
     for lines in (
         ["train", str(typed), "--set", changes[0], "--set", changes[1]],
         ["compose", str(typed), "--mode=mean"],
@@ -209,10 +210,17 @@ def test_overrides_of_a_function_are_those_of_its_command(finished, tmp_path):
         assert CliRunner().invoke(app, lines).exit_code == 0
     assert taftcache.train(called, overrides=iter(changes)).trained
     assert taftcache.compose(called, overrides=["compose.mode=mean"]).models == ["models/mean"]
-    with FeatureStore(typed) as one, FeatureStore(called) as other:
-        assert one.manifest.recipe == other.manifest.recipe
-        assert one.manifest.recipe["objective"]["loss"] == "mse"
-        assert {n: ref.digest for n, ref in one.objects().items()} == {n: r.digest for n, r in other.objects().items()}
+    assert taftcache.train(mapped, overrides={"objective.loss": "mse", "objective.ridge": np.float64(0.02)}).trained
+    assert taftcache.compose(mapped, overrides={"compose.mode": "mean"}).models == ["models/mean"]
+    for there in (called, mapped):
+        with FeatureStore(typed) as one, FeatureStore(there) as other:
+            assert one.manifest.recipe == other.manifest.recipe
+            assert one.manifest.recipe["objective"]["loss"] == "mse"
+            digests = [{name: ref.digest for name, ref in opened.objects().items()} for opened in (one, other)]
+        assert digests[0] == digests[1]
+        recorded = taftcache.inspect_recipe(there)
+        assert recorded.objective.ridge == 0.02
+        assert recorded.store.shards == len(FeatureStore(there).shards)
     whole = recipe(called, objective={"loss": "mse", "ridge": 0.5})
     assert taftcache.train(called, whole, overrides=changes[1:]).trained == [], "of the recipe, where one is given"
     root = FeatureStore(called).root_digest

@@ -53,6 +53,20 @@ def worst(path: Path, images: Path, name: str) -> float:
     return ((seen - cached).abs().max() / cached.abs().max()).item()
 
 
+def test_logits_of_the_rows_of_a_shard_need_no_image(photographed, tmp_path):
+    for name in ("components/000", "models/mean"):
+        ids, _, z = from_cache(photographed, name)
+        with FeatureStore(photographed) as store:
+            for shard in (*store.shards, store.held_out):
+                of = torch.stack([z[ids.index(i)] for i in shard.sample_ids]).numpy()
+                found = taftcache.logits(store, shard, model=name, device="cpu")
+                assert found.dtype == np.float32
+                assert found == pytest.approx(of, abs=1e-4 * np.abs(of).max())
+    taftcache.export_model(photographed, tmp_path / "model")
+    with pytest.raises(DataError, match="one model, which takes images"):
+        taftcache.logits(tmp_path / "model", FeatureStore(photographed).held_out)
+
+
 @pytest.fixture(scope="module", params=["float16", "int8", "head"])
 def searched(request, photographed, images, tmp_path_factory):
     """A store of ``images``: tokens in float16, in 8 bits, or the head's feature alone. Not to be written to."""

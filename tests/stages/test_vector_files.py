@@ -38,12 +38,12 @@ def test_files_that_cannot_be_used(tmp_path):
     refuse(file, "no labels named 'labels'")
     np.savez(file, a=x, y=LABELS)
     refuse(file, "no vectors under a usual name")
-    refuse(file, "nothing named 'b'", Columns(tokens="b"))
+    refuse(file, "nothing named 'b'", Columns(vectors="b"))
     np.savez(file, x=x, y=LABELS)
     refuse(file, "nothing named 'c'", Columns(classes="c"))
     refuse(file, "no ids named 'i'", Columns(ids="i"))
     y = str(tmp_path / "y.npy")
-    refuse(tmp_path / "alone.npy", "no array named 'x'", Columns(tokens="x", labels=y))
+    refuse(tmp_path / "alone.npy", "no array named 'x'", Columns(vectors="x", labels=y))
     refuse(tmp_path / "alone.npy", "no ids named 'i'", Columns(ids="i", labels=y))
     for name in ("none.npy", "none.csv"):
         refuse(tmp_path / "alone.npy", f"labels are not in .*{name}", Columns(labels=str(tmp_path / name)))
@@ -63,7 +63,7 @@ def test_files_that_cannot_be_used(tmp_path):
         refuse(tmp_path / "y.csv", f"(?s)none of a vector.*{says}.*index=False")
     (tmp_path / "y.csv").write_text("id,y\nk,ant\n")
     refuse(tmp_path / "y.csv", "there are no vectors")
-    refuse(tmp_path / "y.csv", "one for each of their numbers", Columns(tokens="a"))
+    refuse(tmp_path / "y.csv", "one for each of their numbers", Columns(vectors="a"))
     (tmp_path / "y.pt").touch()
     with pytest.raises(DataError, match=r"(?s)it is not HDF5.*\.npz, \.parquet, \.csv"):
         taftcache.import_(tmp_path / "y.pt", recipe_of_vectors(tmp_path / "s"))
@@ -179,16 +179,16 @@ def test_hdf5_has_what_the_others_have(tmp_path):
         out["classes"] = np.array(["ant", "bee"], dtype=h5py.string_dtype())
     np.save(tmp_path / "y.npy", [0, 1, 0, 1])
     with FeatureFile(tmp_path / "f.h5") as file:
-        asked = Columns(tokens="deep/x", labels=str(tmp_path / "y.npy"))
+        asked = Columns(vectors="deep/x", labels=str(tmp_path / "y.npy"))
         found = vectors_of_hdf5(file, asked)
         assert (found.classes, found.labels.tolist(), found.tokens_shape) == (["ant", "bee"], [0, 1, 0, 1], (3, 2))
         assert np.array_equal(found.take([2, 0]), rows[[2, 0]])
         for wrong, says in (
-            (replace(asked, tokens="cube"), r"not numbers \[n, d\] or \[n, t, d\]"),
+            (replace(asked, vectors="cube"), r"not numbers \[n, d\] or \[n, t, d\]"),
             (replace(asked, labels=None), "no labels named 'labels'"),
             (replace(asked, ids="i"), "no ids named 'i'"),
             (replace(asked, classes="c"), "nothing named 'c'"),
-            (replace(asked, tokens="y"), "there is no y"),
+            (replace(asked, vectors="y"), "there is no y"),
         ):
             with pytest.raises(DataError, match=says):
                 vectors_of_hdf5(file, wrong)

@@ -42,7 +42,7 @@ AREAS = (
         "training",
         "Training and composing",
         "One component for each shard, models that are made of components, and components that travel.",
-        "train compose train_private Component export_component import_component",
+        "train compose weighted_sum train_private Component export_component import_component",
     ),
     Area(
         "teaching",
@@ -61,8 +61,9 @@ AREAS = (
         "looking",
         "Looking",
         "How good the models are, what the rows say, which samples matter, and the paper's tables.",
-        "evaluate inspect find suspects duplicates outliers sample_influence query_influence show StoreView "
-        "write_report compare private_table",
+        "evaluate inspect inspect_recipe inspect_shard inspect_class inspect_sample list_samples curvature find "
+        "suspects duplicates outliers sample_influence query_influence show StoreView write_report compare "
+        "private_table",
     ),
     Area(
         "forgetting",

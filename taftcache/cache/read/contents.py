@@ -130,8 +130,8 @@ def no_store(root: Home) -> StoreNotFound:
     if any(root.exists(name) for name in OF_A_MODEL):
         return StoreNotFound(
             f"no store at {root.path}: it is the folder of one model, an exported one or a student, say",
-            do=f"taftcache predict {typed(root.path)} IMAGE, or taftcache export-model {typed(root.path)} NEW --onnx;"
-            " what reads rows needs a store",
+            do=f"taftcache predict {typed(root.path)} IMAGE, or taftcache export-model {typed(root.path)} NEW --onnx; "
+            f"in Python open_model({str(root.path)!r}); what reads rows needs a store",
         )
     rest = f"where a copy was cut off, run the same taftcache copy again; where {FILE} was lost, put it back"
     return StoreNotFound(f"no store at {root.path}: there is no {FILE}", do=rest if root.exists("shards") else MAKE)

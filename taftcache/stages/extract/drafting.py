@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.spec import EVERY_BLOCK, Features
 from taftcache.errors import BackboneError
 from taftcache.names import HELD_OUT, counted, first_few, typed
-from taftcache.recipe import Recipe, apply_overrides, parse_recipe
+from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, parse_recipe
 from taftcache.stages.extract.classes import classes_of, lone_classes_note, unshared_notes
 from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.forgotten import open_images
@@ -71,7 +71,7 @@ def init_recipe(
     place: Path | str,
     file: Path | str | None = None,
     *,
-    overrides: Iterable[str] = (),
+    overrides: Overrides = (),
     force: bool = False,
     progress: Progress | None = None,
 ) -> InitReport:
@@ -81,7 +81,7 @@ def init_recipe(
         place: a folder with a folder for each class (or with train/ and test/), a table of paths and labels, a dataset
             that Hugging Face's library saved, or a file of arrays.
         file: where to; the place's name and .toml in the current folder by default.
-        overrides: ``section.key=value``, which win over what would be chosen.
+        overrides: as for ``load_recipe``; they win over what would be chosen.
         force: replace a file that is there.
 
     Raises:
@@ -89,7 +89,7 @@ def init_recipe(
             named cannot be had.
         RecipeError: the file is there already. StoreWriteError: it cannot be written.
     """
-    place, progress, overrides = Path(place), progress or Silent(), list(overrides)
+    place, progress, overrides = Path(place), progress or Silent(), as_mapping(overrides)
     file = file_for(place, file, force)
     given = apply_overrides({}, overrides)
     values: dict[str, Any] = {"data": data_section(place, given.get("data", {}))}
@@ -185,16 +185,16 @@ def _chosen(
 
 
 def _tried(
-    values: dict[str, Any], overrides: list[str], progress: Progress
+    values: dict[str, Any], overrides: dict[str, Any], progress: Progress
 ) -> tuple[dict[str, Any], EstimateReport, list[str]]:
     """The sections that work here, what they cost, and what was changed for it."""
-    recipe = _recipe(values, [*overrides, "data.unreadable=skip"])
+    recipe = _recipe(values, overrides | {"data.unreadable": "skip"})
     hub = "; its weights are looked for here and on the model hub" if recipe.backbone.weights == "pretrained" else ""
     progress.say(f"trying a few images with {recipe.backbone.model or 'the bundled model'}{hub}")
     try:
         costs = estimate(recipe)
     except BackboneError as error:
-        if recipe.backbone.model != PRETRAINED or any(text.startswith("backbone") for text in overrides):
+        if recipe.backbone.model != PRETRAINED or any(key.startswith("backbone") for key in overrides):
             raise
         note = (
             f"{error.fault}; the recipe takes the bundled model, which sees 32 x 32 pixels and is far less accurate on "
@@ -205,7 +205,7 @@ def _tried(
         del backbone["model"]
     else:
         rows = sum(count for name, count in costs.rows.items() if name != HELD_OUT)
-        asked = any(text.startswith("backbone.features") for text in overrides)
+        asked = "backbone.features" in overrides
         if recipe.backbone.features != EVERY_BLOCK or asked or min(costs.numbers, 2 * rows) <= WIDE:
             return values, costs, []
         note = (
@@ -219,7 +219,7 @@ def _tried(
     return values, costs, [note, *notes]
 
 
-def _recipe(values: Mapping[str, Any], overrides: list[str]) -> Recipe:
+def _recipe(values: Mapping[str, Any], overrides: Overrides) -> Recipe:
     return parse_recipe(apply_overrides(values, overrides))
 
 
@@ -237,6 +237,8 @@ def _text(values: Mapping[str, Any], place: Path, file: Path, facts: str, costs:
             continue
         lines += ["", f"[{section}]"]
         for key, value in keys.items():
+            if value is None:  # as a mapping of overrides may have it; TOML leaves it out
+                continue
             lines += [f"# {said[f'{section}.{key}']}"] if f"{section}.{key}" in said else []
             lines += [f"{key} = {_value(value)}"]
     if values["backbone"].get("weights") == "bundled":

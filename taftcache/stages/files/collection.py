@@ -22,18 +22,18 @@ class CollectReport:
 
 
 def gc(
-    store: Place, *, work: bool = False, strange: bool = False, hours: float = 24.0, dry_run: bool = False
+    store: Place, *, unfinished: bool = False, foreign: bool = False, hours: float = 24.0, dry_run: bool = False
 ) -> CollectReport:
     """Remove what no manifest of the store names: leftovers of crashes, interrupted uploads.
 
     Args:
-        work: unfinished extractions too, which the next ``extract`` would go on with.
-        strange: files that the format knows nothing of, too.
+        unfinished: unfinished extractions too, which the next ``extract`` would go on with.
+        foreign: files that the format knows nothing of, too.
         hours: in a bucket, what is younger stays: it may be a commit on its way.
         dry_run: list only.
     """
     with FeatureStore(store, mode="r" if dry_run else "a") as store:
-        found = collect(store, work=work, strange=strange, older=3600 * hours, dry=dry_run)
+        found = collect(store, unfinished=unfinished, foreign=foreign, older=3600 * hours, dry=dry_run)
         return CollectReport(
             store=store.path, root_digest=store.root_digest, dry_run=dry_run, removed=found.removed, kept=found.kept
         )

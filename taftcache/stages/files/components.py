@@ -19,7 +19,7 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import COMPONENTS, PRIVATE, component_of, counted
+from taftcache.names import COMPONENTS, PRIVATE, component_of, counted, model_of
 from taftcache.stages.train.private.claims import check_claim
 from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
@@ -75,7 +75,7 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
         StoreError: no such component. StoreWriteError: the file is there already with other bytes, or cannot be
             written. FormatError: its claim of privacy does not follow from its noise.
     """
-    name, file = component_of(name) if "/" not in (name := str(name)) else name, Path(file).expanduser()
+    name, file = model_of(store.objects(), name), Path(file).expanduser()
     component = read_component(store, name, read_base(store, recorded_recipe(store).tangent))
     check_claim(store, name, component.meta)
     said = public_fields(component.meta)

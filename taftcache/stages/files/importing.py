@@ -23,7 +23,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, recorded_recipe, remember
 from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
 from taftcache.names import counted, is_model, typed
-from taftcache.recipe import Recipe, apply_overrides, checked_recipe, parse_recipe, recipe_values
+from taftcache.recipe import Overrides, Recipe, apply_overrides, checked_recipe, parse_recipe, recipe_values
 from taftcache.stages.extract.classes import lone_classes_note
 from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
@@ -64,8 +64,9 @@ class ImportReport:
 
 def import_(
     file: Path | str,
-    recipe: Recipe,
+    target: Recipe | Path | str,
     *,
+    overrides: Overrides = (),
     progress: Progress | None = None,
     columns: Columns | None = None,
     backbone: bool = False,
@@ -77,14 +78,17 @@ def import_(
     """Make a store of the features in a file: HDF5, npy, npz, Parquet or CSV.
 
     A file that ``export`` wrote as HDF5 gives the shards that it came from, byte for byte, and its own settings. Any
-    other has vectors [n, d] (HDF5 also rows [n, t, d]), labels, and ids or none; ``recipe`` says how they are split
-    into shards and held out, the dtype, and where the store goes. The store of vectors trains a linear head.
+    other has vectors [n, d] (HDF5 also rows [n, t, d]), labels, and ids or none. The store of vectors trains a linear
+    head.
 
     Args:
+        target: the new store's place; or a recipe, which says that, how rows are split into shards and held out, and
+            the dtype.
+        overrides: as for ``import_vectors``, or of the recipe.
         columns: the names of datasets, arrays or columns in a file that is not an export; files of labels and ids.
-        backbone: the features are what extraction with this recipe would cache, and its backbone goes on from them:
+        backbone: the features are what extraction with the recipe would cache, and its backbone goes on from them:
             its tail becomes the store's base. Rows [n, t, d] without it are a store that is not trained.
-        test: a file of held-out rows; without one, the recipe's part of the rows is held out.
+        test: a file of held-out rows; without one, a part of the rows is held out (``data.held_out``).
         test_labels: the name or file of its labels, where it is not the name that ``columns`` has.
         scaling: "row" divides each vector by its root mean square, "none" leaves it as it is.
         forgotten_of: a store; what it has forgotten, samples and classes, is left out, as for ``extract``.
@@ -95,7 +99,11 @@ def import_(
             rows, or was begun or trained with other settings; those for training are recorded where it has no model.
     """
     progress, path, columns = progress or Silent(), Path(file).expanduser(), columns or Columns()
-    begin, recipe = time.perf_counter(), checked_recipe(recipe)
+    begin = time.perf_counter()
+    if isinstance(target, str | Path):
+        recipe = recipe_of_vectors(target, overrides)
+    else:
+        recipe = parse_recipe(apply_overrides(recipe_values(checked_recipe(target)), overrides))
     with ExitStack() as stack:
         features = open_features(stack, path, columns, recipe.store_path)
         if isinstance(features, FeatureFile):
@@ -134,7 +142,7 @@ def import_vectors(
     ids: ArrayLike | None = None,
     test: tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
     scaling: Scaling = "row",
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     forgotten_of: Place | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
@@ -150,8 +158,8 @@ def import_vectors(
         test: x and y of held-out rows, and their ids or none; without, a part of the rows is held out
             (``data.held_out``, a fifth).
         scaling, forgotten_of: as for ``import_``.
-        overrides: of the recipe, as on the command line: "store.shards=8", "data.held_out=0". What they leave open is
-            as a store has it that is there.
+        overrides: of the recipe: {"store.shards": 8, "data.held_out": 0}, or as on the command line ["store.shards=8"].
+            What they leave open is as a store has it that is there.
 
     Raises:
         DataError, StoreError: as for ``import_``; a column y with the index of x in another order.
@@ -167,7 +175,7 @@ def import_vectors(
     return _import(asked, None, progress or Silent(), begin)
 
 
-def recipe_of_vectors(store: Path | str, overrides: Sequence[str] = ()) -> Recipe:
+def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:
     """The recipe of an import that names no other: a store that is there has what ``overrides`` leave open.
 
     Images and weights that it names are not among them, for an import allows a store what its recipe names.

@@ -123,7 +123,7 @@ def _export_model(
     consent: Consent | None,
 ) -> ExportModelReport:
     check_has_classes(store)
-    model = model or model_of(store.objects())
+    model = model_of(store.objects(), model)
     if scaling_of(store.identity) is not None:
         raise BackboneError(
             f"{store.path} was made of vectors, and has no network to export",

@@ -58,7 +58,7 @@ def _from_npy(path: Path, columns: Columns) -> Vectors:
     if columns.labels is None:
         raise DataError(f"{path} has vectors alone, without labels", do=f"{_LABELS}, such as labels.npy or labels.csv")
     there = columns.within(())
-    for name in (columns.tokens, columns.classes):
+    for name in (columns.vectors, columns.classes):
         if name is not None:
             raise DataError(f"{path} has no array named {name!r}", got="one array, without name", do="leave it out")
     columns_of_it = _Beside(path, columns, {})
@@ -70,17 +70,17 @@ def _from_npz(path: Path, columns: Columns) -> Vectors:
         members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
         names = columns.within(members)
         few = {name for name in (names.labels, names.ids, names.classes, NAMES) if name in members}
-        packed = {names.tokens} if members.get(names.tokens, _STORED).compress_type != zipfile.ZIP_STORED else set()
+        packed = {names.vectors} if members.get(names.vectors, _STORED).compress_type != zipfile.ZIP_STORED else set()
         needed = sum(members[name].file_size for name in few | packed)
         check_expansion(path, needed, path.stat().st_size)
         _needs_vectors(path, columns, names, members)
-        _needs(path, names.tokens, members)
+        _needs(path, names.vectors, members)
         if columns.classes is not None:
             _needs(path, columns.classes, members)
         arrays = {name: read_member(archive, members[name]) for name in sorted(few | packed)}
-        entry = members[names.tokens]
+        entry = members[names.vectors]
     beside = _Beside(path, columns, arrays)
-    values = arrays[names.tokens] if packed else mapped(path, _start(path, entry))
+    values = arrays[names.vectors] if packed else mapped(path, _start(path, entry))
     return Vectors.of(path, values, beside.labels(names), beside.ids(names), arrays.get(names.classes))
 
 
@@ -108,7 +108,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
             there = file.schema_arrow.names
             names = columns.within(there)
             _needs_vectors(path, columns, names, there)
-            _needs(path, names.tokens, there)
+            _needs(path, names.vectors, there)
             if columns.classes is not None:
                 raise DataError(f"{path} has no list of classes", got=columns.classes, do="leave its name out")
             few = [name for name in {names.labels, names.ids, NAMES} if name in there]
@@ -116,7 +116,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
             beside = _Beside(path, columns, {name: [v for b in batches for v in b[name].to_pylist()] for name in few})
             labels, ids = beside.labels(names), beside.ids(names)
             with tempfile.TemporaryFile(dir=scratch) as spool:  # of no name, so that a kill leaves nothing
-                values = _spooled(path, file, names.tokens, spool)
+                values = _spooled(path, file, names.vectors, spool)
     except pa.ArrowException as error:
         raise DataError(f"{path} cannot be read as Parquet", got=str(error), do="write it again") from error
     return Vectors.of(path, values, labels, ids)
@@ -126,7 +126,7 @@ def _from_text(path: Path, columns: Columns) -> Vectors:
     """A CSV or TSV file: whatever is neither labels nor ids is a column of numbers."""
     table = read_table(path).columns
     names = columns.within(table)
-    for name in (columns.tokens, columns.classes):
+    for name in (columns.vectors, columns.classes):
         if name is not None:
             raise DataError(
                 f"{path} has no column of vectors, but one for each of their numbers", got=name, do="leave its name out"
@@ -153,7 +153,7 @@ def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:
     """
     names = columns.within(file)
     _needs_vectors(file.path, columns, names, file)
-    values = file.rows(names.tokens)
+    values = file.rows(names.vectors)
     arrays = {name: file.column(name) for name in (names.labels, names.ids, names.classes, NAMES) if name in file}
     if columns.classes is not None:
         _needs(file.path, columns.classes, arrays)
@@ -190,11 +190,11 @@ def _spooled(path: Path, file: Any, name: str, spool: IO[bytes]) -> NDArray[Any]
 
 def _needs_vectors(path: Path, columns: Columns, names: NamedColumns, there: Container[str]) -> None:
     """DataError where the file has none of the usual names, and nobody said another."""
-    if columns.tokens is None and names.tokens not in there:
+    if columns.vectors is None and names.vectors not in there:
         raise DataError(
             f"{path} holds no vectors under a usual name",
             got=_listed(there),
-            do=f"{NAME_THEM}; {', '.join(USUAL['tokens'])} are looked for",
+            do=f"{NAME_THEM}; {', '.join(USUAL['vectors'])} are looked for",
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from taftcache.cache.write.previous import go_back
 from taftcache.cache.write.repair import Maker
 from taftcache.cache.write.repair import repair as mend
 from taftcache.names import made_by
-from taftcache.recipe import apply_overrides, parse_recipe
+from taftcache.recipe import Overrides, apply_overrides, parse_recipe
 from taftcache.stages.progress import Progress, Silent, noting
 
 
@@ -47,7 +46,7 @@ def verify(
     expect: str | None = None,
     repair: bool = False,
     back: bool = False,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
 ) -> VerifyReport:
     """Check every object under the store's root digest, and the ledger's chain.
 
@@ -58,7 +57,7 @@ def verify(
             from the manifests. Nothing is put in place unless it has the digest that the manifest names.
         back: first go back to the root manifest before the last commit, which only commits that add to a store keep;
             what that commit added is removed.
-        overrides: of the store's recipe, ``data.train=/where/it/lies/now`` say, for the repair.
+        overrides: of the store's recipe, {"data.train": "/where/it/lies/now"} say, for the repair.
     """
     progress = progress or Silent()
     left = go_back(store)[0] if back else None
@@ -78,7 +77,7 @@ def verify(
         )
 
 
-def _maker(store: FeatureStore, overrides: Sequence[str], progress: Progress) -> Maker | None:
+def _maker(store: FeatureStore, overrides: Overrides, progress: Progress) -> Maker | None:
     """What makes rows again; nothing does where they were imported."""
     if "imported" in store.identity:
         return None

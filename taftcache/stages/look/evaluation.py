@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, sqrt
 from pathlib import Path
@@ -225,19 +225,27 @@ def held_out_margins(
     """
     if store.held_out is None or len(store.classes) < 2:
         return None
-    base = read_base(store, recorded_recipe(store).tangent, consent=consent)
-    component = read_component(store, name, base)
-    operator = TangentOperator(base, [store.held_out], trained=component.layout, device=resolve_device(device))
-    direction = operator.direction(component.delta)
     margins, right, rows = list[NDArray[np.float32]](), list[NDArray[np.bool_]](), 0
-    for state, labels in operator.blocks():
-        (first, second), best = (part.T for part in (state.logits + operator.tangent(state, direction)).topk(2))
+    for logits, labels in row_logits(store, name, store.held_out, device, consent):
+        (first, second), best = (part.T for part in logits.topk(2))
         margins.append((first - second).float().cpu().numpy())
         right.append((best[0] == labels).cpu().numpy())
         rows += len(labels)
         if rows >= MARGINS:
             break
     return np.concatenate(margins), np.concatenate(right)
+
+
+def row_logits(
+    store: FeatureStore, name: str, rows: Shard, device: str = "auto", consent: Consent | None = None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Logits [b,K] of one model on cached rows, and their labels [b], block by block; errors as ``held_out_score``."""
+    base = read_base(store, recorded_recipe(store).tangent, consent=consent)
+    component = read_component(store, name, base)
+    operator = TangentOperator(base, [rows], trained=component.layout, device=resolve_device(device))
+    direction = operator.direction(component.delta)
+    for state, labels in operator.blocks():
+        yield state.logits + operator.tangent(state, direction), labels
 
 
 def proven_shares(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +63,27 @@ class SampleInfluence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueryInfluence:
-    """The training samples that moved one prediction most.
+class InfluentialSample:
+    """A training sample, its class and shard, and the ``change`` that its removal would add to a predicted logit.
 
-    ``logit`` is that of the predicted ``label``; each of ``samples`` has ``change``, what its removal would add to
-    it, and where it was solved without the sample, ``solved`` and its certified ``bound``. ``method`` is "closed
-    form": exact leave-one-out, or "estimated leverages": leave-one-out by what a row has of the prediction with itself
-    as the kernel taken apart has it, or "first order": the influence function, without that. Of the last two the first
-    samples are solved.
+    Where it was ``solved`` without the sample, the change as it is then, and its certified ``bound``.
+    """
+
+    sample: str
+    label: str
+    shard: str
+    change: float
+    solved: float | None = None
+    bound: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryInfluence:
+    """The training ``samples`` that moved one prediction most.
+
+    ``logit`` is that of the predicted ``label``. ``method`` is "closed form": exact leave-one-out, or "estimated
+    leverages": leave-one-out by what a row has of the prediction with itself as the kernel taken apart has it, or
+    "first order": the influence function, without that. Of the last two the first samples are solved.
     """
 
     store: Path
@@ -80,7 +93,7 @@ class QueryInfluence:
     logit: float
     method: str
     residual: float
-    samples: list[dict[str, Any]]
+    samples: list[InfluentialSample]
     passes: int
 
 
@@ -93,7 +106,7 @@ def sample_influence(
     Raises:
         UnknownSample: no such sample, or one that nothing was trained on.
     """
-    model = model or model_of(store.objects())
+    model = model_of(store.objects(), model)
     setting = _Setting(store, model, progress or Silent())
     shard, row = store.locate(sample)
     if shard.role != "train":
@@ -163,7 +176,7 @@ def query_influence(
     """
     check_counts(top=top)
     check_counts(0, solve=solve)
-    model = model or model_of(store.objects())
+    model = model_of(store.objects(), model)
     setting = _Setting(store, model, progress or Silent())
     rows, base = setting.query_rows(query, consent)
     logits = setting.logits(rows, setting.model.delta, base)[0]
@@ -175,21 +188,19 @@ def query_influence(
     found = [_changes(setting, part, direction) for part in setting.parts]
     method = max((each.method for each, _ in found), key=METHODS.index)
     passes = sum(each.passes for each, _ in found)
-    samples = []
+    samples = list[InfluentialSample]()
     ranked = sorted((row for _, rows in found for row in rows), key=lambda item: -abs(item[0]))
     for k, (change, shard, row) in enumerate(ranked[:top]):
-        entry: dict[str, Any] = {
-            "sample": shard.sample_ids[row],
-            "label": store.classes[shard.labels[row]],
-            "shard": shard.name,
-            "change": change,
-        }
+        entry = InfluentialSample(
+            sample=shard.sample_ids[row], label=store.classes[shard.labels[row]], shard=shard.name, change=change
+        )
         if method != CLOSED and k < solve:
             part = setting.part_of(shard)
             without = setting.solve_without(part, shard, row)
             passes += without.record.passes
-            entry["solved"] = part.weight * (direction @ (without.delta - part.component.delta)).item()
-            entry["bound"] = part.weight * direction.norm().item() * bounds_of(part, without)
+            solved = part.weight * (direction @ (without.delta - part.component.delta)).item()
+            bound = part.weight * direction.norm().item() * bounds_of(part, without)
+            entry = replace(entry, solved=solved, bound=bound)
         samples.append(entry)
     return QueryInfluence(
         store=store.path,

@@ -16,8 +16,10 @@ from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError, StoreError, TaftcacheError
 from taftcache.names import PRIVATE, component_of, counted, is_model
+from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.estimators import lacks_classes, regressor_note
 from taftcache.stages.look.row_table import Sample, every_sample, no_class
@@ -221,6 +223,18 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
     return report, damage
 
 
+@at_its_place()
+def inspect_recipe(store: FeatureStore) -> Recipe:
+    """The recipe that a store was made and last trained with, as it records it.
+
+    What it names is the store's word: ``run`` and ``extract`` with it open these images and weights.
+
+    Raises:
+        FormatError: settings that this release does not have.
+    """
+    return recorded_recipe(store)
+
+
 def _left_out(store: FeatureStore) -> list[dict[str, str]]:
     skipped = islice(store.manifest.skipped, LEFT_OUT)
     return [{"sample": s.id, "shard": s.shard, "reason": s.reason} for s in skipped]
@@ -253,8 +267,9 @@ def look_at_files(store: FeatureStore) -> Integrity:
     return Integrity(files=len(named), missing=missing[:NAMED], text=text)
 
 
+@at_its_place()
 def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
-    """One shard; StoreError names those there are."""
+    """One shard: its description, balance and activations, and its component; StoreError names those there are."""
     shard, component = store.shard(name), component_of(name)
     ref = store.objects().get(component)
     described = _described(shard, store.classes)
@@ -268,8 +283,9 @@ def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
     )
 
 
+@at_its_place()
 def inspect_class(store: FeatureStore, label: str) -> ClassReport:
-    """One class; StoreError names those near it."""
+    """One class: its rows in every shard; StoreError names those near it."""
     k = _class(store, label)
     shards: list[dict[str, Any]] = []
     first: list[str] = []
@@ -292,6 +308,7 @@ def inspect_class(store: FeatureStore, label: str) -> ClassReport:
     )
 
 
+@at_its_place()
 def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
     """Where a sample lies, what is cached of it and what the models say; UnknownSample names the nearest ids."""
     shard, row = store.locate(sample)
@@ -334,7 +351,8 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
     )
 
 
-def curvature(store: FeatureStore, progress: Progress | None = None) -> list[CurvatureOf]:
+@at_its_place()
+def curvature(store: FeatureStore, *, progress: Progress | None = None) -> list[CurvatureOf]:
     """How curved F is, of every component and model that was solved from rows of the store under a ridge alone.
 
     That is without a ball, a prior or noise, and from the rows that are there now. Takes some 25 passes over the rows
@@ -386,8 +404,15 @@ def private_notes(store: FeatureStore) -> list[str]:
     return [f"{', '.join(parts)} private: {UNCOVERED}"] if parts else []
 
 
-def list_samples(store: FeatureStore, shard: str | None = None, label: str | None = None) -> list[Sample]:
-    """All samples that can be forgotten, or those of one shard, of one class; StoreError where there is none such."""
+@at_its_place()
+def list_samples(store: FeatureStore, *, shard: str | None = None, label: str | None = None) -> list[Sample]:
+    """All samples that can be forgotten, or those of one ``shard``, of the class ``label``.
+
+    Training rows, held-out ones, those that extraction skipped, and those of an unfinished extraction.
+
+    Raises:
+        StoreError: no such shard or class.
+    """
     if shard is not None and shard not in store.staged_ids():
         store.shard(shard)
     if label is not None:

@@ -19,6 +19,7 @@ from taftcache.backbone.sources.pictures import listed
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.format.encoding import as_read, rows_dtype
 from taftcache.cache.opening import at_its_place
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import DataError, StoreError, UnreadableImage, check_counts
@@ -28,7 +29,7 @@ from taftcache.names import counted, model_of, one_of_trained, scaling_of
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
 from taftcache.stages.extract.listing import ImageList
-from taftcache.stages.look.evaluation import held_out_margins
+from taftcache.stages.look.evaluation import held_out_margins, row_logits
 from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import STEP_ROWS, RowTable
 from taftcache.stages.look.scoring import Scorer
@@ -96,7 +97,8 @@ def predict(
         store: an open store, a store's folder, or a folder with one model: of ``export_model``, or of a student.
         images: image files, folders of them (at any depth), PIL images or arrays of uint8 [h,w,3]; of a store of
             vectors, numbers [n, d] (an array, a tensor or a table) or .npy files of them.
-        model: which of the store's models; its default one where none is named (``model_of``).
+        model: which of the store's models ("models/exact", or "000" for the component of that shard); its default one
+            where none is named (``model_of``).
         top: classes for each image.
         device: where the model runs.
         consent: weights in place of those that the store names, or that the model hub may be asked for them.
@@ -110,7 +112,7 @@ def predict(
     check_counts(top=top)
     if isinstance(store, FeatureStore):
         check_has_classes(store)
-        model = model or model_of(store.objects())
+        model = model_of(store.objects(), model)
         scaling = scaling_of(store.identity)
         if scaling is not None:
             each = (
@@ -157,7 +159,7 @@ def predict(
 
 def logits(
     store: FeatureStore | Path | str,
-    images: Iterable[Picture],
+    images: Iterable[Picture] | Shard,
     *,
     model: str | None = None,
     device: str = "auto",
@@ -165,7 +167,10 @@ def logits(
 ) -> NDArray[np.float32]:
     """Logits [n, K] of images or vectors, a row for each, in the order of the store's classes; see ``predict``.
 
-    Of a store's images the device is ``device``; of vectors the recipe's.
+    Args:
+        images: as for ``predict``; or a shard of the store, ``store.shard("000")`` or ``store.held_out``, whose cached
+            rows need no backbone: logits in the order of its ``sample_ids``.
+        device: where the model runs; of vectors that is said by the recipe.
 
     Raises:
         DataError, UnreadableImage: as ``predict``. StoreError: no such model.
@@ -174,9 +179,16 @@ def logits(
         with FeatureStore(store) as opened:
             return logits(opened, images, model=model, device=device, consent=consent)
     if not isinstance(store, FeatureStore):
+        if isinstance(images, Shard):
+            raise DataError(
+                f"{store} is one model, which takes images, not cached rows", got="a Shard", do="give the shard's store"
+            )
         return open_model(store, device=device).logits(_files(images)[0])
     check_has_classes(store)
-    model = model or model_of(store.objects())
+    model = model_of(store.objects(), model)
+    if isinstance(images, Shard):
+        found = [z.float().cpu().numpy() for z, _ in row_logits(store, model, images, device, consent)]
+        return np.concatenate(found)
     if (scaling := scaling_of(store.identity)) is None:
         return TangentModel.load(store, model, device, consent).logits(_files(images)[0])
     found = [z for _, z in _of_vectors(store, images, model, scaling)]
@@ -395,13 +407,13 @@ def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Ca
     for file in listed(given):
         if not isinstance(file, str | Path):
             raise DataError(
-                f"{store.path} has vectors, which are classified from an array [n, d] or from .npy files",
+                f"{store.path} was made of vectors, but what was given is neither an array [n, d] nor .npy files",
                 got=f"a list with {type(file).__name__} {list(getattr(file, 'shape', []))}",
-                do='predict(store, x) with x [n, d], or predict(store, ["new.npy"])',
+                do='x[None] in place of one vector x [d]; ["new.npy"] for files',
             )
         file = Path(file).expanduser()
         if not file.is_file():
-            raise DataError(f"cannot classify {file}: it is not a file", do="correct the path")
+            raise DataError(f"no vectors at {file}: it is not a file", do="correct the path")
         try:
             rows = mapped(file)
         except FAULTS as error:

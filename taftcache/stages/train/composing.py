@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from taftcache.names import (
     typed,
 )
 from taftcache.privacy.statement import is_underived
-from taftcache.recipe import Recipe
+from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
@@ -91,7 +91,7 @@ def compose(
     store: FeatureStore,
     recipe: Recipe | None = None,
     *,
-    overrides: Iterable[str] = (),
+    overrides: Overrides = (),
     progress: Progress | None = None,
     cluster: Executor | None = None,
 ) -> ComposeReport:
@@ -100,7 +100,7 @@ def compose(
     What the mode does not ask for is dropped once it is not current, and a note says so. Members are the components of
     all shards that were not subtracted, and those that were imported. The passes of the exact solve run on the workers
     of ``cluster`` where one is given, each over the shards that it keeps. ``recipe`` and ``overrides``
-    (["compose.mode=mean"]) as for ``train``.
+    ({"compose.mode": "mean"}) as for ``train``.
 
     Raises:
         CompositionError: a shard has no component, components do not share one base, or coefficients do not sum to one.

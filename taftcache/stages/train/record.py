@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from taftcache.cache.read.shard import Shard
@@ -13,7 +13,7 @@ from taftcache.errors import StoreError
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE, component_of
 from taftcache.privacy.budget import EVENT, PLAN
-from taftcache.recipe import Recipe, checked_recipe, parse_recipe, recipe_values
+from taftcache.recipe import Overrides, Recipe, checked_recipe, parse_recipe, recipe_values
 from taftcache.stages.completeness import planned_shards
 from taftcache.stages.train.checks import check_settings
 from taftcache.stages.train.settings import Settings
@@ -22,7 +22,7 @@ SECTIONS = ("tangent", "objective", "prior", "solver", "compose", "privacy", "de
 """What a store's record takes over from the recipe that it is trained with."""
 
 
-def settings_of(store: FeatureStore, recipe: Recipe | None = None, overrides: Iterable[str] = ()) -> Settings:
+def settings_of(store: FeatureStore, recipe: Recipe | None = None, overrides: Overrides = ()) -> Settings:
     """The recipe that would be in force, the store's with stage 2's sections of ``recipe`` and with ``overrides``, and
     its base point.
 

@@ -15,7 +15,7 @@ from taftcache.errors import RecipeError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import EXACT, HEAD, component_of, counted, first_few, shard_of
-from taftcache.recipe import Recipe
+from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.completeness import still_missing
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, Job
@@ -74,7 +74,7 @@ def train(
     store: FeatureStore,
     recipe: Recipe | None = None,
     *,
-    overrides: Iterable[str] = (),
+    overrides: Overrides = (),
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
     cluster: Executor | None = None,
@@ -88,7 +88,7 @@ def train(
     Args:
         store: opened for writing, or its place.
         recipe: settings of stage 2; the store's own by default. They are recorded in the store.
-        overrides: changes of single settings, as ``--set`` makes them: ["objective.ridge=1e-3"].
+        overrides: changes of single settings: {"objective.ridge": 1e-3}, or as with ``--set`` ["objective.ridge=1e-3"].
         shards: names of the shards to train; all by default.
         cluster: whose workers solve, one component a task; this process by default. The bytes are the same, given the
             same number of threads.

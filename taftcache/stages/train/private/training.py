@@ -28,7 +28,7 @@ from taftcache.privacy.budget import EVENT, PLAN
 from taftcache.privacy.network import TangentNetwork, accuracy
 from taftcache.privacy.statement import Statement, after
 from taftcache.privacy.trainer import train_privately
-from taftcache.recipe import Recipe
+from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
@@ -74,7 +74,7 @@ def train_private(
     store: FeatureStore,
     recipe: Recipe | None = None,
     *,
-    overrides: Iterable[str] = (),
+    overrides: Overrides = (),
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
     rates: Sequence[float] = (1.0,),
