@@ -147,7 +147,7 @@ class TangentModel(nn.Module):
         backbone = load_backbone(recipe.backbone, recipe.preprocess, device)
         check_weights(store, backbone)
         base = read_base(store, recipe.tangent, consent=consent)
-        component = read_component(store, name or model_of(store.objects()), base)
+        component = read_component(store, model_of(store.objects(), name), base)
         # Where the rows were taken, which may be further up than what is trained.
         cut = Cut(backbone, base.config.start or 0)
         return cls(cut, Preprocess(backbone), base, component, store.classes)

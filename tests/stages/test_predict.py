@@ -322,6 +322,11 @@ def test_folders_and_images_that_cannot_be_read(photographed, images, tmp_path, 
         taftcache.predict(place, [tmp_path / "empty"], device="cpu")
 
 
+def test_a_component_is_loaded_by_its_shards_name(photographed):
+    loaded = TangentModel.load(photographed, "000", "cpu").component
+    assert torch.equal(loaded.delta, TangentModel.load(photographed, "components/000", "cpu").component.delta)
+
+
 def test_images_are_classified_in_batches(photographed, images):
     model = TangentModel.load(open_store(photographed), "models/mean", "cpu")
     files = sorted(images.glob("*/*.png"))[:5]
