@@ -6,6 +6,7 @@ import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
@@ -67,7 +68,8 @@ def run(
         trained = train(store, recipe, progress=progress, cluster=cluster)
         composed = compose(store, recipe, progress=progress, cluster=cluster)
         new = bool(trained.trained) or composed.changed  # else the probe would be all that there is to do
-        evaluated = evaluate(store, progress=progress, probe=new) if store.held_out is not None else None
+        probe: Literal["quick", False] = "quick" if new else False
+        evaluated = evaluate(store, progress=progress, probe=probe) if store.held_out is not None else None
         forgotten = (
             forget(store, wish.samples, progress=progress, mode=wish.mode, cold=wish.cold) if wish.samples else None
         )

@@ -22,6 +22,7 @@ from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
 from taftcache.report.paired import row_verdict
 from taftcache.solve.solution import Status
+from taftcache.stages.look import evaluation
 from taftcache.stages.look import probe as probing
 from taftcache.stages.look.evaluation import PROBE, accuracy_interval, certified_distance
 from taftcache.stages.train.record import settings_of
@@ -109,6 +110,20 @@ def test_the_probe_is_scikit_learns(default):
     scale = StandardScaler().fit(x)
     right = fitted.fit(scale.transform(x), y).score(scale.transform(x_test), y_test)
     assert report.evaluate.accuracy[PROBE] == report.evaluate.against.probe.accuracy == right
+
+
+def test_a_run_leaves_out_a_probe_that_takes_long(tmp_path, monkeypatch):
+    """Of 2,000 classes it took more than five times as long as everything else."""
+    path = tmp_path / "store"
+    with monkeypatch.context() as patch:
+        patch.setattr(probing, "MOST_QUICK", 0)
+        patch.setattr(evaluation, "leaked", lambda store, progress: ["a row"])
+        report = taftcache.run(parse_recipe(values(path))).evaluate
+        assert report.against is None
+        assert f"no linear probe: of 10 classes it takes long; next: taftcache evaluate {path} --probe" in report.notes
+        assert [note for note in report.notes if "a row" in note], "rows on both sides are looked for"
+        assert taftcache.evaluate(path, probe=True).against, "it was asked for"
+    assert taftcache.evaluate(path, probe="quick").against
 
 
 def test_a_probe_at_an_end_of_its_list_tries_further(default, monkeypatch):

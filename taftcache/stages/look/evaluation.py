@@ -39,7 +39,7 @@ from taftcache.stages.completeness import still_missing
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.classes import unshared_notes
 from taftcache.stages.look.duplicates import leaked
-from taftcache.stages.look.probe import Probe, linear_probe, no_probe
+from taftcache.stages.look.probe import Probe, is_quick, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.held_out import hits_of, rows_right
@@ -101,7 +101,7 @@ def evaluate(
     progress: Progress | None = None,
     rows: Shard | None = None,
     without: Sequence[str] = (),
-    probe: bool = False,
+    probe: bool | Literal["quick"] = False,
     proven: bool = False,
 ) -> EvaluateReport:
     """Top-1 of the base point, every component and every model on the held-out group (or ``rows``), in one pass; in
@@ -111,7 +111,7 @@ def evaluate(
         rows: others than the held-out group.
         without: shards: the mean of all other shards' components is one model more.
         probe: also fit scikit-learn's linear probe to all training rows, and compare the default model with it; and
-            look for training rows among the held-out group.
+            look for training rows among the held-out group. "quick": unless it would take long, which a note says.
         proven: also tell by model how many labels of the rows are provably the exact optimum's.
 
     Raises:
@@ -139,19 +139,9 @@ def evaluate(
     if names and settings.base.spec.init == "zero":
         del hits[UNTOUCHED]
     against = None
-    if probe and (reason := no_probe(store)):
-        notes.append(f"no linear probe: {reason}")
-    elif probe:
-        notes += _leaked(store, leaked(store, progress), rows) if rows is store.held_out else []
-        if default in hits:
-            fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
-            if fitted.rows < fitted.of:
-                notes.append(
-                    f"the linear probe was fitted to {fitted.rows} of {fitted.of} training rows, evenly taken: more of "
-                    "its features have no room in memory"
-                )
-            ahead, interval, verdict = row_verdict(hits[default], hits[PROBE])
-            against = Against(model=default, ahead=ahead, interval=interval, verdict=verdict, probe=fitted)
+    if probe:
+        against, said = _beside_probe(store, settings, rows, default, hits, progress, any_time=probe is True)
+        notes += said
     whole = [name for name in names if not is_component(name)]
     return EvaluateReport(
         store=store.path,
@@ -165,6 +155,35 @@ def evaluate(
         outdated=outdated(store, settings),
         notes=[*notes, *_ahead(default, {name: hits[name] for name in whole if name in hits})],
     )
+
+
+def _beside_probe(
+    store: FeatureStore,
+    settings: Settings,
+    rows: Shard,
+    default: str,
+    hits: dict[str, NDArray[np.bool_]],
+    progress: Progress,
+    *,
+    any_time: bool,
+) -> tuple[Against | None, list[str]]:
+    """The default model beside the linear probe, whose hits join the others; and notes, also on why there is none."""
+    if reason := no_probe(store):
+        return None, [f"no linear probe: {reason}"]
+    notes = _leaked(store, leaked(store, progress), rows) if rows is store.held_out else []
+    if default not in hits:
+        return None, notes
+    if not (any_time or is_quick(store, settings.base)):
+        long = f"no linear probe: of {len(store.classes):,} classes it takes long"
+        return None, [*notes, f"{long}; next: taftcache evaluate {typed(store.path)} --probe"]
+    fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
+    if fitted.rows < fitted.of:
+        notes.append(
+            f"the linear probe was fitted to {fitted.rows} of {fitted.of} training rows, evenly taken: more of its "
+            "features have no room in memory"
+        )
+    ahead, interval, verdict = row_verdict(hits[default], hits[PROBE])
+    return Against(model=default, ahead=ahead, interval=interval, verdict=verdict, probe=fitted), notes
 
 
 def _unshared(store: FeatureStore, rows: Shard) -> list[str]:

@@ -26,6 +26,8 @@ EVERY = 5  # one row in five chooses C, as it does where ridge = "auto" chooses 
 MOST_STEPS = 300
 # Of features: where there are more, C is chosen by, and the probe fitted to, as many rows as fit, taken evenly.
 MOST_CHOOSING, MOST_FITTED = 1 << 26, 1 << 28
+# Of features times classes, of which a core multiplies some 2³¹ a second: a probe of more takes over ten minutes.
+MOST_QUICK = 1 << 34
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,12 @@ def no_probe(store: FeatureStore) -> str | None:
     if len(np.unique(labels[~_aside(len(labels))])) < 2:
         return "it needs rows of two classes"
     return None
+
+
+def is_quick(store: FeatureStore, base: Base) -> bool:
+    """Whether a probe over a store's training rows takes minutes at most; its products grow with the classes."""
+    features = sum(shard.rows for shard in store.shards) * base.config.width
+    return min(features, MOST_FITTED) * len(store.classes) <= MOST_QUICK
 
 
 def untouched_base(store: FeatureStore, settings: Settings) -> Base:
