@@ -138,7 +138,8 @@ def check_sections(values: Mapping[str, Any], needed: Sequence[str], where: str 
             there = (
                 ", ".join(f"[{name}]" for name, value in values.items() if isinstance(value, Mapping)) or "no section"
             )
-            raise RecipeError(f"the recipe {where} has no [{section}]", got=there or "no section", do=_NEEDED[section])
+            key = "key in " if section in values else ""
+            raise RecipeError(f"the recipe {where} has no {key}[{section}]", got=there, do=_NEEDED[section])
 
 
 def _reason(error: OSError) -> str:

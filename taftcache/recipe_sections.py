@@ -187,7 +187,8 @@ class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     tokens: whether the class token is re-initialised (CLS = T); every method chooses, where there is one.
     epochs, batch: of the paper's schedule.
     decay: λ of "paper", which the paper does not state.
-    radii, ball_kappa: R and κ of "table7".
+    radii: the R of "table7".
+    ball_kappa: its κ.
     orders: how many random orders in which shards are subtracted.
     forgotten: fractions of the rows that "figure1c" forgets.
     epsilons: the ε of "table3".

@@ -224,9 +224,9 @@ def laws(folder: Path) -> str:
                     text = ast.literal_eval(mark.args[0])
                     name = file.relative_to(ROOT).as_posix()
                     held.setdefault(text, []).append(f"[`{node.name}`](../{name})")
-                    rooms.setdefault(text, file.relative_to(folder).parts[0].removesuffix(".py"))
+                    rooms.setdefault(text, file.relative_to(folder).parts[0].removesuffix(".py").removeprefix("test_"))
     lines = ["# Laws", "", "What must always hold, and the tests that hold it; made from the tests' marks by "]
-    lines[-1] += "`tools/make_docs.py`."
+    lines[-1] += "`tools/make_docs.py`. Headings are the folders and files of `tests` that they are in."
     for room in sorted(set(rooms.values())):
         lines += ["", f"## {room}", "", "| law | held by |", "|---|---|"]
         lines += [f"| {_cell(text)} | {', '.join(tests)} |" for text, tests in held.items() if rooms[text] == room]

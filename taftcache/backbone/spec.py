@@ -103,16 +103,18 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     source: scikit-learn's "digits", a "folder" with one subfolder per class, a "table" of paths and labels, "npz" or
         "hdf5" arrays, a "timm" dataset, or a "published" one with its published split.
-    train, test: folder roots, archive files or timm dataset names; ``${VAR}`` and ``~`` are expanded. For "published"
-        data ``train`` is the dataset's name: "caltech256", "mit67", "pets", "dogs", "cub200", "aircraft" or "cars".
+    train: the root of a folder, a table, a file of arrays, or timm's name of a dataset; ``${VAR}`` and ``~`` are
+        expanded. Of "published" data: "caltech256", "mit67", "pets", "dogs", "cub200", "aircraft" or "cars".
+    test: the same for held-out images, where they have a place of their own.
     held_out: the fraction of ``train`` that is kept for testing when there is no ``test``.
     limit: use at most this many images of each source, chosen by a hash of their ids.
     unreadable: what to do with an image that cannot be decoded.
-    image_key, label_key: names of the arrays in npz and HDF5 files, or of the columns of a table.
+    image_key: the name of the images' array in npz and HDF5 files, or of a table's column of paths.
+    label_key: that of the labels.
     root: for timm and published datasets, the folder; for a table, the folder that its paths start from (its own folder
         by default).
-    train_split, test_split: timm's names of the two splits; for a table that is both train and test, the values in its
-        column ``split``.
+    train_split: timm's name of the split; for a table that is both train and test, the value in its column ``split``.
+    test_split: the same for held-out images.
     """
 
     source: Literal["digits", "folder", "table", "npz", "hdf5", "timm", "published"]

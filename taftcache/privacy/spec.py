@@ -22,7 +22,8 @@ Relation = Literal["add-remove", "replace-one"]
 class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What ``taftcache train --private`` promises, and how it keeps it (docs/privacy.md).
 
-    epsilon, delta: the promise for each shard's component. With ``multiplier``, epsilon follows from the noise instead.
+    epsilon: of the promise (ε, δ) for each shard's component. With ``multiplier``, it follows from the noise instead.
+    delta: of that promise.
     multiplier: noise over sensitivity at each step, σ/Δ; by default what epsilon needs.
     relation: neighbours differ by one row more or less ("add-remove", Δ = C), or in one row ("replace-one", Δ = 2C).
     mechanism: "descent" over all rows at each step, "sampled-descent" over rows that are each drawn with probability

@@ -66,8 +66,8 @@ class TeachSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         equal, "aft-dense" maps features without a kernel, "aft-rbf" takes a Gaussian kernel; "kd", "kd-logits", "kkd",
         "b-tuning" and "rkd" are others' methods, "none" is standard transfer learning.
     beta: the weight of R, or "choose": by accuracy on a part of the labelled training images that is held out.
-    grid: what is tried; 0 is always among it.
-    hold_out: that part.
+    grid: the beta that are tried where it is to be chosen; 0 is always among them.
+    hold_out: the part of the labelled training images that is held out for that choice.
     standardise: each teacher feature to mean 0 and deviation 1 over the training images; false: to mean 0 alone.
     refresh: epochs between two solves for the features' weights (aft-nnls).
     noise: so many features of pure noise are added, to see what a prior makes of them.
