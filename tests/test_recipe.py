@@ -275,7 +275,8 @@ def test_a_section_that_must_be_said(tmp_path, without, empty):
     path, sections = tmp_path / "mine.toml", {"data": 'source = "digits"', "backbone": 'weights = "bundled"'}
     said = {name: "" if name == without else text for name, text in sections.items() if empty or name != without}
     path.write_text("".join(f"[{name}]\n{text}\n" for name, text in said.items()))
-    with pytest.raises(RecipeError, match=rf"has no {'key in ' * empty}\[{without}\]|data.source is missing"):
+    key = "key in " if empty else ""
+    with pytest.raises(RecipeError, match=rf"has no {key}\[{without}\]|data.source is missing"):
         load_recipe(path)
     assert load_recipe(path, [f"{without}.{sections[without].replace(' ', '')}"]).data.source == "digits"
 
