@@ -140,7 +140,7 @@ def evaluate(
         del hits[UNTOUCHED]
     against = None
     if probe:
-        against, said = _beside_probe(store, settings, rows, default, hits, progress, any_time=probe is True)
+        against, said = _beside_probe(store, settings, rows, default, hits, progress, any_time=probe != "quick")
         notes += said
     whole = [name for name in names if not is_component(name)]
     return EvaluateReport(
