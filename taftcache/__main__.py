@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections import namedtuple
 
 from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE
 
@@ -23,4 +24,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        # An interrupt that passes through exec or eval of a text, which dataclasses and named tuples call while they
+        # are made, leaves a mark in CPython, for which ``python -m`` ends by SIGINT whatever its exit code is. The next
+        # such call takes the mark away: that of this named tuple.
+        namedtuple("Ended", ())

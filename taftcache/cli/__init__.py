@@ -13,8 +13,10 @@ import difflib
 import io
 import os
 import re
+import shlex
 import sys
 import warnings
+from collections.abc import Sequence
 from errno import EPIPE
 from functools import cache
 from typing import Annotated, Any, NoReturn
@@ -46,11 +48,12 @@ class _Commands(TyperGroup):
     """Says how a command ended that was interrupted or misspelt, before typer ends the process in its own way."""
 
     as_json = helps = False
+    words: Sequence[str] = ()
 
     def main(self, *arguments: Any, **named: Any) -> Any:
         given = named.get("args", next(iter(arguments), None))
-        words = sys.argv[1:] if given is None else given
-        self.as_json, self.helps = "--json" in words, not HELP.isdisjoint(words)
+        self.words = sys.argv[1:] if given is None else given
+        self.as_json, self.helps = "--json" in self.words, not HELP.isdisjoint(self.words)
         try:
             try:
                 return self._tried(*arguments, **named)
@@ -138,6 +141,8 @@ class _Commands(TyperGroup):
         option = getattr(error, "option_name", None)
         if error.ctx and error.ctx.parent and any(option in own.opts for own in self.params):
             do = f"it stands before the command: taftcache {option} … {error.ctx.info_name}"
+        elif option and (file := next((w for w in self.words if w.startswith(option) and os.path.exists(w)), None)):
+            do = f"-- goes before names that begin with a dash: {error.ctx.command_path} … -- {shlex.quote(file)}"
         complain(f"taftcache: {fault}", f"  try: {do}")
         if error.ctx:
             complain(*error.ctx.get_usage().splitlines())
@@ -249,6 +254,8 @@ def main(argv: list[str] | None = None) -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     # timm 1.0 decorates two layers with torch.jit.script, which is nothing that a user could act on.
     warnings.filterwarnings("ignore", r".torch\.jit\.script", FutureWarning)
+    # Pillow refuses images of twice as many pixels as it warns of.
+    warnings.filterwarnings("ignore", "Image size .* exceeds limit of", RuntimeWarning)
     if sys.stdout is None:  # closed by whoever started this
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):

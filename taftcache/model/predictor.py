@@ -39,10 +39,14 @@ from taftcache.tangent.device import full_float32
 
 @dataclass(frozen=True)
 class Alike:
-    """How many of the held-out ``rows`` with the nearest margins got their own class."""
+    """How many of the held-out ``rows`` with the nearest margins got their own class.
+
+    ``largest`` is the largest margin of all of them. Beyond it no row has such a margin: ``rows`` is 0.
+    """
 
     right: int
     rows: int
+    largest: float
 
 
 @dataclass(frozen=True)

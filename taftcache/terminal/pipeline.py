@@ -275,6 +275,8 @@ def show_predict(report: PredictReport, file: Path | None = None) -> None:
         beside += [f"next {', '.join(p.labels[1:])}"] if p.labels[1:] else []
         how = f" ({'; '.join(beside)})" if beside else ""
         alike = p.alike and f". Held-out rows with such a margin: {p.alike.right} of {p.alike.rows} right."
+        if p.alike and not p.alike.rows:
+            alike = f". No held-out row has such a margin (largest {p.alike.largest:.2f})."
         say(f"{p.image}: {p.labels[0]}{how}{alike or ''}")
     if len(report.predictions) > 1:
         counts = Counter(p.labels[0] for p in report.predictions)

@@ -190,6 +190,13 @@ def test_a_reader_who_may_not_read_it_is_told_so(path, tmp_path, monkeypatch) ->
     assert "chmod g+r" in str(caught.value)
 
 
+def test_advice_fits_why_it_cannot_be_read(tmp_path) -> None:
+    """The store's own name may be as long as names can be; that of the file beside it is longer."""
+    with pytest.raises(StoreError, match=r"cannot read the tombstones .*the name is too long") as caught:
+        TombstoneFile(tmp_path / ("n" * 254))
+    assert caught.value.do == "name a place with a shorter path"
+
+
 def test_a_copy_takes_the_tombstones_along(path, tmp_path) -> None:
     """Those of the manifest, and those that only the file knows."""
     first_version(tmp_path / "old.forgotten", b"k" * 32, ["from an earlier store"])

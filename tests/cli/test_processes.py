@@ -200,6 +200,17 @@ def test_an_interruption_before_a_command_is_known(early, end):
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", f"taftcache: {INTERRUPTED}\n")
 
 
+@pytest.mark.parametrize("end", ENDS)
+def test_the_exit_code_of_an_interrupted_module_is_its_own(tmp_path, end):
+    """Under ``python -m`` CPython would end by SIGINT where the interrupt passed through exec of a text."""
+    heard = "import signal; signal.signal(signal.SIGHUP, signal.default_int_handler)"
+    (tmp_path / "typer.py").write_text(f"exec({f'{heard}; {ENDS[end]}'!r})")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(taftcache.__file__).parents[1])])}
+    asked = [sys.executable, "-m", "taftcache", "forget", "x"]
+    ended = subprocess.run(asked, env=env, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", f"taftcache: {INTERRUPTED}\n")
+
+
 def test_a_terminal_that_is_closed_ends_nothing_under_nohup():
     code = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + READ.replace("END", ENDS["SIGHUP"])
     ended = subprocess.run([sys.executable, "-c", f"import signal\n{code}"], capture_output=True, text=True)

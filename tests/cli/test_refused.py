@@ -361,6 +361,17 @@ def test_a_misspelt_command_is_json_too(cli, arguments, says):
     assert cli(*(a for a in arguments if a != "--json")).out == ""
 
 
+def test_a_file_whose_name_begins_with_a_dash_is_told_from_an_option(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("-dash.png", "--a dash.png"):
+        assert cli("predict", "STORE", name, "--json").json["try"] == "taftcache predict --help"
+        Path(name).touch()
+        outcome = cli("predict", "STORE", name, "--json")
+        file = name if " " not in name else f"'{name}'"
+        said = f"-- goes before names that begin with a dash: taftcache predict … -- {file}"
+        assert (outcome.code, outcome.json["try"]) == (2, said)
+
+
 def test_an_option_that_stands_before_the_command_is_sent_there(cli):
     outcome = cli("append", "STORE", "--wait", "60", "--json")
     assert (outcome.code, outcome.json["fault"]) == (2, "no such option: --wait")

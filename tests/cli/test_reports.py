@@ -8,6 +8,7 @@ import json
 import shutil
 
 import pytest
+from PIL import Image
 from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -415,6 +416,15 @@ def test_every_report_can_be_shown():
     assert len(_SHOWN) > 30
 
 
+def test_a_large_image_is_read_without_pillows_warning_or_refused(cli, store, tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    for side in (40, 50):
+        Image.new("L", (side, side)).save(tmp_path / f"{side}.png")
+    outcome = cli("predict", store, tmp_path / "40.png")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "exceeds limit of 2000 pixels" in cli("predict", store, tmp_path / "50.png").err
+
+
 def test_predictions_as_a_file(cli, store, images, tmp_path):
     """A row for each image, what could not be read among them, with what the report has of it."""
     (tmp_path / "new").mkdir()
@@ -433,7 +443,7 @@ def test_predictions_as_a_file(cli, store, images, tmp_path):
         assert (row["image"], row["label"], row["label_2"]) == (said["image"], *said["labels"])
         assert [float(row["logit"]), float(row["logit_2"])] == said["logits"]
         assert float(row["margin"]) == said["margin"]
-        assert (int(row["alike_right"]), int(row["alike_rows"])) == (said["alike"]["right"], said["alike"]["rows"])
+        assert {name: float(row[f"alike_{name}"]) for name in ("right", "rows", "largest")} == said["alike"]
         assert row["left_out"] == ""
     assert (len(rows), len(report["predictions"])) == (4, 3)
     assert (rows[3]["image"], rows[3]["label"]) == (str(tmp_path / "new" / "broken.png"), "")

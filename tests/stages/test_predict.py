@@ -206,7 +206,7 @@ def test_a_margin_is_held_against_the_held_out_rows(photographed, images, monkey
         margins, right = prediction.held_out_margins(store, "models/mean", "cpu")
         (plain,) = taftcache.predict(store, [file], model="models/mean", device="cpu").predictions
         nearest = np.argsort(np.abs(margins - plain.margin), kind="stable")[:5]
-        assert plain.alike == Alike(right=int(right[nearest].sum()), rows=5)
+        assert plain.alike == Alike(right=int(right[nearest].sum()), rows=5, largest=float(margins.max()))
         others = plain.margin + np.array([-0.1, 9, 0.2, -8, 0.05])
         monkeypatch.setattr(prediction, "LEAST_ALIKE", (3, 20))
         monkeypatch.setattr(prediction, "held_out_margins", lambda *_: (others, np.array([1, 0, 1, 0, 0], bool)))
@@ -215,21 +215,41 @@ def test_a_margin_is_held_against_the_held_out_rows(photographed, images, monkey
     best = logits.sort(1, descending=True).values
     assert np.allclose(margins, best[:, 0] - best[:, 1], atol=1e-4)
     assert np.array_equal(right, logits.argmax(1) == labels)
-    assert report.predictions[0].alike == Alike(right=2, rows=3)
+    assert report.predictions[0].alike == Alike(right=2, rows=3, largest=float(others.max()))
     show_predict(report)
     said = f"{plain.labels[0]} (margin {plain.margin:.2f}). Held-out rows with such a margin: 2 of 3 right."
     assert said in capsys.readouterr().out
 
 
 @pytest.mark.law("What predict says of a margin is counted on held-out rows")
-@pytest.mark.parametrize(("held_out", "rows"), [(4, 4), (12, 5), (58, 9), (120, 20), (200, 20), (1000, 100)])
+@pytest.mark.parametrize(("held_out", "rows"), [(4, 4), (12, 5), (44, 7), (58, 9), (120, 20), (200, 20), (1000, 100)])
 def test_of_few_held_out_rows_only_the_nearest_are_counted(photographed, images, monkeypatch, held_out, rows):
     file = next(iter(sorted(images.glob("1/*.png"))))
-    known = np.linspace(0, 5, held_out), np.zeros(held_out, bool)
+    known = np.linspace(0, 50, held_out), np.zeros(held_out, bool)
     monkeypatch.setattr(prediction, "held_out_margins", lambda *_: known)
     with FeatureStore(photographed) as store:
         (found,) = taftcache.predict(store, [file], device="cpu").predictions
-    assert found.alike == Alike(right=0, rows=rows)
+    assert found.alike == Alike(right=0, rows=rows, largest=50)
+
+
+@pytest.mark.law("What predict says of a margin is counted on held-out rows")
+@pytest.mark.parametrize(("largest", "rows"), [(1.001, 5), (0.995, 5), (0.98, 0), (0, 0)])
+def test_no_share_is_told_of_a_margin_that_no_held_out_row_has(
+    photographed, images, monkeypatch, capsys, largest, rows
+):
+    """Beyond the largest, that is: by a hundredth it may be above, for a row's own image may be."""
+    file = next(iter(sorted(images.glob("1/*.png"))))
+    with FeatureStore(photographed) as store:
+        margin = taftcache.predict(store, [file], device="cpu").predictions[0].margin
+        known = margin * np.linspace(0, largest, 30), np.ones(30, bool)
+        monkeypatch.setattr(prediction, "held_out_margins", lambda *_: known)
+        report = taftcache.predict(store, [file], top=1, device="cpu")
+    alike = report.predictions[0].alike
+    assert alike == Alike(right=rows, rows=rows, largest=pytest.approx(margin * largest))
+    assert report.records()[0].items() >= {"alike_rows": rows, "alike_largest": alike.largest}.items()
+    show_predict(report)
+    beyond = f"No held-out row has such a margin (largest {margin * largest:.2f})."
+    assert (beyond in capsys.readouterr().out) == (rows == 0)
 
 
 def test_without_held_out_rows_there_is_the_margin_alone(photographed, images, monkeypatch, capsys):

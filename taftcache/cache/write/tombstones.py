@@ -17,7 +17,7 @@ from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.ledger import Charge
 from taftcache.cache.format.parts import Tombstones
 from taftcache.cache.place.address import is_bucket
-from taftcache.cache.place.failure import cause
+from taftcache.cache.place.failure import advice, cause
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.cache.read.around import REMEMBERED
 from taftcache.errors import FormatError, IntegrityError, StoreError, StoreWriteError
@@ -25,6 +25,10 @@ from taftcache.errors import FormatError, IntegrityError, StoreError, StoreWrite
 FORMAT = "taftcache-forgotten"
 VERSIONS = (1, 2, 3)
 MAX_BYTES = 1 << 30
+READABLE = (
+    "let its owner change the file's mode (chmod g+r), which later writes keep, where others read the store: the file "
+    "tells an old copy of it from the present one"
+)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _Contents = tuple[dict[bytes, frozenset[str]], dict[str, Charge]]
@@ -248,8 +252,7 @@ def _read(file: Path) -> _File | None:
         raise StoreError(
             f"cannot read the tombstones beside the store: {cause(error)}",
             got=str(file),
-            do="let its owner change the file's mode (chmod g+r), which later writes keep, where others read the "
-            "store: the file tells an old copy of it from the present one",
+            do=READABLE if isinstance(error, PermissionError) else advice(error),
         ) from None
     finally:
         folder.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,7 @@ from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
 
 LEAST_ALIKE = (5, 20)  # rows: of fewer no share can be told, and more are wanted only where they lie near
+ROUNDED = 0.01  # by which part a margin may exceed the cached row's of the very image, for its numbers were rounded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +62,15 @@ class PredictReport:
         """The predictions as rows of a table, for a CSV file or ``pandas.DataFrame``: one for each image, in order.
 
         image; label, logit, and label_2, logit_2, … for the next ones; margin; of the held-out rows with such a margin
-        (``Alike``) how many are right, alike_right, of how many, alike_rows. Images that were left out come last, with
-        the reason as left_out alone. What a prediction lacks, its row lacks.
+        (``Alike``) how many are right, alike_right, of how many, alike_rows, and the largest margin of all of them,
+        alike_largest. Images that were left out come last, with the reason as left_out alone. What a prediction lacks,
+        its row lacks.
         """
         rows: list[dict[str, object]] = []
         for p in self.predictions:
             row: dict[str, object] = {"image": p.image, "label": p.labels[0], "logit": p.logits[0]}
             row |= {} if p.margin is None else {"margin": p.margin}
-            row |= {} if p.alike is None else {"alike_right": p.alike.right, "alike_rows": p.alike.rows}
+            row |= {} if p.alike is None else {f"alike_{name}": value for name, value in asdict(p.alike).items()}
             for rank, (label, logit) in enumerate(zip(p.labels[1:], p.logits[1:], strict=True), 2):
                 row |= {f"label_{rank}": label, f"logit_{rank}": logit}
             rows.append(row)
@@ -377,7 +379,8 @@ def _beside_held_out(
 ) -> list[Prediction]:
     """Each with how often the model was right on the held-out rows of the nearest margins.
 
-    These are a tenth of the rows; but 20 at least where that is no more than a sixth, and 5 in any case, or all.
+    These are a sixth of the rows, but no more than 20; a tenth, where that is more; and at least 5, or all. Beyond
+    the largest margin there are none.
     """
     try:
         known = held_out_margins(store, model, device, consent)
@@ -388,11 +391,14 @@ def _beside_held_out(
     margins, right = known
     few, enough = LEAST_ALIKE
     rows = min(len(margins), max(few, min(enough, len(margins) // 6), len(margins) // 10))
+    largest = float(margins.max())
     found = []
     for prediction in predictions:
         assert prediction.margin is not None  # there are two classes
-        nearest = np.argsort(np.abs(margins - prediction.margin), kind="stable")[:rows]
-        found.append(replace(prediction, alike=Alike(right=int(right[nearest].sum()), rows=rows)))
+        beyond = prediction.margin > (1 + ROUNDED) * largest
+        nearest = np.argsort(np.abs(margins - prediction.margin), kind="stable")[: 0 if beyond else rows]
+        alike = Alike(right=int(right[nearest].sum()), rows=len(nearest), largest=largest)
+        found.append(replace(prediction, alike=alike))
     return found
 
 
