@@ -40,11 +40,15 @@ def default_model(objects: Container[str]) -> str | None:
 
 
 def model_of(objects: Container[str], name: str | None = None) -> str:
-    """The model that ``name`` means, a shard's name being its component's ("000"); where it is None ``default_model``,
-    or the one that is to be made first where there is none."""
-    if name is None:
+    """The model that ``name`` means: also "exact" for "models/exact", and a shard's name, "000", for its component.
+
+    Without a name ``default_model``, or the one that is to be made first where there is none.
+    """
+    if not name:
         return default_model(objects) or MEAN
-    return name if "/" in (name := str(name)) else component_of(name)
+    if "/" in (name := str(name)):
+        return name
+    return model if (model := f"{MODELS}{name}") in objects else component_of(name)
 
 
 def is_component(name: str) -> bool:

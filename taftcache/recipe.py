@@ -118,16 +118,20 @@ def _builtin(value: Any) -> Any:
 
 def overridden_keys(overrides: Overrides) -> list[str]:
     """The keys ``section.key`` that overrides set."""
-    return [text.partition("=")[0].strip() for text in overrides]
+    return list(as_mapping(overrides))
 
 
 def as_mapping(overrides: Overrides) -> dict[str, Any]:
     """Overrides as plain values by ``section.key``, in the order in which they are applied."""
+    found: dict[str, Any] = {}
     if isinstance(overrides, Mapping):
         check_several(overrides=list(overrides))
-        return {str(key): msgspec.to_builtins(value, enc_hook=_builtin) for key, value in overrides.items()}
+        plain = {str(key): msgspec.to_builtins(value, enc_hook=_builtin) for key, value in overrides.items()}
+        for key, value in plain.items():  # of a section as a whole, {"objective": {"ridge": 1e-3}}, each key is one
+            of_section = isinstance(value, dict) and "." not in key
+            found |= {f"{key}.{inner}": one for inner, one in value.items()} if of_section else {key: value}
+        return found
     check_several(overrides=overrides)
-    found: dict[str, Any] = {}
     for text in overrides:
         key, value = _parsed(text)
         found.pop(key, None)  # the last one of a key stands where it was said

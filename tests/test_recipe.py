@@ -242,6 +242,9 @@ def test_overrides_as_a_mapping_of_values_that_python_has():
     texts = ["objective.ridge=0.1", "store.shards=3", 'store.path="1e3"', "compose.mode=weighted"]
     assert read == parse_recipe(apply_overrides(DATA, [*texts, "compose.weights={000 = 0.5, 001 = 0.5}"]))
     assert load_recipe("quickstart", {"objective.ridge": np.float64(0.1)}).objective.ridge == 0.1
+    kept = {**DATA, "objective": {"loss": "cross_entropy", "ridge": 1.0}}
+    section = parse_recipe(apply_overrides(kept, {"objective": {"ridge": 0.5}})).objective
+    assert (section.loss, section.ridge) == ("cross_entropy", 0.5), "the other keys of the section stay"
     for wrong, says in (
         ({"objective.ridge": "0.1"}, "objective.ridge is '0.1', but must be"),
         ({"objective.rigde": 0.1}, "did you mean objective.ridge"),

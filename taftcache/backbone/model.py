@@ -160,7 +160,7 @@ def not_built(
             f"timm has no model {architecture!r}",
             got=got,
             do=(f"did you mean {', '.join(near)}?" if near else "look the name up with timm.list_models()")
-            + " Of a model of your own, import the module that registers it",
+            + "; of a model of your own: import the module that registers it",
         )
     tags = [full.partition(".")[2] for full in timm.list_pretrained(f"{architecture}.*")] if tag else []
     if tag and tag not in tags:

@@ -93,7 +93,7 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="models/exact, models/mean, components/000 or 000…; by default exact, weighted, mean, head: what there is",
+        help="models/exact, models/mean, components/000 or 000…; by default the first of exact, weighted, mean, head",
     ),
 ]
 Device = Annotated[

@@ -408,7 +408,8 @@ def predict(
         bool, typer.Option("--skip-unreadable", help="classify the others where an image cannot be read")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write them as a CSV file, a row an image")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="write the predictions to a CSV file, a row an image"),
     ] = None,
     device: Device = None,
     weights: Weights = None,
@@ -423,8 +424,8 @@ def predict(
 
     Example: taftcache predict stores/quickstart pictures --skip-unreadable -o classes.csv
     """
-    if output is not None:
-        writable(output, again=True)
+    if output is not None:  # an image that was named in the place of FILE is not written over
+        writable(output, again=output.suffix.lower() == ".csv")
     allowed = consent_to(weights=weights, hub=allow_hub)
     unreadable: Literal["stop", "skip"] = "skip" if skip else "stop"
     with bars(as_json) as progress:

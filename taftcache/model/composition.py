@@ -13,7 +13,7 @@ from torch import Tensor
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import CompositionError
+from taftcache.errors import ArgumentError, CompositionError
 from taftcache.model.component import Component, StoredComponents, read_base
 from taftcache.model.meta import ComponentMeta
 from taftcache.names import model_of
@@ -63,12 +63,15 @@ def weighted_sum(store: FeatureStore, weights: Mapping[str, float]) -> Component
     It says nothing of how its parts were made: neither a certificate nor, of private ones, their promise.
 
     Args:
-        weights: μ by name, ("000", "components/000", "models/exact"), with a sum of one; {"000": 1} is one Δw alone.
+        weights: μ by name ("000", "components/000", "models/exact"), with a sum of one; {"000": 1} is one Δw alone.
 
     Raises:
         StoreError: no such model. CompositionError: a sum other than one, a name twice, or other bases or parameters.
     """
-    mu = {model_of((), name): float(share) for name, share in weights.items()}
+    if not isinstance(weights, Mapping):
+        raise ArgumentError("the weights have no names", got=type(weights).__name__, do='{"000": 0.5, "001": 0.5}')
+    there = store.objects()
+    mu = {model_of(there, name): float(share) for name, share in weights.items()}
     if len(mu) < len(weights):
         raise CompositionError("the weights name a component twice", got=", ".join(weights), do="leave one of them out")
     base = read_base(store, recorded_recipe(store).tangent)

@@ -336,7 +336,7 @@ def _keep_weights(model: TangentModel, state: Mapping[str, Any], prefix: str, *_
         if not torch.equal(given.to(own), own):
             raise CompositionError(
                 "a tangent model's weights cannot be replaced by those of a state",
-                got=f"other numbers in {prefix}{name}",
+                got=f"another tensor as {prefix}{name}",
                 do="make the model that the state was taken from, with TangentModel.load or open_model",
             )
 

@@ -448,7 +448,9 @@ def test_predictions_as_a_file(cli, store, images, tmp_path):
     assert (len(rows), len(report["predictions"])) == (4, 3)
     assert (rows[3]["image"], rows[3]["label"]) == (str(tmp_path / "new" / "broken.png"), "")
     assert "does not decode" in rows[3]["left_out"]
-    before = file.read_bytes()
+    before, image = file.read_bytes(), given[0].read_bytes()
+    assert cli("predict", store, given[1], "-o", given[0]).code == 5, "an image is not written over"
+    assert given[0].read_bytes() == image
     outcome = cli("predict", store, tmp_path / "new", "-o", store / "classes.csv")
     assert outcome.code == 5, outcome
     assert "name a place outside of it" in outcome.err

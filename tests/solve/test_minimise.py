@@ -131,7 +131,6 @@ LABELS = {
     "beyond int64": (lambda y: y.astype(np.uint64) + np.uint64(2**63), "is not a class of the model"),
     "texts": (lambda y: y.astype(str), "not one class for each row"),
     "one-hot": (lambda y: np.eye(y.max() + 1, dtype=int)[y], "not one class for each row"),
-    "too few": (lambda y: y[:-1], "not one class for each row"),
     "values": (lambda y: y.astype(float), "the loss is of classes and cannot take floating labels"),
 }
 

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -15,7 +16,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.consent import recorded_recipe
-from taftcache.errors import CompositionError, FormatError, RecipeError, StoreError, StoreWriteError
+from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreError, StoreWriteError
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.model.meta import meta_of
 from taftcache.objective.rsl import RSL
@@ -75,12 +76,16 @@ def test_a_weighted_sum_in_memory_is_what_composing_would_write(store, finished)
         taftcache.compose(opened, asking(opened, mode="weighted", weights=weights))
         assert torch.equal(sums.delta, component(opened, "models/weighted").delta)
         whole = taftcache.logits(opened, opened.held_out, model="models/weighted")
+        assert np.array_equal(taftcache.logits(opened, opened.held_out, model="weighted"), whole)
+        default = taftcache.logits(opened, opened.held_out)
+        assert np.array_equal(taftcache.logits(opened, opened.held_out, model=""), default)
     assert whole == pytest.approx(sum(parts), abs=1e-4)
     for wrong, error, says in (
         ({"000": 0.5}, CompositionError, "sum is 0.5"),
         ({"000": 0.5, "components/000": 0.5}, CompositionError, "twice"),
         ({"none": 1}, StoreError, "no model named components/none.*\n.*\n.*components/000"),
         ({}, CompositionError, "at least one"),
+        (["000"], ArgumentError, "no names"),
     ):
         with pytest.raises(error, match=says):
             taftcache.weighted_sum(store, wrong)

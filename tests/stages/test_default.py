@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
-from taftcache.errors import StoreError
+from taftcache.errors import ArgumentError, StoreError
 from taftcache.model.component import read_base, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import is_model
@@ -123,7 +123,19 @@ def test_a_run_leaves_out_a_probe_that_takes_long(tmp_path, monkeypatch):
         assert f"no linear probe: of 10 classes it takes long; next: taftcache evaluate {path} --probe" in report.notes
         assert [note for note in report.notes if "a row" in note], "rows on both sides are looked for"
         assert taftcache.evaluate(path, probe=True).against, "it was asked for"
-    assert taftcache.evaluate(path, probe="quick").against
+    with open_store(path) as store:
+        base = settings_of(store).base
+        products = sum(shard.rows for shard in store.shards) * base.config.width * len(store.classes)
+        for most, quick in ((products, True), (products - 1, False)):
+            monkeypatch.setattr(probing, "MOST_QUICK", most)
+            assert probing.is_quick(store, base) is quick
+            assert (taftcache.evaluate(store, probe="quick").against is not None) is quick
+        with pytest.raises(ArgumentError, match="probe cannot be taken"):
+            taftcache.evaluate(store, probe="quik")
+        held_out = {store.classes[k] for k in store.held_out.statistics["rows_per_class"]}
+        assert len(held_out) < 10, "a note says so, but not where other rows are asked about"
+        assert "accuracy says nothing" in " ".join(taftcache.evaluate(store).notes)
+        assert "accuracy says nothing" not in " ".join(taftcache.evaluate(store, rows=store.shards[0]).notes)
 
 
 def test_a_probe_at_an_end_of_its_list_tries_further(default, monkeypatch):

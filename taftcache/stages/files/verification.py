@@ -12,7 +12,7 @@ from taftcache.cache.write.previous import go_back
 from taftcache.cache.write.repair import Maker
 from taftcache.cache.write.repair import repair as mend
 from taftcache.names import made_by
-from taftcache.recipe import Overrides, apply_overrides, parse_recipe
+from taftcache.recipe import Overrides, apply_overrides, as_mapping, parse_recipe
 from taftcache.stages.progress import Progress, Silent, noting
 
 
@@ -83,8 +83,9 @@ def _maker(store: FeatureStore, overrides: Overrides, progress: Progress) -> Mak
         return None
     from taftcache.stages.extract.reextraction import Reextraction  # torch, which only a repair needs
 
-    recipe = parse_recipe(apply_overrides(store.manifest.recipe, overrides), str(store.path))
-    return Reextraction(store, recipe, progress, overrides)
+    changes = as_mapping(overrides)
+    recipe = parse_recipe(apply_overrides(store.manifest.recipe, changes), str(store.path))
+    return Reextraction(store, recipe, progress, changes)
 
 
 def _faults(store: FeatureStore, progress: Progress) -> list[Fault]:

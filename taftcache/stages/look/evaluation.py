@@ -122,6 +122,8 @@ def evaluate(
     check_has_classes(store)
     if not isinstance(rows, Shard | None):
         raise ArgumentError("rows must be a shard", got=type(rows).__name__, do="rows=store.shard(NAME)")
+    if probe not in (True, False, "quick"):
+        raise ArgumentError("probe cannot be taken", got=repr(probe), do='True, False or "quick"')
     progress, rows = progress or Silent(), rows or _held_out(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
@@ -190,6 +192,8 @@ def _unshared(store: FeatureStore, rows: Shard) -> list[str]:
     """Notes on classes that only ``rows`` or only the training rows of the store have."""
     trained = {k for shard in store.shards for k in shard.statistics["rows_per_class"]}
     held = rows.statistics["rows_per_class"]
+    if rows is not store.held_out:  # which may well be of some classes alone
+        trained &= set(held)
     return unshared_notes(store.classes, *({store.classes[k] for k in some} for some in (trained, held)), of="row")
 
 

@@ -172,7 +172,7 @@ def logits(
     Args:
         images: as for ``predict``; or a shard of the store, ``store.shard("000")`` or ``store.held_out``, whose cached
             rows need no backbone: logits in the order of its ``sample_ids``.
-        device: where the model runs; of vectors that is said by the recipe.
+        device: where the model runs; where vectors are given, the recipe says it.
 
     Raises:
         DataError, UnreadableImage: as ``predict``. StoreError: no such model.
@@ -189,6 +189,12 @@ def logits(
     check_has_classes(store)
     model = model_of(store.objects(), model)
     if isinstance(images, Shard):
+        if images.digest not in {shard.digest for shard in store.manifest.shards}:
+            raise DataError(
+                f"the shard {images.name} is none of {store.path}",
+                got=repr(images),
+                do="logits(STORE, STORE.shard(NAME))",
+            )
         found = [z.float().cpu().numpy() for z, _ in row_logits(store, model, images, device, consent)]
         return np.concatenate(found)
     if (scaling := scaling_of(store.identity)) is None:
