@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,6 @@ from taftcache.recipe import (
     Recipe,
     apply_overrides,
     check_names,
-    overridden_keys,
     parse_recipe,
     recipe_values,
 )
@@ -122,17 +121,16 @@ def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) ->
 
 
 def refusal(
-    store: FeatureStore, kind: Kind, recipe: Recipe, own: Overrides = (), *, hub: bool = False
+    store: FeatureStore, kind: Kind, recipe: Recipe, own: Collection[str] = (), *, hub: bool = False
 ) -> UntrustedStore | None:
     """Why what ``recipe`` names is not opened: it is the store's own word, and not allowed here; None where it is.
 
-    Names that differ from the store's are the caller's own, and so are those under the keys ``own`` ("data.train"), or
-    the keys of those overrides. ``hub`` allows what only the model hub is asked for.
+    Names that differ from the store's are the caller's own, and so are those under the keys ``own`` ("data.train").
+    ``hub`` allows what only the model hub is asked for.
     """
-    keys = set(overridden_keys(own))
     recorded = names(recorded_recipe(store), kind)
     foreign = {key: value for key, value in names(recipe, kind).items() if recorded.get(key) == value}
-    foreign = {key: value for key, value in foreign.items() if f"{SECTION[kind]}.{key}" not in keys}
+    foreign = {key: value for key, value in foreign.items() if f"{SECTION[kind]}.{key}" not in own}
     if hub:
         foreign = {k: v for k, v in foreign.items() if not _from_hub(k, v)}
     if not foreign or _line(store.path, kind, recorded) in _allowed():

@@ -116,11 +116,6 @@ def _builtin(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def overridden_keys(overrides: Overrides) -> list[str]:
-    """The keys ``section.key`` that overrides set."""
-    return list(as_mapping(overrides))
-
-
 def as_mapping(overrides: Overrides) -> dict[str, Any]:
     """Overrides as plain values by ``section.key``, in the order in which they are applied."""
     found: dict[str, Any] = {}

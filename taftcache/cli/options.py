@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 import taftcache
 from taftcache.consent import Consent, Kind, overridden, refusal, remember
 from taftcache.errors import RecipeError
-from taftcache.recipe import Recipe, load_recipe, stored_at
+from taftcache.recipe import Recipe, as_mapping, load_recipe, stored_at
 from taftcache.recipe_files import bundled_recipes, did_you_mean, named_alike
 from taftcache.terminal.console import note, print_json
 
@@ -183,7 +183,7 @@ def read_either(
     with taftcache.FeatureStore(target) as store:
         recipe = stored_at(target, overridden(store, [*(overrides or []), *device_override(device)]))
         for kind in opens:
-            if (refused := refusal(store, kind, recipe, overrides or [])) is not None:
+            if (refused := refusal(store, kind, recipe, as_mapping(overrides or []))) is not None:
                 raise refused
     return recipe, target
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Kind, refusal
 from taftcache.errors import DataError, StoreError
 from taftcache.names import HELD_OUT
-from taftcache.recipe import Overrides, Recipe
+from taftcache.recipe import Recipe
 from taftcache.stages.extract.frozen import Collected, load_frozen, made_from, run_frozen, same_rows
 from taftcache.stages.extract.plan import plan_images
 from taftcache.stages.progress import Progress
@@ -34,8 +34,8 @@ class Reextraction:
     trusted: whoever uses it compares digests.
     """
 
-    def __init__(self, store: FeatureStore, recipe: Recipe, progress: Progress, own: Overrides) -> None:
-        self._own = own  # overrides of the recipe, which its user chose
+    def __init__(self, store: FeatureStore, recipe: Recipe, progress: Progress, own: Collection[str]) -> None:
+        self._own = own  # the keys of the recipe whose values its user chose
         self._store, self._recipe, self._progress = store, same_rows(store, recipe), progress
 
     def members(self, shard: str) -> list[str]:
