@@ -44,7 +44,7 @@ def model_of(objects: Container[str], name: str | None = None) -> str:
 
     Without a name ``default_model``, or the one that is to be made first where there is none.
     """
-    if not name:
+    if name is None or name == "":
         return default_model(objects) or MEAN
     if "/" in (name := str(name)):
         return name
