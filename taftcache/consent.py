@@ -25,14 +25,7 @@ import msgspec
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
-from taftcache.recipe import (
-    Overrides,
-    Recipe,
-    apply_overrides,
-    check_names,
-    parse_recipe,
-    recipe_values,
-)
+from taftcache.recipe import Overrides, Recipe, apply_overrides, check_names, parse_recipe, recipe_values
 
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore

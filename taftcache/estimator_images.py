@@ -10,7 +10,6 @@ import torch
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources.pictures import decoded
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.stages.extract.listing import pictures_of
@@ -28,7 +27,7 @@ def extracted(cut: Cut, X: Iterable[Picture]) -> Iterator[np.ndarray]:
     """Rows [b,t,d] of some images at a time."""
     images, transform = pictures_of(X), Preprocess(cut.backbone)
     for k in range(0, len(images), IMAGES_AT_ONCE):
-        pixels = [transform(decoded(image, index)) for index, image in enumerate(images[k : k + IMAGES_AT_ONCE], k)]
+        pixels = [transform(image, index) for index, image in enumerate(images[k : k + IMAGES_AT_ONCE], k)]
         with full_float32(cut.device):  # as in the store of a classifier's ``fit``
             rows = cut.prefix(torch.stack(pixels).to(cut.device)).cpu().numpy()
         yield rows

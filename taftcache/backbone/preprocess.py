@@ -81,13 +81,16 @@ class Preprocess:
                 self._there[device] = [constant.to(device) for constant in self._constants]
         return self._there[device]
 
-    def __call__(self, image: Picture) -> Tensor:
+    def __call__(self, image: Picture, index: int | None = None) -> Tensor:
         """float32 [3, h, w] of an image file, a PIL image, or an array of uint8 [h, w], [h, w, 1] or [h, w, 3].
+
+        Args:
+            index: its place among several, for an error.
 
         Raises:
             UnreadableImage: a file that is missing, or what does not decode.
         """
-        return self.normalise(self.pixels(decoded(image))[None])[0]
+        return self.normalise(self.pixels(decoded(image, index))[None])[0]
 
     def description(self) -> dict[str, Any]:
         """The preprocessing in JSON types, for a store's identity."""

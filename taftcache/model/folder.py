@@ -330,7 +330,7 @@ def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: 
     shapes |= {weight: torch.Size([config.classes, config.width]), bias: torch.Size([config.classes])}
     if wrong := [name for name, of in base.state.items() if name in shapes and of.shape != shapes[name]]:
         raise _SAVED.unfit(f"{wrong[0]} is {list(base.state[wrong[0]].shape)}, and must be {list(shapes[wrong[0]])}")
-    if described.base_digest not in base.digests:
+    if not base.has_digest(described.base_digest):
         raise IntegrityError(
             "the base point of the saved model is not the one that it was trained around", got=described.base_digest
         )

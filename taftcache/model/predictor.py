@@ -18,7 +18,7 @@ from taftcache.backbone.forward.extract import default_batch
 from taftcache.backbone.forward.pool import one_core_pool
 from taftcache.backbone.model import Backbone, load_backbone
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources.pictures import called, decoded, listed
+from taftcache.backbone.sources.pictures import called, listed
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
@@ -102,7 +102,7 @@ class TangentModel(nn.Module):
         self, cut: Cut, transform: Preprocess, base: Base, component: Component, classes: Sequence[str]
     ) -> None:
         super().__init__()
-        if component.base_digest not in base.digests:
+        if not base.has_digest(component.base_digest):
             raise CompositionError(
                 "the component was trained around another base point",
                 got=f"base {component.base_digest[:16]}, the model's is {base.digest[:16]}",
@@ -181,7 +181,7 @@ class TangentModel(nn.Module):
     @torch.no_grad()
     def tokens(self, images: Iterable[Picture]) -> np.ndarray:
         """What the tail takes in, float32 [n,t,d], of images; see ``predict``."""
-        inputs = [self.transform(decoded(picture, index)) for index, picture in enumerate(listed(images))]
+        inputs = [self.transform(picture, index) for index, picture in enumerate(listed(images))]
         if not inputs:
             return np.empty((0, *self.cut.tokens_shape), np.float32)
         with full_float32(device := self.cut.device):
@@ -197,7 +197,7 @@ class TangentModel(nn.Module):
         pictures, found = listed(images), [np.empty((0, len(self.classes)), np.float32)]
         for k in range(0, len(pictures), batch):
             batched = enumerate(pictures[k : k + batch], k)
-            inputs = [self.transform(decoded(picture, index)) for index, picture in batched]
+            inputs = [self.transform(picture, index) for index, picture in batched]
             found.append(self(torch.stack(inputs)).cpu().numpy())
         return np.concatenate(found)
 
@@ -232,7 +232,7 @@ class TangentModel(nn.Module):
             for index, picture in enumerate(pictures[k : k + batch], k):
                 name = called(picture, index)
                 try:
-                    inputs.append(self.transform(decoded(picture, index)))
+                    inputs.append(self.transform(picture, index))
                     names.append(name)
                 except UnreadableImage as error:
                     if on_unreadable is None:

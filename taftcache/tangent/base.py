@@ -104,15 +104,17 @@ class Base:
         described = self.config.as_dict() | {"why": ""}
         return state_digest(self.state, msgspec.json.encode(described, order="sorted"))
 
-    @property
-    def digests(self) -> set[str]:
-        """``digest`` for each kind of rows that a store may cache: components of it are around this base point."""
+    def has_digest(self, digest: str) -> bool:
+        """Whether it is this point's ``digest`` for some kind of rows that a store may cache: components of any of them
+        are around it. Each kind takes a hash of every tensor, so that of its own rows comes first."""
+        if digest == self.digest:
+            return True
         reduced = self.reduction_digest()
-        configs = [(rows, "" if rows == "tokens" or self.config.path == "feature" else reduced) for rows in ROWS]
-        return {
-            replace(self, config=msgspec.structs.replace(self.config, rows=rows, reduced_by=by)).digest
+        configs = ((rows, "" if rows == "tokens" or self.config.path == "feature" else reduced) for rows in ROWS)
+        return any(
+            replace(self, config=msgspec.structs.replace(self.config, rows=rows, reduced_by=by)).digest == digest
             for rows, by in configs
-        }
+        )
 
     def reduction_digest(self) -> str:
         """BLAKE3 over what turns tokens into smaller rows: every tensor of the tail but the head."""

@@ -282,7 +282,7 @@ def show_predict(report: PredictReport, file: Path | None = None) -> None:
         counts = Counter(p.labels[0] for p in report.predictions)
         say(f"{counted(len(report.predictions), 'image')}: {with_counts(counts)}")
     if file is not None:
-        say(f"{file}: {counted(len(report.records()), 'row')}")
+        say(f"{file}: {counted(len(report.predictions) + len(report.unreadable), 'row')}")
     print_notes(report.notes)
     for reason in report.unreadable.values():
         note(f"left out: {reason}")

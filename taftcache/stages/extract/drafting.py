@@ -142,8 +142,8 @@ def _alike(classes: list[str]) -> list[str]:
 def _unshared(recipe: Recipe, source: Source, test: Source | None) -> list[str]:
     """Notes on classes of which all images are held out, or none is."""
     labels = classes_of(source, test)
-    ids = [None if part is None else [item.id for item in part.items] for part in (source, test)]
-    training, held_out = split(recipe, ids[0] or [], ids[1])
+    tested = None if test is None else [item.id for item in test.items]
+    training, held_out = split(recipe, [item.id for item in source.items], tested)
     if held_out is None:
         return []
     trained, held = ({labels[i] for i in some} for some in (training, held_out.ids))
