@@ -20,7 +20,8 @@ from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import kernel_inverse_fits
-from taftcache.solve.inverses.head_path import HeadPath, Unseen, has_path
+from taftcache.solve.inverses.head_path import Unseen, has_path
+from taftcache.solve.inverses.head_rows import every_head
 from taftcache.solve.inverses.inverse import ShiftedInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.head import quick_heads
@@ -98,16 +99,16 @@ def choose_ridge(
 ) -> RidgeChoice:
     """The largest λ of a grid that is about the best for rows that did not take part, in loss and accuracy (``_best``).
 
-    The head: exact leave-one-out, for all λ from one eigendecomposition, in two passes; where each class would need
-    one, and there is no room for that, one row in five is set aside, and the others are solved for at one λ after
-    another, until the loss has risen ``RISES`` times. More than the head: one row in five is set aside, and one run
-    over the others gives every λ (``ridge_deltas``; a short solve for each, from the largest down and warm from the
-    last, where that does not fit, until then). Of N rows ``MOST_ROWS`` at most take part there, and λN is kept: it is
-    the ratio of the noise's variance to the prior's, which does not depend on how many rows are seen, as long as they
-    are fewer than what they decide. It is rounded to a power of two, so that a row that leaves does not change λ and
-    with it the problem of all the others. A function of the rows alone, like the solve: what is forgotten has no part
-    in it afterwards. Which rows take part, and which of them validate, is drawn by a hash of each, so that it stays as
-    it is when others leave, and λ with it but where two are about as good. A single row gets ``ALONE``.
+    The head: exact leave-one-out (``every_head``); where each class would need an eigendecomposition, and there is no
+    room for that, one row in five is set aside, and the others are solved for at one λ after another, until the loss
+    has risen ``RISES`` times. More than the head: one row in five is set aside, and one run over the others gives every
+    λ (``ridge_deltas``; a short solve for each, from the largest down and warm from the last, where that does not fit,
+    until then). Of N rows ``MOST_ROWS`` at most take part there, and λN is kept: it is the ratio of the noise's
+    variance to the prior's, which does not depend on how many rows are seen, as long as they are fewer than what they
+    decide. It is rounded to a power of two, so that a row that leaves does not change λ and with it the problem of all
+    the others. A function of the rows alone, like the solve: what is forgotten has no part in it afterwards. Which rows
+    take part, and which of them validate, is drawn by a hash of each, so that it stays as it is when others leave, and
+    λ with it but where two are about as good. A single row gets ``ALONE``.
 
     Args:
         base: the expansion point.
@@ -139,9 +140,9 @@ def choose_ridge(
     if head:
         exact = pose(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
         if has_path(exact):
-            found = HeadPath(exact).leave_one_out(ridges)
-            best = _best(found)
-            return RidgeChoice(best, "leave-one-out", [*map(TriedRidge.of, found)], 2, end_of(best, ridges))
+            found = every_head(exact).leave_one_out(ridges)
+            best, curve = _best(found), [*map(TriedRidge.of, found)]
+            return RidgeChoice(best, "leave-one-out", curve, exact.operator.passes, end_of(best, ridges))
     drawn = order_of(sources) if hashes is None else np.argsort(hashes, kind="stable")
     most = rows if head and objective.loss.quadratic else MOST_ROWS
     return _validated(base, sources, objective, arithmetic, ridges, drawn[:most], folds)
@@ -275,7 +276,7 @@ def _downwards(
     asked = replace(objective, ridge=ridges[0])
     pair = ProblemPair(*(pose(base, sources, asked, arithmetic, dtype) for dtype in (torch.float32, torch.float64)))
     if has_path(pair.exact):
-        path = HeadPath(pair.exact)
+        path = every_head(pair.exact)
         for ridge in reversed(ridges):
             yield _Solved(ridge, path.delta(ridge), pair.exact.operator.passes, more=False)
         return

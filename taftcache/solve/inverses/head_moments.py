@@ -36,7 +36,6 @@ class FewRows(NamedTuple):
 class HeadMoments:
     """Sums over all rows x̃, with n = d+1 numbers each, or as many as there are rows where these are few.
 
-    basis: that in which few rows are written.
     normal: [n,n] 1/N Σ ω D x̃x̃ᵀ, with the D of classes that are not the row's own; of its upper triangle nothing is
         read.
     right: [K,n] 1/N Σ ω ∂ℓ/∂z x̃ᵀ at Δw = 0.
@@ -45,7 +44,6 @@ class HeadMoments:
     above: whether no row's own class has a smaller D than the others.
     """
 
-    basis: FewRows | None
     normal: Tensor
     right: Tensor
     shared: bool
@@ -53,13 +51,13 @@ class HeadMoments:
     above: bool
 
 
-def head_moments(problem: Problem) -> HeadMoments:
-    """The moments, from two passes, or three where rows are few beside their width.
+def head_moments(problem: Problem, basis: FewRows | None = None) -> HeadMoments:
+    """The moments, in one pass; in a ``basis`` of the rows' own, where there is one.
 
     Raises:
         SolveError: features or logits that are not finite.
     """
-    basis, operator = _span(problem), problem.operator
+    operator = problem.operator
     K, n = operator.classes, operator.base.config.width + 1 if basis is None else basis.vectors.shape[1]
     normal = torch.zeros(n, n, dtype=torch.float64, device=operator.device).mT
     right = torch.zeros(K, n, dtype=torch.float64, device=operator.device)
@@ -80,14 +78,18 @@ def head_moments(problem: Problem) -> HeadMoments:
         _add_squares(normal, common, x)
         right += gradient.T @ x
         start += len(labels)
-    # The diagonal has the largest entry of such a sum, and whatever of a row is not finite.
-    if not (torch.isfinite(normal.diagonal()).all() and torch.isfinite(right).all()):
+    refuse_not_finite(problem, normal.diagonal(), right)
+    return HeadMoments(normal.div_(operator.rows), right.div_(operator.rows), shared, counts, above)
+
+
+def refuse_not_finite(problem: Problem, diagonal: Tensor, of_loss: Tensor) -> None:
+    """SolveError where not all is finite of the squares' sums, and of what the loss adds to them."""
+    if not (torch.isfinite(diagonal).all() and torch.isfinite(of_loss).all()):
         raise SolveError(
             "the head's features or logits are not finite",
-            got=f"{operator.rows} rows with NaN or infinity among them",
+            got=f"{problem.operator.rows} rows with NaN or infinity among them",
             do="look for extreme numbers in the rows",
         )
-    return HeadMoments(basis, normal.div_(operator.rows), right.div_(operator.rows), shared, counts, above)
 
 
 def first_diagonal(problem: Problem) -> tuple[Tensor, Tensor, int]:
@@ -105,7 +107,7 @@ def few(rows: int, width: int) -> bool:
     return 5 * rows <= 3 * (width + 1)
 
 
-def _span(problem: Problem) -> FewRows | None:
+def span(problem: Problem) -> FewRows | None:
     """What the rows x̃ span, from one pass, where they are few beside their width.
 
     A ridge takes whatever else there is of W to zero, so that W = W̃Qᵀ with W̃ [K,n] of the rows Qᵀx̃.
@@ -138,6 +140,12 @@ def flat(problem: Problem, solution: Tensor) -> Tensor:
     return problem.operator.layout.flatten({weight: solution[:, :-1], bias: solution[:, -1]})
 
 
+def whole(problem: Problem, delta: Tensor) -> Tensor:
+    """W [K,d+1], the bias last, of Δw [P]: the inverse of ``flat``."""
+    weight, bias = (problem.operator.layout.views(delta)[name] for name in problem.operator.base.config.head_names)
+    return torch.cat([weight, bias[:, None]], 1)
+
+
 def groups(K: int, size: int) -> Iterator[slice]:
     step = max(1, GROUP_BYTES // (8 * size * size))
     yield from (slice(k, min(K, k + step)) for k in range(0, K, step))
@@ -156,7 +164,7 @@ def common_diagonal(diagonal: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels[:, None] == 0, diagonal[:, 1:2], diagonal[:, :1])
 
 
-def own_normals(problem: Problem, classes: slice, common: Tensor, basis: FewRows | None) -> Tensor:
+def own_normals(problem: Problem, classes: slice, common: Tensor, basis: FewRows | None = None) -> Tensor:
     """Normal matrices [len(classes), n, n], each ``common`` and what the class's own D adds, in one pass."""
     own = common.mT.repeat(classes.stop - classes.start, 1, 1).mT
     waiting: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
@@ -183,7 +191,9 @@ def _add_squares(onto: Tensor, weight: Tensor, x: Tensor) -> None:
         onto[at:, columns].addmm_(x[:, at:].T, weighted[:, columns])
 
 
-def own_rows(problem: Problem, classes: Container[int], basis: FewRows | None) -> Iterator[tuple[int, Tensor, Tensor]]:
+def own_rows(
+    problem: Problem, classes: Container[int], basis: FewRows | None = None
+) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Of each block in one pass: a class, what its own ωD/N [m,1] has beyond the others', and its rows x̃ [m,n]."""
     start = 0
     for state, labels in problem.operator.blocks():

@@ -18,6 +18,8 @@ from taftcache.solve.inverses.head_moments import (
     head_moments,
     in_full,
     own_normals,
+    span,
+    whole,
 )
 from taftcache.tangent.operator import TangentOperator
 
@@ -41,7 +43,7 @@ class HeadPath:
 
     is the residual of its own prediction, without a solve. Where each class has its own D (α ≠ 1) it has its own Σ, V
     and h too: a decomposition a class, from one pass more. Costs one pass, one more for each look at the rows, and one
-    where rows are few beside their width: then x̃, Σ and V are those of their own basis (``_span``), of n numbers.
+    where rows are few beside their width: then x̃, Σ and V are those of their own basis (``span``), of n numbers.
 
     Args:
         problem: over the head alone; its own λ has no part in it.
@@ -58,8 +60,8 @@ class HeadPath:
                 got=f"{problem.loss}, {problem.operator.rows} rows, {problem.operator.classes} classes",
                 do="a square loss with alpha = 1, or solve each λ on its own",
             )
-        moments = head_moments(problem)
-        self._basis = moments.basis
+        self._basis = span(problem)
+        moments = head_moments(problem, self._basis)
         normal = moments.normal.mT[None].mT  # with strides [n²,1,n], for else eigh takes a copy
         if not moments.shared:
             normal = own_normals(problem, slice(0, problem.operator.classes), moments.normal, self._basis)
@@ -87,14 +89,12 @@ class HeadPath:
 
     def inverse(self, direction: Tensor, ridge: float) -> Tensor:
         """(Σ + λI)⁻¹ applied to each class's part of a direction [P] of the head: H(λ)⁻¹ j."""
-        names = self._problem.operator.base.config.head_names
-        weight, bias = (self._problem.operator.layout.views(direction)[name] for name in names)
-        whole = torch.cat([weight, bias[:, None]], 1)
-        own = whole if self._basis is None else whole @ self._basis.vectors
+        full = whole(self._problem, direction)
+        own = full if self._basis is None else full @ self._basis.vectors
         found = self._turn(self._turn(own, self._vectors) / (self._values + ridge), self._vectors.mT)
         if self._basis is None:
             return flat(self._problem, found)
-        return flat(self._problem, in_full(found - own / ridge, self._basis) + whole / ridge)
+        return flat(self._problem, in_full(found - own / ridge, self._basis) + full / ridge)
 
     def leverages(self, ridge: float) -> Tensor:
         """h [N,K] of each row and class, or [N,1] where all classes have the same; in one pass."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +12,6 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky, solved
 from taftcache.solve.inverses.dual import square_of_sum
 from taftcache.solve.inverses.head_moments import (
-    FewRows,
     HeadMoments,
     common_diagonal,
     extended,
@@ -20,11 +20,12 @@ from taftcache.solve.inverses.head_moments import (
     flat,
     groups,
     head_moments,
-    in_full,
     own_normals,
     own_rows,
     row_groups,
+    whole,
 )
+from taftcache.solve.inverses.head_rows import HeadRows, rows_are_few
 from taftcache.solve.methods.decisive import SAMPLE, typical
 from taftcache.solve.proof import looked_at
 from taftcache.solve.solution import Solution
@@ -36,8 +37,8 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
 
     With x̃ = [feature; 1], class k's normal matrix is 1/N Σ_n ω_n D_nk x̃x̃ᵀ + λI: one Cholesky for all classes when D is
     the same for all of them (RSL with α = 1, squared error), one a class otherwise, or what the class's own rows change
-    in the one of all (``_solve_updated``). Rows that are few beside their width are written in a basis of their own
-    first (``HeadMoments``). Costs 2 + ⌈K/group⌉ passes, and one for that.
+    in the one of all (``_solve_updated``). Few rows are solved for in their own space (``HeadRows``).
+    Costs 2 + ⌈K/group⌉ passes; 2 of few rows.
 
     Args:
         problem: in float64, over a layout that holds the head's weight and bias only.
@@ -47,43 +48,64 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
         SolveError: a λ below what rounding takes from the normal matrix.
     """
     before = problem.operator.passes  # of solves under another λ
-    moments, ridge = head_moments(problem), problem.ridge
-    value = next(_heads(problem, moments, [ridge]))
-    # The common matrix is a factor by now, but where each class had one of its own.
-    own = not (moments.shared or _few_of_each(moments))
-    root = cholesky(moments.normal, ridge, out=moments.normal) if own else moments.normal
-    moves = _row_moves(problem, moments.basis, root, value)
+    value, moves = (_by_rows if rows_are_few(problem) else _by_moments)(problem)
     stats = SolveStats(solver="closed form", passes=problem.operator.passes - before, row_moves=moves)
     return looked_at(problem, value, tolerance, stats)
 
 
 def head_bytes(problem: Problem, *, chosen: bool) -> int:
-    """About how many bytes ``solve_head`` takes at most at once: matrices [n,n], and the basis of few rows.
+    """About how many bytes ``solve_head`` takes at most at once, in matrices of its rows and of their numbers.
 
     chosen: whether λ is chosen first by a ``HeadPath``, where there is one. LAPACK takes two matrices more for it.
     """
     operator = problem.operator
     rows, wide, K = operator.rows, operator.base.config.width + 1, operator.classes
-    n = rows if few(rows, wide - 1) else wide
     z = torch.zeros(1, K, dtype=torch.float64, device="cpu")
     diagonal = problem.loss.hessian(z, torch.zeros(1, dtype=torch.int64, device="cpu"), torch.ones_like(z))
-    together = next(groups(K, n)).stop
-    own = 0 if bool((diagonal == diagonal[:, :1]).all()) else together
+    shared = bool((diagonal == diagonal[:, :1]).all())
+    if rows_are_few(problem) and not (shared and chosen):
+        return 8 * rows * (wide + 3 * rows)  # the rows, their products, a factor and an inverse
+    n = rows if few(rows, wide - 1) else wide
+    own = 0 if shared else next(groups(K, n)).stop
     matrices = 1 + own + (2 if chosen and own in (0, K) else 0)
     basis = (3 * wide + rows) * rows if n == rows else 0  # the rows, Q, and R
     return 8 * (matrices * n * n + basis)
 
 
 def quick_heads(problem: Problem, ridges: Sequence[float]) -> Iterator[Tensor] | None:
-    """Δw(λ) [P] of ``solve_head`` for one λ after another, from the same moments, where there is no ``HeadPath`` but a
-    wide feature, and classes of few rows; None elsewhere. The errors are the same."""
-    operator = problem.operator
+    """Δw(λ) [P] of ``solve_head`` for one λ after another, from the same products or moments, where there is no
+    ``HeadPath`` but few rows, or a wide feature and classes of few rows; None elsewhere. The errors are the same."""
+    if rows_are_few(problem):
+        return map(HeadRows(problem).delta, ridges)
     diagonal, common, n = first_diagonal(problem)
     # Where the mean class has too many rows, one has: that is known before moments are taken.
-    if not bool((diagonal >= common).all()) or 3 * operator.rows > n * operator.classes:
+    if not bool((diagonal >= common).all()) or 3 * problem.operator.rows > n * problem.operator.classes:
         return None
     moments = head_moments(problem)
     return _heads(problem, moments, ridges) if _few_of_each(moments) else None
+
+
+def _by_rows(problem: Problem) -> tuple[Tensor, float | None]:
+    """Δw [P] of few rows, and how far it moves if a typical one leaves."""
+    at = HeadRows(problem).at(problem.ridge)
+    duals, W = at.solution()
+    value, places = flat(problem, W), _places(problem)
+    alone = torch.zeros(len(duals), len(places), dtype=duals.dtype, device=duals.device)
+    alone[places, torch.arange(len(places))] = 1
+    shift = at.common(problem.ridge / len(duals) * duals)
+    return value, _row_moves(_sample(problem, value, places), at.common(alone), shift)
+
+
+def _by_moments(problem: Problem) -> tuple[Tensor, float | None]:
+    """The same of rows that are more than their numbers."""
+    moments, ridge = head_moments(problem), problem.ridge
+    value = next(_heads(problem, moments, [ridge]))
+    # The common matrix is a factor by now, but where each class had one of its own.
+    own = not (moments.shared or _few_of_each(moments))
+    root = cholesky(moments.normal, ridge, out=moments.normal) if own else moments.normal
+    sample = _sample(problem, value, _places(problem))
+    shift = solved(root, ridge / problem.operator.rows * whole(problem, value).T)
+    return value, _row_moves(sample, solved(root, sample.x.T), shift)
 
 
 def _heads(problem: Problem, moments: HeadMoments, ridges: Sequence[float]) -> Iterator[Tensor]:
@@ -103,38 +125,57 @@ def _head(problem: Problem, moments: HeadMoments, normal: Tensor, ridge: float) 
     else:
         parts = (_solve_group(problem, moments, k, normal, ridge) for k in groups(*moments.right.shape))
         solution = torch.cat(list(parts))
-    return flat(problem, in_full(solution, moments.basis))
+    return flat(problem, solution)
 
 
-def _row_moves(problem: Problem, basis: FewRows | None, root: Tensor, value: Tensor) -> float | None:
-    """How far Δw [P] moves if a typical row leaves, by some of the rows in one pass; None where none of them does.
+class _Sample(NamedTuple):
+    """Some rows [m] at Δw."""
 
-    ``HeadPath.moves`` is that of each row. Here ``root`` [n,n], the Cholesky factor of the matrix A that all classes
-    have in common, stands for every class's, but for the row's own part of its class's. With α = √K that takes rows to
-    move a class's part up to a fifth too far, and up to 1.6 times as far where others are their equals. The rest is a
-    mean over one less: with its term t a row takes λw/N, and w moves by A₋⁻¹(x̃t + λw/N), A₋ = A − D x̃x̃ᵀ.
-    """
-    operator, start, found = problem.operator, 0, list[Tensor]()
-    weight, bias = (operator.layout.views(value)[name] for name in operator.base.config.head_names)
-    full = torch.cat([weight, bias[:, None]], 1)
-    shift = solved(root, problem.ridge / operator.rows * (full if basis is None else full @ basis.vectors).T)  # [n,K]
-    places = torch.arange(n := min(SAMPLE, operator.rows)) * operator.rows // max(1, n)
+    x: Tensor  # [m,d+1]
+    diagonal: Tensor  # [m,K] ωD/N
+    common: Tensor  # [m,1] ωD/N of the classes that are not the row's own
+    terms: Tensor  # [m,K] ω ∂ℓ/∂z / N
+
+
+def _places(problem: Problem) -> Tensor:
+    """Where the sampled rows are, spread evenly."""
+    rows = problem.operator.rows
+    return torch.arange(n := min(SAMPLE, rows)) * rows // max(1, n)
+
+
+def _sample(problem: Problem, value: Tensor, places: Tensor) -> _Sample:
+    """The rows at some ``places`` with their terms at Δw = ``value`` [P], in one pass."""
+    operator, start, parts, W = problem.operator, 0, [], whole(problem, value)
     for state, labels in operator.blocks():
         mine = places[(places >= start) & (places < start + len(labels))].to(labels.device) - start
-        x = extended(state.feature, basis, start)[mine]
-        z = problem.logits(state.logits[mine].double(), extended(state.feature)[mine] @ full.T)
+        x = extended(state.feature[mine])
+        z = problem.logits(state.logits[mine].double(), x @ W.T)
         diagonal = problem.diagonal(labels, z, start)[mine]
         terms = problem.loss.gradient(z, labels[mine]) / operator.rows
         if problem.weights is not None:
             terms = terms * problem.weights.at(labels, start, z)[mine]
-        away, least = solved(root, x.T), common_diagonal(diagonal, labels[mine])  # A⁻¹x̃ [n,m]
-        left = (1 - least * (x * away.T).sum(1)[:, None]).clamp_min(1e-12)
-        along = (terms + least * (x @ shift)) / left
-        squares = (along * away.norm(dim=0)[:, None]).square() + shift.square().sum(0)
-        moves = square_of_sum(squares.sum(1), (along * (away.T @ shift)).sum(1)).sqrt()
-        found.append(moves[(diagonal > 0).any(1)])
+        parts.append(_Sample(x, diagonal, common_diagonal(diagonal, labels[mine]), terms))
         start += len(labels)
-    return typical(torch.cat(found)) or None
+    return _Sample(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _row_moves(sample: _Sample, away: Tensor, shift: Tensor) -> float | None:
+    """How far Δw moves if a typical row leaves; None where none of the sampled moves it.
+
+    ``HeadPath.moves`` is that of each row. Here the matrix A that all classes have in common stands for every class's,
+    but for the row's own part of its class's. With α = √K that takes rows to move a class's part up to a fifth too far,
+    and up to 1.6 times as far where others are their equals. The rest is a mean over one less: with its term t a row
+    takes λw/N, and w moves by A₋⁻¹(x̃t + λw/N), A₋ = A − D x̃x̃ᵀ.
+
+    Args:
+        away: A⁻¹x̃ [d+1,m].
+        shift: A⁻¹λW/N [d+1,K].
+    """
+    left = (1 - sample.common * (sample.x * away.T).sum(1)[:, None]).clamp_min(1e-12)
+    along = (sample.terms + sample.common * (sample.x @ shift)) / left
+    squares = (along * away.norm(dim=0)[:, None]).square() + shift.square().sum(0)
+    moves = square_of_sum(squares.sum(1), (along * (away.T @ shift)).sum(1)).sqrt()
+    return typical(moves[(sample.diagonal > 0).any(1)]) or None
 
 
 def _few_of_each(moments: HeadMoments) -> bool:
@@ -145,7 +186,7 @@ def _few_of_each(moments: HeadMoments) -> bool:
 
 def _solve_group(problem: Problem, moments: HeadMoments, classes: slice, common: Tensor, ridge: float) -> Tensor:
     """Rows [len(classes), n] of the solution when each class has its own normal matrix."""
-    own = own_normals(problem, classes, common, moments.basis)
+    own = own_normals(problem, classes, common)
     return solved(cholesky(own, ridge, out=own), -moments.right[classes, :, None])[:, :, 0]
 
 
@@ -159,7 +200,7 @@ def _solve_updated(problem: Problem, moments: HeadMoments, root: Tensor) -> Tens
     held = row_groups(moments.counts, len(root))
     for group in sorted({held[k] for k in moments.counts.nonzero()[:, 0].tolist()}):
         mine: dict[int, list[Tensor]] = {k: [] for k in range(len(held)) if held[k] == group}
-        for k, extra, x in own_rows(problem, mine.keys(), moments.basis):
+        for k, extra, x in own_rows(problem, mine.keys()):
             mine[k].append(extra.sqrt() * x)
         there = [k for k, parts in mine.items() if parts]
         rows = torch.cat([part for k in there for part in mine[k]])

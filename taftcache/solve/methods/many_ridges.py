@@ -14,7 +14,7 @@ from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
-from taftcache.solve.inverses.head_moments import HeadMoments, flat, groups, head_moments, in_full, own_rows
+from taftcache.solve.inverses.head_moments import HeadMoments, flat, groups, head_moments, own_rows
 from taftcache.solve.methods.basis import Basis
 from taftcache.solve.methods.row_space import row_residual
 from taftcache.solve.pair import ProblemPair
@@ -91,7 +91,7 @@ def swept_heads(problem: Problem, ridges: Sequence[float]) -> Iterator[Tensor]:
                 break
         if len(roots):
             for found in _conjugate(problem, moments, roots):
-                yield flat(problem, in_full(found, moments.basis))
+                yield flat(problem, found)
         if refused is not None:
             raise refused
 
@@ -107,7 +107,7 @@ def _conjugate(problem: Problem, moments: HeadMoments, roots: Tensor) -> Tensor:
             break
         turned = torch.linalg.solve_triangular(roots.mT, direction, upper=True)
         product = torch.zeros_like(turned)
-        for k, extra, x in own_rows(problem, range(problem.operator.classes), moments.basis):
+        for k, extra, x in own_rows(problem, range(problem.operator.classes)):
             product[:, :, k] += (extra * (x @ turned[:, :, k].T)).T @ x
         product = torch.linalg.solve_triangular(roots, product, upper=False).add_(direction)
         step = torch.where(square > enough, square / (direction * product).sum(1, keepdim=True), 0.0)

@@ -1,0 +1,168 @@
+"""The head of a quadratic loss in the space of its rows, where these are no more than what is read of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from taftcache.objective.problem import Problem
+from taftcache.solve.inverses.cholesky import cholesky
+from taftcache.solve.inverses.head_moments import common_diagonal, extended, first_diagonal, flat, refuse_not_finite
+from taftcache.solve.inverses.head_path import HeadPath, Unseen
+
+COLUMNS = 512  # of the rows' products that are made at once: half of the rest mirrors the other half
+NO_WEIGHT = 1e-30, 1e-290  # stands for none, beside the largest and by itself: 1/D stays a number
+
+
+def rows_are_few(problem: Problem) -> bool:
+    """Whether there are no more rows than numbers x̃ [d+1] that a head reads of each: their products are cheaper."""
+    return problem.operator.rows <= problem.operator.base.config.width + 1
+
+
+def every_head(problem: Problem) -> HeadPath | HeadRows:
+    """What has the head at every λ of a problem that ``has_path``: an eigendecomposition where it serves all classes;
+    where each has its own D, one a class, or of few rows a Cholesky factor of their products for each λ."""
+    diagonal, common, _ = first_diagonal(problem)
+    shared = bool((diagonal == common).all())
+    return HeadRows(problem) if rows_are_few(problem) and not shared else HeadPath(problem)
+
+
+class HeadRows:
+    """The head at any λ from the products of the rows with each other, and its exact leave-one-out errors.
+
+    Of X [N,d+1], the rows x̃ = [feature; 1], W = βᵀX with β [N,K]. With D_nk the curvature, a row's weight included,
+    and t_nk = −∂ℓ/∂z / D what the base point's logits lack of where the loss is least,
+
+        (XXᵀ + S_k) β_k = t_k        S_k = diag(λN / D_nk)
+
+    S_k differs from the S of all other classes in class k's own rows alone, so that (XXᵀ + S)⁻¹ serves all of them, by
+    Woodbury's identity in the size of a class. A row that is left out, with λN as it is, is off its target by
+    −β_nk / [(XXᵀ + S_k)⁻¹]_nn. Costs one pass, and about N³ for each λ.
+
+    Args:
+        problem: in float64, of a quadratic loss over the head alone; its own λ has no part in it.
+
+    Raises:
+        SolveError: features or logits that are not finite; by its methods, a λ below what rounding takes.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        operator, parts, start = problem.operator, [], 0
+        wide = operator.base.config.width + 1
+        self.rows = torch.empty(operator.rows, wide, dtype=torch.float64, device=operator.device)
+        for state, labels in operator.blocks():
+            z = problem.logits(state.logits, None).double()
+            curvature = problem.loss.hessian(z, labels, torch.ones_like(z))
+            away, common = problem.loss.gradient(z, labels) / curvature, common_diagonal(curvature, labels)
+            own = common if labels.is_floating_point() else curvature.gather(1, labels[:, None])
+            weight = torch.ones_like(own) if problem.weights is None else problem.weights.at(labels, start, z)
+            parts.append((labels, z - away, -away, weight * common, weight * own))
+            self.rows[start : start + len(labels)] = extended(state.feature)
+            start += len(labels)
+        self._labels, self._target, self.sought, common, own = map(torch.cat, zip(*parts, strict=True))
+        self.products = _products(self.rows)
+        refuse_not_finite(problem, self.products.diagonal(), self.sought)
+        least = max(NO_WEIGHT[0] * torch.maximum(common, own).max().item(), NO_WEIGHT[1])
+        shift, its = (operator.rows / part.clamp_min(least)[:, 0] for part in (common, own))
+        self.shift = shift  # S/λ [N]
+        classes = [] if self._labels.is_floating_point() else self._labels[its != shift].unique().tolist()
+        mine = [torch.nonzero((self._labels == k) & (its != shift))[:, 0] for k in classes]
+        # Of each class its rows [m], and (S_k − S)/λ there.
+        self.own = [(k, rows, (its - shift)[rows]) for k, rows in zip(classes, mine, strict=True)]
+
+    def at(self, ridge: float) -> HeadAtRidge:
+        """The head at one λ > 0."""
+        matrix = self.products.clone().mT  # symmetric, and column by column
+        matrix.diagonal().add_(ridge * self.shift)
+        inverse = torch.cholesky_inverse(cholesky(matrix, ridge, out=matrix))
+        inner = [
+            torch.linalg.lu_factor(inverse[rows[:, None], rows] + torch.diag(1 / (ridge * more)))
+            for _, rows, more in self.own
+        ]
+        return HeadAtRidge(self, ridge, inverse, inner)
+
+    def delta(self, ridge: float) -> Tensor:
+        """W(λ) as Δw [P]."""
+        return flat(self.problem, self.at(ridge).solution()[1])
+
+    def leave_one_out(self, ridges: Sequence[float]) -> list[Unseen]:
+        """As ``HeadPath.leave_one_out`` has it."""
+        return [self._left_out(ridge) for ridge in ridges]
+
+    def _left_out(self, ridge: float) -> Unseen:
+        at, labels, weights = self.at(ridge), self._labels, self.problem.weights
+        z = self._target - at.solution()[0] / at.diagonal()
+        loss, right = self.problem.loss.value(z, labels), None
+        if not labels.is_floating_point():
+            right = (z.argmax(1) == labels).cpu()
+        if weights is None:
+            return Unseen(ridge, loss.mean().item(), right)
+        weight = weights.at(labels, 0, z)[:, 0]
+        return Unseen(ridge, (loss * weight).mean().item(), right, weight.cpu())
+
+
+@dataclass(frozen=True)
+class HeadAtRidge:
+    """The head at one λ.
+
+    of: the rows.
+    ridge: λ.
+    inverse: (XXᵀ + S)⁻¹ [N,N].
+    inner: of each class in ``of.own`` the factors of (S_k − S)⁻¹ + (XXᵀ + S)⁻¹ over its own rows [m,m].
+    """
+
+    of: HeadRows
+    ridge: float
+    inverse: Tensor
+    inner: list[tuple[Tensor, Tensor]]
+
+    def solution(self) -> tuple[Tensor, Tensor]:
+        """β [N,K] and W [K,d+1]; what rounding took from both is solved for once more.
+
+        Where rows are nearly alike β is large beside W, and XXᵀβ loses what XWᵀ keeps. So W is not made of β anew, but
+        moves with it.
+        """
+        X, sought = self.of.rows, self.of.sought
+        beta = self._solved(sought)
+        W = X.T @ beta
+        left = sought - X @ W - (self.ridge * self.of.shift)[:, None] * beta
+        for k, rows, more in self.of.own:
+            left[rows, k] -= self.ridge * more * beta[rows, k]
+        step = self._solved(left)
+        return beta + step, (W + X.T @ step).T
+
+    def diagonal(self) -> Tensor:
+        """[(XXᵀ + S_k)⁻¹]_nn of every row and class [N,K], or [N,1] where all classes have the same."""
+        if not self.inner:
+            return self.inverse.diagonal()[:, None]
+        found = self.inverse.diagonal()[:, None].repeat(1, self.of.sought.shape[1])
+        for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
+            across = self.inverse[rows]  # [m,N]
+            found[:, k] -= (across * torch.linalg.lu_solve(*inner, across)).sum(0)
+        return found
+
+    def common(self, at: Tensor) -> Tensor:
+        """(1/N Σ D x̃x̃ᵀ + λI)⁻¹Xᵀa [d+1,m] for a = ``at`` [N,m], with the D that all classes have in common."""
+        return self.of.rows.T @ (self.inverse @ (self.of.shift[:, None] * at))
+
+    def _solved(self, right: Tensor) -> Tensor:
+        """(XXᵀ + S_k)⁻¹ of each class's column of ``right`` [N,K]."""
+        found = self.inverse @ right
+        changed = torch.zeros_like(right)
+        for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
+            changed[rows, k] = torch.linalg.lu_solve(*inner, found[rows, k, None])[:, 0]
+        return found - self.inverse @ changed
+
+
+def _products(rows: Tensor) -> Tensor:
+    """XXᵀ [N,N]: what is below the diagonal, and mirrored."""
+    found = rows.new_empty(len(rows), len(rows))
+    for at in range(0, len(rows), COLUMNS):
+        some = slice(at, at + COLUMNS)
+        found[at:, some] = rows[at:] @ rows[some].T
+        found[some, at + COLUMNS :] = found[at + COLUMNS :, some].T
+    return found
