@@ -167,10 +167,15 @@ class FeatureStore:
         return next((self._contents.open(ref) for ref in self.manifest.shards if ref.role == "held-out"), None)
 
     @property
+    def every_shard(self) -> list[Shard]:
+        """The training shards, then the one kept for testing, where there is one."""
+        return self.shards + ([self.held_out] if self.held_out is not None else [])
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all shards, objects and lists."""
         named = self.manifest
-        shards = sum(self._contents.open(ref).nbytes for ref in named.shards)
+        shards = sum(shard.nbytes for shard in self.every_shard)
         lists = sum(part.ref.size for path, part in named.parts().items() if path in named.files())
         return shards + sum(ref.size for ref in named.objects.values()) + lists
 
@@ -278,7 +283,7 @@ class FeatureStore:
             more, known = True, ()
         if not more:
             return []
-        held = [i for ref in self.manifest.shards for i in self._contents.open(ref).sample_ids]
+        held = [i for shard in self.every_shard for i in shard.sample_ids]
         with suppress(IntegrityError, FormatError):
             held += [left_out.id for left_out in self.manifest.skipped]
         return there.match(held, known)

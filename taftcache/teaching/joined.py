@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, StoreError
 from taftcache.names import first_few
@@ -29,11 +28,8 @@ class Teacher:
 
     def __init__(self, name: str, store: FeatureStore, ids: Sequence[str], weight: float = 1.0) -> None:
         self.name, self.weight = name, weight
-        self._shards: list[Shard] = []
-        places: dict[str, tuple[int, int]] = {}
-        for shard in every_shard(store):
-            places |= {i: (len(self._shards), row) for row, i in enumerate(shard.sample_ids)}
-            self._shards.append(shard)
+        self._shards = store.every_shard
+        places = {i: (k, row) for k, shard in enumerate(self._shards) for row, i in enumerate(shard.sample_ids)}
         self.width, self.count = self._shards[0].tokens_shape[1], len(ids)
         self._place = np.array([places[i] for i in ids], np.int64).reshape(-1, 2)
         self._held: np.ndarray | None = None
@@ -147,16 +143,11 @@ def check_features(name: str, store: FeatureStore) -> None:
         )
 
 
-def every_shard(store: FeatureStore) -> list[Shard]:
-    """Training shards, then the held-out one."""
-    return store.shards + ([store.held_out] if store.held_out is not None else [])
-
-
 def _roles(store: FeatureStore) -> dict[str, tuple[str, str]]:
     """id → (role, class name)."""
     return {
         i: (shard.role, store.classes[label])
-        for shard in every_shard(store)
+        for shard in store.every_shard
         for i, label in zip(shard.sample_ids, shard.labels.tolist(), strict=True)
     }
 

@@ -18,7 +18,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.names import first_few
 from taftcache.teaching.features import TeacherFeatures
-from taftcache.teaching.joined import Teacher, check_features, every_shard
+from taftcache.teaching.joined import Teacher, check_features
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def open_teachers(teachers: Sequence[str], ids: Sequence[str]) -> Iterator[dict[
         for name, path in zip(names, teachers, strict=True):
             store = stack.enter_context(FeatureStore(expand_path(path)))
             check_features(name, store)
-            held = {i for shard in every_shard(store) for i in shard.sample_ids}
+            held = {i for shard in store.every_shard for i in shard.sample_ids}
             if missing := [i for i in ids if i not in held]:
                 gone = [i for i in missing if store.is_forgotten(i)]
                 raise StoreError(

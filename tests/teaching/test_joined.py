@@ -13,7 +13,7 @@ from taftcache.backbone.sources.digits import DigitsSource
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, StoreError
 from taftcache.teaching.features import TeacherFeatures
-from taftcache.teaching.joined import every_shard, join
+from taftcache.teaching.joined import join
 from taftcache.teaching.moments import teacher_moment
 from taftcache.teaching.students.kernels import unit_rows
 from taftcache.teaching.students.priors import ClosedForm
@@ -34,7 +34,7 @@ def opened(teachers, tmp_path):
 def images(opened) -> dict[str, str]:
     """Class by id of the digits that the stores hold."""
     source = DigitsSource()
-    held = {i for shard in every_shard(opened["wide"]) for i in shard.sample_ids}
+    held = {i for shard in opened["wide"].every_shard for i in shard.sample_ids}
     return {item.id: source.classes[item.label] for item in source.items if item.id in held}
 
 
@@ -46,7 +46,7 @@ def test_rows_are_matched_by_id(opened, images):
     assert joined.ids == sorted(images)
     assert len(joined.training) + len(joined.held_out) == DIGITS
     assert not set(joined.training) & set(joined.held_out)
-    orders = [[i for shard in every_shard(store) for i in shard.sample_ids] for store in opened.values()]
+    orders = [[i for shard in store.every_shard for i in shard.sample_ids] for store in opened.values()]
     assert orders[0] != orders[1]
     rng = np.random.default_rng(0)
     for teacher, store in zip(joined.teachers, opened.values(), strict=True):

@@ -198,7 +198,7 @@ def _by_shard(
             got=f"the first: {gone[0]!r}, now {relabelled[gone[0]][1]!r}",
             do="forget these rows too, or leave their labels as they were",
         )
-    shards = [store.shard(ref.name) for ref in store.manifest.shards] if relabelled else []
+    shards = store.every_shard if relabelled else []
     labels = {s.name: {i: relabelled[i][1] for i in s.sample_ids if i in relabelled} for s in shards}
     return {name: some for name, some in labels.items() if some}
 
@@ -242,7 +242,7 @@ class NewSamples:
         self._outlived = [name for name in named if component_of(name) in foreign]  # which no training makes again
         self._keeps = growth.classes[: len(store.classes)] == store.classes  # labels: indexes into the classes
         self._rows = {ref.name: ref.rows for ref in store.manifest.shards}
-        rows = {i for name in self._rows for i in store.shard(name).sample_ids}
+        rows = {i for shard in store.every_shard for i in shard.sample_ids}
         skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
         left = skipped.keys() - set(mended)
         self._closed = [name for i, name in out.closed.items() if i not in rows and i not in left]

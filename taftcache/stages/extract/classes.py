@@ -41,8 +41,8 @@ def classes_with(store: FeatureStore, new: Collection[str], *sources: Labelled |
 
 def other_classes(store: FeatureStore, given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Rows of a class that is not the one ``given`` for their ids: id -> (the store's, the given one)."""
-    shards = [store.shard(ref.name) for ref in store.manifest.shards]
-    there = ((i, store.classes[k]) for shard in shards for i, k in zip(shard.sample_ids, shard.labels, strict=True))
+    parts = store.every_shard
+    there = ((i, store.classes[k]) for part in parts for i, k in zip(part.sample_ids, part.labels, strict=True))
     return {i: (own, given[i]) for i, own in there if given.get(i, own) != own}
 
 

@@ -234,7 +234,7 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     """What the source holds that the store does not, and the other way round."""
     source, test = open_source(recipe.data)
     there = classes_of(source, test)
-    rows = {i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids}
+    rows = {i for shard in store.every_shard for i in shard.sample_ids}
     skipped = {left_out.id for left_out in store.manifest.skipped}
     known = rows | skipped
     out = staying_out(store.is_forgotten, source, test, known=store.classes)

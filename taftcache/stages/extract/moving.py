@@ -41,7 +41,7 @@ def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
     own = [f"{SECTION[kind]}.{key}" for kind in KINDS for key in names(recipe, kind)]
     made = Reextraction(store, recipe, progress, own)
     made.check_identity()
-    shards = [store.shard(ref.name) for ref in store.manifest.shards]
+    shards = store.every_shard
     labels = made.labels([i for shard in shards for i in shard.sample_ids])
     each, again = -(-AGAIN // len(shards)), 0
     for shard in shards:

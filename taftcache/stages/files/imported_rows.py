@@ -107,8 +107,8 @@ class ImportedRows:
 
     def check_known(self, store: FeatureStore, *, labels: bool) -> None:
         """StoreError where a row has the id of one that is there, and other numbers, or another class if ``labels``."""
-        for ref in store.manifest.shards:
-            self._compare(store, store.shard(ref.name), self._parts[False], self._place[False], labels)
+        for shard in store.every_shard:
+            self._compare(store, shard, self._parts[False], self._place[False], labels)
 
     def _compare(
         self, store: FeatureStore, there: Shard, part: Vectors, place: Mapping[str, int], labels: bool = True

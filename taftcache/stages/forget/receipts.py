@@ -367,5 +367,5 @@ def _alike(store: FeatureStore, samples: Sequence[str], unmade: Sequence[str]) -
     """By unknown id: one in another Unicode form that the store forgot, or has, as a row or ``unmade``."""
     forms = [(i, form) for i in samples for form in (normalize("NFC", i), normalize("NFD", i))]
     forgotten = {i: form for i, form in forms if store.is_forgotten(form)}
-    held = [i for ref in store.manifest.shards for i in store.shard(ref.name).sample_ids]
+    held = [i for shard in store.every_shard for i in shard.sample_ids]
     return forgotten | in_another_form(samples, [*unmade, *held])

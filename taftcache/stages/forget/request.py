@@ -225,8 +225,7 @@ def _named(
 def _leaving(store: FeatureStore, gone: set[str], asked: Sequence[str]) -> list[str]:
     """Classes that have no row without ``gone``, and had one or were named as such."""
     before, after = Counter[int](), Counter[int]()
-    for ref in store.manifest.shards:
-        shard = store.shard(ref.name)
+    for shard in store.every_shard:
         stays = np.array([i not in gone for i in shard.sample_ids])
         before.update(shard.labels.tolist())
         after.update(shard.labels[stays].tolist())

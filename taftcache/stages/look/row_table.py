@@ -65,7 +65,7 @@ class Sample:
 def every_sample(store: FeatureStore, shard: str | None = None) -> Iterator[Sample]:
     """All samples that can be forgotten, or those of one shard: rows as in a `RowTable`, then those without one."""
     known = set()
-    for part in (*store.shards, *([store.held_out] if store.held_out is not None else [])):
+    for part in store.every_shard:
         if shard in (None, part.name):
             known.update(part.sample_ids)
             for i, k in zip(part.sample_ids, part.labels.tolist(), strict=True):
@@ -108,8 +108,7 @@ class RowTable:
     @classmethod
     def of(cls, store: FeatureStore) -> RowTable:
         """The table of a store; reads its labels and ids, no features."""
-        held = store.held_out
-        shards = (*store.shards, *([held] if held is not None else []))
+        shards = tuple(store.every_shard)
         ids = [i for shard in shards for i in shard.sample_ids]
         empty = [np.empty(0, np.int32)]
         return cls(

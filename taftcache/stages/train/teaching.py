@@ -24,7 +24,7 @@ from taftcache.report.write import write_json
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import writable
-from taftcache.teaching.joined import Joined, check_features, every_shard, join
+from taftcache.teaching.joined import Joined, check_features, join
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
 from taftcache.teaching.spec import TeacherSpec
 from taftcache.teaching.students.comparison import compare
@@ -115,7 +115,7 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
                 images |= {item.id: source.classes[item.label] for item in source.items}
                 places |= {item.id: (source, k) for k, item in enumerate(source.items)}
         joined = join(stores, images, {teacher_name(t): t.weight for t in recipe.teachers})
-        digests = {name: [shard.digest for shard in every_shard(store)] for name, store in stores.items()}
+        digests = {name: [shard.digest for shard in store.every_shard] for name, store in stores.items()}
         records = {name: partial(_with_backbone, store) for name, store in stores.items()}
 
         @contextmanager

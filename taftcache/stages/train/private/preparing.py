@@ -120,7 +120,7 @@ def _bare_labels(store: FeatureStore, wanted: Sequence[Shard], relation: Relatio
 
 def _moving_ids(store: FeatureStore, relation: Relation) -> list[str]:
     """A note where one row more or less changes what shards the others are in, which add-remove says nothing of."""
-    data, parts = recorded_recipe(store).data, [*store.shards, *([] if store.held_out is None else [store.held_out])]
+    data, parts = recorded_recipe(store).data, store.every_shard
     ids = [i for part in parts for i in part.sample_ids]
     if relation != "add-remove" or len(parts) < 2 or all(i.startswith(_ALWAYS) for i in ids):
         return []
