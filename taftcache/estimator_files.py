@@ -33,8 +33,8 @@ from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.spec import BackboneSpec, Features, PreprocessSpec
 from taftcache.errors import ArgumentError, FormatError
 from taftcache.model.component import Component
-from taftcache.model.folder import CARD, ESTIMATOR, WEIGHTS, save_model
-from taftcache.model.folder import DESCRIPTION as MODEL
+from taftcache.model.description import DESCRIPTION as MODEL
+from taftcache.model.folder import CARD, ESTIMATOR, WEIGHTS, save_model, saved_backbone
 from taftcache.model.meta import CertificateRecord, ComponentMeta
 from taftcache.model.predictor import TangentModel
 from taftcache.model.saved import BACKBONE, NETWORKS, Saved, files_in, under
@@ -126,7 +126,7 @@ def load_estimator(kind: type[Any], folder: Path, device: str | None) -> Any:
         made._unpack()
         if (preprocess := described.preprocess) is not None:
             said = {"precision": described.precision, "features": described.features or "last"}
-            backbone = _SAVED.backbone(folder, described.files, preprocess, made.device, **said)
+            backbone = saved_backbone(folder, described.files, preprocess, made.device, **said)
             made._cut_of = made._cut_from, Cut(backbone, made.base_.config.start or 0)
     return made
 

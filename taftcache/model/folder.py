@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -25,58 +25,35 @@ from typing import Any
 
 import msgspec
 import torch
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.files import WEIGHTS_NAME, file_digest
-from taftcache.backbone.model import Backbone, weights_digest
+from taftcache.backbone.model import Backbone, load_backbone, weights_digest
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import name_classes, save_backbone
-from taftcache.backbone.spec import Features, PreprocessSpec
-from taftcache.cache.format.digest import plain
+from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import CompositionError, FormatError, IntegrityError, StoreWriteError
 from taftcache.model.card import Origin, Score, card, private_card
 from taftcache.model.component import Component, public_fields
+from taftcache.model.description import DESCRIPTION, FORMATS, SAVED, Description, read_description
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
-from taftcache.model.saved import BACKBONE, CONFIG, NETWORKS, Saved, files_in, under
+from taftcache.model.saved import BACKBONE, CONFIG, NETWORKS, files_in, under
 from taftcache.names import META, PRIVATE, ROWS_OF
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec
 
-DESCRIPTION = "taftcache.json"
 WEIGHTS = "tangent.safetensors"
 CARD = "README.md"
 ESTIMATOR = "estimator.json"
 _ESTIMATORS = ("TangentClassifier", "TangentRegressor")
-FORMATS = (1, 2)
 # Stands where timm looks for the name of an architecture: its error quotes it.
 NOT_TIMM = "a tangent model, which timm cannot build; use taftcache.open_model or taftcache.from_pretrained"
-_SAVED = Saved("model", "name a folder that export-model wrote, or export it again from its store")
-
-
-class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """``taftcache.json``. ``files``: digests of its other files but the card; of earlier releases, none."""
-
-    format: int
-    model: str
-    classes: list[str]
-    backbone: str
-    weights_digest: str
-    preprocess: PreprocessSpec
-    tangent: TangentSpec
-    tail: dict[str, Any]
-    base_digest: str
-    digest: str
-    component: dict[str, Any]
-    root_digest: str
-    versions: dict[str, str]
-    files: dict[str, str] = {}
-    features: Features | UnsetType = UNSET
 
 
 def is_model_folder(folder: Path | str) -> bool:
@@ -244,18 +221,6 @@ def as_network(model: TangentModel) -> Backbone:
     return replace(model.cut.backbone, model=merged)
 
 
-def read_description(folder: Path | str) -> Description:
-    """What ``save_model`` says of the model in ``folder``.
-
-    Raises:
-        FormatError: not such a folder, or one of a later format.
-    """
-    described = _SAVED.described(Path(folder) / DESCRIPTION, Description, FORMATS)
-    with _SAVED.fitting(Path(folder)):
-        plain(described.component, DESCRIPTION)
-    return described
-
-
 def save_merged(model: TangentModel, folder: Path | str, *, name: str, root_digest: str = "") -> list[str]:
     """Write ``model.merged()`` in timm's layout, for ``timm.create_model("local-dir:…", pretrained=True)``.
 
@@ -291,27 +256,38 @@ def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
     folder = Path(folder)
     alone = is_model_folder(folder) and not (folder / DESCRIPTION).is_file()
     described = None if alone else read_description(folder)
-    with _SAVED.fitting(folder):
+    with SAVED.fitting(folder):
         if described is None:
             return _network(folder, device)
         check_files(folder, described)
         tensors = load_file(folder / WEIGHTS)
-        backbone = _SAVED.backbone(
+        backbone = saved_backbone(
             folder, described.files, described.preprocess, device, features=described.features or "last"
         )
         if backbone.weights_digest != described.weights_digest:
-            raise _SAVED.changed(folder / WEIGHTS_NAME)
+            raise SAVED.changed(folder / WEIGHTS_NAME)
         return _assembled(described, tensors, backbone)
+
+
+def saved_backbone(
+    folder: Path, files: Container[str], preprocess: PreprocessSpec, device: str, **said: Any
+) -> Backbone:
+    """The network that lies below ``backbone/`` if a description's ``files`` say so, and else beside the rest.
+
+    ``said``: precision and features, as a ``BackboneSpec`` has them.
+    """
+    network = (folder / BACKBONE if f"{BACKBONE}/{WEIGHTS_NAME}" in files else folder).absolute()
+    return load_backbone(BackboneSpec(weights=f"local-dir:{network}", **said), preprocess, device)
 
 
 def _network(folder: Path, device: str) -> TangentModel:
     """A network of timm's as the base point of its own head, and Δw = 0."""
     classes = _config(folder)["label_names"]
-    cut = Cut(_SAVED.backbone(folder, (), PreprocessSpec(), device), 0)
+    cut = Cut(saved_backbone(folder, (), PreprocessSpec(), device), 0)
     config, state = cut.tail_config(), cut.tail_state()
     shapes = [tuple(state[name].shape) for name in config.head_names if name in state]
     if shapes != [(len(classes), config.width), (len(classes),)]:
-        raise _SAVED.unfit(f"{len(classes)} names of classes, and a head for {config.classes}")
+        raise SAVED.unfit(f"{len(classes)} names of classes, and a head for {config.classes}")
     base = Base(config, {name: state[name] for name in config.head_names}, TangentSpec(blocks=0, train="head"))
     component = Component(base.digest, base.layout, torch.zeros(base.layout.size, dtype=torch.float64, device="cpu"))
     return TangentModel(cut, Preprocess(cut.backbone), base, component, classes)
@@ -322,21 +298,21 @@ def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: 
     config = TailConfig.from_dict(described.tail)
     cut = Cut(backbone, config.start or 0)
     if not _is_tail_of(cut, config, len(described.classes)):
-        raise _SAVED.unfit(f"the description has another tail than {backbone.name}, or another number of classes")
+        raise SAVED.unfit(f"the description has another tail than {backbone.name}, or another number of classes")
     state = cut.tail_state()
     base = Base.of(config, {**state, **under("base", tensors)}, described.tangent)
     shapes = {name: tensor.shape for name, tensor in state.items()}
     weight, bias = config.head_names
     shapes |= {weight: torch.Size([config.classes, config.width]), bias: torch.Size([config.classes])}
     if wrong := [name for name, of in base.state.items() if name in shapes and of.shape != shapes[name]]:
-        raise _SAVED.unfit(f"{wrong[0]} is {list(base.state[wrong[0]].shape)}, and must be {list(shapes[wrong[0]])}")
+        raise SAVED.unfit(f"{wrong[0]} is {list(base.state[wrong[0]].shape)}, and must be {list(shapes[wrong[0]])}")
     if not base.has_digest(described.base_digest):
         raise IntegrityError(
             "the base point of the saved model is not the one that it was trained around", got=described.base_digest
         )
     moved = under("delta", tensors)
     layout = base.named(moved)
-    component = Component(described.base_digest, layout, _SAVED.flat(moved, layout), described.component)
+    component = Component(described.base_digest, layout, SAVED.flat(moved, layout), described.component)
     numbers = {**dict(backbone.network.named_parameters()), **{n: base.state[n] for n in base.layout}, **moved}
     if bad := [name for name, tensor in numbers.items() if not torch.isfinite(tensor).all()]:
         raise IntegrityError("the saved model has numbers that are not finite", got=f"NaN or infinity in {bad[0]}")
@@ -359,7 +335,7 @@ def check_files(folder: Path, described: Description) -> list[str]:
     for spare in (PROGRAM, ONNX):
         if not (folder / spare).exists():
             files.pop(spare, None)
-    _SAVED.check(folder, files, {WEIGHTS, *NETWORKS, PROGRAM, ONNX})
+    SAVED.check(folder, files, {WEIGHTS, *NETWORKS, PROGRAM, ONNX})
     return list(files)
 
 

@@ -25,15 +25,8 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from taftcache.errors import FormatError, RecipeError, StoreUnreachable, TaftcacheError
 from taftcache.model.card import on_hub
-from taftcache.model.folder import (
-    CARD,
-    DESCRIPTION,
-    FORMATS,
-    WEIGHTS,
-    check_files,
-    open_model,
-    read_description,
-)
+from taftcache.model.description import DESCRIPTION, FORMATS, read_description
+from taftcache.model.folder import CARD, WEIGHTS, check_files, open_model
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import ONNX, PROGRAM
 from taftcache.model.saved import NETWORKS

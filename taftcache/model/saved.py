@@ -9,15 +9,13 @@ from collections.abc import Container, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from safetensors import SafetensorError
 from torch import Tensor
 
 from taftcache.backbone.files import WEIGHTS_NAME, file_digest
-from taftcache.backbone.model import Backbone, load_backbone
-from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import FormatError, IntegrityError, RecipeError, first_line
 from taftcache.tangent.parameters import Layout
 
@@ -72,16 +70,6 @@ class Saved:
         for name in files:
             if not (folder / name).is_file() or file_digest(folder / name) != files[name]:
                 raise self.changed(folder / name)
-
-    def backbone(
-        self, folder: Path, files: Container[str], preprocess: PreprocessSpec, device: str, **said: Any
-    ) -> Backbone:
-        """The network that lies below ``backbone/`` if the description's ``files`` say so, and else beside the rest.
-
-        ``said``: precision and features, as a ``BackboneSpec`` has them.
-        """
-        network = (folder / BACKBONE if f"{BACKBONE}/{WEIGHTS_NAME}" in files else folder).absolute()
-        return load_backbone(BackboneSpec(weights=f"local-dir:{network}", **said), preprocess, device)
 
     def flat(self, moved: Mapping[str, Tensor], layout: Layout) -> Tensor:
         """Δw [P] of its parts; FormatError unless they are those of ``layout``."""

@@ -33,7 +33,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import DataError
 from taftcache.model.component import Component
-from taftcache.model.folder import DESCRIPTION, read_description
+from taftcache.model.description import DESCRIPTION, read_description
 from taftcache.privacy.budget import EVENT, fixed_promise, spent_before
 from taftcache.recipe import load_recipe
 from taftcache.stages.files.vector_files import open_vectors, vectors_of_hdf5

@@ -14,7 +14,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, RecipeError
 from taftcache.model.component import Component, read_meta
-from taftcache.model.folder import DESCRIPTION
+from taftcache.model.description import DESCRIPTION
 from taftcache.names import PRIVATE
 from taftcache.privacy.statement import audit_statement, is_underived
 from tests.stages.forging import forge_meta

@@ -18,7 +18,8 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError
 from taftcache.model.card import private_card
 from taftcache.model.component import PUBLIC, Component, put_component, read_base, read_component
-from taftcache.model.folder import Description, open_model
+from taftcache.model.description import Description
+from taftcache.model.folder import open_model
 from taftcache.names import PRIVATE, epsilon_text
 from taftcache.privacy.statement import NOT_COVERED
 from taftcache.stages.train.private import preparing

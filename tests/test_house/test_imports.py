@@ -197,6 +197,11 @@ def test_what_solves_and_forgets_loads_no_timm():
     assert run_python("-c", code, *modules).stdout.splitlines() == modules
 
 
+def test_an_audit_loads_no_timm():
+    code = "import sys, taftcache.stages.forget.auditing\nprint('loaded', *{'timm', 'torchvision'} & set(sys.modules))"
+    assert run_python("-c", code).stdout.split() == ["loaded"]
+
+
 def test_help_loads_no_torch():
     code = (
         "import sys\nfrom taftcache.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit as end:\n"

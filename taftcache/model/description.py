@@ -1,0 +1,50 @@
+"""What the description of a saved model says, without the model: nothing here needs timm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from taftcache.backbone.spec import Features, PreprocessSpec
+from taftcache.cache.format.digest import plain
+from taftcache.model.saved import Saved
+from taftcache.tangent.spec import TangentSpec
+
+DESCRIPTION = "taftcache.json"
+FORMATS = (1, 2)
+SAVED = Saved("model", "name a folder that export-model wrote, or export it again from its store")
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """``taftcache.json``. ``files``: digests of its other files but the card; of earlier releases, none."""
+
+    format: int
+    model: str
+    classes: list[str]
+    backbone: str
+    weights_digest: str
+    preprocess: PreprocessSpec
+    tangent: TangentSpec
+    tail: dict[str, Any]
+    base_digest: str
+    digest: str
+    component: dict[str, Any]
+    root_digest: str
+    versions: dict[str, str]
+    files: dict[str, str] = {}
+    features: Features | UnsetType = UNSET
+
+
+def read_description(folder: Path | str) -> Description:
+    """What ``save_model`` says of the model in ``folder``.
+
+    Raises:
+        FormatError: not such a folder, or one of a later format.
+    """
+    described = SAVED.described(Path(folder) / DESCRIPTION, Description, FORMATS)
+    with SAVED.fitting(Path(folder)):
+        plain(described.component, DESCRIPTION)
+    return described
