@@ -38,8 +38,8 @@ def show_verify(report: VerifyReport) -> None:
     for name, command in report.again.items():
         say(f"dropped  {name}: {command} {typed(report.store)} makes it again")
     for fault in report.faults:
-        reason = report.reasons.get(fault.file)
-        say(f"DAMAGED  {fault}", *([f"         {reason}"] if reason else []))
+        reason = report.reasons.get(fault.file, "")
+        say(f"DAMAGED  {fault}", *(f"         {line}" for line in reason.splitlines()))
     if report.faults and not report.reasons:
         say(f"try      taftcache verify {typed(report.store)} --repair")
     for stray in report.strays:

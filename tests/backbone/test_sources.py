@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import numpy as np
@@ -129,9 +130,29 @@ def test_an_image_that_does_not_decode_is_named(folder, damage):
     index = [i.id for i in source.items].index("bee/1.jpg")
     with pytest.raises(UnreadableImage, match=r"bee/1\.jpg"):
         source.read(index)
-    path.unlink()
+
+
+def test_an_image_that_is_out_of_reach_is_none_that_is_left_out(folder, monkeypatch):
+    """A mount that drops out for a moment took its images out of a store for good."""
+    source = only(source="folder", train=str(folder))
+    index = [i.id for i in source.items].index("bee/1.jpg")
+    (folder / "bee" / "1.jpg").rename(folder / "elsewhere.jpg")
+    with pytest.raises(
+        DataError, match=r"the image bee/1\.jpg cannot be reached any more(.|\n)*mount is there"
+    ) as caught:
+        source.read(index)
+    assert not isinstance(caught.value, UnreadableImage)
+    (folder / "bee" / "1.jpg").symlink_to(folder / "nowhere.jpg")
     with pytest.raises(UnreadableImage, match=r"the image bee/1\.jpg is missing(.|\n)*put the file back"):
         source.read(index)
+
+    def stale(*args, **options):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr("taftcache.backbone.sources.rgb.os.stat", stale)
+    with pytest.raises(DataError, match="Stale file handle") as caught:
+        source.read(0)
+    assert not isinstance(caught.value, UnreadableImage)
 
 
 def test_an_image_that_may_not_be_read_is_not_said_to_be_damaged(folder, monkeypatch):

@@ -86,6 +86,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
+        if what == "expired":  # as S3 says it
+            says = "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+            data = b"" if self.command == "HEAD" else f'<?xml version="1.0"?>\n{says}'.encode()
+            self.send_response(400)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+            return
         if what == "hang":
             self.connection.recv(1)
             self.close_connection = True

@@ -529,3 +529,14 @@ def test_credentials_that_are_not_set_are_asked_for(address, monkeypatch, lost) 
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(StoreUnreachable, match=r"no credentials are set for the bucket b\d+\n(.*\n)+.*AWS_ACCESS"):
         FeatureStore(address)
+
+
+def test_credentials_that_expired_are_said_to_have(address, proxy, monkeypatch) -> None:
+    """Those for a few hours may end within an upload."""
+    brief(monkeypatch)
+    proxy.fault = lambda method, path, before: "expired" if method == "PUT" else None
+    with pytest.raises(StoreWriteError, match=r"have expired(.|\n)*got: .*: The provided token has expired\.\n.*renew"):
+        make(address)
+    proxy.fault = lambda method, path, before: "expired"
+    with pytest.raises(StoreUnreachable, match=r"expired"):
+        FeatureStore(address)

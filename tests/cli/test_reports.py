@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 
 import pytest
@@ -280,6 +281,8 @@ def test_repair_and_gc_in_words(cli, store):
     assert outcome.code == 10
     assert "DAMAGED" in outcome.out
     assert "--repair" not in outcome.out, "it was tried"
+    assert "\\n" not in outcome.out, "a reason of several lines"
+    assert re.search(r"DAMAGED .*\n {9}\S.*\n {11}got: ", outcome.out)
 
 
 def test_what_is_lost_is_made_again_by_the_command_that_is_named(cli, store, tmp_path):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import taftcache
 from taftcache.backbone.sources.folder import FolderSource
+from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.cache.format.ledger import ADOPT
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
@@ -24,6 +25,7 @@ from taftcache.terminal.forgetting import show_receipts
 from taftcache.terminal.pipeline import show_append
 from tests.stages.making import recipe, toml, tree, write_images
 
+UNREAD = "left out: 1 image that did not decode (first: 0/broken.png)"
 MEMORY = ("ledger/", "tombstones.key", "lists/tombstones", "manifest.json")
 
 
@@ -78,7 +80,7 @@ def test_a_grown_store_is_one_made_at_once(few, images, fresh):
     assert tree(few) == fresh
     again = taftcache.append(asked(few, images))
     assert (again.added, again.images, again.root_digest) == ({}, 0, report.root_digest)
-    assert taftcache.extract(asked(few, images)).notes == []
+    assert [note.split(";")[0] for note in taftcache.extract(asked(few, images)).notes] == [UNREAD]
 
 
 @pytest.mark.law("A store that grew has the bytes of one made at once")
@@ -252,6 +254,25 @@ def test_no_further_shard_is_made_of_images_that_cannot_be_read(few, images, tmp
         taftcache.append(asked(few, folder, unreadable="stop"), new_shard=True)
 
 
+def test_what_is_out_of_reach_is_not_skipped_and_what_was_skipped_is_named(tmp_path, images, monkeypatch):
+    folder = shutil.copytree(images, tmp_path / "images")
+    made, reached, there = asked(tmp_path / "store", folder), [], iter(range(10))
+
+    def gone(file):
+        reached.append(file)
+        if next(there, None) is None:
+            raise FileNotFoundError(2, "No such file or directory", str(file))
+        return open_rgb(file)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("taftcache.backbone.sources.folder.open_rgb", gone)
+        with pytest.raises(DataError, match="cannot be reached any more"):
+            taftcache.extract(made)
+    assert len(reached) > 10
+    assert (taftcache.extract(made).skipped, len(list(folder.glob("*/*.png")))) == (1, 43)
+    assert taftcache.extract(made).notes == [f"{UNREAD}; taftcache append RECIPE takes in those that do by now"]
+
+
 @pytest.mark.parametrize("by", ["class", "ids"])
 def test_further_images_of_a_forgotten_class_are_left_out_and_named(tmp_path, images, capsys, by):
     folder = shutil.copytree(images, tmp_path / "images")
@@ -266,7 +287,8 @@ def test_further_images_of_a_forgotten_class_are_left_out_and_named(tmp_path, im
     assert [note for note in report.notes if "append leaves further samples of such a class out" in note]
     assert planned.notes
     assert set(planned.notes) <= set(report.notes)
-    (left,) = taftcache.extract(made).notes
+    left, unread = taftcache.extract(made).notes
+    assert unread.startswith(UNREAD if by == "class" else UNREAD.replace("1 image", "2 images"))
     assert re.match(r"\d+ images still in the source, forgotten here: 1/\d+.png", left)
     (folder / "1" / "broken.png").unlink()
     for name in ("1/broken", "1/new", "0/new"):
@@ -361,7 +383,7 @@ def test_a_store_of_more_classes_leaves_out_what_the_old_one_forgot(tmp_path, im
         gone = store.sample_ids()[::9]
         forgotten = taftcache.forget(store, gone, classes=["2"]).forgotten
     shutil.copytree(folder / "1", folder / "9")
-    note, left = taftcache.extract(old).notes
+    note, left, _ = taftcache.extract(old).notes
     assert f"{len(forgotten)} images still in the source, forgotten here: " in left
     assert "of 1 class that the store does not have (first: 9/" in note
     assert "append RECIPE --new-classes take takes them in" in note
@@ -454,7 +476,7 @@ def test_what_cannot_be_appended(few, images, tmp_path):
         with pytest.raises(DataError, match=r"1 sample of 1 class that .* does not have(.|\n)*got: 9 \(1\)"):
             taftcache.append(asked(few, images), dry_run=dry_run)
     assert tree(few) == before
-    strange, known = taftcache.extract(asked(few, images)).notes
+    strange, known, _ = taftcache.extract(asked(few, images)).notes
     assert "1 image of 1 class that the store does not have (first: 9/" in strange
     assert "append RECIPE --new-classes skip takes them in" in known  # while that one is there
     shutil.rmtree(images / "9")

@@ -57,6 +57,13 @@ def test_a_store_that_forgot_passes(pair, after):
     assert tree(after) == tree(pair[1])
 
 
+def test_what_other_machines_have_staged_of_a_bucket_is_said_to_be_out_of_reach(pair, monkeypatch):
+    monkeypatch.setattr("taftcache.stages.forget.traces.is_bucket", lambda path: path == pair[1])
+    (note,) = taftcache.audit(pair[1]).notes
+    assert "on another machine lie there" in note
+    assert f"taftcache gc {pair[1]}" in note
+
+
 def test_a_store_whose_tail_this_release_does_not_read_is_audited_but_for_its_models(after):
     """A store of release 0.1 had no report at all."""
     with open_store(after) as store, store.transaction() as change:

@@ -71,8 +71,9 @@ class FolderSource:
 
     def read(self, index: int) -> Image.Image:
         id = self.items[index].id
-        with decoding(id):
-            return open_rgb(self._root / id.removeprefix(self._prefix))
+        file = self._root / id.removeprefix(self._prefix)
+        with decoding(id, file):
+            return open_rgb(file)
 
 
 def empty_folders(source: Source) -> list[Path]:

@@ -51,8 +51,9 @@ class ListedSource:
     def read(self, index: int) -> Image.Image:
         """The image in RGB."""
         id = self.items[index].id
-        with decoding(id):
-            return open_rgb(self._root / id)
+        file = self._root / id
+        with decoding(id, file):
+            return open_rgb(file)
 
 
 def open_published(name: str, root: Path) -> tuple[ListedSource, ListedSource]:

@@ -31,6 +31,8 @@ LARGE, SLOW = 64 << 20, {"timeout": timedelta(minutes=30)}
 _NO_BUCKET = "<Code>NoSuchBucket</Code>"
 _NO_CREDENTIALS = re.compile("Missing (AccessKey|SecretAccessKey)|/latest/(api/token|meta-data/)|//169.254.170.2/")
 """Half a pair of keys; or where the library, which has found none, asks for a role of this machine or container."""
+_EXPIRED = re.compile("<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired|RequestTimeTooSkewed)</Code>")
+_MESSAGE = re.compile("<Message>(.*?)</Message>", re.DOTALL)
 
 
 class Url(type(Path())):  # type: ignore[misc]
@@ -228,6 +230,11 @@ class Bucket:
         errors = self._api.exceptions
         if _NO_BUCKET in str(error):
             return f"there is no bucket named {self._bucket}", "correct the bucket's name, or make the bucket"
+        if _EXPIRED.search(str(error)):
+            return (
+                f"the credentials for the bucket {self._bucket} have expired, or this machine's clock is wrong",
+                "renew the credentials (AWS_SESSION_TOKEN and the keys), or set the clock",
+            )
         if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError):
             return (
                 f"the object store refused the credentials for the bucket {self._bucket}",
@@ -240,7 +247,7 @@ class Bucket:
             )
         return (
             "the object store does not answer, or answers with an error",
-            "look at the endpoint and the region (AWS_*), or try again later",
+            "look at the endpoint, the region and whether the credentials have expired (AWS_*), or try again later",
         )
 
 
@@ -262,5 +269,6 @@ def _got(name: str, error: Exception) -> str:
 
 
 def _short(error: Exception) -> str:
-    """The first line, which says it; what follows is the library's own representation."""
-    return str(error).strip().split("\n")[0][:300]
+    """What the service says in its answer, or the first line: what follows is the library's own representation."""
+    said = _MESSAGE.search(str(error))
+    return (said[1] if said else str(error).strip().split("\n")[0])[:300]

@@ -131,7 +131,7 @@ class ShardWriter:
             raise DataError(
                 f"cannot commit shard {self.name}: it has no rows",
                 got=f"{counted(len(self._skipped), 'sample')} skipped",
-                do="use fewer shards, or look at the reasons for which the samples were skipped",
+                do="look at the reasons for which its samples were skipped, or use fewer shards",
             )
         while self._pending:
             self._wait()

@@ -254,7 +254,11 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
             f"not in the source now: {counted(len(gone), 'row')} of the store (first: {gone[0]}); forget them by id to "
             "drop them"
         )
-    return notes + in_source_note(recipe, out.ids)
+    notes += in_source_note(recipe, out.ids)
+    if unread := sorted(skipped & there.keys()):
+        images = f"{counted(len(unread), 'image')} that did not decode (first: {unread[0]})"
+        notes.append(f"left out: {images}; taftcache append RECIPE takes in those that do by now")
+    return notes
 
 
 def _report(store: FeatureStore, images: int = 0, seconds: float = 0.0, notes: Sequence[str] = ()) -> ExtractReport:

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from taftcache.cache.collect import clearing
+from taftcache.cache.place.address import is_bucket
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import token_norm_sum
 from taftcache.errors import StoreError
-from taftcache.names import CLASS, counted
+from taftcache.names import CLASS, counted, typed
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.progress import Progress, noting
 
@@ -55,6 +56,11 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
             to.notes.append(
                 f"{where}: {counted(len(ids), 'sample')} of an extraction that was stopped; audited once it is done"
             )
+    if is_bucket(store.path):
+        to.notes.append(
+            "rows of a write that was stopped on another machine lie there, in TAFTCACHE_STAGING: audited and removed "
+            f"there alone, by taftcache audit and taftcache gc {typed(store.path)}"
+        )
 
 
 def check_names(store: FeatureStore, to: Findings) -> None:
