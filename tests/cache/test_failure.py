@@ -58,12 +58,15 @@ def test_places_that_hold_no_store(tmp_path) -> None:
         ("gone", "there is no such folder", "make a store first"),
         ("empty", "there is no manifest.json", "make a store first"),
         ("rest", "there is no manifest.json", "run the same taftcache copy again"),
-        ("file", "a file is where a folder must be", "name a folder"),
+        ("file", "a file, or a link that leads nowhere, is where a folder must be", "name a folder"),
     ]:
         for mode in ("r", "a"):
             with pytest.raises(StoreNotFound, match=f"{name}: {says}") as refused:
                 FeatureStore(tmp_path / name, mode=mode)
             assert do in str(refused.value.do)
     for name in ("file", "file/s"):
-        with pytest.raises(StoreError, match=f"cannot create a store at .*{name}: a file is where a folder must be"):
+        with pytest.raises(
+            StoreError,
+            match=f"cannot create a store at .*{name}: a file, or a link that leads nowhere, is where a folder must be",
+        ):
             create(tmp_path / name)
