@@ -86,8 +86,8 @@ class HeadRows:
         return HeadAtRidge(self, ridge, inverse, inner)
 
     def delta(self, ridge: float) -> Tensor:
-        """W(λ) as Δw [P]."""
-        return flat(self.problem, self.at(ridge).solution()[1])
+        """W(λ) as Δw [P], near enough to choose by: of ``HeadAtRidge.solution`` the first solve."""
+        return flat(self.problem, self.at(ridge).duals().T @ self.rows)
 
     def leave_one_out(self, ridges: Sequence[float]) -> list[Unseen]:
         """As ``HeadPath.leave_one_out`` has it."""
@@ -95,7 +95,7 @@ class HeadRows:
 
     def _left_out(self, ridge: float) -> Unseen:
         at, labels, weights = self.at(ridge), self._labels, self.problem.weights
-        z = self._target - at.solution()[0] / at.diagonal()
+        z = self._target - at.duals() / at.diagonal()
         loss, right = self.problem.loss.value(z, labels), None
         if not labels.is_floating_point():
             right = (z.argmax(1) == labels).cpu()
@@ -120,6 +120,10 @@ class HeadAtRidge:
     inverse: Tensor
     inner: list[tuple[Tensor, Tensor]]
 
+    def duals(self) -> Tensor:
+        """β [N,K]."""
+        return self._solved(self.of.sought)
+
     def solution(self) -> tuple[Tensor, Tensor]:
         """β [N,K] and W [K,d+1]; what rounding took from both is solved for once more.
 
@@ -127,7 +131,7 @@ class HeadAtRidge:
         moves with it.
         """
         X, sought = self.of.rows, self.of.sought
-        beta = self._solved(sought)
+        beta = self.duals()
         W = X.T @ beta
         left = sought - X @ W - (self.ridge * self.of.shift)[:, None] * beta
         for k, rows, more in self.of.own:
