@@ -19,10 +19,12 @@ from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of
 from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
+from taftcache.solve.methods.head import head_products
 from taftcache.stages.forget import request
 from taftcache.stages.forget.request import read_ids
 from taftcache.stages.look import inspection
 from taftcache.stages.train import duration, record
+from taftcache.stages.train.record import settings_of
 from tests.stages.making import commits, deltas, open_store, recipe, tree
 from tests.stages.test_damage import chunk_of, flip
 
@@ -173,7 +175,7 @@ def test_dry_run_says_what_happens_and_changes_nothing(exact):
 
 def planned(store, sample, **options):
     """The dry run of a request for one sample of shard 001, where each pass over a row takes whole seconds."""
-    cost = duration._RowCost(first=3.0, again=2.0, exact=100.0, nbytes=10)
+    cost = duration._RowCost(first=3.0, again=2.0, exact=100.0, nbytes=10, product=7.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(duration, "_row_cost", lambda settings, shards, head: cost)
         return taftcache.forget(store, [sample], dry_run=True, **options)
@@ -192,7 +194,12 @@ def test_a_dry_run_counts_rows_and_passes_and_what_memory_holds(exact):
             assert found.keys() == {"components/001", "models/head", "models/exact"}
             for name, seconds in found.items():
                 n = rows if name == "components/001" else everyone
-                assert seconds == n * (3 + metas[name].passes * each + metas[name].stats.proof_passes * 100)
+                passes = n * (3 + metas[name].passes * each + metas[name].stats.proof_passes * 100)
+                closed = metas[name].stats.solver == "closed form"
+                assert closed == (name == "models/head")
+                said = settings_of(store)
+                products = head_products(said.loss, n, said.base.config.width, 10, 0) if closed else 0
+                assert seconds == pytest.approx(passes + 7 * products)
 
 
 def test_a_dry_run_says_of_what_it_knows_no_duration(exact):

@@ -13,8 +13,14 @@ _CAUSES = {
     errno.EPERM: ("permission denied", "get permission for that place (chmod, chown), or name another one"),
     errno.EROFS: ("the file system is read-only", "mount it for writing, or name a place on another file system"),
     errno.ENOENT: ("no such folder or bucket", "correct the path, or make what is missing"),
-    errno.ENOTDIR: ("a file, or a link that leads nowhere, is where a folder must be", "name a folder, or move that away"),
-    errno.EEXIST: ("a file, or a link that leads nowhere, is where a folder must be", "name a folder, or move that away"),
+    errno.ENOTDIR: (
+        "a file, or a link that leads nowhere, is where a folder must be",
+        "name a folder, or move that away",
+    ),
+    errno.EEXIST: (
+        "a file, or a link that leads nowhere, is where a folder must be",
+        "name a folder, or move that away",
+    ),
     errno.EISDIR: ("a folder is where a file must be", "name a file, or move that folder away"),
     errno.EBUSY: ("it is in use by another process", "wait until that process has ended"),
     errno.EIO: ("the disk reports an I/O error", "check the disk"),

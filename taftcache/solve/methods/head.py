@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from taftcache.objective.loss import Loss
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky, solved
 from taftcache.solve.inverses.dual import square_of_sum
@@ -31,6 +32,8 @@ from taftcache.solve.proof import looked_at
 from taftcache.solve.solution import Solution
 from taftcache.solve_stats import SolveStats
 
+CLOSED_FORM = "closed form"
+
 
 def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     """Minimise a quadratic F with diagonal D over the head's weight and bias.
@@ -49,7 +52,7 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     """
     before = problem.operator.passes  # of solves under another λ
     value, moves = (_by_rows if rows_are_few(problem) else _by_moments)(problem)
-    stats = SolveStats(solver="closed form", passes=problem.operator.passes - before, row_moves=moves)
+    stats = SolveStats(solver=CLOSED_FORM, passes=problem.operator.passes - before, row_moves=moves)
     return looked_at(problem, value, tolerance, stats)
 
 
@@ -60,9 +63,7 @@ def head_bytes(problem: Problem, *, chosen: bool) -> int:
     """
     operator = problem.operator
     rows, wide, K = operator.rows, operator.base.config.width + 1, operator.classes
-    z = torch.zeros(1, K, dtype=torch.float64, device="cpu")
-    diagonal = problem.loss.hessian(z, torch.zeros(1, dtype=torch.int64, device="cpu"), torch.ones_like(z))
-    shared = bool((diagonal == diagonal[:, :1]).all())
+    shared = _one_for_all(problem.loss, K)
     if rows_are_few(problem) and not (shared and chosen):
         return 8 * rows * (wide + 3 * rows)  # the rows, their products, a factor and an inverse
     n = rows if few(rows, wide - 1) else wide
@@ -70,6 +71,25 @@ def head_bytes(problem: Problem, *, chosen: bool) -> int:
     matrices = 1 + own + (2 if chosen and own in (0, K) else 0)
     basis = (3 * wide + rows) * rows if n == rows else 0  # the rows, Q, and R
     return 8 * (matrices * n * n + basis)
+
+
+def head_products(loss: Loss, rows: int, width: int, classes: int, tried: int) -> float:
+    """About how many products of two float64 numbers ``solve_head`` takes beside its passes, and a choice among so many
+    ``tried`` λ before it: sums over the rows, and for each λ factors [n,n], where a decomposition takes 30 of them."""
+    n, most = sorted((rows, width + 1))
+    own = 1 if _one_for_all(loss, classes) else classes
+    sums, factor = n * n * most / 2, n**3 / 6
+    each = 3 * factor if rows == n else min(own * factor, factor + n * n * rows / 2)
+    decomposed = own == 1 or (rows > n and next(groups(classes, n)).stop == classes)
+    choice = sums + (30 * own * factor if decomposed else tried * each) if tried else 0.0
+    return sums + each + 3 * n * most * classes * (1 + tried) + choice
+
+
+def _one_for_all(loss: Loss, classes: int) -> bool:
+    """Whether a quadratic loss has the same D for all classes."""
+    z = torch.zeros(1, classes, dtype=torch.float64, device="cpu")
+    diagonal = loss.hessian(z, torch.zeros(1, dtype=torch.int64, device="cpu"), torch.ones_like(z))
+    return bool((diagonal == diagonal[:, :1]).all())
 
 
 def quick_heads(problem: Problem, ridges: Sequence[float]) -> Iterator[Tensor] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -17,33 +17,41 @@ from taftcache.names import HEAD, is_component, shard_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import MOST_ROWS
+from taftcache.solve.methods.head import CLOSED_FORM, head_products
 from taftcache.solve.pair import pose
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
 
+SIDE = 512  # of a product of matrices that is timed
 TIMED, WARMING = 256, 8  # rows of the passes that are timed, and of those before them, which load what is loaded once
 
 
 class _RowCost(NamedTuple):
     """Seconds that a row takes in a pass: one that prepares it, one that finds it prepared in memory, one in float64.
 
-    nbytes: of the row, prepared.
+    nbytes: of the row, prepared. product: seconds of a product within those of matrices in float64.
     """
 
     first: float
     again: float
     exact: float
     nbytes: float
+    product: float
 
-    def of_solve(self, meta: ComponentMeta, rows: int, memory: int) -> float:
-        """Seconds of a solve over so many rows that takes the passes of the one that ``meta`` is of."""
+    def of_solve(self, meta: ComponentMeta, rows: int, memory: int, products: Callable[[int, int], float]) -> float:
+        """Seconds of a solve over so many rows that takes the passes of the one that ``meta`` is of, and in closed form
+        the ``products`` of so many rows and tried λ."""
         kept = min(1.0, memory / (self.nbytes * rows))  # the other rows are prepared in every pass
         each = kept * self.again + (1 - kept) * self.first
-        chosen: int = (meta.ridge_choice or meta.radius_choice or {}).get("passes", 0)
+        choice_of = meta.ridge_choice or meta.radius_choice or {}
+        chosen: int = choice_of.get("passes", 0)
         choice = min(rows, MOST_ROWS) * chosen * each
-        return choice + rows * (self.first + meta.passes * each + meta.stats.proof_passes * self.exact)
+        passes = rows * (self.first + meta.passes * each + meta.stats.proof_passes * self.exact)
+        if meta.stats.solver == CLOSED_FORM:
+            passes += self.product * products(rows, len(choice_of.get("curve", ())))
+        return choice + passes
 
 
 def expected_seconds(
@@ -62,13 +70,18 @@ def expected_seconds(
     try:
         settings = settings_of(store)
         cost = cache(partial(_row_cost, settings, tuple(store.shards)))
+        width, classes = settings.base.config.width, len(store.classes)
+
+        def products(rows: int, tried: int) -> float:
+            return head_products(settings.loss, rows, width, classes, tried)
+
         for name, meta in metas.items():
             mode: Train = "head" if name == HEAD else settings.train
             if not meta.passes or settings.is_taught(mode) or meta.stats.solver == "adam":
                 continue
             shards = [store.shard(shard_of(name))] if is_component(name) else store.shards
             rows = sum(shard.rows - leaving.get(shard.name, 0) for shard in shards)
-            seconds[name] = cost(name == HEAD).of_solve(meta, rows, settings.arithmetic.memory)
+            seconds[name] = cost(name == HEAD).of_solve(meta, rows, settings.arithmetic.memory, products)
     except TaftcacheError as error:  # forgetting would say it, too
         return {}, [f"how long it would take is not known: {error.fault}"]
     unknown = [name for name in metas if name not in seconds]
@@ -88,12 +101,19 @@ def _row_cost(settings: Settings, shards: Sequence[Shard], head: bool) -> _RowCo
         first, again, wide = (_timed(problem) / rows for problem in (inner, inner, exact))
     tail = inner.operator.tail
     nbytes = sum(t.numel() * t.element_size() for state, _ in inner.operator.blocks() for t in tail.tensors(state))
-    return _RowCost(first, again, wide, nbytes / rows)
+    square = torch.ones(SIDE, SIDE, dtype=torch.float64, device=how.device)
+    product = min(_seconds_of(lambda: (square @ square)[0, 0].item()) for _ in range(2)) / SIDE**3
+    return _RowCost(first, again, wide, nbytes / rows, product)
 
 
 def _timed(problem: Problem) -> float:
     """Seconds of one pass."""
     vector = torch.ones(problem.operator.layout.size)
+    return _seconds_of(lambda: problem.hessian(vector).sum().item())
+
+
+def _seconds_of(work: Callable[[], float]) -> float:
+    """Of ``work``, whose number a device that computes ahead has to wait for."""
     begin = time.perf_counter()
-    problem.hessian(vector).sum().item()  # which a device that computes ahead has to wait for
+    work()
     return time.perf_counter() - begin
