@@ -108,8 +108,8 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     test: the same for held-out images, where they have a place of their own.
     held_out: the fraction of ``train`` that is kept for testing when there is no ``test``.
     limit: use at most this many images of each source, chosen by a hash of their ids.
-    unreadable: what to do with an image that cannot be decoded. One that is out of reach, because a disk or mount went,
-        always stops the run.
+    unreadable: what to do with an image that cannot be decoded. One that is out of reach always stops the run: its disk
+        does not answer, or its file went while the command ran.
     image_key: the name of the images' array in npz and HDF5 files, or of a table's column of paths.
     label_key: that of the labels.
     root: for timm and published datasets, the folder; for a table, the folder that its paths start from (its own folder

@@ -140,9 +140,9 @@ def choose_ridge(
     if head:
         exact = pose(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
         if has_path(exact):
-            found = every_head(exact).leave_one_out(ridges)
-            best, curve = _best(found), [*map(TriedRidge.of, found)]
-            return RidgeChoice(best, "leave-one-out", curve, exact.operator.passes, end_of(best, ridges))
+            found = every_head(exact, ridges[0]).leave_one_out(ridges)
+            best = _best(found)
+            return RidgeChoice(best, "leave-one-out", [*map(TriedRidge.of, found)], 2, end_of(best, ridges))
     drawn = order_of(sources) if hashes is None else np.argsort(hashes, kind="stable")
     most = rows if head and objective.loss.quadratic else MOST_ROWS
     return _validated(base, sources, objective, arithmetic, ridges, drawn[:most], folds)
@@ -252,7 +252,7 @@ def ridge_path(
 ) -> list[Tensor]:
     """Δw(λ) [P] for every λ, near enough to choose by and no solution.
 
-    The head gets them from one decomposition where it has one, and there they are solutions. Another quadratic loss
+    The head gets them in closed form, to rounding or nearly. Another quadratic loss
     gets them from one run in the space of the rows where that fits, other problems from a short solve each, warm from
     the last. The objective's own λ and ball have no part in it.
     """
@@ -276,7 +276,7 @@ def _downwards(
     asked = replace(objective, ridge=ridges[0])
     pair = ProblemPair(*(pose(base, sources, asked, arithmetic, dtype) for dtype in (torch.float32, torch.float64)))
     if has_path(pair.exact):
-        path = every_head(pair.exact)
+        path = every_head(pair.exact, ridges[0])
         for ridge in reversed(ridges):
             yield _Solved(ridge, path.delta(ridge), pair.exact.operator.passes, more=False)
         return

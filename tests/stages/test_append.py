@@ -25,7 +25,7 @@ from taftcache.terminal.forgetting import show_receipts
 from taftcache.terminal.pipeline import show_append
 from tests.stages.making import recipe, toml, tree, write_images
 
-UNREAD = "left out: 1 image that did not decode (first: 0/broken.png)"
+UNREAD = "left out: 1 image that could not be read (first: 0/broken.png)"
 MEMORY = ("ledger/", "tombstones.key", "lists/tombstones", "manifest.json")
 
 
@@ -270,7 +270,7 @@ def test_what_is_out_of_reach_is_not_skipped_and_what_was_skipped_is_named(tmp_p
             taftcache.extract(made)
     assert len(reached) > 10
     assert (taftcache.extract(made).skipped, len(list(folder.glob("*/*.png")))) == (1, 43)
-    assert taftcache.extract(made).notes == [f"{UNREAD}; taftcache append RECIPE takes in those that do by now"]
+    assert taftcache.extract(made).notes == [f"{UNREAD}; taftcache append RECIPE takes in those that can by now"]
 
 
 @pytest.mark.parametrize("by", ["class", "ids"])

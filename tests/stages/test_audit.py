@@ -60,7 +60,7 @@ def test_a_store_that_forgot_passes(pair, after):
 def test_what_other_machines_have_staged_of_a_bucket_is_said_to_be_out_of_reach(pair, monkeypatch):
     monkeypatch.setattr("taftcache.stages.forget.traces.is_bucket", lambda path: path == pair[1])
     (note,) = taftcache.audit(pair[1]).notes
-    assert "on another machine lie there" in note
+    assert "on another machine, its rows lie there" in note
     assert f"taftcache gc {pair[1]}" in note
 
 

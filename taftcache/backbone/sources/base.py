@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from PIL import Image
@@ -104,33 +103,46 @@ def check_classes(place: object, labels: Sequence[str]) -> None:
         )
 
 
-# Of a mount or disk that is not there, in part by other names elsewhere than on Linux.
+# Of a mount or disk that is not there, or of a process that may open no more; not all of them have each system.
 _UNREACHABLE = {
     getattr(errno, name)
-    for name in ("EIO", "ESTALE", "ENOTCONN", "ENODEV", "ENXIO", "ETIMEDOUT", "EHOSTDOWN", "EHOSTUNREACH", "EREMOTEIO")
+    for name in (
+        *("EIO", "EREMOTEIO", "ESTALE", "ENODEV", "ENXIO", "EKEYEXPIRED"),
+        *(
+            "ENOTCONN",
+            "ECONNRESET",
+            "ECONNABORTED",
+            "ETIMEDOUT",
+            "EHOSTDOWN",
+            "EHOSTUNREACH",
+            "ENETDOWN",
+            "ENETUNREACH",
+        ),
+        *("EMFILE", "ENFILE", "ENOMEM"),
+    )
     if hasattr(errno, name)
 }
 _SKIP = 'set data.unreadable = "skip" to leave such images out and have them listed'
 
 
 @contextmanager
-def decoding(id: str, listed: Path | None = None) -> Iterator[None]:
+def decoding(id: str, gone: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Whatever goes wrong within becomes the UnreadableImage of ``id``; only a lack of memory stays what it is.
 
-    A disk that does not answer is a DataError, and so is the file that was ``listed``, if it went since and is no link
-    that leads nowhere: the image may be good, and would be skipped for ever.
+    A disk that does not answer is a DataError, and so is a file that is missing because it is ``gone`` since it was
+    found: the image may be good, and would be skipped for ever.
     """
     try:
         yield
     except MemoryError:
         raise
     except Exception as error:  # decoders and HDF5 filters raise OSError, SyntaxError, struct.error and more
-        gone = listed is not None and isinstance(error, FileNotFoundError) and not listed.is_symlink()
-        if gone or (isinstance(error, OSError) and error.errno in _UNREACHABLE):
+        missing = isinstance(error, FileNotFoundError)
+        if (missing and gone()) or (isinstance(error, OSError) and error.errno in _UNREACHABLE):
             raise DataError(
                 f"the image {id} cannot be reached any more",
                 got=f"{type(error).__name__}: {error}",
-                do="look whether its folder, disk or mount is there, then run the same command again",
+                do="look whether its folder, disk or mount is there, then run this again, or remove the file",
             ) from error
         raise unreadable(id, error) from error
 

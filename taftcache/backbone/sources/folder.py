@@ -72,7 +72,7 @@ class FolderSource:
     def read(self, index: int) -> Image.Image:
         id = self.items[index].id
         file = self._root / id.removeprefix(self._prefix)
-        with decoding(id, file):
+        with decoding(id, lambda: not file.is_symlink()):  # one of those was dead before
             return open_rgb(file)
 
 

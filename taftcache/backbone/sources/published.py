@@ -52,7 +52,7 @@ class ListedSource:
         """The image in RGB."""
         id = self.items[index].id
         file = self._root / id
-        with decoding(id, file):
+        with decoding(id, lambda: not file.is_symlink()):  # one of those was dead before
             return open_rgb(file)
 
 

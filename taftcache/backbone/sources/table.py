@@ -50,7 +50,7 @@ class TableSource:
 
     def read(self, index: int) -> Image.Image:
         value = self._images[self._rows[index]]
-        with decoding(self.items[index].id):
+        with decoding(self.items[index].id, lambda: not self._root.is_dir()):
             content = _content(value)
             if content is None:
                 return open_rgb(self._root / _path(value))

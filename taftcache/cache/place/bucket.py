@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import html
 import os
 import re
 import time
@@ -31,7 +32,7 @@ LARGE, SLOW = 64 << 20, {"timeout": timedelta(minutes=30)}
 _NO_BUCKET = "<Code>NoSuchBucket</Code>"
 _NO_CREDENTIALS = re.compile("Missing (AccessKey|SecretAccessKey)|/latest/(api/token|meta-data/)|//169.254.170.2/")
 """Half a pair of keys; or where the library, which has found none, asks for a role of this machine or container."""
-_EXPIRED = re.compile("<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired|RequestTimeTooSkewed)</Code>")
+_EXPIRED = re.compile("<Code>(ExpiredToken|TokenRefreshRequired|RequestTimeTooSkewed)</Code>")
 _MESSAGE = re.compile("<Message>(.*?)</Message>", re.DOTALL)
 
 
@@ -271,4 +272,4 @@ def _got(name: str, error: Exception) -> str:
 def _short(error: Exception) -> str:
     """What the service says in its answer, or the first line: what follows is the library's own representation."""
     said = _MESSAGE.search(str(error))
-    return (said[1] if said else str(error).strip().split("\n")[0])[:300]
+    return (html.unescape(said[1]) if said else str(error)).strip().split("\n")[0][:300]

@@ -22,12 +22,16 @@ def rows_are_few(problem: Problem) -> bool:
     return problem.operator.rows <= problem.operator.base.config.width + 1
 
 
-def every_head(problem: Problem) -> HeadPath | HeadRows:
-    """What has the head at every λ of a problem that ``has_path``: an eigendecomposition where it serves all classes;
-    where each has its own D, one a class, or of few rows a Cholesky factor of their products for each λ."""
+def every_head(problem: Problem, least: float) -> HeadPath | HeadRows:
+    """What has the head at every λ from ``least`` on, of a problem that ``has_path``: an eigendecomposition where it
+    serves all classes; where each has its own D, one a class, or of few rows a Cholesky factor of their products for
+    each λ, if rounding leaves enough of it."""
     diagonal, common, _ = first_diagonal(problem)
-    shared = bool((diagonal == common).all())
-    return HeadRows(problem) if rows_are_few(problem) and not shared else HeadPath(problem)
+    if rows_are_few(problem) and not bool((diagonal == common).all()):
+        rows = HeadRows(problem)
+        if rows.serves(least):
+            return rows
+    return HeadPath(problem)
 
 
 class HeadRows:
@@ -74,15 +78,22 @@ class HeadRows:
         # Of each class its rows [m], and (S_k − S)/λ there.
         self.own = [(k, rows, (its - shift)[rows]) for k, rows in zip(classes, mine, strict=True)]
 
+    def serves(self, ridge: float) -> bool:
+        """Whether (XXᵀ + S)⁻¹ has three digits at this λ: a factor may be had, and be of rounding alone."""
+        largest = self.products.diagonal().sum()  # and no eigenvalue is larger
+        return bool(ridge * self.shift.min() > 1e3 * torch.finfo(torch.float64).eps * largest)
+
     def at(self, ridge: float) -> HeadAtRidge:
         """The head at one λ > 0."""
         matrix = self.products.clone().mT  # symmetric, and column by column
         matrix.diagonal().add_(ridge * self.shift)
         inverse = torch.cholesky_inverse(cholesky(matrix, ridge, out=matrix))
-        inner = [
-            torch.linalg.lu_factor(inverse[rows[:, None], rows] + torch.diag(1 / (ridge * more)))
-            for _, rows, more in self.own
-        ]
+        del matrix
+        inner = []
+        for _, rows, more in self.own:
+            part = inverse[rows[:, None], rows]
+            part.diagonal().add_(1 / (ridge * more))
+            inner.append(torch.linalg.lu_factor(part))
         return HeadAtRidge(self, ridge, inverse, inner)
 
     def delta(self, ridge: float) -> Tensor:
@@ -90,15 +101,13 @@ class HeadRows:
         return flat(self.problem, self.at(ridge).duals().T @ self.rows)
 
     def leave_one_out(self, ridges: Sequence[float]) -> list[Unseen]:
-        """As ``HeadPath.leave_one_out`` has it."""
+        """As ``HeadPath.leave_one_out`` has it, of classes."""
         return [self._left_out(ridge) for ridge in ridges]
 
     def _left_out(self, ridge: float) -> Unseen:
         at, labels, weights = self.at(ridge), self._labels, self.problem.weights
         z = self._target - at.duals() / at.diagonal()
-        loss, right = self.problem.loss.value(z, labels), None
-        if not labels.is_floating_point():
-            right = (z.argmax(1) == labels).cpu()
+        loss, right = self.problem.loss.value(z, labels), (z.argmax(1) == labels).cpu()
         if weights is None:
             return Unseen(ridge, loss.mean().item(), right)
         weight = weights.at(labels, 0, z)[:, 0]
@@ -140,9 +149,7 @@ class HeadAtRidge:
         return beta + step, (W + X.T @ step).T
 
     def diagonal(self) -> Tensor:
-        """[(XXᵀ + S_k)⁻¹]_nn of every row and class [N,K], or [N,1] where all classes have the same."""
-        if not self.inner:
-            return self.inverse.diagonal()[:, None]
+        """[(XXᵀ + S_k)⁻¹]_nn of every row and class [N,K]."""
         found = self.inverse.diagonal()[:, None].repeat(1, self.of.sought.shape[1])
         for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
             across = self.inverse[rows]  # [m,N]

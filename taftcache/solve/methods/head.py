@@ -64,13 +64,17 @@ def head_bytes(problem: Problem, *, chosen: bool) -> int:
     operator = problem.operator
     rows, wide, K = operator.rows, operator.base.config.width + 1, operator.classes
     shared = _one_for_all(problem.loss, K)
-    if rows_are_few(problem) and not (shared and chosen):
-        return 8 * rows * (wide + 3 * rows)  # the rows, their products, a factor and an inverse
+    by_rows = 0
+    if rows_are_few(problem):
+        # The rows, their products, an inverse, and beside it its factor or what classes have of their own.
+        by_rows = 8 * rows * (wide + (3 if shared else 4) * rows)
+        if not (shared and chosen):
+            return by_rows
     n = rows if few(rows, wide - 1) else wide
     own = 0 if shared else next(groups(K, n)).stop
     matrices = 1 + own + (2 if chosen and own in (0, K) else 0)
     basis = (3 * wide + rows) * rows if n == rows else 0  # the rows, Q, and R
-    return 8 * (matrices * n * n + basis)
+    return max(by_rows, 8 * (matrices * n * n + basis))
 
 
 def head_products(loss: Loss, rows: int, width: int, classes: int, tried: int) -> float:

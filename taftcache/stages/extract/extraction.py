@@ -256,8 +256,8 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
         )
     notes += in_source_note(recipe, out.ids)
     if unread := sorted(skipped & there.keys()):
-        images = f"{counted(len(unread), 'image')} that did not decode (first: {unread[0]})"
-        notes.append(f"left out: {images}; taftcache append RECIPE takes in those that do by now")
+        images = f"{counted(len(unread), 'image')} that could not be read (first: {unread[0]})"
+        notes.append(f"left out: {images}; taftcache append RECIPE takes in those that can by now")
     return notes
 
 

@@ -58,7 +58,7 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
             )
     if is_bucket(store.path):
         to.notes.append(
-            "rows of a write that was stopped on another machine lie there, in TAFTCACHE_STAGING: audited and removed "
+            "if a write was stopped on another machine, its rows lie there, in TAFTCACHE_STAGING: audited and removed "
             f"there alone, by taftcache audit and taftcache gc {typed(store.path)}"
         )
 
