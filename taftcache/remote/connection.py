@@ -34,6 +34,8 @@ from taftcache.remote.worker import TOPIC, Admission, admitted, versions
 AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
 _A_CORE, _FEWEST = 4, 8  # workers that may be asked for: so many a core, and so many on any machine
 _TRIES = 3
+_SCHEDULER_LOST = "scheduler-connection-lost"  # in Dask's words
+_CLIENT_LOG = logging.getLogger("distributed.client")
 _CERTIFICATES = "name them in Dask's configuration: distributed.comm.tls.ca-file, .client.cert and .client.key"
 _LOOK = 0.5  # seconds between two looks at whether anybody still works
 
@@ -55,6 +57,9 @@ class Connection:
 
     def __init__(self, client: Client, threads: int, timeout: float, own: LocalCluster | None = None) -> None:
         self._client, self._own, self.threads, self.timeout = client, own, threads, timeout
+        # Dask's client has a level of its own, of which two connections would not know whose to put back.
+        self._quiet = logging.Filter("taftcache")
+        _CLIENT_LOG.addFilter(self._quiet)
         self._answered = time.monotonic()
         self._wanted = versions()
         try:
@@ -257,6 +262,7 @@ class Connection:
         if self._own is not None:
             with suppress(OSError):
                 self._own.close(timeout=5)
+        _CLIENT_LOG.removeFilter(self._quiet)
 
     def __enter__(self) -> Self:
         return self
@@ -292,8 +298,9 @@ class Connection:
                 do="look at the workers' output: they may run out of memory",
             ) from None
         except CancelledError as error:
-            if self._client.status != "running":
-                raise self._lost(str(error)) from None
+            why = getattr(error, "reason", first_line(error))
+            if self._client.status != "running" or why == _SCHEDULER_LOST:  # which may be there again, without tasks
+                raise self._gone(why) from None
             raise _LostValue(str(error)) from None
         except OSError as error:
             self._look()
@@ -317,14 +324,22 @@ class Connection:
                 why = "there is no worker"
         except OSError:
             pass
-        if self._client.status in ("closed", "closing") or time.monotonic() - self._answered > self.timeout:
+        if self._client.status in ("closed", "closing"):
+            raise self._gone(why)
+        if time.monotonic() - self._answered > self.timeout:
             raise self._lost(why)
 
     def _lost(self, why: str) -> ClusterError:
-        who, do = "scheduler and workers", "start them again; the same command resumes from what was committed"
-        if self._own is not None:  # nobody but this command can start those
-            who, do = "the workers", f"run the same command again: it resumes from what was committed; {FEWER}"
-        return ClusterError(f"no answer from {who} for {self.timeout:g} seconds", got=why, do=do)
+        who = "scheduler and workers" if self._own is None else "the workers"
+        return ClusterError(f"no answer from {who} for {self.timeout:g} seconds", got=why, do=self._again())
+
+    def _gone(self, why: str) -> ClusterError:
+        return ClusterError("the scheduler was lost", got=why, do=self._again())
+
+    def _again(self) -> str:
+        if self._own is None:
+            return "start them again; the same command resumes from what was committed"
+        return f"run the same command again: it resumes from what was committed; {FEWER}"  # nobody else can start those
 
     def _admit(self) -> None:
         """ClusterError for a worker that is not fit, or that cannot even say so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -263,13 +265,17 @@ def test_when_nobody_is_left_the_run_ends_and_can_go_on(outside, extracted, tmp_
         else:
             {"scheduler": process, "worker": worker}[lost].kill()
 
+    says = "no answer from scheduler and workers for 2 seconds"
+    if lost == "scheduler":  # while a task was under way, or between two
+        says += "|the scheduler was lost"
     try:
         with Cluster.at(address, threads=1, timeout=60) as cluster:
             cluster.timeout = 2
-            with pytest.raises(ClusterError, match="no answer from scheduler and workers for 2 seconds") as ended:
+            with pytest.raises(ClusterError, match=says) as ended:
                 taftcache.extract(many(path), progress=At(100, lose), cluster=cluster)
             assert time.monotonic() - since[0] < 30
             assert ended.value.exit_code == 8
+            assert "\n" not in str(ended.value.got)
     finally:
         process.send_signal(signal.SIGCONT)
     with open_store(path) as store:
@@ -277,6 +283,28 @@ def test_when_nobody_is_left_the_run_ends_and_can_go_on(outside, extracted, tmp_
         assert store.strays() == []
     assert taftcache.extract(many(path)).images < MANY
     assert tree(path) == tree(extracted)
+
+
+def test_a_lost_scheduler_leaves_no_traceback_of_dasks(outside):
+    """The client's log has a level of its own, and is as it was when the connection ends."""
+    address, process, _ = outside
+    log, told = logging.getLogger("distributed.client"), logging.StreamHandler(StringIO())
+    before, own = list(log.filters), log.level
+    log.filters.clear()  # of connections that other tests keep
+    log.addHandler(told)
+    try:
+        says = "the scheduler was lost\n  got: scheduler-connection-lost\n  try: start"
+        with Cluster.at(address, threads=1, timeout=60) as cluster:
+            results = cluster.results(time.sleep, [(0.1,)] * 100)
+            next(results)
+            process.kill()
+            with pytest.raises(ClusterError, match=says):
+                list(results)
+        assert (log.filters, log.level) == ([], own)
+    finally:
+        log.removeHandler(told)
+        log.filters[:] = before
+    assert told.stream.getvalue() == ""
 
 
 def test_an_interrupt_leaves_nothing_running(cluster, extracted, tmp_path):
