@@ -1,8 +1,10 @@
 """Where the commands start: the script ``taftcache``, and ``python -m taftcache`` where it is not on the path."""
 
+import faulthandler
 import signal
 import sys
 from collections import namedtuple
+from contextlib import suppress
 
 from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE
 
@@ -11,6 +13,8 @@ def main() -> None:
     """Run a command. Ctrl-C is answered in words while the commands are loaded and read, too, which takes part of a
     second; SIGTERM, with which batch systems end a job, as Ctrl-C, and so is SIGHUP, with which a closed terminal does,
     unless nohup has it ignored."""
+    with suppress(AttributeError, OSError, RuntimeError, ValueError):  # closed, or no file
+        faulthandler.enable()  # a library that crashes ends the process without a word of its own
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

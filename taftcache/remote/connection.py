@@ -171,6 +171,8 @@ class Connection:
         *,
         homes: Sequence[str] | None = None,
         ordered: bool = True,
+        what: Callable[[int], str] | None = None,
+        do: str = FEWER,
     ) -> Generator[tuple[int, Any]]:
         """(number of the call, what ``function(*call)`` returned), in the order of the calls or as they end.
 
@@ -181,9 +183,12 @@ class Connection:
 
         Args:
             homes: for each call, the worker that should compute it; another does where it is gone.
+            what: what the call of a number works on, for the error where it ended one worker after another.
+            do: what helps against that.
 
         Raises:
-            ClusterError: nobody is left to compute. Whatever ``function`` raised.
+            ClusterError: nobody is left to compute, or a call ended one worker after another. Whatever ``function``
+                raised.
         """
         pending: dict[Future[Any], int] = {}
         ended: SimpleQueue[Future[Any]] = SimpleQueue()
@@ -204,7 +209,12 @@ class Connection:
                 if not pending:
                     return
                 future = self._next(ended)
-                done[pending.pop(future)] = self._result(future)
+                try:
+                    result = self._result(future)
+                except KilledWorker as error:  # and those that lay ready behind it are given up, too
+                    first = min(k for other, k in pending.items() if other.status == "error")
+                    raise self._given_up(error, what(first) if what else None, do) from None
+                done[pending.pop(future)] = result
                 if not ordered:
                     yield done.popitem()
                 while due in done:
@@ -224,18 +234,20 @@ class Connection:
         value: Any,
         calls: Sequence[tuple[Any, ...]],
         homes: Sequence[str],
+        names: Sequence[str],
     ) -> Generator[Any]:
         """``function(value, *call)`` of each call in order; ``value`` goes to every worker once.
 
-        See ``results``. When all workers that hold ``value`` are lost it is sent again, and what was returned until
-        then is not computed twice.
+        See ``results``; ``names`` says what each call works on. When all workers that hold ``value`` are lost it is
+        sent again, and what was returned until then is not computed twice.
         """
         taken = tries = 0
         while taken < len(calls):
             try:
                 shared = self._share(value)
                 rest = ((shared, *call) for call in calls[taken:])
-                for _, result in self.results(function, rest, homes=homes[taken:]):
+                named = names[taken:].__getitem__
+                for _, result in self.results(function, rest, homes=homes[taken:], what=named):
                     taken += 1
                     yield result
             except _LostValue as error:
@@ -291,12 +303,6 @@ class Connection:
     def _result(self, future: Future[Any]) -> Any:
         try:
             return future.result(timeout=self.timeout)
-        except KilledWorker as error:
-            raise ClusterError(
-                "a task was given up: it ended one worker after another",
-                got=str(error.args[0]),
-                do="look at the workers' output: they may run out of memory",
-            ) from None
         except CancelledError as error:
             why = getattr(error, "reason", first_line(error))
             if self._client.status != "running" or why == _SCHEDULER_LOST:  # which may be there again, without tasks
@@ -311,6 +317,12 @@ class Connection:
             if "deserialization of the task graph" not in str(error):  # which is the scheduler's, of our modules' names
                 raise
             raise _unfit("the scheduler", error) from None
+
+    def _given_up(self, error: KilledWorker, what: str | None, do: str) -> ClusterError:
+        _, last, failures = error.args
+        if self._own is None:  # others have no output that a user sees
+            do = f"look at the output of {last.address}, the last of them; {do}"
+        return ClusterError(f"a task was given up: {counted(failures + 1, 'worker')} ended at it", got=what, do=do)
 
     def _look(self) -> None:
         """ClusterError when the scheduler has not answered, or has had no worker, for too long."""

@@ -22,7 +22,7 @@ from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec
-from taftcache.errors import BackboneError, DataError, RecipeError, UnreadableImage
+from taftcache.errors import BackboneError, DataError, DecodingMemoryError, RecipeError, UnreadableImage
 from tests.backbone.registry import DeviceEngineAlone, MemorySink, NoiseSource, pieces
 
 CUT, TRANSFORM = pieces()
@@ -178,6 +178,15 @@ def test_an_image_that_cannot_be_resized_is_unreadable_too(monkeypatch):
     monkeypatch.setattr(preprocess, "_MOST_PIXELS", 0)
     with pytest.raises(UnreadableImage, match="noise/000"):
         run()
+
+
+def test_an_image_that_memory_has_no_room_to_resize_is_named(monkeypatch):
+    def full(self, image):
+        raise MemoryError
+
+    monkeypatch.setattr(Preprocess, "pixels", full)
+    with pytest.raises(DecodingMemoryError, match="the image noise/000"):
+        run(unreadable="skip")
 
 
 def test_other_errors_of_a_reader_surface_as_they_are():

@@ -217,6 +217,18 @@ def test_a_terminal_that_is_closed_ends_nothing_under_nohup():
     assert INTERRUPTED not in ended.stderr
 
 
+def test_a_library_that_crashes_is_found():
+    """Where it was, on stderr; and a process whose stderr is closed runs all the same."""
+    code = READ.replace("END", "os.kill(os.getpid(), signal.SIGSEGV)").replace("import signal", "import os, signal")
+    asked = [sys.executable, "-c", code]
+    ended = subprocess.run(asked, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in ended.stderr
+    assert "in interrupt" in ended.stderr
+    closed = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *asked], capture_output=True, text=True)
+    assert (closed.returncode, closed.stderr) == (-signal.SIGSEGV, "")
+
+
 def test_an_interruption_before_a_command_begins(cli, monkeypatch):
     """While a command line is parsed: the same words, and no traceback."""
 

@@ -25,6 +25,7 @@ from taftcache.recipe import parse_recipe
 from taftcache.remote.cluster import Cluster
 from taftcache.remote.components import solve
 from taftcache.remote.jobs import SolveJob
+from taftcache.remote.operator import shard_sums
 from taftcache.remote.worker import versions
 from tests.remote.making import (
     ENVIRONMENT,
@@ -208,6 +209,32 @@ def test_workers_of_a_command_that_cannot_start_or_start_again(tmp_path):
                 cluster.call(abs, -1)
         with pytest.raises(ClusterError, match=r"[12] of 2 workers ended while starting"):
             Cluster.local(2, threads=1, timeout=60)
+
+
+def test_a_task_that_ends_its_workers_is_said_by_what_it_works_on(extracted, store, tmp_path):
+    """Not by Dask's key for it: all images of a span, a component, a shard."""
+    (tmp_path / "start.py").write_text(
+        "import os\nfrom taftcache.remote import components, operator, rows\n"
+        "rows.compute = components.solve = operator.shard_sums = lambda *_: os._exit(1)\n"
+    )
+    with open_store(extracted) as whole:
+        first = whole.shard("000").sample_ids[0]
+    crashing = {"distributed.worker.preload": [str(tmp_path / "start.py")], "distributed.scheduler.allowed-failures": 0}
+    with config.set(crashing), Cluster.local(1, threads=1, timeout=60) as cluster, open_store(store) as opened:
+        with pytest.raises(ClusterError, match="a task was given up: 1 worker ended at it\n") as ended:
+            taftcache.extract(many(tmp_path / "many"), cluster=cluster)
+        counted, _, ids = str(ended.value.got).partition(": ")
+        assert counted == f"{len(ids.split(', '))} images"
+        assert ids.split(", ")[0] == first
+        assert "open each with Pillow" in str(ended.value.do)
+        settings = parse_recipe({**opened.manifest.recipe, "objective": {"ridge": 1e-2}})
+        with pytest.raises(
+            ClusterError, match=r"ended at it\n  got: (components/\d+|models/\w+)\n  try: ask for fewer"
+        ):
+            taftcache.train(opened, settings, cluster=cluster)
+        sums = cluster.mapped(shard_sums, None, [()], [""], ["shard 001"])
+        with pytest.raises(ClusterError, match=r"ended at it\n  got: shard 001\n  try: ask for fewer"):
+            list(sums)
 
 
 def test_a_scheduler_that_is_not_there():

@@ -26,7 +26,7 @@ from taftcache.backbone.forward.pool import one_core_pool
 from taftcache.backbone.forward.replay import replayed
 from taftcache.backbone.model import Backbone
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources.base import Source, unreadable
+from taftcache.backbone.sources.base import Source, no_memory, unreadable
 from taftcache.errors import UnreadableImage
 from taftcache.tangent.device import transfer
 
@@ -135,6 +135,8 @@ class Work:
             return error
         try:
             return self._transform.pixels(image)
+        except MemoryError as error:
+            raise no_memory(self._source.items[index].id) from error
         except (ValueError, OSError) as error:
             return unreadable(self._source.items[index].id, error)
 

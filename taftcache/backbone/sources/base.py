@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from PIL import Image
 
-from taftcache.errors import DataError, UnreadableImage
+from taftcache.errors import DataError, DecodingMemoryError, UnreadableImage
 from taftcache.names import counted
 
 
@@ -107,13 +107,18 @@ _SKIP = 'set data.unreadable = "skip" to leave such images out and have them lis
 
 @contextmanager
 def decoding(id: str) -> Iterator[None]:
-    """Whatever goes wrong within becomes the UnreadableImage of ``id``; only a lack of memory stays what it is."""
+    """Whatever goes wrong within becomes the UnreadableImage of ``id``, and a lack of memory DecodingMemoryError."""
     try:
         yield
-    except MemoryError:
-        raise
+    except MemoryError as error:
+        raise no_memory(id) from error
     except Exception as error:  # decoders and HDF5 filters raise OSError, SyntaxError, struct.error and more
         raise unreadable(id, error) from error
+
+
+def no_memory(id: str) -> DecodingMemoryError:
+    """The error for one image that memory has no room for."""
+    return DecodingMemoryError(f"the image {id}, as it was decoded")
 
 
 def unreadable(id: str, error: BaseException | str, otherwise: str = _SKIP) -> UnreadableImage:
