@@ -1,12 +1,16 @@
 """Where the commands start: the script ``taftcache``, and ``python -m taftcache`` where it is not on the path."""
 
 import faulthandler
+import os
 import signal
 import sys
+import threading
 from collections import namedtuple
 from contextlib import suppress
 
 from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE
+
+_DECODING = "taftcache-batch", "taftcache-decode"  # threads; see taftcache.backbone.forward
 
 
 def main() -> None:
@@ -25,6 +29,11 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write(f"taftcache: {INTERRUPTED}\n")
         sys.exit(INTERRUPTED_CODE)
+    except SystemExit as end:
+        if end.code and any(thread.name.startswith(_DECODING) for thread in threading.enumerate()):
+            # Python would wait for it, and it may stand still for ever; everything is said, written and closed
+            os._exit(end.code if isinstance(end.code, int) else 1)
+        raise
 
 
 if __name__ == "__main__":

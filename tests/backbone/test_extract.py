@@ -237,6 +237,35 @@ def test_an_interrupt_ends_the_run_and_leaves_a_resumable_sink(where):
     assert sink.rows == WHOLE.rows
 
 
+def test_an_interrupt_does_not_wait_for_a_decoder_that_stands_still(monkeypatch):
+    """What was written stays, and nothing of the image comes later."""
+    monkeypatch.setattr("taftcache.backbone.forward.pool.PATIENCE", 0.2)
+    here, go_on = os.getpid(), threading.Event()
+    gc.collect()  # as above
+    before = set(threading.enumerate())
+
+    class Still(NoiseSource):
+        def read(self, index):
+            if index == 24:
+                os.kill(here, signal.SIGINT)
+                go_on.wait(60)
+            return super().read(index)
+
+    sink, begin = MemorySink(), time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(source=Still(N), sink=sink)
+        assert time.monotonic() - begin < 30
+        left = list(sink.rows)
+    finally:
+        go_on.set()
+        for thread in set(threading.enumerate()) - before:
+            thread.join(60)
+    assert left == list(sink.rows) == [item.id for item in SOURCE.items[: sink.consumed]]
+    run(sink=sink)
+    assert sink.rows == WHOLE.rows
+
+
 def test_a_slow_sink_bounds_what_is_in_memory():
     read, release, most = [], threading.Event(), []
 

@@ -241,6 +241,37 @@ def test_an_interruption_before_a_command_begins(cli, monkeypatch):
     assert outcome.json["fault"] == INTERRUPTED
 
 
+STILL = """
+import os, signal, sys, time
+import taftcache.backbone.sources.digits as digits
+from taftcache.__main__ import main
+read = digits.DigitsSource.read
+def still(self, index):
+    if self.items[index].id == "{id}":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(120)
+    return read(self, index)
+digits.DigitsSource.read = still
+sys.argv = ["taftcache", "extract", "{file}"]
+main()
+"""
+
+
+def test_one_signal_ends_an_extraction_whose_decoder_stands_still(tmp_path):
+    """Batch systems send one, and then kill. What was committed is there, and the next command goes on."""
+    file, path = toml(tmp_path / "tiny.toml", tmp_path / "store"), tmp_path / "store"
+    whole = taftcache.extract(recipe(tmp_path / "whole"))
+    with FeatureStore(tmp_path / "whole") as store:
+        last = store.shards[-1].sample_ids[-1]
+    asked = [sys.executable, "-c", STILL.format(file=file, id=last)]
+    ended = subprocess.run(asked, env=os.environ | forked.ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (130, f"taftcache: {INTERRUPTED}")
+    resumed = taftcache.extract(recipe(path))
+    assert resumed.root_digest == whole.root_digest
+    assert tree(path) == tree(tmp_path / "whole")
+    assert 0 < resumed.images < whole.images
+
+
 KILLED = """
 import os, signal
 import taftcache.backbone.forward.engine  # loaded once, for both that are forked
