@@ -34,6 +34,7 @@ from taftcache.remote.worker import TOPIC, Admission, admitted, versions
 AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
 _A_CORE, _FEWEST = 4, 8  # workers that may be asked for: so many a core, and so many on any machine
 _TRIES = 3
+_EVERYTHING = "all"  # Dask's topic with the comings and goings of workers
 _SCHEDULER_LOST = "scheduler-connection-lost"  # in Dask's words
 _CLIENT_LOG = logging.getLogger("distributed.client")
 _CERTIFICATES = "name them in Dask's configuration: distributed.comm.tls.ca-file, .client.cert and .client.key"
@@ -55,16 +56,25 @@ class Connection:
         threads: of each worker's linear algebra. One number for all of them, for it decides the last digits.
     """
 
-    def __init__(self, client: Client, threads: int, timeout: float, own: LocalCluster | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        threads: int,
+        timeout: float,
+        own: LocalCluster | None = None,
+        say: Callable[[str], object] = str,
+    ) -> None:
         self._client, self._own, self.threads, self.timeout = client, own, threads, timeout
         # Dask's client has a level of its own, of which two connections would not know whose to put back.
         self._quiet = logging.Filter("taftcache")
         _CLIENT_LOG.addFilter(self._quiet)
         self._answered = time.monotonic()
         self._wanted = versions()
+        self._say, self._ended = say, 0
         try:
             self._admit()
             self._await_workers()
+            client.subscribe_topic(_EVERYTHING, self._note_end)
         except BaseException:
             self.close()
             raise
@@ -92,7 +102,8 @@ class Connection:
                 (distributed.comm.timeouts.connect, 30 s).
             dashboard: whether Dask's page is served on the loopback interface. It asks nobody who they are: other users
                 of the machine see it, and so does a page in a browser that gives this address another name.
-            say: what is told, once, that workers which start have been waited for as long as ``timeout``.
+            say: what is told, once, that workers which start have been waited for as long as ``timeout``; and, from
+                another thread, of each worker that ended without being asked to.
         """
         timeout = _timeout(timeout)
         gpus = _gpus()
@@ -115,13 +126,21 @@ class Connection:
         except BaseException:
             own.close()
             raise
-        return cls(client, threads, timeout, own)
+        return cls(client, threads, timeout, own, say)
 
     @classmethod
-    def at(cls, scheduler: str, *, threads: int | None = None, timeout: float | None = None) -> Self:
+    def at(
+        cls,
+        scheduler: str,
+        *,
+        threads: int | None = None,
+        timeout: float | None = None,
+        say: Callable[[str], object] = str,
+    ) -> Self:
         """The workers of a running scheduler: ``tcp://host:port``, or ``tls://`` with Dask's own configuration.
 
-        ``threads`` is ``OMP_NUM_THREADS`` where that is set, else 1 as in Dask's workers.
+        ``threads`` is ``OMP_NUM_THREADS`` where that is set, else 1 as in Dask's workers. ``say`` is told, from another
+        thread, of each worker that ended without being asked to.
 
         Raises:
             RecipeError: the address is none, or Dask has no certificates for it.
@@ -137,7 +156,7 @@ class Connection:
             raise ClusterError(
                 "the scheduler does not answer", got=f"{scheduler}: {error}", do="start it with: dask scheduler"
             ) from None
-        return cls(client, threads or _pinned() or 1, timeout)
+        return cls(client, threads or _pinned() or 1, timeout, say=say)
 
     @property
     def dashboard(self) -> str | None:
@@ -265,6 +284,8 @@ class Connection:
 
     def close(self) -> None:
         """Let workers forget what they keep, and end those that are this connection's own."""
+        with suppress(ValueError):
+            self._client.unsubscribe_topic(_EVERYTHING)
         with suppress(OSError, ValueError, RuntimeError):
             if self._own is None and self._client.status == "running":
                 leave = self._client.scheduler.unregister_worker_plugin  # type: ignore[union-attr]
@@ -281,6 +302,14 @@ class Connection:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def _note_end(self, event: tuple[float, Any]) -> None:
+        """Say it, of a worker that nobody asked to leave."""
+        what = event[1]
+        if isinstance(what, dict) and what.get("action") == "remove-worker" and not what["expected"]:
+            self._ended += 1
+            where = "" if self._own is not None else f" at {what['worker']}"
+            self._say(f"a worker{where} ended, {self._ended} so far; its work goes to another; {FEWER}")
 
     def _share(self, value: Any) -> Future[Any]:
         """``value`` on every worker."""

@@ -211,6 +211,20 @@ def test_workers_of_a_command_that_cannot_start_or_start_again(tmp_path):
             Cluster.local(2, threads=1, timeout=60)
 
 
+def test_a_worker_that_ends_is_said_and_one_that_leaves_is_not():
+    said: list[str] = []
+    with Cluster.local(2, threads=1, timeout=60, say=said.append) as cluster:
+        os.kill(pids(cluster)[0], signal.SIGKILL)
+        end = time.monotonic() + 60
+        while not said and time.monotonic() < end:
+            time.sleep(0.05)
+        assert cluster.call(abs, -1) == 1
+        cluster._client.wait_for_workers(2, timeout=60)  # once it has been started again
+        assert cluster._client.retire_workers([next(iter(cluster.workers()))])
+        assert cluster.call(abs, -1) == 1
+    assert said == ["a worker ended, 1 so far; its work goes to another; ask for fewer workers if memory is short"]
+
+
 def test_a_task_that_ends_its_workers_is_said_by_what_it_works_on(extracted, store, tmp_path):
     """Not by Dask's key for it: all images of a span, a component, a shard."""
     (tmp_path / "start.py").write_text(
