@@ -1,16 +1,24 @@
 """Where the commands start: the script ``taftcache``, and ``python -m taftcache`` where it is not on the path."""
 
+import faulthandler
+import os
 import signal
 import sys
+import threading
 from collections import namedtuple
+from contextlib import suppress
 
 from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE
+
+_DECODING = "taftcache-batch", "taftcache-decode"  # threads; see taftcache.backbone.forward
 
 
 def main() -> None:
     """Run a command. Ctrl-C is answered in words while the commands are loaded and read, too, which takes part of a
     second; SIGTERM, with which batch systems end a job, as Ctrl-C, and so is SIGHUP, with which a closed terminal does,
     unless nohup has it ignored."""
+    with suppress(AttributeError, OSError, RuntimeError, ValueError):  # closed, or no file
+        faulthandler.enable()  # a library that crashes ends the process without a word of its own
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -21,6 +29,13 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write(f"taftcache: {INTERRUPTED}\n")
         sys.exit(INTERRUPTED_CODE)
+    except SystemExit as end:
+        if end.code and any(thread.name.startswith(_DECODING) for thread in threading.enumerate()):
+            # Python would wait for it, and it may stand still for ever; everything is said, written and closed
+            with suppress(AttributeError, OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(end.code if isinstance(end.code, int) else 1)
+        raise
 
 
 if __name__ == "__main__":

@@ -205,7 +205,11 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
         )
     from taftcache.remote.cluster import Cluster
 
-    with Cluster.at(scheduler) if scheduler is not None else Cluster.local(workers or None, say=note) as cluster:
+    with (
+        Cluster.at(scheduler, say=note)
+        if scheduler is not None
+        else Cluster.local(workers or None, say=note) as cluster
+    ):
         progress.say(cluster.describe())
         yield cluster
 

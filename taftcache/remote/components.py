@@ -35,7 +35,7 @@ def components(
     calls = [(place, job.name, [(s.name, s.digest) for s in job.shards], job.train) for job in jobs]
     cluster.watch(lambda key, text: task.note(f"{key}: {text}"))
     try:
-        for number, data in cluster.results(solve, calls, ordered=False):
+        for number, data in cluster.results(solve, calls, ordered=False, what=lambda k: jobs[k].name):
             component = Component.decode(data, base)
             component.meta["key"] = jobs[number].key  # a worker may know the teachers' stores by other paths
             task.advance()

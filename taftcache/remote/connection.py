@@ -34,6 +34,9 @@ from taftcache.remote.worker import TOPIC, Admission, admitted, versions
 AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
 _A_CORE, _FEWEST = 4, 8  # workers that may be asked for: so many a core, and so many on any machine
 _TRIES = 3
+_EVERYTHING = "all"  # Dask's topic with the comings and goings of workers
+_SCHEDULER_LOST = "scheduler-connection-lost"  # in Dask's words
+_CLIENT_LOG = logging.getLogger("distributed.client")
 _CERTIFICATES = "name them in Dask's configuration: distributed.comm.tls.ca-file, .client.cert and .client.key"
 _LOOK = 0.5  # seconds between two looks at whether anybody still works
 
@@ -53,13 +56,25 @@ class Connection:
         threads: of each worker's linear algebra. One number for all of them, for it decides the last digits.
     """
 
-    def __init__(self, client: Client, threads: int, timeout: float, own: LocalCluster | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        threads: int,
+        timeout: float,
+        own: LocalCluster | None = None,
+        say: Callable[[str], object] = str,
+    ) -> None:
         self._client, self._own, self.threads, self.timeout = client, own, threads, timeout
+        # Dask's client has a level of its own, of which two connections would not know whose to put back.
+        self._quiet = logging.Filter("taftcache")
+        _CLIENT_LOG.addFilter(self._quiet)
         self._answered = time.monotonic()
         self._wanted = versions()
+        self._say, self._ended = say, 0
         try:
             self._admit()
             self._await_workers()
+            client.subscribe_topic(_EVERYTHING, self._note_end)
         except BaseException:
             self.close()
             raise
@@ -87,7 +102,8 @@ class Connection:
                 (distributed.comm.timeouts.connect, 30 s).
             dashboard: whether Dask's page is served on the loopback interface. It asks nobody who they are: other users
                 of the machine see it, and so does a page in a browser that gives this address another name.
-            say: what is told, once, that workers which start have been waited for as long as ``timeout``.
+            say: what is told, once, that workers which start have been waited for as long as ``timeout``; and, from
+                another thread, of each worker that ended without being asked to.
         """
         timeout = _timeout(timeout)
         gpus = _gpus()
@@ -110,13 +126,21 @@ class Connection:
         except BaseException:
             own.close()
             raise
-        return cls(client, threads, timeout, own)
+        return cls(client, threads, timeout, own, say)
 
     @classmethod
-    def at(cls, scheduler: str, *, threads: int | None = None, timeout: float | None = None) -> Self:
+    def at(
+        cls,
+        scheduler: str,
+        *,
+        threads: int | None = None,
+        timeout: float | None = None,
+        say: Callable[[str], object] = str,
+    ) -> Self:
         """The workers of a running scheduler: ``tcp://host:port``, or ``tls://`` with Dask's own configuration.
 
-        ``threads`` is ``OMP_NUM_THREADS`` where that is set, else 1 as in Dask's workers.
+        ``threads`` is ``OMP_NUM_THREADS`` where that is set, else 1 as in Dask's workers. ``say`` is told, from another
+        thread, of each worker that ended without being asked to.
 
         Raises:
             RecipeError: the address is none, or Dask has no certificates for it.
@@ -132,7 +156,7 @@ class Connection:
             raise ClusterError(
                 "the scheduler does not answer", got=f"{scheduler}: {error}", do="start it with: dask scheduler"
             ) from None
-        return cls(client, threads or _pinned() or 1, timeout)
+        return cls(client, threads or _pinned() or 1, timeout, say=say)
 
     @property
     def dashboard(self) -> str | None:
@@ -166,6 +190,8 @@ class Connection:
         *,
         homes: Sequence[str] | None = None,
         ordered: bool = True,
+        what: Callable[[int], str] | None = None,
+        do: str = FEWER,
     ) -> Generator[tuple[int, Any]]:
         """(number of the call, what ``function(*call)`` returned), in the order of the calls or as they end.
 
@@ -176,9 +202,12 @@ class Connection:
 
         Args:
             homes: for each call, the worker that should compute it; another does where it is gone.
+            what: what the call of a number works on, for the error where it ended one worker after another.
+            do: what helps against that.
 
         Raises:
-            ClusterError: nobody is left to compute. Whatever ``function`` raised.
+            ClusterError: nobody is left to compute, or a call ended one worker after another. Whatever ``function``
+                raised.
         """
         pending: dict[Future[Any], int] = {}
         ended: SimpleQueue[Future[Any]] = SimpleQueue()
@@ -199,7 +228,12 @@ class Connection:
                 if not pending:
                     return
                 future = self._next(ended)
-                done[pending.pop(future)] = self._result(future)
+                try:
+                    result = self._result(future)
+                except KilledWorker as error:  # and those that lay ready behind it are given up, too
+                    first = min(k for other, k in pending.items() if other.status == "error")
+                    raise self._given_up(error, what(first) if what else None, do) from None
+                done[pending.pop(future)] = result
                 if not ordered:
                     yield done.popitem()
                 while due in done:
@@ -219,18 +253,20 @@ class Connection:
         value: Any,
         calls: Sequence[tuple[Any, ...]],
         homes: Sequence[str],
+        names: Sequence[str],
     ) -> Generator[Any]:
         """``function(value, *call)`` of each call in order; ``value`` goes to every worker once.
 
-        See ``results``. When all workers that hold ``value`` are lost it is sent again, and what was returned until
-        then is not computed twice.
+        See ``results``; ``names`` says what each call works on. When all workers that hold ``value`` are lost it is
+        sent again, and what was returned until then is not computed twice.
         """
         taken = tries = 0
         while taken < len(calls):
             try:
                 shared = self._share(value)
                 rest = ((shared, *call) for call in calls[taken:])
-                for _, result in self.results(function, rest, homes=homes[taken:]):
+                named = names[taken:].__getitem__
+                for _, result in self.results(function, rest, homes=homes[taken:], what=named):
                     taken += 1
                     yield result
             except _LostValue as error:
@@ -248,6 +284,8 @@ class Connection:
 
     def close(self) -> None:
         """Let workers forget what they keep, and end those that are this connection's own."""
+        with suppress(ValueError):
+            self._client.unsubscribe_topic(_EVERYTHING)
         with suppress(OSError, ValueError, RuntimeError):
             if self._own is None and self._client.status == "running":
                 leave = self._client.scheduler.unregister_worker_plugin  # type: ignore[union-attr]
@@ -257,12 +295,21 @@ class Connection:
         if self._own is not None:
             with suppress(OSError):
                 self._own.close(timeout=5)
+        _CLIENT_LOG.removeFilter(self._quiet)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def _note_end(self, event: tuple[float, Any]) -> None:
+        """Say it, of a worker that nobody asked to leave."""
+        what = event[1]
+        if isinstance(what, dict) and what.get("action") == "remove-worker" and not what["expected"]:
+            self._ended += 1
+            where = "" if self._own is not None else f" at {what['worker']}"
+            self._say(f"a worker{where} ended, {self._ended} so far; its work goes to another; {FEWER}")
 
     def _share(self, value: Any) -> Future[Any]:
         """``value`` on every worker."""
@@ -285,15 +332,10 @@ class Connection:
     def _result(self, future: Future[Any]) -> Any:
         try:
             return future.result(timeout=self.timeout)
-        except KilledWorker as error:
-            raise ClusterError(
-                "a task was given up: it ended one worker after another",
-                got=str(error.args[0]),
-                do="look at the workers' output: they may run out of memory",
-            ) from None
         except CancelledError as error:
-            if self._client.status != "running":
-                raise self._lost(str(error)) from None
+            why = getattr(error, "reason", first_line(error))
+            if self._client.status != "running" or why == _SCHEDULER_LOST:  # which may be there again, without tasks
+                raise self._gone(why) from None
             raise _LostValue(str(error)) from None
         except OSError as error:
             self._look()
@@ -304,6 +346,12 @@ class Connection:
             if "deserialization of the task graph" not in str(error):  # which is the scheduler's, of our modules' names
                 raise
             raise _unfit("the scheduler", error) from None
+
+    def _given_up(self, error: KilledWorker, what: str | None, do: str) -> ClusterError:
+        _, last, failures = error.args
+        if self._own is None:  # others have no output that a user sees
+            do = f"look at the output of {last.address}, the last of them; {do}"
+        return ClusterError(f"a task was given up: {counted(failures + 1, 'worker')} ended at it", got=what, do=do)
 
     def _look(self) -> None:
         """ClusterError when the scheduler has not answered, or has had no worker, for too long."""
@@ -317,14 +365,22 @@ class Connection:
                 why = "there is no worker"
         except OSError:
             pass
-        if self._client.status in ("closed", "closing") or time.monotonic() - self._answered > self.timeout:
+        if self._client.status in ("closed", "closing"):
+            raise self._gone(why)
+        if time.monotonic() - self._answered > self.timeout:
             raise self._lost(why)
 
     def _lost(self, why: str) -> ClusterError:
-        who, do = "scheduler and workers", "start them again; the same command resumes from what was committed"
-        if self._own is not None:  # nobody but this command can start those
-            who, do = "the workers", f"run the same command again: it resumes from what was committed; {FEWER}"
-        return ClusterError(f"no answer from {who} for {self.timeout:g} seconds", got=why, do=do)
+        who = "scheduler and workers" if self._own is None else "the workers"
+        return ClusterError(f"no answer from {who} for {self.timeout:g} seconds", got=why, do=self._again())
+
+    def _gone(self, why: str) -> ClusterError:
+        return ClusterError("the scheduler was lost", got=why, do=self._again())
+
+    def _again(self) -> str:
+        if self._own is None:
+            return "start them again; the same command resumes from what was committed"
+        return f"run the same command again: it resumes from what was committed; {FEWER}"  # nobody else can start those
 
     def _admit(self) -> None:
         """ClusterError for a worker that is not fit, or that cannot even say so."""

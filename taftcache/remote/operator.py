@@ -87,7 +87,8 @@ class RemoteOperator(TangentOperator):
         sent = torch.stack([vector.to("cpu", self.dtype) for vector in vectors]).numpy() if vectors else None
         alike = ""
         calls = [(self._job, shard.name, shard.digest, *rest) for shard, rest in zip(self._shards, more, strict=True)]
-        for made_by, result in self._cluster.mapped(function, sent, calls, self._homes):
+        names = [f"shard {shard.name}" for shard in self._shards]
+        for made_by, result in self._cluster.mapped(function, sent, calls, self._homes, names):
             alike = alike or made_by
             check_alike(made_by, alike, "share a sum")
             yield result

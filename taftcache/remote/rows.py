@@ -19,9 +19,11 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.identity import differences
 from taftcache.errors import DataError, IdentityError
+from taftcache.names import counted
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.remote.connection import Connection
 from taftcache.remote.jobs import RowJob
+from taftcache.remote.processes import FEWER
 from taftcache.remote.resident import resident
 from taftcache.remote.task import check_alike, portable, processor
 from taftcache.stages.extract.frozen import load_frozen, made_from
@@ -31,6 +33,7 @@ _GPU_BATCHES = 4  # of one task: decoding one batch overlaps with the pass of th
 # A task costs Dask some 25 ms of a processor, so that small rows go a few batches at a time.
 _TASK_BYTES = 4 << 20
 _MOST_BATCHES = 8
+_ONE_OF_THEM = f"open each with Pillow, and move away the one that crashes it, if one does; {FEWER}"
 
 
 class RemoteRows:
@@ -61,7 +64,13 @@ class RemoteEngine:
     def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]:
         """In order; as many spans are under way as the cluster takes."""
         spans = (order[k : k + self._span] for k in range(0, len(order), self._span))
-        self._results = self._cluster.results(compute, map(self._call, spans))
+
+        def images(number: int) -> str:
+            # all of them: their order is one of chance, of which no two say which lie between
+            *_, ids, _ = self._call(order[number * self._span : (number + 1) * self._span])
+            return f"{counted(len(ids), 'image')}: {', '.join(ids)}"
+
+        self._results = self._cluster.results(compute, map(self._call, spans), what=images, do=_ONE_OF_THEM)
         for _, made in self._results:
             for one in made:
                 yield one

@@ -22,7 +22,7 @@ from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec
-from taftcache.errors import BackboneError, DataError, RecipeError, UnreadableImage
+from taftcache.errors import BackboneError, DataError, DecodingMemoryError, RecipeError, UnreadableImage
 from tests.backbone.registry import DeviceEngineAlone, MemorySink, NoiseSource, pieces
 
 CUT, TRANSFORM = pieces()
@@ -180,6 +180,15 @@ def test_an_image_that_cannot_be_resized_is_unreadable_too(monkeypatch):
         run()
 
 
+def test_an_image_that_memory_has_no_room_to_resize_is_named(monkeypatch):
+    def full(self, image):
+        raise MemoryError
+
+    monkeypatch.setattr(Preprocess, "pixels", full)
+    with pytest.raises(DecodingMemoryError, match="the image noise/000"):
+        run(unreadable="skip")
+
+
 def test_other_errors_of_a_reader_surface_as_they_are():
     class Broken(NoiseSource):
         def read(self, index):
@@ -224,6 +233,35 @@ def test_an_interrupt_ends_the_run_and_leaves_a_resumable_sink(where):
         run(source=Slow(N), sink=sink)
     assert list(sink.rows) == [item.id for item in SOURCE.items[: sink.consumed]]
     where = ""
+    run(sink=sink)
+    assert sink.rows == WHOLE.rows
+
+
+def test_an_interrupt_does_not_wait_for_a_decoder_that_stands_still(monkeypatch):
+    """What was written stays, and nothing of the image comes later."""
+    monkeypatch.setattr("taftcache.backbone.forward.pool.PATIENCE", 0.2)
+    here, go_on = os.getpid(), threading.Event()
+    gc.collect()  # as above
+    before = set(threading.enumerate())
+
+    class Still(NoiseSource):
+        def read(self, index):
+            if index == 24:
+                os.kill(here, signal.SIGINT)
+                go_on.wait(60)
+            return super().read(index)
+
+    sink, begin = MemorySink(), time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(source=Still(N), sink=sink)
+        assert time.monotonic() - begin < 30
+        left = list(sink.rows)
+    finally:
+        go_on.set()
+        for thread in set(threading.enumerate()) - before:
+            thread.join(60)
+    assert left == list(sink.rows) == [item.id for item in SOURCE.items[: sink.consumed]]
     run(sink=sink)
     assert sink.rows == WHOLE.rows
 

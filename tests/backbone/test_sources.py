@@ -12,10 +12,11 @@ from PIL import EpsImagePlugin, Image
 from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.folder import empty_folders
 from taftcache.backbone.sources.opening import open_source
+from taftcache.backbone.sources.pictures import decoded
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.backbone.spec import DataSpec
 from taftcache.backbone.still_there import still_there
-from taftcache.errors import DataError, RecipeError, UnreadableImage
+from taftcache.errors import DataError, DecodingMemoryError, RecipeError, UnreadableImage
 from tests.backbone.making import PIXELS, only
 
 # digits
@@ -164,6 +165,18 @@ def test_an_image_that_may_not_be_read_is_not_said_to_be_damaged(folder, monkeyp
     monkeypatch.setattr("PIL.Image.open", refuse)
     with pytest.raises(UnreadableImage, match=r"no permission to read the image ant/0\.png(.|\n)*let this user read"):
         source.read(0)
+
+
+def test_an_image_that_memory_has_no_room_for_is_named(folder, monkeypatch):
+    source = only(source="folder", train=str(folder))
+
+    def full(*args, **options):
+        raise MemoryError
+
+    monkeypatch.setattr("PIL.Image.open", full)
+    for read in (lambda: source.read(0), lambda: decoded(folder / "ant" / "0.png")):
+        with pytest.raises(DecodingMemoryError, match=r"the image .*ant/0\.png"):
+            read()
 
 
 def test_an_image_that_became_a_pipe_is_not_waited_for(folder):

@@ -217,6 +217,18 @@ def test_a_terminal_that_is_closed_ends_nothing_under_nohup():
     assert INTERRUPTED not in ended.stderr
 
 
+def test_a_library_that_crashes_is_found():
+    """Where it was, on stderr; and a process whose stderr is closed runs all the same."""
+    code = READ.replace("END", "os.kill(os.getpid(), signal.SIGSEGV)").replace("import signal", "import os, signal")
+    asked = [sys.executable, "-c", code]
+    ended = subprocess.run(asked, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in ended.stderr
+    assert "in interrupt" in ended.stderr
+    closed = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *asked], capture_output=True, text=True)
+    assert (closed.returncode, closed.stderr) == (-signal.SIGSEGV, "")
+
+
 def test_an_interruption_before_a_command_begins(cli, monkeypatch):
     """While a command line is parsed: the same words, and no traceback."""
 
@@ -227,6 +239,37 @@ def test_an_interruption_before_a_command_begins(cli, monkeypatch):
     outcome = cli("forget", "x", "--json")
     assert (outcome.code, outcome.err) == (130, f"taftcache: {INTERRUPTED}\n")
     assert outcome.json["fault"] == INTERRUPTED
+
+
+STILL = """
+import os, signal, sys, time
+import taftcache.backbone.sources.digits as digits
+from taftcache.__main__ import main
+read = digits.DigitsSource.read
+def still(self, index):
+    if self.items[index].id == "{id}":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(120)
+    return read(self, index)
+digits.DigitsSource.read = still
+sys.argv = ["taftcache", "extract", "{file}"]
+main()
+"""
+
+
+def test_one_signal_ends_an_extraction_whose_decoder_stands_still(tmp_path):
+    """Batch systems send one, and then kill. What was committed is there, and the next command goes on."""
+    file, path = toml(tmp_path / "tiny.toml", tmp_path / "store"), tmp_path / "store"
+    whole = taftcache.extract(recipe(tmp_path / "whole"))
+    with FeatureStore(tmp_path / "whole") as store:
+        last = store.shards[-1].sample_ids[-1]
+    asked = [sys.executable, "-c", STILL.format(file=file, id=last)]
+    ended = subprocess.run(asked, env=os.environ | forked.ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (130, f"taftcache: {INTERRUPTED}")
+    resumed = taftcache.extract(recipe(path))
+    assert resumed.root_digest == whole.root_digest
+    assert tree(path) == tree(tmp_path / "whole")
+    assert 0 < resumed.images < whole.images
 
 
 KILLED = """

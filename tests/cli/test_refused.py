@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import DecodingMemoryError
 from tests.cli.making import refused
 from tests.stages.making import open_store, toml, tree, write_images
 from tests.stages.test_damage import chunk_of, flip
@@ -379,14 +380,15 @@ def test_an_option_that_stands_before_the_command_is_sent_there(cli):
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "advice"),
     [
-        MemoryError(),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"),
-        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        (MemoryError(), "solver.memory=0B"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"), "solver.memory=0B"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "solver.memory=0B"),
+        (DecodingMemoryError("the image a/1.png, as it was decoded"), "extract.workers=1"),
     ],
 )
-def test_the_end_of_memory_is_json_too(cli, monkeypatch, tmp_path, error):
+def test_the_end_of_memory_is_json_too(cli, monkeypatch, tmp_path, error, advice):
     def stopped(*arguments, **options):
         raise error
 
@@ -394,7 +396,8 @@ def test_the_end_of_memory_is_json_too(cli, monkeypatch, tmp_path, error):
     outcome = cli("verify", tmp_path, "--json")
     assert (outcome.code, outcome.json["exit_code"], outcome.json["error"]) == (137, 137, "MemoryError")
     assert "memory ran out" in outcome.err
-    assert "solver.memory=0B" in outcome.json["try"]
+    assert advice in outcome.json["try"]
+    assert outcome.json["got"] == str(error)
 
 
 def test_an_interruption_is_json_too(cli, monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from taftcache.recipe import parse_recipe
 from taftcache.remote.cluster import Cluster
 from taftcache.remote.components import solve
 from taftcache.remote.jobs import SolveJob
+from taftcache.remote.operator import shard_sums
 from taftcache.remote.worker import versions
 from tests.remote.making import (
     ENVIRONMENT,
@@ -208,6 +211,46 @@ def test_workers_of_a_command_that_cannot_start_or_start_again(tmp_path):
             Cluster.local(2, threads=1, timeout=60)
 
 
+def test_a_worker_that_ends_is_said_and_one_that_leaves_is_not():
+    said: list[str] = []
+    with Cluster.local(2, threads=1, timeout=60, say=said.append) as cluster:
+        os.kill(pids(cluster)[0], signal.SIGKILL)
+        end = time.monotonic() + 60
+        while not said and time.monotonic() < end:
+            time.sleep(0.05)
+        assert cluster.call(abs, -1) == 1
+        cluster._client.wait_for_workers(2, timeout=60)  # once it has been started again
+        assert cluster._client.retire_workers([next(iter(cluster.workers()))])
+        assert cluster.call(abs, -1) == 1
+    assert said == ["a worker ended, 1 so far; its work goes to another; ask for fewer workers if memory is short"]
+
+
+def test_a_task_that_ends_its_workers_is_said_by_what_it_works_on(extracted, store, tmp_path):
+    """Not by Dask's key for it: all images of a span, a component, a shard."""
+    (tmp_path / "start.py").write_text(
+        "import os\nfrom taftcache.remote import components, operator, rows\n"
+        "rows.compute = components.solve = operator.shard_sums = lambda *_: os._exit(1)\n"
+    )
+    with open_store(extracted) as whole:
+        first = whole.shard("000").sample_ids[0]
+    crashing = {"distributed.worker.preload": [str(tmp_path / "start.py")], "distributed.scheduler.allowed-failures": 0}
+    with config.set(crashing), Cluster.local(1, threads=1, timeout=60) as cluster, open_store(store) as opened:
+        with pytest.raises(ClusterError, match="a task was given up: 1 worker ended at it\n") as ended:
+            taftcache.extract(many(tmp_path / "many"), cluster=cluster)
+        counted, _, ids = str(ended.value.got).partition(": ")
+        assert counted == f"{len(ids.split(', '))} images"
+        assert ids.split(", ")[0] == first
+        assert "open each with Pillow" in str(ended.value.do)
+        settings = parse_recipe({**opened.manifest.recipe, "objective": {"ridge": 1e-2}})
+        with pytest.raises(
+            ClusterError, match=r"ended at it\n  got: (components/\d+|models/\w+)\n  try: ask for fewer"
+        ):
+            taftcache.train(opened, settings, cluster=cluster)
+        sums = cluster.mapped(shard_sums, None, [()], [""], ["shard 001"])
+        with pytest.raises(ClusterError, match=r"ended at it\n  got: shard 001\n  try: ask for fewer"):
+            list(sums)
+
+
 def test_a_scheduler_that_is_not_there():
     begin = time.monotonic()
     with pytest.raises(ClusterError, match="the scheduler does not answer"):
@@ -263,13 +306,17 @@ def test_when_nobody_is_left_the_run_ends_and_can_go_on(outside, extracted, tmp_
         else:
             {"scheduler": process, "worker": worker}[lost].kill()
 
+    says = "no answer from scheduler and workers for 2 seconds"
+    if lost == "scheduler":  # while a task was under way, or between two
+        says += "|the scheduler was lost"
     try:
         with Cluster.at(address, threads=1, timeout=60) as cluster:
             cluster.timeout = 2
-            with pytest.raises(ClusterError, match="no answer from scheduler and workers for 2 seconds") as ended:
+            with pytest.raises(ClusterError, match=says) as ended:
                 taftcache.extract(many(path), progress=At(100, lose), cluster=cluster)
             assert time.monotonic() - since[0] < 30
             assert ended.value.exit_code == 8
+            assert "\n" not in str(ended.value.got)
     finally:
         process.send_signal(signal.SIGCONT)
     with open_store(path) as store:
@@ -277,6 +324,28 @@ def test_when_nobody_is_left_the_run_ends_and_can_go_on(outside, extracted, tmp_
         assert store.strays() == []
     assert taftcache.extract(many(path)).images < MANY
     assert tree(path) == tree(extracted)
+
+
+def test_a_lost_scheduler_leaves_no_traceback_of_dasks(outside):
+    """The client's log has a level of its own, and is as it was when the connection ends."""
+    address, process, _ = outside
+    log, told = logging.getLogger("distributed.client"), logging.StreamHandler(StringIO())
+    before, own = list(log.filters), log.level
+    log.filters.clear()  # of connections that other tests keep
+    log.addHandler(told)
+    try:
+        says = "the scheduler was lost\n  got: scheduler-connection-lost\n  try: start"
+        with Cluster.at(address, threads=1, timeout=60) as cluster:
+            results = cluster.results(time.sleep, [(0.1,)] * 100)
+            next(results)
+            process.kill()
+            with pytest.raises(ClusterError, match=says):
+                list(results)
+        assert (log.filters, log.level) == ([], own)
+    finally:
+        log.removeHandler(told)
+        log.filters[:] = before
+    assert told.stream.getvalue() == ""
 
 
 def test_an_interrupt_leaves_nothing_running(cluster, extracted, tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from taftcache.backbone.forward.pool import Begun
 from taftcache.backbone.forward.processes import Decoded, Processes, can_fork
 
 _GROUP = 8
@@ -53,7 +54,7 @@ class Decoders:
         return self._pool.submit
 
     def close(self) -> None:
-        """Wait for what has begun, drop the rest, and end them."""
+        """Wait for what has begun, but no more than some seconds, drop the rest, and end them."""
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -71,10 +72,11 @@ class _Threads:
     """As ``Processes``, in this one."""
 
     def __init__(self, decode: Callable[[Sequence[int], bool], Decoded], workers: int) -> None:
-        self._decode, self._pool = decode, ThreadPoolExecutor(workers, thread_name_prefix="taftcache-decode")
+        self._decode, self._begun = decode, Begun()
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="taftcache-decode")
 
     def submit(self, span: Sequence[int], stop: bool) -> Coming:
-        return self._pool.submit(self._decode, span, stop)
+        return self._begun.noted(self._pool.submit(self._decode, span, stop))
 
     def shutdown(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=not self._begun.stands_still(), cancel_futures=True)

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.backbone.forward.decoders import Coming, Decoders
-from taftcache.backbone.forward.pool import one_core_pool
+from taftcache.backbone.forward.pool import Begun, one_core_pool
 from taftcache.backbone.forward.replay import replayed
 from taftcache.backbone.model import Backbone
 from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.sources.base import Source, unreadable
+from taftcache.backbone.sources.base import Source, no_memory, unreadable
 from taftcache.errors import UnreadableImage
 from taftcache.tangent.device import transfer
 
@@ -135,6 +135,8 @@ class Work:
             return error
         try:
             return self._transform.pixels(image)
+        except MemoryError as error:
+            raise no_memory(self._source.items[index].id) from error
         except (ValueError, OSError) as error:
             return unreadable(self._source.items[index].id, error)
 
@@ -145,7 +147,7 @@ class Engine(Protocol):
     def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]: ...
 
     def close(self) -> None:
-        """Wait for what has begun and end the threads."""
+        """Wait for what has begun, but no more than some seconds, and end the threads."""
         ...
 
 
@@ -155,15 +157,17 @@ class CpuEngine:
     def __init__(self, work: Work, workers: int | None, stop: bool) -> None:
         self._work, self._stop = work, stop
         self._workers = workers or torch.get_num_threads()
-        self._pool = one_core_pool(self._workers, "taftcache-batch")
+        self._pool, self._begun = one_core_pool(self._workers, "taftcache-batch"), Begun()
 
     def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]:
         return _ahead(
-            lambda span: self._pool.submit(self._whole, span), _spans(order, self._work.batch), self._workers + 1
+            lambda span: self._begun.noted(self._pool.submit(self._whole, span)),
+            _spans(order, self._work.batch),
+            self._workers + 1,
         )
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=not self._begun.stands_still(), cancel_futures=True)
 
     def _whole(self, span: Sequence[int]) -> ImageBatch:
         done = self._work.decode(span, self._stop)

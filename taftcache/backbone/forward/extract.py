@@ -93,7 +93,8 @@ def extract(
     engine: who decodes and runs the model, closed at the end; by default this process, with what is its own.
 
     Anything raised by a reader, the model or the sink, and KeyboardInterrupt, ends the run: batches and
-    appends that have begun are awaited, all others dropped, and no thread outlives the call.
+    appends that have begun are awaited, all others dropped, and no thread outlives the call but one that decodes an
+    image for more than some seconds.
     """
     batch = default_batch(cut) if batch is None else batch
     _check(cut, transform, source, order, sink, batch, workers)

@@ -1,4 +1,4 @@
-"""Threads that each run torch on one core.
+"""Threads that each run torch on one core, and how long whoever ends a pool waits for what it does.
 
 One batch at a time with each product split over all cores makes every core wait for the slowest at each of some
 hundred barriers a batch. Whole batches, one a thread, have none.
@@ -7,9 +7,30 @@ hundred barriers a batch. Whole batches, one a thread, have none.
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import torch
+
+PATIENCE = 5.0  # seconds for what has begun when a pool is ended: a decoder may stand still for ever
+
+
+class Begun:
+    """The futures of a pool that are not done."""
+
+    def __init__(self) -> None:
+        self._futures: set[Future[Any]] = set()
+
+    def noted(self, future: Future[Any]) -> Future[Any]:
+        """``future``, kept until it is done."""
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        return future
+
+    def stands_still(self) -> bool:
+        """Drop what has not begun; whether something that has is not done in ``PATIENCE`` seconds."""
+        begun = [future for future in list(self._futures) if not future.cancel()]
+        return bool(wait(begun, PATIENCE).not_done)
 
 
 def one_core_pool(workers: int, name: str) -> ThreadPoolExecutor:

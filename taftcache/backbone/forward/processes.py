@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from taftcache.backbone.forward.pool import Begun
 from taftcache.errors import BackboneError, DataError, UnreadableImage
 
 _WATCH = 1.0  # seconds between two looks at whether this process's parent is there
@@ -87,7 +88,7 @@ class Processes:
         # Not in /dev/shm, of which a container has little.
         memory = mmap.mmap(-1, slots * group * prod(shape))
         self._images = np.frombuffer(memory, np.uint8).reshape(slots, group, *shape)
-        context, self._asked = multiprocessing.get_context("fork"), 0
+        context, self._asked, self._begun = multiprocessing.get_context("fork"), 0, Begun()
         self._pool = ProcessPoolExecutor(
             workers, mp_context=context, initializer=_begin, initargs=(decode, self._images, os.getpid())
         )
@@ -107,10 +108,14 @@ class Processes:
         slot = self._asked % len(self._images)
         self._asked += 1
         with _deaths_said():
-            return _Coming(self._pool.submit(_decode, [int(k) for k in span], stop, slot), self._images[slot])
+            found = self._begun.noted(self._pool.submit(_decode, [int(k) for k in span], stop, slot))
+        return _Coming(found, self._images[slot])
 
     def shutdown(self) -> None:
-        """Wait for the spans in hand, drop the rest, and end the forks."""
+        """Wait for the spans in hand, drop the rest, and end the forks; one that stands still is killed."""
+        if self._begun.stands_still():
+            for fork in list(self._pool._processes.values()):
+                fork.kill()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from PIL import Image
 
-from taftcache.errors import DataError, UnreadableImage
+from taftcache.errors import DataError, DecodingMemoryError, UnreadableImage
 from taftcache.names import counted
 
 
@@ -127,15 +127,15 @@ _SKIP = 'set data.unreadable = "skip" to leave such images out and have them lis
 
 @contextmanager
 def decoding(id: str, gone: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Whatever goes wrong within becomes the UnreadableImage of ``id``; only a lack of memory stays what it is.
+    """Whatever goes wrong within becomes the UnreadableImage of ``id``; a lack of memory, DecodingMemoryError.
 
     A disk that does not answer is a DataError, and so is a file that is missing because it is ``gone`` since it was
     found: the image may be good, and would be skipped for ever.
     """
     try:
         yield
-    except MemoryError:
-        raise
+    except MemoryError as error:
+        raise no_memory(id) from error
     except Exception as error:  # decoders and HDF5 filters raise OSError, SyntaxError, struct.error and more
         missing = isinstance(error, FileNotFoundError)
         if (missing and gone()) or (isinstance(error, OSError) and error.errno in _UNREACHABLE):
@@ -145,6 +145,11 @@ def decoding(id: str, gone: Callable[[], bool] = lambda: False) -> Iterator[None
                 do="look whether its folder, disk or mount is there, then run this again, or remove the file",
             ) from error
         raise unreadable(id, error) from error
+
+
+def no_memory(id: str) -> DecodingMemoryError:
+    """The error for one image that memory has no room for."""
+    return DecodingMemoryError(f"the image {id}, as it was decoded")
 
 
 def unreadable(id: str, error: BaseException | str, otherwise: str = _SKIP) -> UnreadableImage:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.base import unreadable
+from taftcache.backbone.sources.base import no_memory, unreadable
 from taftcache.backbone.sources.rgb import Picture, as_rgb
 from taftcache.errors import DataError, UnreadableImage, first_line
 
@@ -43,8 +43,8 @@ def decoded(picture: Picture, index: int | None = None) -> Image.Image:
     """
     try:
         return as_rgb(picture)
-    except MemoryError:
-        raise
+    except MemoryError as error:
+        raise no_memory(called(picture, index or 0)) from error
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error and more
         if isinstance(picture, str | Path):
             raise unreadable(str(picture), error, LEAVE_OUT) from error
