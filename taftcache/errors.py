@@ -160,10 +160,6 @@ class ClusterError(TaftcacheError):
     exit_code = 8
 
 
-class DecodingMemoryError(MemoryError):
-    """There is no memory to decode an image, which its text names; what ends a command as any lack of memory does."""
-
-
 def first_line(error: Exception) -> str:
     """What an error says in one line: its kind where it says nothing, as one of memory does."""
     return (str(error) or type(error).__name__).splitlines()[0]

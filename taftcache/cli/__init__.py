@@ -28,15 +28,7 @@ from typer.main import get_command
 import taftcache
 from taftcache.cache.place.lock import waiting
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
-from taftcache.errors import (
-    INTERRUPTED,
-    INTERRUPTED_CODE,
-    DecodingMemoryError,
-    StoreChanged,
-    StoreWriteError,
-    TaftcacheError,
-    first_line,
-)
+from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE, StoreChanged, StoreWriteError, TaftcacheError, first_line
 from taftcache.terminal.console import OUT, Unwritten, complain, note, print_json
 
 # click's, or typer's own copy of it, whichever this typer has
@@ -45,8 +37,7 @@ UNWRITTEN = StoreWriteError.exit_code
 AGAIN = 2  # times that a command begins anew where another process committed meanwhile
 EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
-LESS = "end other programs; run and train need less with --set solver.memory=0B"
-SMALLER = "make the picture smaller, or move it away; extract and run decode one at a time with --set extract.workers=1"
+LESS = "end other programs; --set solver.memory=0B needs less to train, --set extract.workers=1 to decode images"
 NO_FOLDER, ELSEWHERE = "the current folder was deleted", "cd to one that is there"
 HELP = {"--help", "--show-completion"}
 PIPE_CODE = 141  # as a shell has it, where nobody reads standard output any more
@@ -103,9 +94,8 @@ class _Commands(TyperGroup):
         except (MemoryError, RuntimeError, ImportError) as error:  # torch: as it computes, as it loads
             if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
                 raise
-            do = SMALLER if isinstance(error, DecodingMemoryError) else LESS
-            complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}", f"  try: {do}")
-            self._report("MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error, do=do)
+            complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}", f"  try: {LESS}")
+            self._report("MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error, do=LESS)
             sys.exit(EXHAUSTED_CODE)
 
     def _interrupted(self) -> NoReturn:

@@ -34,7 +34,6 @@ from taftcache.remote.worker import TOPIC, Admission, admitted, versions
 AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
 _A_CORE, _FEWEST = 4, 8  # workers that may be asked for: so many a core, and so many on any machine
 _TRIES = 3
-_EVERYTHING = "all"  # Dask's topic with the comings and goings of workers
 _SCHEDULER_LOST = "scheduler-connection-lost"  # in Dask's words
 _CLIENT_LOG = logging.getLogger("distributed.client")
 _CERTIFICATES = "name them in Dask's configuration: distributed.comm.tls.ca-file, .client.cert and .client.key"
@@ -70,11 +69,10 @@ class Connection:
         _CLIENT_LOG.addFilter(self._quiet)
         self._answered = time.monotonic()
         self._wanted = versions()
-        self._say, self._ended = say, 0
+        self._say, self._there = say, frozenset[str]()
         try:
             self._admit()
             self._await_workers()
-            client.subscribe_topic(_EVERYTHING, self._note_end)
         except BaseException:
             self.close()
             raise
@@ -102,8 +100,8 @@ class Connection:
                 (distributed.comm.timeouts.connect, 30 s).
             dashboard: whether Dask's page is served on the loopback interface. It asks nobody who they are: other users
                 of the machine see it, and so does a page in a browser that gives this address another name.
-            say: what is told, once, that workers which start have been waited for as long as ``timeout``; and, from
-                another thread, of each worker that ended without being asked to.
+            say: what is told, once, that workers which start have been waited for as long as ``timeout``; and that
+                workers ended since.
         """
         timeout = _timeout(timeout)
         gpus = _gpus()
@@ -139,8 +137,8 @@ class Connection:
     ) -> Self:
         """The workers of a running scheduler: ``tcp://host:port``, or ``tls://`` with Dask's own configuration.
 
-        ``threads`` is ``OMP_NUM_THREADS`` where that is set, else 1 as in Dask's workers. ``say`` is told, from another
-        thread, of each worker that ended without being asked to.
+        ``threads`` is ``OMP_NUM_THREADS`` where that is set, else 1 as in Dask's workers. ``say`` is told that
+        workers left since.
 
         Raises:
             RecipeError: the address is none, or Dask has no certificates for it.
@@ -179,9 +177,11 @@ class Connection:
         """Address → threads that take tasks, of the workers that are there now, sorted."""
         try:
             ask = self._client.scheduler.ncores  # type: ignore[union-attr]
-            return dict(sorted(self._client.sync(ask, callback_timeout=self.timeout).items()))
+            there = dict(sorted(self._client.sync(ask, callback_timeout=self.timeout).items()))
         except OSError as error:
             raise self._lost(str(error)) from None
+        self._met(there)
+        return there
 
     def results(
         self,
@@ -284,8 +284,6 @@ class Connection:
 
     def close(self) -> None:
         """Let workers forget what they keep, and end those that are this connection's own."""
-        with suppress(ValueError):
-            self._client.unsubscribe_topic(_EVERYTHING)
         with suppress(OSError, ValueError, RuntimeError):
             if self._own is None and self._client.status == "running":
                 leave = self._client.scheduler.unregister_worker_plugin  # type: ignore[union-attr]
@@ -303,13 +301,12 @@ class Connection:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _note_end(self, event: tuple[float, Any]) -> None:
-        """Say it, of a worker that nobody asked to leave."""
-        what = event[1]
-        if isinstance(what, dict) and what.get("action") == "remove-worker" and not what["expected"]:
-            self._ended += 1
-            where = "" if self._own is not None else f" at {what['worker']}"
-            self._say(f"a worker{where} ended, {self._ended} so far; its work goes to another; {FEWER}")
+    def _met(self, there: Iterable[str]) -> None:
+        """Say which workers are gone since the last look: Dask's own events of it break off where rows are sent."""
+        before, self._there = self._there, frozenset(there)
+        if gone := before - self._there:
+            how = "left" if self._own is None else "ended"
+            self._say(f"{len(gone)} of {counted(len(before), 'worker')} {how}; others do what it had; {FEWER}")
 
     def _share(self, value: Any) -> Future[Any]:
         """``value`` on every worker."""
@@ -359,7 +356,9 @@ class Connection:
         try:
             if self._client.status == "running":
                 ask = self._client.scheduler.ncores  # type: ignore[union-attr]
-                if self._client.sync(ask, callback_timeout=self.timeout):
+                there = self._client.sync(ask, callback_timeout=self.timeout)
+                self._met(there)
+                if there:
                     self._answered = time.monotonic()
                     return
                 why = "there is no worker"

@@ -22,7 +22,7 @@ from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec
-from taftcache.errors import BackboneError, DataError, DecodingMemoryError, RecipeError, UnreadableImage
+from taftcache.errors import BackboneError, DataError, RecipeError, UnreadableImage
 from tests.backbone.registry import DeviceEngineAlone, MemorySink, NoiseSource, pieces
 
 CUT, TRANSFORM = pieces()
@@ -185,7 +185,7 @@ def test_an_image_that_memory_has_no_room_to_resize_is_named(monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(Preprocess, "pixels", full)
-    with pytest.raises(DecodingMemoryError, match="the image noise/000"):
+    with pytest.raises(MemoryError, match="the image noise/000"):
         run(unreadable="skip")
 
 

@@ -16,7 +16,7 @@ from taftcache.backbone.sources.pictures import decoded
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.backbone.spec import DataSpec
 from taftcache.backbone.still_there import still_there
-from taftcache.errors import DataError, DecodingMemoryError, RecipeError, UnreadableImage
+from taftcache.errors import DataError, RecipeError, UnreadableImage
 from tests.backbone.making import PIXELS, only
 
 # digits
@@ -175,7 +175,7 @@ def test_an_image_that_memory_has_no_room_for_is_named(folder, monkeypatch):
 
     monkeypatch.setattr("PIL.Image.open", full)
     for read in (lambda: source.read(0), lambda: decoded(folder / "ant" / "0.png")):
-        with pytest.raises(DecodingMemoryError, match=r"the image .*ant/0\.png"):
+        with pytest.raises(MemoryError, match=r"the image .*ant/0\.png"):
             read()
 
 

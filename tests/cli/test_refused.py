@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DecodingMemoryError
 from tests.cli.making import refused
 from tests.stages.making import open_store, toml, tree, write_images
 from tests.stages.test_damage import chunk_of, flip
@@ -385,7 +384,7 @@ def test_an_option_that_stands_before_the_command_is_sent_there(cli):
         (MemoryError(), "solver.memory=0B"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"), "solver.memory=0B"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "solver.memory=0B"),
-        (DecodingMemoryError("the image a/1.png, as it was decoded"), "extract.workers=1"),
+        (MemoryError("no memory to decode the image a/1.png"), "extract.workers=1"),
     ],
 )
 def test_the_end_of_memory_is_json_too(cli, monkeypatch, tmp_path, error, advice):

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from PIL import Image
 
-from taftcache.errors import DataError, DecodingMemoryError, UnreadableImage
+from taftcache.errors import DataError, UnreadableImage
 from taftcache.names import counted
 
 
@@ -127,7 +127,7 @@ _SKIP = 'set data.unreadable = "skip" to leave such images out and have them lis
 
 @contextmanager
 def decoding(id: str, gone: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Whatever goes wrong within becomes the UnreadableImage of ``id``; a lack of memory, DecodingMemoryError.
+    """Whatever goes wrong within becomes the UnreadableImage of ``id``; a lack of memory says its name.
 
     A disk that does not answer is a DataError, and so is a file that is missing because it is ``gone`` since it was
     found: the image may be good, and would be skipped for ever.
@@ -147,9 +147,9 @@ def decoding(id: str, gone: Callable[[], bool] = lambda: False) -> Iterator[None
         raise unreadable(id, error) from error
 
 
-def no_memory(id: str) -> DecodingMemoryError:
+def no_memory(id: str) -> MemoryError:
     """The error for one image that memory has no room for."""
-    return DecodingMemoryError(f"the image {id}, as it was decoded")
+    return MemoryError(f"no memory to decode the image {id}")
 
 
 def unreadable(id: str, error: BaseException | str, otherwise: str = _SKIP) -> UnreadableImage:
