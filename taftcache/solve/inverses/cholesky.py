@@ -24,12 +24,17 @@ def cholesky(matrix: Tensor, ridge: float, *, out: Tensor | None = None) -> Tens
     factor = torch.empty_like(matrix.mT).mT if out is None else out
     torch.linalg.cholesky_ex(matrix, out=(factor, failed))
     if bool((failed != 0).any()):
-        raise SolveError(
-            "rounding is larger than the ridge: what is to be solved is not positive definite",
-            got=f"ridge {ridge:.2g} beside entries of up to {largest.item():.2g}",
-            do="raise the ridge, or lower alpha and the weights of classes",
-        )
+        raise below_rounding(ridge, largest.item())
     return factor
+
+
+def below_rounding(ridge: float, largest: float) -> SolveError:
+    """The error for a ``ridge`` of which rounding leaves nothing beside the ``largest`` entry of what is solved."""
+    return SolveError(
+        "rounding is larger than the ridge: what is to be solved is not positive definite",
+        got=f"ridge {ridge:.2g} beside entries of up to {largest:.2g}",
+        do="raise the ridge, or lower alpha and the weights of classes",
+    )
 
 
 def solved(root: Tensor, right: Tensor) -> Tensor:

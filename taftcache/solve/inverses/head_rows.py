@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.cholesky import cholesky
+from taftcache.solve.inverses.cholesky import below_rounding, cholesky
 from taftcache.solve.inverses.head_moments import common_diagonal, extended, first_diagonal, flat, refuse_not_finite
 from taftcache.solve.inverses.head_path import HeadPath, Unseen
 
@@ -78,13 +78,15 @@ class HeadRows:
         # Of each class its rows [m], and (S_k − S)/λ there.
         self.own = [(k, rows, (its - shift)[rows]) for k, rows in zip(classes, mine, strict=True)]
 
-    def serves(self, ridge: float) -> bool:
-        """Whether (XXᵀ + S)⁻¹ has three digits at this λ: a factor may be had, and be of rounding alone."""
+    def serves(self, ridge: float, digits: int = 3) -> bool:
+        """Whether rounding leaves so many digits of (XXᵀ + S)⁻¹: a factor may be had, and be of rounding alone."""
         largest = self.products.diagonal().sum()  # and no eigenvalue is larger
-        return bool(ridge * self.shift.min() > 1e3 * torch.finfo(torch.float64).eps * largest)
+        return bool(ridge * self.shift.min() > 10**digits * torch.finfo(torch.float64).eps * largest)
 
     def at(self, ridge: float) -> HeadAtRidge:
         """The head at one λ > 0."""
+        if not self.serves(ridge, digits=0):
+            raise below_rounding(ridge, self.products.diagonal().max().item())
         matrix = self.products.clone().mT  # symmetric, and column by column
         matrix.diagonal().add_(ridge * self.shift)
         inverse = torch.cholesky_inverse(cholesky(matrix, ridge, out=matrix))
