@@ -207,7 +207,7 @@ def read(files: Sequence[str | Path]) -> dict[str, Any]:
             if first["methods"]["taftcache"]["accuracy"] != found["methods"]["taftcache"]["accuracy"]:
                 raise SystemExit(f"{file}: its model of {name} is not that of the reports before")
             late = {method: of for method, of in found["methods"].items() if method not in first["methods"]}
-            first["apart"] |= dict.fromkeys(late, report.get("date", "no date kept"))
+            first["apart"] |= {method: of.get("date", "no date kept") for method, of in late.items()}
             first["methods"] |= late
     for name, found in data.items():
         methods = found["methods"]
