@@ -198,7 +198,7 @@ def test_a_dry_run_counts_rows_and_passes_and_what_memory_holds(exact):
                 closed = metas[name].stats.solver == "closed form"
                 assert closed == (name == "models/head")
                 said = settings_of(store)
-                products = head_products(said.loss, n, said.base.config.width, 10, 0) if closed else 0
+                products = head_products(said.loss, said.base.config.width, 10, n, 0) if closed else 0
                 assert seconds == pytest.approx(passes + 7 * products)
 
 

@@ -108,16 +108,8 @@ _UNREACHABLE = {
     getattr(errno, name)
     for name in (
         *("EIO", "EREMOTEIO", "ESTALE", "ENODEV", "ENXIO", "EKEYEXPIRED"),
-        *(
-            "ENOTCONN",
-            "ECONNRESET",
-            "ECONNABORTED",
-            "ETIMEDOUT",
-            "EHOSTDOWN",
-            "EHOSTUNREACH",
-            "ENETDOWN",
-            "ENETUNREACH",
-        ),
+        *("ENOTCONN", "ECONNRESET", "ECONNABORTED", "ETIMEDOUT"),
+        *("EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETUNREACH"),
         *("EMFILE", "ENFILE", "ENOMEM"),
     )
     if hasattr(errno, name)

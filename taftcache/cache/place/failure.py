@@ -6,6 +6,7 @@ import errno
 
 from taftcache.errors import StoreError, StoreWriteError
 
+_IN_THE_WAY = "a file, or a link that leads nowhere, is where a folder must be", "name a folder, or move that away"
 _CAUSES = {
     errno.ENOSPC: ("no space left on the disk", "free some space on that disk"),
     errno.EDQUOT: ("the disk quota is full", "free some space of the quota, or ask for more"),
@@ -13,14 +14,8 @@ _CAUSES = {
     errno.EPERM: ("permission denied", "get permission for that place (chmod, chown), or name another one"),
     errno.EROFS: ("the file system is read-only", "mount it for writing, or name a place on another file system"),
     errno.ENOENT: ("no such folder or bucket", "correct the path, or make what is missing"),
-    errno.ENOTDIR: (
-        "a file, or a link that leads nowhere, is where a folder must be",
-        "name a folder, or move that away",
-    ),
-    errno.EEXIST: (
-        "a file, or a link that leads nowhere, is where a folder must be",
-        "name a folder, or move that away",
-    ),
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
     errno.EISDIR: ("a folder is where a file must be", "name a file, or move that folder away"),
     errno.EBUSY: ("it is in use by another process", "wait until that process has ended"),
     errno.EIO: ("the disk reports an I/O error", "check the disk"),

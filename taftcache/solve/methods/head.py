@@ -77,7 +77,7 @@ def head_bytes(problem: Problem, *, chosen: bool) -> int:
     return max(by_rows, 8 * (matrices * n * n + basis))
 
 
-def head_products(loss: Loss, rows: int, width: int, classes: int, tried: int) -> float:
+def head_products(loss: Loss, width: int, classes: int, rows: int, tried: int) -> float:
     """About how many products of two float64 numbers ``solve_head`` takes beside its passes, and a choice among so many
     ``tried`` λ before it: sums over the rows, and for each λ factors [n,n], where a decomposition takes 30 of them."""
     n, most = sorted((rows, width + 1))

@@ -70,11 +70,7 @@ def expected_seconds(
     try:
         settings = settings_of(store)
         cost = cache(partial(_row_cost, settings, tuple(store.shards)))
-        width, classes = settings.base.config.width, len(store.classes)
-
-        def products(rows: int, tried: int) -> float:
-            return head_products(settings.loss, rows, width, classes, tried)
-
+        products = partial(head_products, settings.loss, settings.base.config.width, len(store.classes))
         for name, meta in metas.items():
             mode: Train = "head" if name == HEAD else settings.train
             if not meta.passes or settings.is_taught(mode) or meta.stats.solver == "adam":
