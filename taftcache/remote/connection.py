@@ -176,12 +176,9 @@ class Connection:
     def workers(self) -> dict[str, int]:
         """Address → threads that take tasks, of the workers that are there now, sorted."""
         try:
-            ask = self._client.scheduler.ncores  # type: ignore[union-attr]
-            there = dict(sorted(self._client.sync(ask, callback_timeout=self.timeout).items()))
+            return self._looked()
         except OSError as error:
             raise self._lost(str(error)) from None
-        self._met(there)
-        return there
 
     def results(
         self,
@@ -301,12 +298,16 @@ class Connection:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _met(self, there: Iterable[str]) -> None:
-        """Say which workers are gone since the last look: Dask's own events of it break off where rows are sent."""
+    def _looked(self) -> dict[str, int]:
+        """What ``workers`` returns, after a word on those that are gone since the last look: Dask's own events of it
+        break off where rows are sent."""
+        ask = self._client.scheduler.ncores  # type: ignore[union-attr]
+        there = dict(sorted(self._client.sync(ask, callback_timeout=self.timeout).items()))
         before, self._there = self._there, frozenset(there)
         if gone := before - self._there:
             how = "left" if self._own is None else "ended"
             self._say(f"{len(gone)} of {counted(len(before), 'worker')} {how}; others do what it had; {FEWER}")
+        return there
 
     def _share(self, value: Any) -> Future[Any]:
         """``value`` on every worker."""
@@ -355,10 +356,7 @@ class Connection:
         why = "the scheduler does not answer"
         try:
             if self._client.status == "running":
-                ask = self._client.scheduler.ncores  # type: ignore[union-attr]
-                there = self._client.sync(ask, callback_timeout=self.timeout)
-                self._met(there)
-                if there:
+                if self._looked():
                     self._answered = time.monotonic()
                     return
                 why = "there is no worker"
