@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -237,8 +238,11 @@ def test_an_interrupt_ends_the_run_and_leaves_a_resumable_sink(where):
     assert sink.rows == WHOLE.rows
 
 
-def test_an_interrupt_does_not_wait_for_a_decoder_that_stands_still(monkeypatch):
+@pytest.mark.parametrize("when", ["handing it over", "later"])
+def test_an_interrupt_does_not_wait_for_a_decoder_that_stands_still(monkeypatch, when):
     """What was written stays, and nothing of the image comes later."""
+    for pool in (ThreadPoolExecutor, ProcessPoolExecutor) if when == "handing it over" else ():
+        monkeypatch.setattr(pool, "submit", lambda *args, at=pool.submit: (at(*args), time.sleep(0.1))[0])
     monkeypatch.setattr("taftcache.backbone.forward.pool.PATIENCE", 0.2)
     here, go_on = os.getpid(), threading.Event()
     gc.collect()  # as above

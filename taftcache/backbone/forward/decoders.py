@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from taftcache.backbone.forward.pool import Begun
+from taftcache.backbone.forward.pool import end_threads
 from taftcache.backbone.forward.processes import Decoded, Processes, can_fork
 
 _GROUP = 8
@@ -72,11 +72,11 @@ class _Threads:
     """As ``Processes``, in this one."""
 
     def __init__(self, decode: Callable[[Sequence[int], bool], Decoded], workers: int) -> None:
-        self._decode, self._begun = decode, Begun()
+        self._decode = decode
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="taftcache-decode")
 
     def submit(self, span: Sequence[int], stop: bool) -> Coming:
-        return self._begun.noted(self._pool.submit(self._decode, span, stop))
+        return self._pool.submit(self._decode, span, stop)
 
     def shutdown(self) -> None:
-        self._pool.shutdown(wait=not self._begun.stands_still(), cancel_futures=True)
+        end_threads(self._pool)

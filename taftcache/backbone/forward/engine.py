@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.backbone.forward.decoders import Coming, Decoders
-from taftcache.backbone.forward.pool import Begun, one_core_pool
+from taftcache.backbone.forward.pool import end_threads, one_core_pool
 from taftcache.backbone.forward.replay import replayed
 from taftcache.backbone.model import Backbone
 from taftcache.backbone.preprocess import Preprocess
@@ -157,17 +157,15 @@ class CpuEngine:
     def __init__(self, work: Work, workers: int | None, stop: bool) -> None:
         self._work, self._stop = work, stop
         self._workers = workers or torch.get_num_threads()
-        self._pool, self._begun = one_core_pool(self._workers, "taftcache-batch"), Begun()
+        self._pool = one_core_pool(self._workers, "taftcache-batch")
 
     def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]:
         return _ahead(
-            lambda span: self._begun.noted(self._pool.submit(self._whole, span)),
-            _spans(order, self._work.batch),
-            self._workers + 1,
+            lambda span: self._pool.submit(self._whole, span), _spans(order, self._work.batch), self._workers + 1
         )
 
     def close(self) -> None:
-        self._pool.shutdown(wait=not self._begun.stands_still(), cancel_futures=True)
+        end_threads(self._pool)
 
     def _whole(self, span: Sequence[int]) -> ImageBatch:
         done = self._work.decode(span, self._stop)

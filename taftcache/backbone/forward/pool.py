@@ -7,30 +7,24 @@ hundred barriers a batch. Whole batches, one a thread, have none.
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 PATIENCE = 5.0  # seconds for what has begun when a pool is ended: a decoder may stand still for ever
 
 
-class Begun:
-    """The futures of a pool that are not done."""
+def end_threads(pool: ThreadPoolExecutor) -> None:
+    """Drop what has not begun, and leave a thread that does not end in ``PATIENCE`` seconds to itself.
 
-    def __init__(self) -> None:
-        self._futures: set[Future[Any]] = set()
-
-    def noted(self, future: Future[Any]) -> Future[Any]:
-        """``future``, kept until it is done."""
-        self._futures.add(future)
-        future.add_done_callback(self._futures.discard)
-        return future
-
-    def stands_still(self) -> bool:
-        """Drop what has not begun; whether something that has is not done in ``PATIENCE`` seconds."""
-        begun = [future for future in list(self._futures) if not future.cancel()]
-        return bool(wait(begun, PATIENCE).not_done)
+    It is the threads that are waited for, and not the futures: an interrupt may come when a task was handed over and
+    its future not yet kept.
+    """
+    pool.shutdown(wait=False, cancel_futures=True)
+    latest = time.monotonic() + PATIENCE
+    for thread in list(pool._threads):
+        thread.join(max(0.0, latest - time.monotonic()))
 
 
 def one_core_pool(workers: int, name: str) -> ThreadPoolExecutor:

@@ -15,18 +15,19 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from math import prod
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taftcache.backbone.forward.pool import Begun
+from taftcache.backbone.forward import pool
 from taftcache.errors import BackboneError, DataError, UnreadableImage
 
 _WATCH = 1.0  # seconds between two looks at whether this process's parent is there
@@ -88,7 +89,7 @@ class Processes:
         # Not in /dev/shm, of which a container has little.
         memory = mmap.mmap(-1, slots * group * prod(shape))
         self._images = np.frombuffer(memory, np.uint8).reshape(slots, group, *shape)
-        context, self._asked, self._begun = multiprocessing.get_context("fork"), 0, Begun()
+        context, self._asked = multiprocessing.get_context("fork"), 0
         self._pool = ProcessPoolExecutor(
             workers, mp_context=context, initializer=_begin, initargs=(decode, self._images, os.getpid())
         )
@@ -98,8 +99,9 @@ class Processes:
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._pool.submit(int).result()  # forks all of them
         except BaseException:  # nobody else ends those that were forked before one could not be
-            for fork in list(self._pool._processes.values()):
-                fork.kill()
+            forks = list(self._pool._processes.values())
+            _kill(forks)
+            for fork in forks:
                 fork.join()
             raise
 
@@ -108,15 +110,21 @@ class Processes:
         slot = self._asked % len(self._images)
         self._asked += 1
         with _deaths_said():
-            found = self._begun.noted(self._pool.submit(_decode, [int(k) for k in span], stop, slot))
+            found = self._pool.submit(_decode, [int(k) for k in span], stop, slot)
         return _Coming(found, self._images[slot])
 
     def shutdown(self) -> None:
         """Wait for the spans in hand, drop the rest, and end the forks; one that stands still is killed."""
-        if self._begun.stands_still():
-            for fork in list(self._pool._processes.values()):
-                fork.kill()
+        late = threading.Timer(pool.PATIENCE, _kill, [list(self._pool._processes.values())])
+        late.daemon = True
+        late.start()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        late.cancel()  # and not where a second interrupt has ended the wait
+
+
+def _kill(forks: Iterable[BaseProcess]) -> None:
+    for fork in forks:
+        fork.kill()
 
 
 def can_fork() -> bool:
