@@ -36,7 +36,8 @@ from taftcache.objective.rsl import RSL
 from taftcache.solve.directions import conjugate_solution
 from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
 from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits
-from taftcache.solve.inverses.head_path import HeadPath, has_path
+from taftcache.solve.inverses.head_moments import flat, whole
+from taftcache.solve.inverses.head_rows import leaves_out, left_out_heads
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.minimise import minimise, through_rows
 from taftcache.solve.settings import GOAL, Arithmetic, Goal
@@ -99,7 +100,9 @@ def leave_one_out(
         raise SolveError("leaving a row out needs another beside it", got=f"rows: {N}", do="name another model")
     shrunk = replace(objective, ridge=objective.ridge * (N - 1) / N)
     problem = Problem(operator, loss, shrunk.ridge)
-    if not has_path(problem) and kernel_inverse_fits(problem):
+    if leaves_out(problem):
+        return _by_head(problem, direction, delta)
+    if kernel_inverse_fits(problem):
         return _by_kernel(problem, direction, delta)
     moved = minimise(base, sources, shrunk, start=delta, goal=goal, arithmetic=Arithmetic(precision="float64"))
     root, rho = _residuals(problem, moved.value)
@@ -121,6 +124,22 @@ def _residuals(problem: Problem, delta: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(roots), torch.cat(residuals)
 
 
+def _by_head(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence:
+    """From the head's own inverse."""
+    at = left_out_heads(problem).at(problem.ridge)
+    value = flat(problem, at.weights)
+    root, rho = _residuals(problem, value)
+    v = flat(problem, at.inverse(whole(problem, direction)))
+    image, residual = _image(problem, direction, root, v)
+    change = (image * rho / _stays(at.leverages())).sum(1) + direction @ (value - delta)
+    return RowInfluence(change, CLOSED, residual, problem.operator.passes)
+
+
+def _stays(leverage: Tensor) -> Tensor:
+    """1 − h: where a row alone decides a direction, h is 1 up to rounding, and λ > 0 keeps it below."""
+    return (1 - leverage).clamp_min(1e-12)
+
+
 def _by_kernel(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence:
     """From the exact kernel, which no tolerance of a solve enters."""
     inverse = DualInverse(problem)
@@ -140,10 +159,6 @@ def _without_each(
 ) -> tuple[Tensor, Tensor, str, float]:
     """J̃A⁻¹j and (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ρ_n of every row [N,K], how the leverages in it are known, and the relative
     residual of the one solve."""
-    if has_path(problem):
-        path = HeadPath(problem)
-        v = path.inverse(direction, problem.ridge)
-        return _image(problem, direction, root, v, rho / (1 - path.leverages(problem.ridge)), CLOSED)
     if through_rows(problem):
         by_rows = _ByRows(problem, root)
         image, left = _image_by_rows(problem, by_rows, direction, goal)
@@ -152,15 +167,14 @@ def _without_each(
         problem.hessian, approximate_inverse(problem), direction,
         tolerance=max(goal.tolerance, FIRST_ORDER_TOLERANCE), steps=goal.max_passes,
     )  # fmt: skip
-    return _image(problem, direction, root, v, rho, FIRST_ORDER)
+    image, left = _image(problem, direction, root, v)
+    return image, rho, FIRST_ORDER, left
 
 
-def _image(
-    problem: Problem, direction: Tensor, root: Tensor, v: Tensor, solved: Tensor, method: str
-) -> tuple[Tensor, Tensor, str, float]:
-    """What ``_without_each`` returns, from v = A⁻¹j [P]."""
+def _image(problem: Problem, direction: Tensor, root: Tensor, v: Tensor) -> tuple[Tensor, float]:
+    """J̃A⁻¹j [N,K] from v = A⁻¹j [P], and the relative residual of v."""
     left = (problem.hessian(v) - direction).norm() / direction.norm().clamp_min(1e-300)
-    return root * problem.forward(v), solved, method, left.item()
+    return root * problem.forward(v), left.item()
 
 
 def _image_by_rows(problem: Problem, inverse: _ByRows, direction: Tensor, goal: Goal) -> tuple[Tensor, float]:
@@ -195,8 +209,8 @@ def moves(problem: Problem) -> Tensor | None:
     """
     if not problem.loss.quadratic:
         return None
-    if has_path(problem):
-        return HeadPath(problem).moves()
+    if leaves_out(problem):
+        return _head_moves(problem)
     if not kernel_inverse_fits(problem):
         return None
     N, matrix = problem.operator.rows, kernel(problem)
@@ -205,3 +219,17 @@ def moves(problem: Problem) -> Tensor | None:
     _, t = _residuals(problem, problem.zero)
     # c is M of the shift: (G + λI)⁻¹t − Mt without their difference.
     return inverse.moves(torch.arange(N), inverse.solve(t), -problem.ridge / N * whole.solve(t))
+
+
+def _head_moves(problem: Problem) -> Tensor:
+    """‖Δw₋ₙ − Δw‖ [N] of a head: with y = A⁻¹x̃ a class's weights move by c + y (ωD/N)(z − target)/(1 − h), where
+    c = W' − W = (λ − λ')A⁻¹W."""
+    N, heads = problem.operator.rows, left_out_heads(problem)
+    weights = heads.at(problem.ridge).weights
+    at = heads.at(problem.ridge * (N - 1) / N)
+    shift = at.inverse(weights) * (problem.ridge / N)
+    root, rho = _residuals(problem, flat(problem, at.weights))
+    step = root * rho / _stays(at.leverages())
+    along = problem.forward(flat(problem, at.inverse(shift)))  # yᵀc [N,K]
+    squares = shift.square().sum() + (step.square() * at.squares() + 2 * step * along).sum(1)
+    return squares.clamp_min(0).sqrt()

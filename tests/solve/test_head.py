@@ -21,8 +21,9 @@ from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import HEAD_GRID, choose_ridge, ridge_path
 from taftcache.solve.inverses import head_moments
 from taftcache.solve.inverses.cholesky import cholesky, solved
-from taftcache.solve.inverses.head_path import HeadPath, has_path
-from taftcache.solve.inverses.head_rows import HeadRows, every_head
+from taftcache.solve.inverses.head_path import HeadNormals, HeadPath, has_path
+from taftcache.solve.inverses.head_rows import HeadRows, every_head, leaves_out, left_out_heads
+from taftcache.solve.leave_one_out import moves
 from taftcache.solve.methods.decisive import typical
 from taftcache.solve.methods.head import head_bytes, quick_heads, solve_head
 from taftcache.solve.methods.many_ridges import swept_heads
@@ -114,7 +115,7 @@ def test_rows_that_are_nearly_alike_lose_nothing_to_rounding(apart, ridge):
     closed = solve_head(posed)
     assert posed.evaluate(closed.value)[1].norm() <= 1e-12 * posed.evaluate(posed.zero)[1].norm()
     places = torch.arange(20)
-    assert 1 / 1.6 < closed.stats.row_moves / typical(HeadPath(posed).moves()[places]) < 1.6
+    assert 1 / 1.6 < closed.stats.row_moves / typical(moves(posed)[places]) < 1.6
 
 
 def test_a_head_in_the_space_of_its_rows_refuses_what_has_no_solution():
@@ -187,15 +188,58 @@ def test_what_follows_from_a_heads_decompositions(monkeypatch, rows, alpha, weig
     monkeypatch.setattr("taftcache.solve.inverses.head_moments.few", lambda *_: False)
     whole = HeadPath(posed)
     assert whole._values.shape[-1] == D + 1
-    direction = torch.randn(posed.operator.layout.size, dtype=torch.float64, generator=torch.manual_seed(0))
-    assert torch.allclose(found.inverse(direction, 1e-2), whole.inverse(direction, 1e-2), rtol=1e-9, atol=1e-9)
-    assert torch.allclose(found.leverages(1e-2), whole.leverages(1e-2), rtol=1e-9)
-    assert torch.allclose(found.moves(), whole.moves(), rtol=1e-7)
     other = problem(30, alpha).operator
     assert torch.equal(found.correct(other, ridges), whole.correct(other, ridges))
     for ours, theirs in zip(found.leave_one_out(ridges), whole.leave_one_out(ridges), strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-7)
         assert torch.equal(ours.right, theirs.right)
+
+
+@pytest.mark.law("What a row decides of a head is the same from the rows' products as from the normal matrices")
+@pytest.mark.parametrize(of_cases, CASES + MOST)
+def test_what_each_row_decides_is_the_same_in_either_space(monkeypatch, rows, alpha, weighted):
+    monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
+    posed = problem(rows, alpha, weighted)
+    full = torch.randn(3, D + 1, dtype=torch.float64, generator=torch.manual_seed(0))
+    for ridge in (1e-4, 1e-1):
+        found, same = HeadRows(posed).at(ridge), HeadNormals(posed).at(ridge)
+        (rows_logits, y), blocks = next(found.left_out_logits()), list(same.left_out_logits())
+        logits, labels = map(torch.cat, zip(*blocks, strict=True))
+        assert torch.equal(y, labels)
+        for ours, theirs, near in (
+            (found.weights, same.weights, 1e-9),
+            (found.inverse(full), same.inverse(full), 1e-9),
+            (found.leverages(), same.leverages(), 1e-9),
+            (found.squares(), same.squares(), 1e-9),
+            (rows_logits, logits, 1e-5),  # of leverages near 1 the others keep fewer digits
+        ):
+            assert (ours - theirs).abs().max() <= near * theirs.abs().max()
+
+
+@pytest.mark.law("Leave-one-out is solving without the row")
+@pytest.mark.parametrize("alpha", [1.0, 3.0])
+@pytest.mark.parametrize(("rows", "room"), [(20, False), (D + 1, False), (100, True)])
+def test_how_far_a_head_moves_is_solving_without_the_row(monkeypatch, rows, room, alpha):
+    """Of few rows also where there is no room for a matrix of each class."""
+    if not room:
+        monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 1000)
+    posed = problem(rows, alpha)
+    found, whole, source = moves(posed), solve_head(posed).value, posed.operator.sources[0]
+    for n in (0, rows // 2, rows - 1):
+        keep = np.delete(np.arange(rows), n)
+        without = posed.operator.over([ArrayRows(source.tokens[keep], source.labels[keep])])
+        moved = (solve_head(replace(posed, operator=without)).value - whole).norm()
+        assert found[n].item() == pytest.approx(moved.item(), rel=1e-6)
+
+
+def test_many_rows_of_many_classes_leave_nothing_in_closed_form(monkeypatch):
+    assert isinstance(left_out_heads(problem(D + 1, 3.0)), HeadRows)
+    assert isinstance(left_out_heads(problem(D + 2, 3.0)), HeadNormals)
+    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 1000)
+    monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
+    assert leaves_out(problem(D + 1, 3.0))
+    assert not leaves_out(problem(D + 2, 3.0))
+    assert moves(problem(D + 2, 3.0)) is None
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -226,7 +270,7 @@ def test_what_a_typical_row_moves_is_estimated(monkeypatch, rows, alpha, near):
     monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
     posed = problem(rows, alpha)
     places = torch.arange(min(64, rows)) * rows // min(64, rows)
-    exact = typical(HeadPath(posed).moves()[places])
+    exact = typical(moves(posed)[places])
     assert 1 / near < solve_head(posed).stats.row_moves / exact < near
 
 
@@ -342,7 +386,7 @@ class Matrices(TorchDispatchMode):
 
 
 def path_of(posed):
-    return HeadPath(posed).moves()
+    return HeadPath(posed).leave_one_out([1e-1, 1e-2])
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
-"""The head alone for every λ: an eigendecomposition, the inverse Hessian that it gives, leave-one-out errors."""
+"""The head alone of rows that are many: for every λ by an eigendecomposition, with leave-one-out errors; for one λ its
+inverse Hessian, and what each row decides of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -10,7 +12,9 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
+from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.inverses.head_moments import (
+    FewRows,
     extended,
     first_diagonal,
     flat,
@@ -19,18 +23,21 @@ from taftcache.solve.inverses.head_moments import (
     in_full,
     own_normals,
     span,
-    whole,
 )
 from taftcache.tangent.operator import TangentOperator
 
 
+def is_closed(problem: Problem) -> bool:
+    """Whether there are rows, the head alone is trained on them, and the loss is quadratic."""
+    return problem.operator.head_alone and problem.loss.quadratic and problem.operator.rows > 0
+
+
 def has_path(problem: Problem) -> bool:
     """Whether ``HeadPath`` serves: the head alone, a quadratic loss, one D for all classes or room for each one's."""
-    operator = problem.operator
-    if not operator.head_alone or not problem.loss.quadratic or not operator.rows:
+    if not is_closed(problem):
         return False
     diagonal, common, n = first_diagonal(problem)
-    return bool((diagonal == common).all()) or len(list(groups(operator.classes, n))) == 1
+    return bool((diagonal == common).all()) or len(list(groups(problem.operator.classes, n))) == 1
 
 
 class HeadPath:
@@ -69,7 +76,7 @@ class HeadPath:
         # [C,n] and, in the place of what is decomposed, [C,n,n]: one for all classes, or each
         self._values, self._vectors = torch.linalg.eigh(normal, out=(values, normal))
         self._values.clamp_min_(0)
-        self._right = self._turn(moments.right, self._vectors)
+        self._right = _turn(moments.right, self._vectors)
 
     def weights(self, ridge: float) -> Tensor:
         """W(λ) [K, d+1], the bias last."""
@@ -77,7 +84,7 @@ class HeadPath:
 
     def _own_weights(self, ridge: float) -> Tensor:
         """W(λ) [K,n] for x̃ as they are written here."""
-        return -self._turn(self._right / (self._values + ridge), self._vectors.mT)
+        return -_turn(self._right / (self._values + ridge), self._vectors.mT)
 
     def heads(self, ridges: Sequence[float]) -> Tensor:
         """W(λ) [L, K, d+1] for every λ."""
@@ -86,36 +93,6 @@ class HeadPath:
     def delta(self, ridge: float) -> Tensor:
         """W(λ) as Δw [P]."""
         return flat(self._problem, self.weights(ridge))
-
-    def inverse(self, direction: Tensor, ridge: float) -> Tensor:
-        """(Σ + λI)⁻¹ applied to each class's part of a direction [P] of the head: H(λ)⁻¹ j."""
-        full = whole(self._problem, direction)
-        own = full if self._basis is None else full @ self._basis.vectors
-        found = self._turn(self._turn(own, self._vectors) / (self._values + ridge), self._vectors.mT)
-        if self._basis is None:
-            return flat(self._problem, found)
-        return flat(self._problem, in_full(found - own / ridge, self._basis) + full / ridge)
-
-    def leverages(self, ridge: float) -> Tensor:
-        """h [N,K] of each row and class, or [N,1] where all classes have the same; in one pass."""
-        return torch.cat([block.leverage[:, 0] for block in self._blocks([ridge])])
-
-    def moves(self) -> Tensor:
-        """‖W₋ₙ − W(λ)‖ [N] of every row at the problem's λ, in one pass; see ``taftcache.solve.leave_one_out``."""
-        problem, N = self._problem, self._problem.operator.rows
-        ridge = problem.ridge * (N - 1) / N
-        inverse = 1 / (self._values + ridge)  # [C,n]
-        shift = self._right * (1 / (self._values + problem.ridge) - inverse)  # of W(λ') − W(λ), in the basis V
-        head, found = self._own_weights(ridge).T, []
-        for x, base, labels, curvature, leverage in self._blocks([ridge]):
-            residual = x @ head + problem.loss.gradient(base, labels) / curvature
-            step = curvature / N * residual / (1 - leverage[:, 0]).clamp_min(1e-12)  # [b,K]
-            squares = shift.square().sum().expand(len(labels)).clone()
-            for c, (V, each) in enumerate(zip(self._vectors, inverse, strict=True)):
-                y, k = (x @ V) * each, slice(None) if len(inverse) == 1 else slice(c, c + 1)
-                squares += step[:, k].square().sum(1) * y.square().sum(1) + 2 * (step[:, k] * (y @ shift[k].T)).sum(1)
-            found.append(squares.clamp_min(0).sqrt())
-        return torch.cat(found)
 
     def correct(self, operator: TangentOperator, ridges: Sequence[float]) -> Tensor:
         """How many of an operator's rows each W(λ) gives their own class [L], in one pass over them."""
@@ -148,14 +125,6 @@ class HeadPath:
         mean, weight = (losses / self._problem.operator.rows).tolist(), torch.cat(weights) if weights else None
         return [Unseen(*found, weight) for found in zip(ridges, mean, each, strict=True)]
 
-    def left_out_logits(self, ridge: float) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits [b,K] of every row by the head without that row, and labels [b], block by block in one pass.
-
-        λN stays as it is: λ(N − 1)/N gives the head that N − 1 rows have at λ.
-        """
-        for labels, _, residual, target in self._left_out([ridge]):
-            yield residual[:, 0].add_(target), labels
-
     def _left_out(self, ridges: Sequence[float]) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Labels [b], D [b,K or 1], and what predictions made without the row are off by [b,L,K] from targets [b,K]."""
         heads = torch.cat([self._own_weights(ridge) for ridge in ridges]).T  # [n,L·K]
@@ -168,36 +137,103 @@ class HeadPath:
 
     def _blocks(self, ridges: Sequence[float]) -> Iterator[_Block]:
         """The rows with their leverages at every λ, in one pass."""
-        problem = self._problem
         inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges], 1)  # [C,L,n]
-        start = 0
-        for state, labels in problem.operator.blocks():
-            x = extended(state.feature, self._basis, start)
-            base = problem.logits(state.logits, None).double()
-            curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, : len(inverses)]
-            weight = curvature / problem.operator.rows
-            if problem.weights is not None:
-                weight = weight * problem.weights.at(labels, start, base)
-            own = [(x @ V).square_() @ each.T for V, each in zip(self._vectors, inverses, strict=True)]  # [b,L] each
-            yield _Block(x, base, labels, curvature, weight[:, None] * torch.stack(own, 2))
-            start += len(labels)
+        return _seen(
+            self._problem,
+            self._basis,
+            lambda x: [(x @ V).square_() @ each.T for V, each in zip(self._vectors, inverses, strict=True)],
+        )
 
-    @staticmethod
-    def _turn(rows: Tensor, by: Tensor) -> Tensor:
-        """rows [K,n], each times its class's matrix of ``by`` [C,n,n]."""
-        if len(by) == 1:
-            return rows @ by[0]
-        return torch.bmm(rows[:, None], by)[:, 0]
+
+def _seen(problem: Problem, basis: FewRows | None, inner: Callable[[Tensor], list[Tensor]]) -> Iterator[_Block]:
+    """The rows with their leverages, in one pass: ``inner`` has x̃ᵀA⁻¹x̃ [b,L] of rows x̃ [b,n], a tensor for each class's
+    A or one for that of all."""
+    start = 0
+    for state, labels in problem.operator.blocks():
+        x = extended(state.feature, basis, start)
+        own = torch.stack(inner(x), 2)  # [b,L,C]
+        base = problem.logits(state.logits, None).double()
+        curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, : own.shape[2]]
+        weight = curvature / problem.operator.rows
+        if problem.weights is not None:
+            weight = weight * problem.weights.at(labels, start, base)
+        yield _Block(x, base, labels, curvature, weight[:, None] * own)
+        start += len(labels)
 
 
 class _Block(NamedTuple):
-    """Some rows as ``HeadPath`` sees them."""
+    """Some rows as a head sees them."""
 
     x: Tensor  # [b,n] x̃
     base: Tensor  # [b,K] the base point's logits
     labels: Tensor  # [b]
     curvature: Tensor  # [b,K] D, or [b,1] where it is the same for all classes
     leverage: Tensor  # [b,L,K] h at every λ, or [b,L,1]
+
+
+def _turn(rows: Tensor, by: Tensor) -> Tensor:
+    """rows [K,n], each times its class's matrix of ``by`` [C,n,n]."""
+    if len(by) == 1:
+        return rows @ by[0]
+    return torch.bmm(rows[:, None], by)[:, 0]
+
+
+class HeadNormals:
+    """The head at any λ by factors of its normal matrices, of a problem that ``has_path``; two passes where each class
+    has its own D, else one."""
+
+    def __init__(self, problem: Problem) -> None:
+        moments = head_moments(problem)
+        self._problem, self._right, self._normal = problem, moments.right, moments.normal[None]
+        if not moments.shared:
+            self._normal = own_normals(problem, slice(0, problem.operator.classes), moments.normal)
+
+    def at(self, ridge: float) -> HeadInverse:
+        """The head at one λ.
+
+        Raises:
+            SolveError: λ is below what rounding takes.
+        """
+        matrix = self._normal.clone()
+        matrix.diagonal(dim1=1, dim2=2).add_(ridge)
+        inverse = torch.cholesky_inverse(cholesky(matrix, ridge))
+        return HeadInverse(self._problem, inverse, -_turn(self._right, inverse))
+
+
+@dataclass(frozen=True)
+class HeadInverse:
+    """The head at one λ.
+
+    of: the problem, whose own λ has no part in it.
+    inverses: A⁻¹ [K,d+1,d+1] of each class, A = 1/N Σ ω D x̃x̃ᵀ + λI; or [1,d+1,d+1], of all.
+    weights: W(λ) [K,d+1].
+    """
+
+    of: Problem
+    inverses: Tensor
+    weights: Tensor
+
+    def inverse(self, full: Tensor) -> Tensor:
+        """A⁻¹ of each class's row of ``full`` [K,d+1]."""
+        return _turn(full, self.inverses)
+
+    def leverages(self) -> Tensor:
+        """(ωD/N) x̃ᵀA⁻¹x̃ of each row and class [N,K], or [N,1] where all classes have the same; in one pass."""
+        return torch.cat([block.leverage[:, 0] for block in self._blocks()])
+
+    def squares(self) -> Tensor:
+        """‖A⁻¹x̃‖² of the same, in one pass."""
+        rows = (extended(state.feature) for state, _ in self.of.operator.blocks())
+        return torch.cat([torch.stack([(x @ A).square().sum(1) for A in self.inverses], 1) for x in rows])
+
+    def left_out_logits(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits [b,K] of every row by the head without that row, λN as it is, and labels [b]; in one pass."""
+        for x, base, labels, curvature, leverage in self._blocks():
+            away = self.of.loss.gradient(base, labels) / curvature  # from the target
+            yield base - away + (x @ self.weights.T + away) / (1 - leverage[:, 0]).clamp_min(1e-12), labels
+
+    def _blocks(self) -> Iterator[_Block]:
+        return _seen(self.of, None, lambda x: [((x @ A) * x).sum(1, keepdim=True) for A in self.inverses])
 
 
 class Unseen(NamedTuple):

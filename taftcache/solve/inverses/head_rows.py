@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import below_rounding, cholesky
 from taftcache.solve.inverses.head_moments import common_diagonal, extended, first_diagonal, flat, refuse_not_finite
-from taftcache.solve.inverses.head_path import HeadPath, Unseen
+from taftcache.solve.inverses.head_path import HeadNormals, HeadPath, Unseen, has_path, is_closed
 
 COLUMNS = 512  # of the rows' products that are made at once: half of the rest mirrors the other half
 NO_WEIGHT = 1e-30, 1e-290  # stands for none, beside the largest and by itself: 1/D stays a number
@@ -32,6 +32,16 @@ def every_head(problem: Problem, least: float) -> HeadPath | HeadRows:
         if rows.serves(least):
             return rows
     return HeadPath(problem)
+
+
+def leaves_out(problem: Problem) -> bool:
+    """Whether ``left_out_heads`` serves: a head in closed form of few rows, or one that ``has_path``."""
+    return is_closed(problem) and (rows_are_few(problem) or has_path(problem))
+
+
+def left_out_heads(problem: Problem) -> HeadRows | HeadNormals:
+    """What has the head at any λ and, exactly, what each row decides of it, of a problem that ``leaves_out`` allows."""
+    return HeadRows(problem) if rows_are_few(problem) else HeadNormals(problem)
 
 
 class HeadRows:
@@ -67,14 +77,14 @@ class HeadRows:
             parts.append((labels, z - away, -away, weight * common, weight * own))
             self.rows[start : start + len(labels)] = extended(state.feature)
             start += len(labels)
-        self._labels, self._target, self.sought, common, own = map(torch.cat, zip(*parts, strict=True))
+        self.labels, self.target, self.sought, common, own = map(torch.cat, zip(*parts, strict=True))
         self.products = _products(self.rows)
         refuse_not_finite(problem, self.products.diagonal(), self.sought)
         least = max(NO_WEIGHT[0] * torch.maximum(common, own).max().item(), NO_WEIGHT[1])
         shift, its = (operator.rows / part.clamp_min(least)[:, 0] for part in (common, own))
         self.shift = shift  # S/λ [N]
-        classes = [] if self._labels.is_floating_point() else self._labels[its != shift].unique().tolist()
-        mine = [torch.nonzero((self._labels == k) & (its != shift))[:, 0] for k in classes]
+        classes = [] if self.labels.is_floating_point() else self.labels[its != shift].unique().tolist()
+        mine = [torch.nonzero((self.labels == k) & (its != shift))[:, 0] for k in classes]
         # Of each class its rows [m], and (S_k − S)/λ there.
         self.own = [(k, rows, (its - shift)[rows]) for k, rows in zip(classes, mine, strict=True)]
 
@@ -107,8 +117,8 @@ class HeadRows:
         return [self._left_out(ridge) for ridge in ridges]
 
     def _left_out(self, ridge: float) -> Unseen:
-        at, labels, weights = self.at(ridge), self._labels, self.problem.weights
-        z = self._target - at.duals() / at.diagonal()
+        labels, weights = self.labels, self.problem.weights
+        ((z, _),) = self.at(ridge).left_out_logits()
         loss, right = self.problem.loss.value(z, labels), (z.argmax(1) == labels).cpu()
         if weights is None:
             return Unseen(ridge, loss.mean().item(), right)
@@ -122,13 +132,13 @@ class HeadAtRidge:
 
     of: the rows.
     ridge: λ.
-    inverse: (XXᵀ + S)⁻¹ [N,N].
+    kernel: (XXᵀ + S)⁻¹ [N,N].
     inner: of each class in ``of.own`` the factors of (S_k − S)⁻¹ + (XXᵀ + S)⁻¹ over its own rows [m,m].
     """
 
     of: HeadRows
     ridge: float
-    inverse: Tensor
+    kernel: Tensor
     inner: list[tuple[Tensor, Tensor]]
 
     def duals(self) -> Tensor:
@@ -152,23 +162,57 @@ class HeadAtRidge:
 
     def diagonal(self) -> Tensor:
         """[(XXᵀ + S_k)⁻¹]_nn of every row and class [N,K]."""
-        found = self.inverse.diagonal()[:, None].repeat(1, self.of.sought.shape[1])
+        found = self.kernel.diagonal()[:, None].repeat(1, self.of.sought.shape[1])
         for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
-            across = self.inverse[rows]  # [m,N]
+            across = self.kernel[rows]  # [m,N]
             found[:, k] -= (across * torch.linalg.lu_solve(*inner, across)).sum(0)
+        return found
+
+    @property
+    def weights(self) -> Tensor:
+        """W(λ) [K,d+1]."""
+        return self.solution()[1]
+
+    def inverse(self, full: Tensor) -> Tensor:
+        """A⁻¹ of each class's row of ``full`` [K,d+1], A = 1/N Σ D x̃x̃ᵀ + λI = λ(I + XᵀS_k⁻¹X)."""
+        X = self.of.rows
+        return (full - (X.T @ self._solved(X @ full.T)).T) / self.ridge
+
+    def leverages(self) -> Tensor:
+        """(D/N) x̃ᵀA⁻¹x̃ = 1 − S_nk [(XXᵀ + S_k)⁻¹]_nn of each row and class [N,K]."""
+        return 1 - self.ridge * self._shifts() * self.diagonal()
+
+    def squares(self) -> Tensor:
+        """‖A⁻¹x̃‖² = (N/D)²[G − G S_k G]_nn of the same, G = (XXᵀ + S_k)⁻¹; for each class about N² of its rows."""
+        shifts, found = self._shifts(), self.diagonal()
+        common = self.kernel.square() @ (self.ridge * shifts)
+        for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
+            own = self.kernel - self.kernel[:, rows] @ torch.linalg.lu_solve(*inner, self.kernel[rows])
+            common[:, k] = own.square_() @ (self.ridge * shifts[:, k])
+        return shifts.square() * (found - common).clamp_min_(0)
+
+    def left_out_logits(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits [N,K] of every row by the head without that row, λN as it is, and labels [N]: one block of all."""
+        yield self.of.target - self.duals() / self.diagonal(), self.of.labels
+
+    def _shifts(self) -> Tensor:
+        """S_k/λ = N/D [N,K]."""
+        found = self.of.shift[:, None].repeat(1, self.of.sought.shape[1])
+        for k, rows, more in self.of.own:
+            found[rows, k] += more
         return found
 
     def common(self, at: Tensor) -> Tensor:
         """(1/N Σ D x̃x̃ᵀ + λI)⁻¹Xᵀa [d+1,m] for a = ``at`` [N,m], with the D that all classes have in common."""
-        return self.of.rows.T @ (self.inverse @ (self.of.shift[:, None] * at))
+        return self.of.rows.T @ (self.kernel @ (self.of.shift[:, None] * at))
 
     def _solved(self, right: Tensor) -> Tensor:
         """(XXᵀ + S_k)⁻¹ of each class's column of ``right`` [N,K]."""
-        found = self.inverse @ right
+        found = self.kernel @ right
         changed = torch.zeros_like(right)
         for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
             changed[rows, k] = torch.linalg.lu_solve(*inner, found[rows, k, None])[:, 0]
-        return found - self.inverse @ changed
+        return found - self.kernel @ changed
 
 
 def _products(rows: Tensor) -> Tensor:

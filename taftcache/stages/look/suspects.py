@@ -19,9 +19,9 @@ from taftcache.errors import SolveError, StoreError, check_counts
 from taftcache.model.component import Component, StoredComponents
 from taftcache.model.composition import compose
 from taftcache.names import MEAN, component_of, counted, first_few
-from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
-from taftcache.solve.inverses.head_path import HeadPath
+from taftcache.solve.inverses.head_rows import leaves_out, left_out_heads
+from taftcache.solve.pair import pose
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.inspection import private_notes, private_parts
 from taftcache.stages.look.probe import untouched_base
@@ -192,21 +192,19 @@ def _by_head(
             got=f"{objective.loss}" if radius is None else f"radius {radius}",
             do="train more than one shard",
         )
-    with progress.task("leave-one-out of the head", 3) as task:
+    problem = pose(base, store.shards, objective, settings.arithmetic, torch.float64)
+    rows, classes = problem.operator.rows, problem.operator.classes
+    if not leaves_out(problem):
+        raise SolveError(
+            f"{missing}, and a head of so many rows and classes would take too much memory",
+            got=f"{counted(rows, 'row')} of {counted(classes, 'class')}",
+            do="train more than one shard",
+        )
+    with progress.task("leave-one-out of the head", 2) as task:
         ridge = choose_ridge(base, store.shards, objective, arithmetic=settings.arithmetic).ridge
         task.advance()
-        operator = TangentOperator(
-            base,
-            store.shards,
-            trained=base.head_layout,
-            dtype=torch.float64,
-            device=settings.arithmetic.device,
-            memory=settings.arithmetic.memory,
-        )
-        path = HeadPath(Problem.of(objective, operator))
-        task.advance()
-        rows = operator.rows  # λ is beside a mean over one row less, and a path's beside a sum over all
-        blocks = list(path.left_out_logits(ridge * (rows - 1) / rows))
+        # λ is beside a mean over one row less, and this one's beside a sum over all
+        blocks = list(left_out_heads(problem).at(ridge * (rows - 1) / rows).left_out_logits())
         task.advance()
     return f"the head solved without the row (exact leave-one-out, λ = {ridge:.1e})", iter(blocks)
 
