@@ -48,7 +48,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         alpha, kappa: of "rsl"; alpha = "auto" is √K for K classes.
         ridge: λ beside the mean loss (biases included, from where they begin: of features under cross-entropy at the
             logarithms of the classes' shares); "auto" chooses it from the rows, some of them left out for it. Of N rows
-            LogisticRegression's C is 1/(λN), and Ridge's alpha λNm/2 for m values.
+            LogisticRegression's C is 1/(λN) (of two classes 2/(λN)), and Ridge's alpha λNm/2 for m values.
         radius: of a ball ‖Δw‖ ≤ R. class_weight: None, "balanced", or a mapping of classes to weights, of which only
             the ratios count.
         tolerance, max_passes: when a solve ends; see ``minimise``. memory: bytes for prepared rows.

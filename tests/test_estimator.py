@@ -316,13 +316,20 @@ def test_a_tangent_of_features_is_refused(kind):
         kind(tangent=TangentSpec(train="full")).fit(*load_iris(return_X_y=True))
 
 
-def test_classifier_on_features_is_sklearns_logistic_regression():
-    """Where classes weigh alike, and the bias begins at 0, from where it is penalised."""
+@pytest.mark.parametrize("classes", [10, 3, 2])
+def test_classifier_on_features_is_sklearns_logistic_regression(classes):
+    """Where classes weigh alike, and the bias begins at 0, from where it is penalised. Of two classes scikit-learn has
+    one vector, the difference of ours: half of its square is that of both."""
     X, y = digits()
+    X, y = X[y < classes], y[y < classes]
     mine = TangentClassifier(scaling="none", ridge=1e-2, tolerance=1e-8, class_weight="balanced").fit(X, y)
     extended = np.c_[X, np.ones(len(X))]
     peer = LogisticRegression(
-        C=1 / (1e-2 * len(X)), fit_intercept=False, tol=1e-10, max_iter=5000, class_weight="balanced"
+        C=(2 if classes == 2 else 1) / (1e-2 * len(X)),
+        fit_intercept=False,
+        tol=1e-10,
+        max_iter=5000,
+        class_weight="balanced",
     ).fit(extended, y)
     assert mine.solution_.converged
     assert np.allclose(mine.predict_proba(X), peer.predict_proba(extended), atol=1e-5)

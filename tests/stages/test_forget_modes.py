@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -200,6 +201,18 @@ def test_a_dry_run_counts_rows_and_passes_and_what_memory_holds(exact):
                 said = settings_of(store)
                 products = head_products(said.loss, said.base.config.width, 10, n, 0) if closed else 0
                 assert seconds == pytest.approx(passes + 7 * products)
+
+
+def test_the_passes_of_a_choice_are_over_all_rows(exact):
+    """Though no more than 4,096 of them take part in it: two passes over 50,000 rows were taken for 8,192 rows."""
+    with open_store(exact) as store:
+        meta = meta_of(store.objects()["components/001"].meta)
+    cost = duration._RowCost(first=3.0, again=2.0, exact=100.0, nbytes=10, product=7.0)
+    without, chosen = (
+        cost.of_solve(msgspec.structs.replace(meta, ridge_choice=choice), 50_000, 1 << 30, lambda rows, tried: 0.0)
+        for choice in (None, {"passes": 2})
+    )
+    assert chosen - without == 50_000 * 2 * 2
 
 
 def test_a_dry_run_says_of_what_it_knows_no_duration(exact):

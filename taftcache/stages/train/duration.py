@@ -16,7 +16,6 @@ from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import HEAD, is_component, shard_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
-from taftcache.solve.choosing import MOST_ROWS
 from taftcache.solve.methods.head import CLOSED_FORM, head_products
 from taftcache.solve.pair import pose
 from taftcache.stages.train.record import settings_of
@@ -46,12 +45,11 @@ class _RowCost(NamedTuple):
         kept = min(1.0, memory / (self.nbytes * rows))  # the other rows are prepared in every pass
         each = kept * self.again + (1 - kept) * self.first
         choice_of = meta.ridge_choice or meta.radius_choice or {}
-        chosen: int = choice_of.get("passes", 0)
-        choice = min(rows, MOST_ROWS) * chosen * each
-        passes = rows * (self.first + meta.passes * each + meta.stats.proof_passes * self.exact)
+        chosen: int = choice_of.get("passes", 0)  # as many as over all rows
+        seconds = rows * (self.first + (chosen + meta.passes) * each + meta.stats.proof_passes * self.exact)
         if meta.stats.solver == CLOSED_FORM:
-            passes += self.product * products(rows, len(choice_of.get("curve", ())))
-        return choice + passes
+            seconds += self.product * products(rows, len(choice_of.get("curve", ())))
+        return seconds
 
 
 def expected_seconds(
