@@ -1,4 +1,4 @@
-"""The head alone of rows that are many: for every λ by an eigendecomposition, with leave-one-out errors; for one λ its
+"""The head alone by its normal matrices: at every λ by an eigendecomposition, with leave-one-out errors; at one λ its
 inverse Hessian, and what each row decides of it."""
 
 from __future__ import annotations

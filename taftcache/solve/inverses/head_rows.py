@@ -1,4 +1,5 @@
-"""The head of a quadratic loss in the space of its rows, where these are no more than what is read of each."""
+"""The head of a quadratic loss in the space of its rows, where these are no more than what is read of each; and which
+of the two spaces serves a problem."""
 
 from __future__ import annotations
 
