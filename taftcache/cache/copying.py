@@ -70,6 +70,8 @@ def copy(
     manifest = source.manifest.encode()
     files = list(_files(source))
     total = sum(file.size for file in files)
+    # The target's own manifest names its key until the swap: what replaces it comes directly before.
+    key = [files.pop()] if source.manifest.tombstone_key else []
     try:
         homes = open_home(target, make=True)
     except OSError as error:
@@ -77,33 +79,43 @@ def copy(
     with homes as (root, staging), WriterLock(staging):
         check_foreign(root)
         before = _before(root, source, update)
-        forgotten = _forgotten_there(root, target, source, before)
-        count = size = done = 0
-        for file, copied in _each(files, partial(_bring, root, _passing(root, staging, before))):
+        gone = _destroyed_key(source, before)
+        forgotten = _forgotten_there(root, target, source, before, gone)
+        bring = partial(_bring, root, _passing(root, staging, before))
+        count, size, done = 0, 0, sum(file.size for file in key)
+        for file, copied in _each(files, bring):
             count, size = count + copied, size + copied * file.size
             done += file.size
             if progress:
                 progress(done, total)
         if faults := verify(root, source.manifest, manifest=False):
             raise faults[0].error()
-        if before is None or before.digest != source.root_digest:
+        new = before is None or before.digest != source.root_digest
+        if new:
             source.check_may_leave()
             forget(root)
+        if gone:  # before the swap, after which nothing says any more that it is to go
+            forgotten.destroy_key(gone)
+        for file in key:
+            count, size = count + (copied := bring(file)), size + copied * file.size
+            ledger.read_key(root, source.manifest)
+        if new:
             root.swap(FILE, manifest)
         with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
-            _remember(root, forgotten, source, before)
+            _remember(root, forgotten, source)
         try:
             sweep(root, staging, source.manifest, before or source.manifest)
         except StoreError as error:
             error.fault = f"copied, but what the copy replaced is still there: {error.fault}"
             raise
-        return Copied(count, size, len(files) - count)
+        return Copied(count, size, len(files) + len(key) - count)
 
 
 def _forgotten_there(
-    root: Home, target: str | os.PathLike[str], source: FeatureStore, before: Manifest | None
+    root: Home, target: str | os.PathLike[str], source: FeatureStore, before: Manifest | None, gone: str
 ) -> TombstoneFile:
-    """What was forgotten at the target, by the file beside it and by the manifest ``before`` that it holds.
+    """What was forgotten at the target, by the file beside it and by the manifest ``before`` that it holds, whose key
+    may be ``gone``: a copy that was cut off may have replaced it.
 
     StaleStore when ``source`` has rows of that: it is an older state than the target's.
     """
@@ -111,7 +123,7 @@ def _forgotten_there(
     if before is not None:
         with suppress(StoreError):  # damaged: what is copied over it has its own
             there.add_charges(ledger.charges(root, before.ledger))
-    if before is not None and before.tombstone_key and before.digest != source.root_digest:
+    if before is not None and before.tombstone_key not in ("", gone) and before.digest != source.root_digest:
         same = before.tombstone_key == source.manifest.tombstone_key
         there.consider(ledger.read_key(source.root if same else root, before), before.tombstones)
     if back := source.returned(there):
@@ -124,15 +136,13 @@ def _forgotten_there(
     return there
 
 
-def _remember(root: Home, there: TombstoneFile, source: FeatureStore, before: Manifest | None) -> None:
+def _remember(root: Home, there: TombstoneFile, source: FeatureStore) -> None:
     """Bring the file beside the target up to date with the manifest that is there now, and the file of ``source``."""
     now = source.manifest
     there.add_charges(ledger.charges(root, now.ledger))
     there.merge(source.tombstone_file)
     if now.tombstone_key:
         there.add(ledger.read_key(root, now), now.tombstones)
-    if before is not None and before.tombstone_key != now.tombstone_key and _goes_on(source, before):
-        there.destroy_key(before.tombstone_key)
 
 
 def carry_tombstones(source: FeatureStore, target: str | os.PathLike[str]) -> TombstoneFile:
@@ -166,12 +176,14 @@ def carry_tombstones(source: FeatureStore, target: str | os.PathLike[str]) -> To
     return there
 
 
-def _goes_on(source: FeatureStore, before: Manifest) -> bool:
-    """Whether the ledger of ``source`` has all entries that the manifest ``before`` names, and more: then what it no
-    longer knows was destroyed on purpose."""
+def _destroyed_key(source: FeatureStore, before: Manifest | None) -> str:
+    """The digest of the key of the manifest ``before`` where ``source`` has destroyed it on purpose: it no longer has
+    it, and its ledger has all entries that ``before`` names, and more. "" where not."""
+    if before is None or before.tombstone_key == source.manifest.tombstone_key or (last := before.ledger) is None:
+        return ""
     entries = source.ledger()
-    last = before.ledger
-    return last is not None and last.entries < len(entries) and entries[last.entries]["previous"] == last.head
+    goes_on = last.entries < len(entries) and entries[last.entries]["previous"] == last.head
+    return before.tombstone_key if goes_on else ""
 
 
 def convert(

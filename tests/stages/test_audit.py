@@ -19,6 +19,7 @@ from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.manifest import Manifest
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.commit import Committer
 from taftcache.cli import main
 from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError, RecipeError, StaleStore
@@ -356,6 +357,24 @@ def test_without_the_key_nothing_can_be_asked(store):
         beside = msgspec.json.decode(opened.tombstone_file.file.read_bytes())
         assert (beside["format"], beside["version"], beside["keys"]) == ("taftcache-forgotten", 2, [])
         assert [entry["event"] for entry in opened.ledger()] == ["forget", "destroy-key"]
+    assert taftcache.audit(store).findings == []
+
+
+def test_a_key_whose_destruction_was_killed_is_gone_all_the_same(store, monkeypatch):
+    """The audit advises nothing that would bring it back."""
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with open_store(store) as opened:
+        taftcache.forget(opened, [opened.shard("000").sample_ids[0]])
+        with monkeypatch.context() as patch:
+            patch.setattr(Committer, "remember", killed)
+            with pytest.raises(KeyboardInterrupt):
+                taftcache.destroy_key(opened)
+    with open_store(store) as opened:
+        assert [entry["event"] for entry in opened.ledger()] == ["forget", "destroy-key"]
+        assert not opened.tombstone_file.key
     assert taftcache.audit(store).findings == []
 
 

@@ -214,9 +214,17 @@ class Folder:
     def lock(self, name: str) -> int:
         """Take the exclusive lock file ``name``; its descriptor (closing it lets go). StoreLocked when it is held."""
         while True:
-            fd = self._lock(name)
-            if self.has_lock(name, fd):
-                return fd
+            fd = -1
+            try:
+                with writing(self.path, name):
+                    fd = self._create(name, 0)
+                    self._lock(name, fd)
+                    if self.has_lock(name, fd):
+                        return fd
+            except BaseException:  # an interrupt, too: what nobody has is locked until the process ends
+                if fd >= 0:
+                    os.close(fd)
+                raise
             os.close(fd)  # of a file that was removed, or replaced, before it was locked: the next comer takes another
 
     def is_locked(self, name: str) -> bool:
@@ -238,14 +246,11 @@ class Folder:
         there = self._stat(name)
         return there is not None and os.path.samestat(there, os.fstat(fd))
 
-    def _lock(self, name: str) -> int:
-        with writing(self.path, name):
-            fd = self._create(name, 0)
+    def _lock(self, name: str, fd: int) -> None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
-            os.close(fd)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise cannot("lock", f"{self.path}/{name}", error) from error
             if holder == str(os.getpid()):
@@ -256,7 +261,6 @@ class Folder:
             raise StoreLocked(
                 f"cannot write to {self.path}: {who} writes to it", do=f"{do} the store for reading"
             ) from None
-        return fd
 
     def _stat(self, name: str) -> os.stat_result | None:
         try:

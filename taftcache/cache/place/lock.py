@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -46,14 +46,18 @@ class WriterLock:
     manager.
     """
 
+    _descriptor = -1
+
     def __init__(self, staging: Folder) -> None:
-        self._staging = staging
+        self._staging, self._holder = staging, os.getpid()
         self._descriptor = _locked(staging)
-        with suppress(OSError):  # the number only helps who waits; a full disk must not keep anyone from erasing
-            os.ftruncate(self._descriptor, 0)
-            write_all(self._descriptor, f"{os.getpid()}\n".encode())
-        # a store that a notebook has dropped, and not closed, must not lock the next one out
-        self._let_go = weakref.finalize(self, _let_go, self._descriptor, os.getpid())
+        try:
+            with suppress(OSError):  # the number only helps who waits; a full disk must not keep anyone from erasing
+                os.ftruncate(self._descriptor, 0)
+                write_all(self._descriptor, f"{self._holder}\n".encode())
+        except BaseException:  # an interrupt, whose traceback would keep this object
+            self.close()
+            raise
 
     @property
     def held(self) -> bool:
@@ -62,21 +66,27 @@ class WriterLock:
 
     def close(self) -> None:
         """Let the lock go."""
-        self._let_go()
-        self._descriptor = -1
+        if (descriptor := self._descriptor) < 0:
+            return
+        try:
+            if os.getpid() == self._holder:  # the number in it is not for a fork to take away
+                with suppress(OSError):
+                    os.ftruncate(descriptor, 0)
+        finally:
+            self._descriptor = -1
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        # A store that a notebook has dropped, and not closed, must not lock the next one out. When the process ends its
+        # threads may still write: then the system lets go, after them.
+        if not sys.is_finalizing():
+            self.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _let_go(descriptor: int, holder: int) -> None:
-    if os.getpid() == holder:  # the number in it is not for a fork to take away
-        with suppress(OSError):
-            os.ftruncate(descriptor, 0)
-    os.close(descriptor)
 
 
 def _locked(staging: Folder) -> int:

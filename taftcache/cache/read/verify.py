@@ -20,7 +20,7 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
     """Every fault of a store: the root manifest, each shard's files, the objects beside them, the ledger, the key.
 
     ``named`` is the manifest as it was opened: StoreChanged where it is another by now, unless ``manifest`` says that
-    it is not in its place yet.
+    it is not in its place yet, nor is the key.
     """
     faults: list[Fault] = []
     # fresh objects: what was verified earlier in this process is read again
@@ -62,13 +62,16 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
         done += size
         if progress:
             progress(done, total)
-    return faults + _memory_faults(root, named)
+    faults += _ledger_faults(root, named)
+    if manifest and named.tombstone_key:
+        lost = Fault.of(partial(ledger.read_key, root, named), file=ledger.KEY_FILE)
+        faults += [lost] if lost else []
+    return faults
 
 
-def _memory_faults(root: Home, named: Manifest) -> list[Fault]:
-    """Of the ledger's newest damaged entry, before which none can be judged, and of the tombstones' key."""
-    faults, file = [], ""
-    end = named.ledger
+def _ledger_faults(root: Home, named: Manifest) -> list[Fault]:
+    """Of the ledger's newest damaged entry, before which none can be judged."""
+    end, file = named.ledger, ""
     try:
         head = end.head if end else ""
         for seq in range(end.entries if end else 0, 0, -1):
@@ -77,10 +80,8 @@ def _memory_faults(root: Home, named: Manifest) -> list[Fault]:
     except StoreUnreachable:
         raise
     except StoreError as error:
-        faults.append(Fault.met(error, file=file))
-    if named.tombstone_key and (lost := Fault.of(lambda: ledger.read_key(root, named), file=ledger.KEY_FILE)):
-        faults.append(lost)
-    return faults
+        return [Fault.met(error, file=file)]
+    return []
 
 
 def _root_faults(root: Home, named: Manifest) -> list[Fault]:

@@ -117,11 +117,11 @@ class Committer:
             )
         try:
             new = self._place(new, groups, files)
+            self.contents.adopt(new, shards)
         except BaseException:
             self._recover(old)
             raise
         self._discard = None
-        self.contents.adopt(new, shards)
         self.remember(old)
         try:
             sweep(self.root, self.staging, new, old)
@@ -190,6 +190,7 @@ class Committer:
             found = read_manifest(self.root)
             if found.digest == old.digest:
                 sweep(self.root, self.staging, old, old)
+                self.remember(old)  # what the commit would have destroyed
             else:
                 self.contents.adopt(found)
         except (OSError, StoreError):

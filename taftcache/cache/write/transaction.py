@@ -168,7 +168,8 @@ class Transaction:
         return [ref.digest for ref in self._committer.manifest.shards if ref.digest not in stays]
 
     def destroy_key(self) -> None:
-        """Leave the tombstones and their key out: nothing can be asked about a forgotten id any more."""
+        """Leave the tombstones and their key out, beside the store too: nothing can be asked about a forgotten id any
+        more."""
         self._usable()
         self._forget_key = True
 
@@ -234,6 +235,10 @@ class Transaction:
         new = self._next(tombstones=tombstones, tombstone_key=key_digest, ledger=end)
         paths = {ref.name: ref.path for ref in new.shards}
         groups = [(shard.at, paths[name]) for name, shard in self._shards.items()]
+        if self._forget_key:
+            # Before the swap: after a kill ahead of it the store has its key, which the next writer remembers there
+            # again, and after one behind it there is none. Keys of earlier stores at this place go with it.
+            self._committer.tombstone_file.destroy_keys()
         self._open = False
         self._committer.publish(new, groups=groups, files=self._moves, shards=list(self._shards.values()))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -54,7 +55,7 @@ class ShardWriter:
         self._chunks: list[ChunkRecord] = []
         self._flushed = 0  # rows handed to the thread
         self._closed = False
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None  # what every further call raises
         self._pending: deque[Future[None]] = deque()
         self._written: deque[tuple[Future[ChunkRecord], Callable[[ChunkRecord], Line]]] = deque()
         self._spare: list[NDArray[Any]] = []
@@ -99,20 +100,21 @@ class ShardWriter:
         stored = to_stored(tokens, self._header.dtype, self._header.tokens_shape, ids)
         done, before = self._places(ids, left_out)
         first = len(self._ids)
-        self._skipped += [(first + place, Skipped(s.id, s.reason, self.name)) for place, s in before]
-        self._done += done
-        self._ids += ids
-        self._labels += classes.tolist()
-        self._seen.update(ids, (s.id for s in left_out))
-        self.consumed += len(ids) + len(left_out)
-        c, at = self._header.chunk_rows, 0
-        while at < len(ids):
-            filled = first + at - self._flushed
-            take = min(len(ids) - at, c - filled)
-            self._buffer[filled : filled + take] = stored[at : at + take]
-            at += take
-            if filled + take == c:
-                self._flush()
+        with self._to_the_end():
+            self._skipped += [(first + place, Skipped(s.id, s.reason, self.name)) for place, s in before]
+            self._done += done
+            self._ids += ids
+            self._labels += classes.tolist()
+            self._seen.update(ids, (s.id for s in left_out))
+            self.consumed += len(ids) + len(left_out)
+            c, at = self._header.chunk_rows, 0
+            while at < len(ids):
+                filled = first + at - self._flushed
+                take = min(len(ids) - at, c - filled)
+                self._buffer[filled : filled + take] = stored[at : at + take]
+                at += take
+                if filled + take == c:
+                    self._flush()
 
     def commit(self, *, plan: dict[str, Any] | None = None, expect: str | None = None) -> None:
         """Make the shard part of the store: all of its rows, or (after any failure) none of them.
@@ -133,8 +135,9 @@ class ShardWriter:
                 got=f"{counted(len(self._skipped), 'sample')} skipped",
                 do="look at the reasons for which its samples were skipped, or use fewer shards",
             )
-        while self._pending:
-            self._wait()
+        with self._to_the_end():
+            while self._pending:
+                self._pending.popleft().result()
         chunks = list(self._chunks)
         if rest := len(self._ids) - self._flushed:
             chunks.append(self._group.put_rest(len(chunks), self._buffer, rest))
@@ -161,9 +164,14 @@ class ShardWriter:
     def close(self) -> None:
         """Let go without committing; the durable chunks stay in ``staging/`` for the next writer of this shard."""
         if not self._closed:
-            self._closed = True
+            self._failure = self._failure or StoreError(
+                f"the writer of shard {self.name} is closed and takes no more rows"
+            )
             self._disk.shutdown(wait=True)
             self._thread.shutdown(wait=True)
+            # An interrupt of the waiting leaves the writer open, and with it the store and its lock, for its threads
+            # still write: whoever closes it again waits again.
+            self._closed = True
             self._committer.end_writer(self.name)
 
     def __enter__(self) -> Self:
@@ -253,7 +261,7 @@ class ShardWriter:
         self._written.append((self._disk.submit(put), lambda record: Line(record, ids, labels, done, skipped)))
         self._pending.append(self._thread.submit(self._enter))
         while len(self._pending) > _QUEUE or (self._pending and self._pending[0].done()):
-            self._wait()
+            self._pending.popleft().result()
         self._buffer = self._spare.pop() if self._spare else self._group.buffer()
 
     def _enter(self) -> None:
@@ -278,22 +286,35 @@ class ShardWriter:
             raise failure
         self._broken = False
 
-    def _wait(self) -> None:
+    @contextmanager
+    def _to_the_end(self) -> Iterator[None]:
+        """What does not come to its end leaves rows that are not all there: then the writer takes no more."""
         try:
-            self._pending.popleft().result()
+            yield
         except BaseException as error:
-            self._failure = error
+            self._failure = (
+                error
+                if isinstance(error, Exception)
+                else StoreError(
+                    f"the writer of shard {self.name} was interrupted and takes no more rows",
+                    do="close it and write the shard again, which goes on after what is durable",
+                )
+            )
             raise
 
     def _usable(self) -> None:
         if self._failure is not None:
             raise self._failure
-        if self._closed:
-            raise StoreError(f"the writer of shard {self.name} is closed and takes no more rows")
 
     def _resume(self, lines: list[Line]) -> None:
         """Take up the durable rows: whole chunks, up to the last row after which the candidates done are known."""
-        root, c = self._committer.staging, self._header.chunk_rows
+        root, c, count = self._committer.staging, self._header.chunk_rows, len(lines)
+        seen: set[str] = set()
+        for index, line in enumerate(lines):
+            if not seen.isdisjoint(line.ids):  # of two writers, where a lock file was removed
+                lines = lines[:index]
+                break
+            seen.update(line.ids)
         kept = 0
         for index, line in enumerate(lines):
             # only the last may have been replaced since its line was written; hashing all again would take too long
@@ -307,7 +328,7 @@ class ShardWriter:
             last = self._group.get_chunk(whole, lines[whole].chunk, sure=False)
             assert last is not None  # it was there above, and the lock keeps others out
             self._buffer[:rest] = last[:rest]
-        if whole < len(lines):
+        if whole < count:
             self._journal.start(self._header, lines[:whole])
         for index, line in enumerate(lines[: whole + (rest > 0)]):
             here = c if index < whole else rest

@@ -185,7 +185,6 @@ def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -
             change.destroy_key()
             entry |= change.commitment()
             change.record(signed(store, entry, signer))
-        store.tombstone_file.destroy_keys()
     return ForgetReport(store=store.path, root_before=before, root_digest=store.root_digest, mode="destroy-key")
 
 
