@@ -20,6 +20,21 @@ def main() -> None:
     with suppress(AttributeError, OSError, RuntimeError, ValueError):  # closed, or no file
         faulthandler.enable()  # a library that crashes ends the process without a word of its own
     try:
+        _run()
+    except BaseException as end:
+        code = end.code if isinstance(end, SystemExit) else 1
+        if code and any(thread.name.startswith(_DECODING) for thread in threading.enumerate()):
+            # Python would wait for it, and it may stand still for ever; all else is said, written and closed
+            with suppress(AttributeError, OSError, ValueError):
+                if not isinstance(end, SystemExit):
+                    sys.excepthook(type(end), end, end.__traceback__)
+                sys.stdout.flush()
+            os._exit(code if isinstance(code, int) else 1)
+        raise
+
+
+def _run() -> None:
+    try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, signal.default_int_handler)
@@ -29,13 +44,6 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write(f"taftcache: {INTERRUPTED}\n")
         sys.exit(INTERRUPTED_CODE)
-    except SystemExit as end:
-        if end.code and any(thread.name.startswith(_DECODING) for thread in threading.enumerate()):
-            # Python would wait for it, and it may stand still for ever; everything is said, written and closed
-            with suppress(AttributeError, OSError, ValueError):
-                sys.stdout.flush()
-            os._exit(end.code if isinstance(end.code, int) else 1)
-        raise
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from taftcache.errors import ArgumentError, DataError, RecipeError, SolveError, TaftcacheError
 from taftcache.estimator import TangentClassifier, TangentRegressor, _moments
 from taftcache.objective.rsl import RSL
+from taftcache.solve.minimise import minimise
 from taftcache.tangent.spec import TangentSpec
 from tests.pictures import pictures
 from tests.quick import known  # noqa: F401
@@ -476,6 +478,20 @@ def test_a_fit_that_is_refused_leaves_the_one_before(kind):
     with pytest.raises(SolveError):
         new.fit(X * 1e200, y)
     assert set(vars(new)) == set(new.get_params())
+
+
+def test_a_fit_that_is_interrupted_leaves_the_one_before(monkeypatch):
+    def stop(passes: int, residual: float) -> None:
+        raise KeyboardInterrupt
+
+    held = case()
+    model = TangentClassifier((held.base.state, held.base.config), ridge=0.1).fit(tokens(), labels())
+    before, there = model.predict_proba(tokens()), set(vars(model))
+    monkeypatch.setattr("taftcache.estimator_base.minimise", partial(minimise, on_pass=stop))
+    with pytest.raises(KeyboardInterrupt):
+        model.set_params(ridge=1.0).fit(tokens(), labels())
+    assert np.array_equal(model.predict_proba(tokens()), before)
+    assert set(vars(model)) == there
 
 
 @pytest.mark.parametrize("wrong", [{"tolerance": np.nan}, {"tolerance": -1}, {"ridge": np.inf}, {"device": "gpu"}])

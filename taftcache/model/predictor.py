@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.forward.extract import default_batch
-from taftcache.backbone.forward.pool import one_core_pool
 from taftcache.backbone.model import Backbone, load_backbone
+from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.pictures import called, listed
 from taftcache.backbone.sources.rgb import Picture

@@ -310,17 +310,23 @@ class Connection:
         return there
 
     def _share(self, value: Any) -> Future[Any]:
-        """``value`` on every worker."""
+        """``value`` on every worker; ClusterError where they have not taken it for too long, though they are there."""
+        since: float | None = None
         while True:
             try:
                 shared: Future[Any] = self._client.scatter(value, broadcast=True, hash=False)
                 return shared
-            except (OSError, CancelledError):
+            except (OSError, CancelledError) as error:
+                if since is None:
+                    self._answered = since = time.monotonic()
                 self._look()
+                if time.monotonic() - since > self.timeout:
+                    raise self._lost(first_line(error)) from None
                 time.sleep(_LOOK)
 
     def _next(self, ended: SimpleQueue[Future[Any]]) -> Future[Any]:
         """The next to end; ClusterError when nobody is left who could end one."""
+        self._answered = time.monotonic()  # nobody was asked while results came, or were worked on
         while True:
             try:
                 return ended.get(timeout=_LOOK)

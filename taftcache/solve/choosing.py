@@ -30,6 +30,7 @@ from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.span_newton import SpanNewton, span_fits
 from taftcache.solve.pair import ProblemPair, pose
 from taftcache.solve.settings import ARITHMETIC, Arithmetic, Goal, in_full_float32
+from taftcache.solve.solution import unless_interrupted
 from taftcache.tangent.base import Base
 from taftcache.tangent.rows import RowSource, RowSubset
 
@@ -312,14 +313,14 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
         at = pair.at(ridge)
         if quadratic:
             enough = Goal(tolerance=1e-3, max_passes=EACH)
-            solved = pcg(at, Lazy(partial(inverse.at, at.inner)), enough, start=delta)
+            solved = unless_interrupted(pcg(at, Lazy(partial(inverse.at, at.inner)), enough, start=delta))
         else:
             most = Goal(tolerance=tolerance, max_passes=1000 if head else 16)
-            solved = newton(at, most, start=delta)
+            solved = unless_interrupted(newton(at, most, start=delta))
             # A column far larger than others has nearly all of ∇F(0), beside which no λ seems to move anything.
             while head and tolerance > FINEST and delta is not None and torch.equal(solved.value, delta):
                 passes, tolerance = passes + solved.stats.passes, tolerance / 10
-                solved = newton(at, replace(most, tolerance=tolerance), start=delta)
+                solved = unless_interrupted(newton(at, replace(most, tolerance=tolerance), start=delta))
         delta = solved.value
         passes += solved.stats.passes
         yield _Solved(ridge, delta, passes, more=True)

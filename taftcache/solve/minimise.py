@@ -34,7 +34,7 @@ from taftcache.solve.methods.span_newton import SpanNewton, span_fits
 from taftcache.solve.pair import ProblemPair, pose
 from taftcache.solve.proof import bracket, looked_at, or_zero, prove
 from taftcache.solve.settings import ARITHMETIC, DECISIVE, GOAL, Arithmetic, Goal, OnPass, in_full_float32
-from taftcache.solve.solution import Solution, Status
+from taftcache.solve.solution import Interrupted, Solution, Status, unless_interrupted
 from taftcache.solve_stats import SolveStats
 from taftcache.tangent.base import Base
 from taftcache.tangent.device import full_float32
@@ -64,6 +64,7 @@ def minimise(
     arithmetic: Arithmetic = ARITHMETIC,
     start: Tensor | None = None,
     on_pass: OnPass | None = None,
+    interrupted: Interrupted = "raise",
 ) -> Solution:
     """The change Δw of the base's weights that minimises mean loss + ridge over all rows of ``sources``.
 
@@ -86,6 +87,7 @@ def minimise(
         arithmetic: precision, memory and device of the products.
         start: Δw [P] to begin from, zero by default; a closed form and the methods for balls have no use for it.
         on_pass: called after each pass.
+        interrupted: whether a solve that Ctrl-C ends raises KeyboardInterrupt, or its best iterate is kept.
 
     Raises:
         SolveError: no rows, blocks other than ``RowSource`` promises, rows, labels, weights or a start that do not
@@ -103,9 +105,11 @@ def minimise(
     if method in ("projected", "accelerated"):
         accelerate = method == "accelerated"
         found = projected_gradient(exact, goal, radius=radius, start=start, accelerate=accelerate, on_pass=on_pass)
+        found = unless_interrupted(found, interrupted)
         return or_zero(prove(found, exact, goal.tolerance, radius=radius), exact, goal.tolerance, radius)
     if radius is None:
         found, inverse = _without_ball(problems, method, goal, start, on_pass)
+        found = unless_interrupted(found, interrupted)
         # A decisive solve aims at a distance and has checked it itself: no tolerance applies.
         moves = found.stats.row_moves if goal.decisive else None
         tolerance = goal.tolerance if moves is None else inf
@@ -114,7 +118,7 @@ def minimise(
         loose = moves is not None and proven.converged and proven.certificate.distance > DECISIVE * moves
         return replace(proven, status=Status.undecided) if loose else proven
 
-    return next(_in_balls(problems, method, [radius], goal, on_pass))
+    return next(_in_balls(problems, method, [radius], goal, on_pass, interrupted))
 
 
 @in_full_float32
@@ -127,11 +131,12 @@ def resume(
     goal: Goal = GOAL,
     arithmetic: Arithmetic = ARITHMETIC,
     on_pass: OnPass | None = None,
+    interrupted: Interrupted = "raise",
 ) -> Solution:
     """Go on from the dual vectors of an earlier solve, some of whose rows may have left, to a certified distance.
 
     Args:
-        base, sources, objective, arithmetic, on_pass: as ``minimise`` has them.
+        base, sources, objective, arithmetic, on_pass, interrupted: as ``minimise`` has them.
         restart: from where, and how near to the optimum.
         goal: of which the passes count, and no tolerance.
 
@@ -148,10 +153,12 @@ def resume(
             got="a problem solved elsewhere",
         )
     if not exact.loss.quadratic:
-        return prove(SpanNewton(problems.pair(), on_pass).restart(restart, goal.max_passes), exact, inf)
+        found = SpanNewton(problems.pair(), on_pass).restart(restart, goal.max_passes)
+        return prove(unless_interrupted(found, interrupted), exact, inf)
     pair, inverse = _inverse(problems, by_rows=True)
     space = RowSpace(pair, goal.max_passes, on_pass)
-    return prove(space.solution(space.restart(restart)), exact, inf, inverse=inverse, passes=goal.proof_passes)
+    found = unless_interrupted(space.solution(space.restart(restart)), interrupted)
+    return prove(found, exact, inf, inverse=inverse, passes=goal.proof_passes)
 
 
 def minimise_in_balls(
@@ -164,7 +171,7 @@ def minimise_in_balls(
     arithmetic: Arithmetic = ARITHMETIC,
     on_pass: OnPass | None = None,
 ) -> Iterator[Solution]:
-    """What `minimise` finds within each of some radii, one after the other.
+    """What `minimise` finds within each of some radii, one after the other; Ctrl-C raises KeyboardInterrupt.
 
     Of a quadratic loss beyond the head each begins in the span of all directions that those before it took, so that
     all of them cost little more passes than the last alone.
@@ -345,7 +352,12 @@ def _without_ball(
 
 
 def _in_balls(
-    problems: _Problems, method: Method, radii: Sequence[float], goal: Goal, on_pass: OnPass | None
+    problems: _Problems,
+    method: Method,
+    radii: Sequence[float],
+    goal: Goal,
+    on_pass: OnPass | None,
+    interrupted: Interrupted = "raise",
 ) -> Iterator[Solution]:
     """Proven solutions within increasing ``radii``."""
     exact, goal = problems.exact, replace(goal, until_decisive=False)  # of a ball nothing is estimated
@@ -363,7 +375,8 @@ def _in_balls(
     else:
         found = (solve_in_ball(solve, exact, radius, goal) for radius in radii)
     for radius, solution in zip(radii, found, strict=True):
-        yield or_zero(prove(solution, exact, goal.tolerance, radius=radius), exact, goal.tolerance, radius)
+        proven = prove(unless_interrupted(solution, interrupted), exact, goal.tolerance, radius=radius)
+        yield or_zero(proven, exact, goal.tolerance, radius)
 
 
 def _coordinates(problems: _Problems, method: Method) -> Coordinates:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from math import inf, sqrt
 from sys import float_info
+from typing import Literal
 
 from torch import Tensor
 
@@ -124,3 +125,14 @@ class Solution:
     def converged(self) -> bool:
         """Whether the certificate meets the tolerance asked for."""
         return self.status is Status.converged
+
+
+Interrupted = Literal["raise", "keep"]
+"""What becomes of a solve that Ctrl-C ends: KeyboardInterrupt, or its best iterate, whose status says so."""
+
+
+def unless_interrupted(solution: Solution, interrupted: Interrupted = "raise") -> Solution:
+    """The solution; KeyboardInterrupt where Ctrl-C ended its solve, and what there is by then was not asked for."""
+    if interrupted == "raise" and solution.status is Status.interrupted:
+        raise KeyboardInterrupt
+    return solution

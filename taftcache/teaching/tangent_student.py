@@ -32,7 +32,7 @@ from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import EPSILON, allowance, check_finite, proven_status
 from taftcache.solve.settings import ARITHMETIC, GOAL, Arithmetic, Goal, OnPass
-from taftcache.solve.solution import Certificate, Solution, Status
+from taftcache.solve.solution import Certificate, Interrupted, Solution, Status, unless_interrupted
 from taftcache.solve_stats import SolveStats
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -93,14 +93,15 @@ def minimise_taught(
     arithmetic: Arithmetic = ARITHMETIC,
     start: Tensor | None = None,
     on_pass: OnPass | None = None,
+    interrupted: Interrupted = "raise",
 ) -> Solution:
     """Δw of the tangent student, with its certificate; ``stats`` are ``TaughtStats``.
 
     Everything runs on the CPU. The result depends on nothing but the arguments.
 
     Args:
-        base, sources, objective, goal, arithmetic, start, on_pass: as ``minimise`` has them; the loss is quadratic, and
-            there is no ball.
+        base, sources, objective, goal, arithmetic, start, on_pass, interrupted: as ``minimise`` has them; the loss is
+            quadratic, and there is no ball.
         teachers: their features and the prior.
 
     Raises:
@@ -108,7 +109,8 @@ def minimise_taught(
         RecipeError: the head alone is trained, or the loss is not quadratic.
     """
     problem = _problem(base, sources, objective, teachers.psi)
-    return _TangentStudent(problem, objective, teachers, arithmetic).solve(goal, teachers.slices, start, on_pass)
+    student = _TangentStudent(problem, objective, teachers, arithmetic)
+    return unless_interrupted(student.solve(goal, teachers.slices, start, on_pass), interrupted)
 
 
 def certificate_at(
@@ -228,9 +230,7 @@ class _TangentStudent:
         left = max(4, max_passes - self._passes())
         pair = ProblemPair(self._penalised(target, exact=False), self._penalised(target))
         found = pcg(pair, self._preconditioner, Goal(tolerance=tolerance, max_passes=left), start=at.delta)
-        if found.status is Status.interrupted:
-            raise KeyboardInterrupt
-        return self._at(found.value, at.B, INNER * at.norm)
+        return self._at(unless_interrupted(found).value, at.B, INNER * at.norm)
 
     def _at(self, delta: Tensor, start: np.ndarray | None, gradient: float) -> _Point:
         """Δw with the B that is best for it, and the certificate's γ there, in float64."""

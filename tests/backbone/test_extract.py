@@ -243,7 +243,7 @@ def test_an_interrupt_does_not_wait_for_a_decoder_that_stands_still(monkeypatch,
     """What was written stays, and nothing of the image comes later."""
     for pool in (ThreadPoolExecutor, ProcessPoolExecutor) if when == "handing it over" else ():
         monkeypatch.setattr(pool, "submit", lambda *args, at=pool.submit: (at(*args), time.sleep(0.1))[0])
-    monkeypatch.setattr("taftcache.backbone.forward.pool.PATIENCE", 0.2)
+    monkeypatch.setattr("taftcache.backbone.pool.PATIENCE", 0.2)
     here, go_on = os.getpid(), threading.Event()
     gc.collect()  # as above
     before = set(threading.enumerate())

@@ -272,6 +272,34 @@ def test_one_signal_ends_an_extraction_whose_decoder_stands_still(tmp_path):
     assert 0 < resumed.images < whole.images
 
 
+STUCK = """
+import sys, threading, time
+import taftcache.cli
+from taftcache.__main__ import main
+def ended():
+    END
+taftcache.cli.main = ended
+threading.Thread(target=time.sleep, args=(120,), name="taftcache-decode_0").start()
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("raise KeyboardInterrupt", 130, f"taftcache: {INTERRUPTED}"),
+        ("raise RuntimeError('no room')", 1, "RuntimeError: no room"),
+        ("sys.exit(5)", 5, None),
+    ],
+    ids=["interrupt", "error", "exit"],
+)
+def test_no_end_waits_for_a_decoder_that_stands_still(end, code, said):
+    asked = [sys.executable, "-c", STUCK.replace("END", end)]
+    ended = subprocess.run(asked, env=os.environ | forked.ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == code
+    assert ended.stderr.splitlines()[-1:] == [said] * (said is not None)
+
+
 KILLED = """
 import os, signal
 import taftcache.backbone.forward.engine  # loaded once, for both that are forked

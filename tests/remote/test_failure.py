@@ -25,6 +25,7 @@ from taftcache.errors import ClusterError, IntegrityError, RecipeError, StoreErr
 from taftcache.recipe import parse_recipe
 from taftcache.remote.cluster import Cluster
 from taftcache.remote.components import solve
+from taftcache.remote.connection import Connection
 from taftcache.remote.jobs import SolveJob
 from taftcache.remote.operator import shard_sums
 from taftcache.remote.worker import versions
@@ -227,6 +228,39 @@ def test_a_worker_that_ends_is_said():
         os.kill(second, signal.SIGKILL)
         assert [n for n, _ in results] == [1, 2, 3]
     assert said == said[:1] * 2
+
+
+def test_workers_that_the_driver_cannot_send_to_are_said(address, monkeypatch):
+    """They reach the scheduler, and it them: each look finds them, and nothing goes on."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("Timed out trying to connect to tcp://10.0.0.2:41000 after 30 s")
+
+    with worker_here(address), Connection.at(address, timeout=60) as connection:
+        connection.timeout = 1
+        monkeypatch.setattr(connection._client, "scatter", refuse)
+        begin = time.monotonic()
+        with pytest.raises(ClusterError, match=r"no answer from .* for 1 seconds\n  got: Timed out .*\n  try: start"):
+            list(connection.mapped(abs, 1, [()], [""], ["one"]))
+        assert 1 < time.monotonic() - begin < 30
+
+
+def test_a_worker_that_goes_after_busy_seconds_is_waited_for(address, monkeypatch):
+    """While results came, and while they were worked on, nobody looked: those seconds are none without an answer."""
+    with worker_here(address), Connection.at(address, timeout=60) as connection:
+        connection.timeout = 5
+        monkeypatch.setattr("taftcache.remote.connection._LOOK", 0.1)
+        monkeypatch.setattr(connection, "_answered", time.monotonic() - 60)  # a minute of results, one after the other
+        gone, looked = [1, 1, 1], connection._looked
+        monkeypatch.setattr(connection, "_looked", lambda: {} if gone and gone.pop() else looked())
+        monkeypatch.setattr(connection, "workers", lambda: {"one": 1})
+        assert connection.call(slowly, 1) == 1
+        assert not gone
+
+
+def slowly(value: int) -> int:
+    time.sleep(1)
+    return value
 
 
 @pytest.mark.parametrize("work", ["images", "component", "shard"])

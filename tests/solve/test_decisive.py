@@ -231,7 +231,7 @@ def test_an_interrupt_while_it_estimates_keeps_what_was_solved(monkeypatch):
 
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     monkeypatch.setattr("taftcache.solve.methods.decisive.conjugate_solution", interrupted)
-    found = solve(RSL(alpha=1.0), 1e-2, "conjugate")
+    found = solve(RSL(alpha=1.0), 1e-2, "conjugate", interrupted="keep")
     assert found.status is Status.interrupted
     assert found.certificate.relative_gradient <= 1e-2
 

@@ -159,8 +159,8 @@ def test_an_interrupted_solve_keeps_what_it_has(monkeypatch, way):
         if passes >= 5:
             raise KeyboardInterrupt
 
-    objective = Objective(loss=LOSS, ridge=1e-3)
-    found = next(minimise_in_balls(case().base, rows(), objective, [1.0], goal=Goal(tolerance=1e-12), on_pass=stop))
+    objective, goal = Objective(loss=LOSS, ridge=1e-3, radius=1.0), Goal(tolerance=1e-12)
+    found = minimise(case().base, rows(), objective, goal=goal, on_pass=stop, interrupted="keep")
     assert found.status is Status.interrupted
     assert 0 < found.value.norm() <= 1 + 1e-12
     assert found.certificate.objective < dense(loss=LOSS, ridge=1e-3).constant

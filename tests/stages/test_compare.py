@@ -7,6 +7,7 @@ import json
 import random
 import re
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -151,6 +152,19 @@ def test_what_reports_share_is_counted_once(place):
         assert before["TAFT, exact"] > 0
         work.tuned("TAFT", "exact", 2, resets=(True,))  # of which the same run over the rows told
         assert work.spent == before
+
+
+@pytest.mark.parametrize("radius", [None, 0.5], ids=["plain", "ball"])
+def test_of_an_interrupted_solve_nothing_is_kept(place, tmp_path, monkeypatch, radius):
+    def stop(passes: int, residual: float) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("minimise", "minimise_in_balls"):
+        monkeypatch.setattr(paper_trial, name, partial(getattr(paper_trial, name), on_pass=stop))
+    asked = Setting("TAFT", 1e-2, radius=radius)
+    with Workbench(recipe(place, compare=SMALL), Silent(), tmp_path) as work, pytest.raises(KeyboardInterrupt):
+        work.fit([asked], 2, 0)
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 @pytest.mark.law("Settings that share a pass are what each would be alone, and torch's own Adam makes the same")

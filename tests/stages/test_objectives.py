@@ -213,3 +213,24 @@ def test_an_interrupted_solve_is_kept_marked_and_solved_again(store, monkeypatch
         report = taftcache.train(opened, settings)
         assert "components/000" in report.trained
         assert opened.objects()["components/000"].meta["converged"]
+
+
+def test_an_interrupt_while_lambda_is_chosen_leaves_nothing(store, monkeypatch):
+    """A λ that was chosen by half a solve would stay, under the key of all runs after it."""
+    from taftcache.solve.methods.newton import newton
+
+    def stop(passes: int, residual: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taftcache.solve.choosing.span_fits", lambda problem: False)
+    asked = recipe(store, objective={"loss": "cross_entropy", "ridge": "auto"})
+    with open_store(store) as opened:
+        before = {name: ref.digest for name, ref in opened.objects().items()}
+        with monkeypatch.context() as patch:
+            patch.setattr("taftcache.solve.choosing.newton", lambda *args, **more: newton(*args, on_pass=stop, **more))
+            with pytest.raises(KeyboardInterrupt):
+                taftcache.train(opened, asked)
+        assert {name: ref.digest for name, ref in opened.objects().items()} == before
+        report = taftcache.train(opened, asked)
+        assert opened.objects()["components/000"].meta["converged"]
+        assert "components/000" in report.trained

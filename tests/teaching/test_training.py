@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import threading
+import time
 from base64 import b64decode
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import msgspec
@@ -39,7 +44,7 @@ from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, load_tea
 from taftcache.teaching.spec import PriorName, StudentTrainingSpec, TeacherSpec
 from taftcache.teaching.students import measurement
 from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tensors, restore_optimiser, write_tensors
-from taftcache.teaching.students.images import augmented
+from taftcache.teaching.students.images import Images, augmented
 from taftcache.teaching.students.students import StudentSettings, per_class
 from taftcache.teaching.students.trainer import CHECKPOINT, StudentOutcome, StudentTraining, _Run, measured
 from tests.teaching.making import VIT, teacher_recipe, teaching_recipe
@@ -138,6 +143,28 @@ def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path):
     report = teach(recipe)
     assert (report.trained, report.kept) == (1, 0)
     assert report.student.parent.name == "none-b0-s0"
+
+
+def test_an_interrupt_does_not_wait_for_a_decoder_that_stands_still(monkeypatch):
+    monkeypatch.setattr("taftcache.backbone.pool.PATIENCE", 0.2)
+    here, go_on, before = os.getpid(), threading.Event(), set(threading.enumerate())
+
+    class Still:
+        def read(self, index: int) -> None:
+            if index == 3:
+                os.kill(here, signal.SIGINT)
+                go_on.wait(60)
+
+    transform = SimpleNamespace(image_shape=(3, 8, 8), pixels=lambda image: torch.zeros(3, 8, 8, dtype=torch.uint8))
+    images, begin = Images([(Still(), k) for k in range(8)], transform, 1 << 20), time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            images.decode(lambda done: None)
+        assert time.monotonic() - begin < 30
+    finally:
+        go_on.set()
+        for thread in set(threading.enumerate()) - before:
+            thread.join(60)
 
 
 @pytest.mark.law("β = 0 is standard transfer learning, byte for byte; an interrupted student ends in the same bytes")

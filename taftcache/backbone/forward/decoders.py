@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from taftcache.backbone.forward.pool import end_threads
 from taftcache.backbone.forward.processes import Decoded, Processes, can_fork
+from taftcache.backbone.pool import end_threads
 
 _GROUP = 8
 PROCESSES_FROM = 512  # images: to fork a process that holds a model takes some hundredths of a second

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.backbone.forward.decoders import Coming, Decoders
-from taftcache.backbone.forward.pool import end_threads, one_core_pool
 from taftcache.backbone.forward.replay import replayed
 from taftcache.backbone.model import Backbone
+from taftcache.backbone.pool import end_threads, one_core_pool
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source, no_memory, unreadable
 from taftcache.errors import UnreadableImage

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taftcache.backbone.forward import pool
+from taftcache.backbone import pool
 from taftcache.errors import BackboneError, DataError, UnreadableImage
 
 _WATCH = 1.0  # seconds between two looks at whether this process's parent is there

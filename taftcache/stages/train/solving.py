@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isclose, isfinite, nan
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import torch
@@ -27,7 +27,7 @@ from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise, resume
 from taftcache.solve.proof import certified
 from taftcache.solve.settings import DECISIVE, Arithmetic, Goal, OnPass
-from taftcache.solve.solution import Solution, Status
+from taftcache.solve.solution import Interrupted, Solution, Status
 from taftcache.solve_stats import SolveStats
 from taftcache.stages.memory import free_memory
 from taftcache.stages.progress import Progress, Task
@@ -53,7 +53,7 @@ class SolveOptions:
     operator: makes J over the rows.
     """
 
-    interrupted: Literal["raise", "keep"] = "raise"
+    interrupted: Interrupted = "raise"
     start: Tensor | None = None
     restart: Restart | None = None
     keep_dual: bool = False
@@ -125,8 +125,6 @@ def solve_component(
             task.note(str(choice))
         arithmetic = replace(arithmetic, operator=options.operator)
         solution = _solution(settings, sources, objective, arithmetic, options, curve)
-    if solution.status is Status.interrupted and options.interrupted == "raise":
-        raise KeyboardInterrupt  # a component of the full key must be the full solve's
     delta = solution.value.to("cpu", torch.float64)
     meta = {
         **_description(settings, sources, mode, solution),
@@ -234,18 +232,24 @@ def _solution(
 ) -> Solution:
     """By the recipe's method, and with its prior from teachers where that applies."""
     base, method, goal = settings.base, settings.recipe.solver.method, options.goal or settings.goal
+    interrupted = options.interrupted  # a component of the full key must be the full solve's
     if settings.is_taught(objective.train):
         teachers = _teachers(settings, sources, objective)
         return minimise_taught(
-            base, sources, objective, teachers, goal=goal, arithmetic=arithmetic, start=options.start, on_pass=on_pass
-        )
+            base, sources, objective, teachers,
+            goal=goal, arithmetic=arithmetic, start=options.start, on_pass=on_pass, interrupted=interrupted,
+        )  # fmt: skip
     if options.restart is not None:
-        return resume(base, sources, objective, options.restart, goal=goal, arithmetic=arithmetic, on_pass=on_pass)
+        return resume(
+            base, sources, objective, options.restart,
+            goal=goal, arithmetic=arithmetic, on_pass=on_pass, interrupted=interrupted,
+        )  # fmt: skip
     if method == "paper" or method == "release" or method == "adamw":
         return _by_schedule(PRESETS[method], settings, sources, objective, goal, arithmetic, on_pass)
     return minimise(
-        base, sources, objective, method=method, goal=goal, arithmetic=arithmetic, start=options.start, on_pass=on_pass
-    )
+        base, sources, objective, method=method,
+        goal=goal, arithmetic=arithmetic, start=options.start, on_pass=on_pass, interrupted=interrupted,
+    )  # fmt: skip
 
 
 def _teachers(settings: Settings, sources: Sequence[Shard], objective: Objective) -> Teachers:

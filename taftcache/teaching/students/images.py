@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.backbone.pool import end_threads
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.base import Source
 from taftcache.errors import DataError
@@ -68,8 +69,11 @@ class Images:
                     f"the image {source.items[at].id} cannot be resized to the student's input", got=error
                 ) from error
 
-        with ThreadPoolExecutor(2, thread_name_prefix="taftcache-decode") as pool:
+        pool = ThreadPoolExecutor(2, thread_name_prefix="taftcache-decode")
+        try:
             return torch.stack(list(pool.map(one, index.tolist())))
+        finally:
+            end_threads(pool)
 
 
 def augmented(pixels: Tensor, augment: Augment, generator: torch.Generator) -> Tensor:
