@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from taftcache.rounding import round_rows_alike
 
@@ -20,6 +21,10 @@ gc.disable()  # what imports leave behind stays: looking at it again and again i
 # Before anything imports torch, and with or without workers: stores of tests are compared byte by byte.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)  # tests say how wide their terminal is
+
+# On a busy machine an example may take as long as it likes.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 round_rows_alike(every_shape=True)  # for private sums; read when torch multiplies for the first time
 

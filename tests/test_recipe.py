@@ -378,7 +378,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 KEYS = st.sampled_from(["data", "store", "solver", "shards", "source", "path", "name", "kappa", "x", "memory"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.dictionaries(
         KEYS, st.recursive(SCALARS, lambda s: st.lists(s, max_size=2) | st.dictionaries(KEYS, s, max_size=3))

@@ -69,7 +69,7 @@ def test_stats_and_progress():
 
 
 @pytest.mark.law("A sample's tokens depend on nothing but the sample")
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     order=st.permutations(range(N)),
     keep=st.integers(1, N),

@@ -205,7 +205,7 @@ def test_any_manifest_is_refused_or_tells_the_truth(tmp_path, which, examples) -
     good = written(tmp_path / "good", IDS, dtype, a=1)
     truth = {i: of(kept(i, dtype)) for i in IDS}
 
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
     @given(changes=st.lists(edits(), min_size=1, max_size=3))
     def check(changes) -> None:
         path = tmp_path / "bad"
