@@ -407,10 +407,10 @@ def test_any_values_are_a_recipe_or_a_recipe_error(values):
 def test_values_beyond_all_bounds(tmp_path, text, says):
     path = tmp_path / "a.toml"
     path.write_text(text)
-    begin = time.process_time()
+    begin = time.thread_time()
     with pytest.raises(RecipeError, match=says):
         load_recipe(path)
-    assert time.process_time() - begin < 1
+    assert time.thread_time() - begin < 3
 
 
 @pytest.mark.parametrize(
