@@ -346,7 +346,7 @@ def test_files_that_are_no_recipe(tmp_path, contents):
 
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("pipelines/*.toml")), ids=lambda p: p.name)
 def test_shipped_recipes(path):
-    values = tomllib.loads(path.read_text())
+    values = tomllib.loads(path.read_text(encoding="utf-8"))
     assert parse_recipe(values, str(path)) is not None
 
 

@@ -43,9 +43,9 @@ def attack(name: str, folder: Path, cases: Sequence[int]) -> list[str]:
             os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     log = folder / "log"
-    found = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    found = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
     if code:
-        found.append(f"{name} ended with {code} in case {(folder / 'case').read_text()}")
+        found.append(f"{name} ended with {code} in case {(folder / 'case').read_text(encoding='utf-8')}")
     return found
 
 
