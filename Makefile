@@ -26,7 +26,7 @@ test: .venv/installed-dev ## the tests, short forms only; ARGS="-k name" chooses
 	PYTHONDONTWRITEBYTECODE= $(PYTEST) -m "not full" $(ARGS)
 
 test-full: .venv/installed-dev ## the tests, the long forms too
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -o faulthandler_timeout=7200 $(ARGS)
 
 check: .venv/installed-dev ## lint, formatting, types, generated pages
 	$(BIN)/ruff check .

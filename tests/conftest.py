@@ -12,14 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from taftcache.rounding import round_rows_alike
+from tests import forked
 
 gc.disable()  # what imports leave behind stays: looking at it again and again is a tenth of a run
 
 # Before anything imports torch, and with or without workers: stores of tests are compared byte by byte.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.pop("COLUMNS", None)  # tests say how wide their terminal is
+# Tests say how wide their terminal is and whether it is one, and whether the Hub is asked.
+for name in ("COLUMNS", "FORCE_COLOR", "PY_COLORS", "TTY_COMPATIBLE", "GITHUB_ACTIONS", "HF_HUB_OFFLINE"):
+    os.environ.pop(name, None)
+for name in ("NO_PROXY", "no_proxy"):  # servers of tests are on this machine
+    hosts = filter(None, os.environ.get(name, "").split(","))
+    os.environ[name] = ",".join(dict.fromkeys([*hosts, "127.0.0.1", "localhost"]))
+
+# On a busy machine an example may take as long as it likes.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 round_rows_alike(every_shape=True)  # for private sums; read when torch multiplies for the first time
 
@@ -86,6 +97,20 @@ def unit(file: str) -> str:
     return next((name for name, files in TOGETHER.items() if file.startswith(files)), file)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """What is forked ends, and says where it stood, before pytest ends the process that waits for it."""
+    if seconds := float(config.getini("faulthandler_timeout")):
+        forked.SECONDS = 0.9 * seconds
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What a test and its fixtures draw does not depend on which tests came before."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 def pytest_collection_finish() -> None:
     """From here on garbage is collected; what was imported is none, in this process or in one that it forks."""
     gc.freeze()
@@ -107,12 +132,24 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Workers are given units."""
+    """Workers are given units. A test that ended its worker is not run again; xdist's own would end the next, too."""
     from xdist.scheduler import LoadFileScheduling
 
     class Units(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return unit(super()._split_scope(nodeid).removeprefix("tests/"))
+
+        def remove_node(self, node: Any) -> str | None:
+            work = self.assigned_work.pop(node)
+            left = [(tests, test) for tests in work.values() for test, done in tests.items() if not done]
+            if not left:
+                return None
+            tests, crashed = left[0]
+            tests[crashed] = True
+            self.workqueue.update({scope: tests for scope, tests in work.items() if not all(tests.values())})
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return crashed
 
     return Units(config, log)
 

@@ -6,8 +6,10 @@ Loading torch and timm takes three seconds of a processor in every process. Test
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import runpy
+import signal
 import sys
 import tempfile
 import traceback
@@ -32,6 +34,7 @@ LOADED = [
 ]
 # Another hash seed than this process has: no byte that is written may depend on it.
 SEED = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+SECONDS = 540.0  # that one may take; tests/conftest.py has it end before pytest ends this process
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": SEED, "PYTHONPATH": str(ROOT)}
 
 
@@ -45,13 +48,20 @@ def context() -> ForkServerContext:
 
 
 def run(program: str, *arguments: object) -> CompletedProcess[str]:
-    """What ``python -m program`` does with these arguments, or ``python -c program`` where it is several lines."""
+    """What ``python -m program`` does with these arguments, or ``python -c program`` where it is several lines.
+
+    AssertionError, with where it stands, when it takes longer than ``SECONDS``.
+    """
     words = [str(a) for a in arguments]
     with tempfile.TemporaryDirectory() as folder:
         process = context().Process(target=_work, args=(program, words, folder, dict(os.environ)))
         process.start()
-        process.join()
-        out, err = (Path(folder, stream).read_text() for stream in ("out", "err"))
+        process.join(SECONDS)
+        if hangs := process.is_alive():
+            os.kill(process.pid or 0, signal.SIGABRT)  # at which it says where it stands
+            process.join()
+        out, err = (Path(folder, stream).read_text(encoding="utf-8") for stream in ("out", "err"))
+    assert not hangs, f"{program} {words} took longer than {SECONDS:g} s:\n{err}"
     assert process.exitcode is not None
     return CompletedProcess([program, *words], process.exitcode, out, err)
 
@@ -64,6 +74,7 @@ def _work(program: str, arguments: list[str], folder: str, environment: dict[str
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
         with open(Path(folder, name), "wb") as file:
             os.dup2(file.fileno(), stream.fileno())
+    faulthandler.enable()
     code = 0
     try:
         sys.argv = ["-c", *arguments]

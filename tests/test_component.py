@@ -148,7 +148,7 @@ def test_what_is_no_number_in_json_is_named(number):
         Component.decode(with_header(f'{{"base_digest":"a","meta":{{"norm":{number}}}}}'))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=80) | st.tuples(st.integers(0, 10**6), st.integers(1, 255)))
 def test_damaged_bytes_are_refused_or_still_a_component(damage):
     data = bytearray(made().encode())

@@ -123,7 +123,7 @@ def test_values_of_images(tmp_path):
     assert (tmp_path / "saved" / "backbone" / "model.safetensors").is_file()
     same(mine, TangentRegressor.load(tmp_path / "saved"), images[:4])
     file = tmp_path / "saved" / "estimator.json"
-    text = file.read_text()
+    text = file.read_text(encoding="utf-8")
     for change, kind in (({}, "TangentRegressor"), ({"kind": "Other"}, "estimator"), ({"arguments": 1}, "estimator")):
         file.write_text(json.dumps(json.loads(text) | change))
         with pytest.raises(
@@ -138,7 +138,7 @@ def test_values_that_were_fitted_as_they_were_given_are_predicted_so(tmp_path):
     mine = TangentRegressor(ridge=1e-2).fit(X, np.stack([y, -y], 1))
     mine.save(tmp_path)
     file = tmp_path / "estimator.json"
-    said = json.loads(file.read_text())
+    said = json.loads(file.read_text(encoding="utf-8"))
     wrong = {**said, "state": {**said["state"], "y_scale_": [1.0]}}
     for name in ("y_mean_", "y_scale_"):
         del said["state"][name]
@@ -198,7 +198,7 @@ def test_what_cannot_be_saved_or_loaded_is_said(saved, tmp_path):
 def test_a_strange_folder_is_refused(saved, tmp_path, change, error):
     for name in ("estimator.json", "estimator.safetensors"):
         (tmp_path / name).write_bytes((saved / name).read_bytes())
-    said = json.loads((tmp_path / "estimator.json").read_text()) | change
+    said = json.loads((tmp_path / "estimator.json").read_text(encoding="utf-8")) | change
     (tmp_path / "estimator.json").write_text(json.dumps(said))
     with pytest.raises((FormatError, IntegrityError), match=error):
         TangentClassifier.load(tmp_path)
@@ -215,7 +215,7 @@ def test_strange_tensors_are_refused_or_left_out(saved, tmp_path, name, value):
     else:
         tensors[name] = torch.as_tensor(value)
     save_file(tensors, tmp_path / "estimator.safetensors")
-    said = json.loads((saved / "estimator.json").read_text())
+    said = json.loads((saved / "estimator.json").read_text(encoding="utf-8"))
     said["files"]["estimator.safetensors"] = file_digest(tmp_path / "estimator.safetensors")
     (tmp_path / "estimator.json").write_text(json.dumps(said))
     if name == "scaler/transform":

@@ -346,7 +346,7 @@ def test_files_that_are_no_recipe(tmp_path, contents):
 
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("pipelines/*.toml")), ids=lambda p: p.name)
 def test_shipped_recipes(path):
-    values = tomllib.loads(path.read_text())
+    values = tomllib.loads(path.read_text(encoding="utf-8"))
     assert parse_recipe(values, str(path)) is not None
 
 
@@ -378,7 +378,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 KEYS = st.sampled_from(["data", "store", "solver", "shards", "source", "path", "name", "kappa", "x", "memory"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.dictionaries(
         KEYS, st.recursive(SCALARS, lambda s: st.lists(s, max_size=2) | st.dictionaries(KEYS, s, max_size=3))
@@ -407,10 +407,10 @@ def test_any_values_are_a_recipe_or_a_recipe_error(values):
 def test_values_beyond_all_bounds(tmp_path, text, says):
     path = tmp_path / "a.toml"
     path.write_text(text)
-    begin = time.process_time()
+    begin = time.thread_time()
     with pytest.raises(RecipeError, match=says):
         load_recipe(path)
-    assert time.process_time() - begin < 1
+    assert time.thread_time() - begin < 3
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_store_of_it_trains_forgets_and_gives_its_model_away(store, tmp_path):
         taftcache.export_model(opened, tmp_path / "model", program=True)
     model = TangentModel.load(store, device="cpu")
     images = torch.rand(3, 3, 32, 32, generator=torch.manual_seed(2))
-    assert json.loads((tmp_path / "model" / "taftcache.json").read_text())["features"] == "every block"
+    assert json.loads((tmp_path / "model" / "taftcache.json").read_text(encoding="utf-8"))["features"] == "every block"
     assert torch.equal(taftcache.open_model(tmp_path / "model", device="cpu")(images), model(images))
     program = torch.export.load(tmp_path / "model" / "program.pt2").module()
     assert torch.allclose(program(images), model(images), atol=1e-4)

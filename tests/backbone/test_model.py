@@ -181,7 +181,7 @@ def test_a_folder_that_asks_for_more_than_its_weights_hold_is_refused_as_it_grow
     from timm.models import save_for_hf
 
     save_for_hf(timm.create_model("vit_tiny_patch16_224", **SMALL), tmp_path, model_args=SMALL, safe_serialization=True)
-    described = json.loads((tmp_path / "config.json").read_text())
+    described = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     monkeypatch.setattr("taftcache.backbone.build.BEYOND", 0)
     for wrong, words in (
         ({"depth": 10**6, "embed_dim": 3}, "is too large for its weights"),

@@ -68,7 +68,7 @@ def test_a_thin_strip_is_refused_before_it_fills_the_memory():
 )
 def test_a_folder_of_weights_that_says_nonsense_of_its_preprocessing(tmp_path, said):
     folder = shutil.copytree(BUNDLED, tmp_path / "w")
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["pretrained_cfg"] |= said
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(BackboneError, match="cannot be built"):

@@ -16,7 +16,7 @@ from threading import Lock, Thread
 
 Fault = Callable[[str, str, int], str | None]
 """(method, path, how many came before) -> "503", "drop" (half an answer), "lost" (done and not answered),
-"hang" (neither, until the client hangs up) or None."""
+"hang" (neither, until the client hangs up), "slow" (done after a second) or None."""
 
 
 def free_port() -> int:
@@ -32,7 +32,8 @@ def server() -> Iterator[int]:
     command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(600):
+        end = time.monotonic() + 120
+        while True:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=1).close()
                 break
@@ -41,6 +42,7 @@ def server() -> Iterator[int]:
                 break
             except OSError:
                 assert process.poll() is None, "moto's server has ended"
+                assert time.monotonic() < end, "moto's server does not answer"
                 time.sleep(0.1)
         yield port
     finally:
@@ -98,6 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.recv(1)
             self.close_connection = True
             return
+        if what == "slow":
+            time.sleep(1)
         onward = http.client.HTTPConnection("127.0.0.1", proxy.to, timeout=60)
         onward.request(self.command, self.path, body, dict(self.headers))
         answer = onward.getresponse()

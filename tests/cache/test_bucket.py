@@ -398,6 +398,7 @@ def test_an_answer_that_hangs_is_asked_for_again_and_a_slow_write_is_waited_for(
     from taftcache.cache.place import bucket
 
     make(address)
+    patient = bucket.READS
     monkeypatch.setattr(bucket, "READS", {"read_timeout": timedelta(seconds=0.5)})
     hung = set()
 
@@ -410,13 +411,14 @@ def test_an_answer_that_hangs_is_asked_for_again_and_a_slow_write_is_waited_for(
     read(address)
     assert proxy.hurt == ["hang"]
     with FeatureStore(address, mode="a") as store:
-        proxy.fault = lambda method, path, before: time.sleep(1) if method == "PUT" else None
+        proxy.fault = lambda method, path, before: "slow" if method == "PUT" else None
         with store.transaction() as change:
             change.put("components/001", b"slow")
     brief(monkeypatch)
     proxy.fault = lambda method, path, before: "hang"
     with pytest.raises(StoreUnreachable, match="the object store does not answer"):
         FeatureStore(address)
+    monkeypatch.setattr(bucket, "READS", patient)  # the server may pause for longer than half a second
     proxy.fault = no_fault
     with FeatureStore(address) as store:
         assert store.read_object("components/001") == b"slow"

@@ -46,7 +46,7 @@ def test_batch_size_leaves_no_trace(tmp_path, plain, with_skips, batch) -> None:
 
 
 @pytest.mark.law("Batches, interruptions and the order of shards leave no trace in a store")
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     runs=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 4)), max_size=6),
     candidates=st.booleans(),

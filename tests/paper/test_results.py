@@ -41,11 +41,11 @@ def test_one_command_makes_reports_and_page(maker, tmp_path, monkeypatch):
     taftcache.extract(recipe(tmp_path / "store"))
     page, files, place = maker.DOCS / "results.md", maker.DOCS / "results" / "store", str(tmp_path / "made")
     maker.main(["--run", place, "--only", "single"])
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     assert "## Figure 2b" in text
     assert "Not run for this page: table1, table2" in text
     maker.main(["--run", place, "--only", "composed"])
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for said in ("## Figure 2b", "## Table 2", "The exact model of all rows above the mean of 2", "**figure2b**"):
         assert said in text
     assert "`taftcache compare tiny --report table2 -o FOLDER`" in text
@@ -58,18 +58,18 @@ def test_one_command_makes_reports_and_page(maker, tmp_path, monkeypatch):
     (files / "figure2b.svg").write_text("of an earlier release")
     maker.main([])
     assert (files / "figure2b.svg").read_bytes() == plot  # drawn from what is kept
-    assert page.read_text().partition("## Where it ran")[0] == text.partition("## Where it ran")[0]
+    assert page.read_text(encoding="utf-8").partition("## Where it ran")[0] == text.partition("## Where it ran")[0]
     monkeypatch.setattr(maker, "MAIN", "other")
     maker.main([])
     other = maker.DOCS / "results-elsewhere.md"
-    text = other.read_text()
+    text = other.read_text(encoding="utf-8")
     for said in ("## store", "### Table 2", "| The exact model of all rows above the mean of 2", "store/table2.csv"):
         assert said in text
     with pytest.raises(SystemExit, match=r"results\.md is not what the kept reports make"):
         maker.main(["--check"])
     page.unlink()  # of whose reports none is kept any more
     maker.main(["--check"])
-    other.write_text(text.replace("holds", "does not").replace("noise", "none"))
+    other.write_text(text.replace("holds", "does not").replace("noise", "none"), encoding="utf-8")
     with pytest.raises(SystemExit, match=r"elsewhere\.md is not what the kept reports make"):
         maker.main(["--check"])
 
@@ -112,7 +112,7 @@ def test_a_plot_marks_lines_that_stopped_early(tmp_path):
     for report, names in (("figure2a", {"RSL, exact", "CE, exact*"}), ("figure1c", {"2 shards, exact*"})):
         made = Figures(report=report, title="a title", lines=[solved, stopped], settings=[], seconds=1.0)
         (file,) = plot(made, tmp_path)
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         assert all(f">{said}<" in text for said in names), text
         assert "(*: stopped early)" in text
 

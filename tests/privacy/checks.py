@@ -117,7 +117,7 @@ def the_row_count_is_not_told() -> None:
     assert count is not None
     found = [trainer._noisy_count(500, count, SeededBits(seed)) for seed in range(60)]
     assert 0.6 < np.std(found) / count.multiplier < 1.5
-    assert len({_released(spec, 20, SystemBits())[1].stats.rows_said for _ in range(4)}) > 1
+    assert len({_released(spec, 20, SystemBits())[1].stats.rows_said for _ in range(8)}) > 1
 
 
 def rows_come_in_independently() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,13 @@ def cluster() -> Iterator[Cluster]:
     forking = dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
     with forking, Cluster.local(1, threads=1, timeout=60, dashboard=False) as one:
         yield one
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collected() -> Iterator[None]:
+    """Dask's clients and clusters lie in circles: what they do when they are collected, no other file's tests see."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

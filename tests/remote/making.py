@@ -66,6 +66,11 @@ class At(Silent):
             self._act()
 
 
+def lasting(go: Path) -> tuple[list[str]]:
+    """What ``subprocess.call`` takes to last until the file is there, a minute at the most."""
+    return (["sh", "-c", 'for n in $(seq 600); do test -e "$0" && exit; sleep 0.1; done', str(go)],)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -78,9 +83,11 @@ def scheduler(**settings) -> Iterator[tuple[str, subprocess.Popen]]:
     port = free_port()
     with dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard", **settings) as process:
         end = time.monotonic() + 60
-        while time.monotonic() < end:
+        while True:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
+            assert process.poll() is None, "the scheduler has ended"
+            assert time.monotonic() < end, "the scheduler does not answer"
             time.sleep(0.1)
         yield f"tcp://127.0.0.1:{port}", process
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
+from subprocess import call
 
 import pytest
 
 import taftcache
 from taftcache.errors import UnreadableImage
 from taftcache.remote.task import portable
-from tests.remote.making import asking, grow, many, turn
+from tests.remote.making import asking, grow, lasting, many, turn
 from tests.stages.making import open_store, recipe, tree
 
 
@@ -110,8 +111,12 @@ def test_calls_are_drawn_no_faster_than_results_are_taken(cluster):
     assert drawn <= 20 + ahead
 
 
-def test_results_come_in_order_or_as_they_end(cluster):
+def test_results_come_in_order_or_as_they_end(cluster, tmp_path):
     grow(cluster, 2)
     naps = [(0.5,), (0.0,), (0.0,), (0.0,)]
     assert [n for n, _ in cluster.results(time.sleep, naps)] == [0, 1, 2, 3]
-    assert next(n for n, _ in cluster.results(time.sleep, naps, ordered=False)) != 0
+    calls = [lasting(tmp_path / "go"), (["true"],), (["true"],), (["true"],)]
+    results = cluster.results(call, calls, ordered=False)
+    assert next(results)[0] != 0
+    (tmp_path / "go").touch()
+    assert 0 in [n for n, _ in results]

@@ -79,9 +79,9 @@ def test_a_plot_says_in_text_what_it_shows(tmp_path):
 
 
 def test_what_deviates_has_a_band_and_a_family_one_colour(tmp_path):
-    drawn = curves(tmp_path / "a.svg", "x", "y", LINES, {"one": "both", "two": "both"}).read_text()
+    drawn = curves(tmp_path / "a.svg", "x", "y", LINES, {"one": "both", "two": "both"}).read_text(encoding="utf-8")
     assert drawn.count("fill-opacity: 0.15") == 1
     assert COLOURS[0] in drawn
     assert COLOURS[1] not in drawn
     assert "stroke-dasharray" in drawn
-    assert COLOURS[1] in curves(tmp_path / "b.svg", "x", "y", LINES).read_text()
+    assert COLOURS[1] in curves(tmp_path / "b.svg", "x", "y", LINES).read_text(encoding="utf-8")

@@ -126,7 +126,7 @@ def test_all_of_it_on_a_few_digits(scripts, tmp_path, monkeypatch, capsys):
         (tmp_path / page).write_text("before\n\n<!-- alternatives -->\n\nold\n\n<!-- /alternatives -->\n\nafter\n")
     tool.main([str(tmp_path / "report.json")])
     for page in ("README.md", "docs/benchmarks.md"):
-        text = (tmp_path / page).read_text()
+        text = (tmp_path / page).read_text(encoding="utf-8")
         assert text.startswith("before\n")
         assert text.endswith("\nafter\n")
         assert "\nold\n" not in text

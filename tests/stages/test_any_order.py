@@ -219,7 +219,6 @@ def run(start: Path, examples: int, steps: int, **more: object) -> None:
         phases=[Phase.generate],  # to shrink a failure takes an hour; its steps are printed as they were
         max_examples=examples,
         stateful_step_count=steps,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
         **more,
     )

@@ -166,18 +166,18 @@ PINNED = ["entries", "head", "store"]
 def test_a_pinned_head(signed, copy, tmp_path):
     file = tmp_path / "head.json"
     assert kinds(copy, head=file) == []
-    pinned = json.loads(file.read_text())
+    pinned = json.loads(file.read_text(encoding="utf-8"))
     assert pinned["entries"] == 2
     assert taftcache.audit(copy, head=file).newest.head == pinned["head"]
     whole = shutil.copytree(copy, tmp_path / "whole")
     for change in (strip, lambda entries: entries[:1], lambda entries: []):
         forge_ledger(copy, change)
         assert "head" in kinds(copy, head=file)
-        assert json.loads(file.read_text()) == pinned
+        assert json.loads(file.read_text(encoding="utf-8")) == pinned
     with open_store(whole) as store:
         taftcache.forget(store, [store.shard("001").sample_ids[0]])
     assert kinds(whole, head=file) == []
-    assert json.loads(file.read_text())["entries"] == 3
+    assert json.loads(file.read_text(encoding="utf-8"))["entries"] == 3
     file.write_text("[]")
     with pytest.raises(FormatError, match="newest entry"):
         taftcache.audit(whole, head=file)
@@ -195,14 +195,14 @@ def test_a_pinned_head_of_another_form_is_refused(copy, tmp_path, changed):
     """A count of -1 was looked up from the ledger's end, and held of every ledger that ends so."""
     file = tmp_path / "head.json"
     assert kinds(copy, head=file) == []
-    pin = json.loads(file.read_text())
+    pin = json.loads(file.read_text(encoding="utf-8"))
     with FeatureStore(copy) as store:
         pin["head"] = store.ledger()[-1]["previous"]
     changed = pin | changed if isinstance(changed, dict) else {k: v for k, v in pin.items() if k != changed}
     file.write_text(json.dumps(changed))
     with pytest.raises(FormatError, match="newest entry as an audit writes it"):
         taftcache.audit(copy, head=file)
-    assert json.loads(file.read_text()) == changed
+    assert json.loads(file.read_text(encoding="utf-8")) == changed
 
 
 def test_a_folder_in_the_place_of_a_pinned_head(copy, tmp_path):

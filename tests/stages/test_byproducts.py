@@ -241,7 +241,7 @@ def test_the_tombstones_beside_a_store_are_no_by_product(tmp_path):
         taftcache.forget(place, ["u/3"])
     beside = tmp_path / "copy.forgotten"
     assert taftcache.audit(store, also=[tmp_path]).notes == []
-    changed = beside.read_text().replace('"format"', '"shards": ["' + "1" * 64 + '"], "format"')
+    changed = beside.read_text(encoding="utf-8").replace('"format"', '"shards": ["' + "1" * 64 + '"], "format"')
     (tmp_path / "other.forgotten").write_text(changed)
     (note,) = taftcache.audit(store, also=[tmp_path]).notes
     assert "1 file (other.forgotten) of rows or a state" in note

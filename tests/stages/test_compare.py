@@ -257,7 +257,7 @@ def test_the_exact_preset_takes_the_ridge_of_least_loss_and_the_base_point_by_ac
 
 def test_pages_say_what_was_measured(whole, written):
     folder, files = written
-    text = (folder / "report.md").read_text()
+    text = (folder / "report.md").read_text(encoding="utf-8")
     assert "| times faster, one shard | times faster, all shards |" in text
     (line,) = [x for x in lines(whole, "figure1c") if x.forgotten == 0.5][:1]
     assert line.all_times_faster == pytest.approx(line.seconds_from_scratch / line.seconds_all_shards)
@@ -269,7 +269,7 @@ def test_pages_say_what_was_measured(whole, written):
     assert re.search(r"\b1 (seeds|epochs|passes|threads)\b", text) is None
     for made in whole.reports:
         assert f"## {made.title}" in text
-        rows = list(csv.DictReader((folder / f"{made.report}.csv").read_text().splitlines()))
+        rows = list(csv.DictReader((folder / f"{made.report}.csv").read_text(encoding="utf-8").splitlines()))
         assert [float(row["accuracy"]) for row in rows] == [line.accuracy for line in made.lines]
         assert all(row["digest"] == whole.digests["store"] and row["depth"] == "1" for row in rows)
         assert all(row["setting.preset"] for row in rows)
@@ -279,8 +279,8 @@ def test_pages_say_what_was_measured(whole, written):
     assert {p.name for p in plots} == {
         *(f"figure1{x}-{n}.svg" for x in "ab" for n in (2, 3)), "figure1c.svg", *(f"figure2{x}.svg" for x in "abc"),
     }  # fmt: skip
-    assert all("<svg" in p.read_text() and f"]({p.name})" in text for p in plots)
-    kept = json.loads((folder / "report.json").read_text())
+    assert all("<svg" in p.read_text(encoding="utf-8") and f"]({p.name})" in text for p in plots)
+    kept = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert kept["recipe"]["compare"]["epochs"] == 1
     assert kept["recipe"]["privacy"]["steps"] == 50
     assert "τ = 0.005, where CLS = T and for cross-entropy without a ball 0.0005, of a head 0.001;" in text
@@ -384,7 +384,7 @@ def test_a_line_keeps_the_rows_that_were_right(whole, written):
             assert line.right.rows == whole.held_out
             assert line.accuracy == pytest.approx(100 * line.right.shares().mean(), abs=1e-9)
             assert msgspec.convert(raw, ReportLine) == line
-        assert "right" not in (folder / f"{made.report}.csv").read_text().splitlines()[0]
+        assert "right" not in (folder / f"{made.report}.csv").read_text(encoding="utf-8").splitlines()[0]
 
 
 def test_any_folder_and_any_backbone(tmp_path):
@@ -413,7 +413,9 @@ def test_any_folder_and_any_backbone(tmp_path):
     assert "vit_tiny_patch16_224" in page(made)
     files = write_pages(made, tmp_path / "written")
     (table,) = [file for file in files if file.name == "table1.csv"]
-    for row in csv.DictReader(table.read_text().splitlines()):  # of every line its own depth and its store
+    for row in csv.DictReader(
+        table.read_text(encoding="utf-8").splitlines()
+    ):  # of every line its own depth and its store
         deep = row["method"].endswith("-2")
         assert (row["depth"], row["digest"]) == (
             ("2", made.digests["store-2"]) if deep else ("1", made.digests["store"])
@@ -437,7 +439,7 @@ def test_command(place, tmp_path, capsys):
             main([*arguments, "--json"])
         assert end.value.code == 0
         assert [made["report"] for made in json.loads(capsys.readouterr().out)["reports"]] == ["table2"]
-    assert "## Table 2" in (tmp_path / "out" / "report.md").read_text()
+    assert "## Table 2" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert set(REPORTS) == set(TITLES)
 
 
@@ -482,12 +484,12 @@ def test_a_model_that_stopped_early_is_marked_and_nothing_is_said_of_it(place, t
         composed = [line for line in lines(made, name) if line.method == "TAFT"]
         assert {(line.preset, line.converged) for line in composed} == {("paper", None), ("exact", False)}
     write_pages(made, tmp_path)
-    rows = csv.DictReader((tmp_path / "table2.csv").read_text().splitlines())
+    rows = csv.DictReader((tmp_path / "table2.csv").read_text(encoding="utf-8").splitlines())
     assert {row["converged"] for row in rows if row["method"] == EXACT} == {"False"}
-    drawn = (tmp_path / "figure1a-2.svg").read_text()
+    drawn = (tmp_path / "figure1a-2.svg").read_text(encoding="utf-8")
     names = ("TAFT, exact*", "TAFT, paper", "accuracy, per cent (*: stopped early)")
     assert all(f">{said}<" in drawn for said in names)
-    kept = json.loads((tmp_path / "report.json").read_text())
+    kept = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert False in [line.get("converged") for line in kept["reports"][0]["lines"]]
     show_compare(made)
     assert "Stopped early: " in capsys.readouterr().out

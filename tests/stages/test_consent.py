@@ -100,14 +100,14 @@ def test_trust_is_taken_back_of_one_place(foreign, images, capsys):
     run(capsys, "trust", foreign)
     with trusted.open("a") as file:
         file.write('no JSON\n{"store": 5}\n')
-    before = trusted.read_text().splitlines()
+    before = trusted.read_text(encoding="utf-8").splitlines()
     forge(foreign, data={"train": "elsewhere\nin two lines"})
     run(capsys, "trust", foreign)
     shutil.move(foreign, foreign.parent / "gone")
     code, out, _ = run(capsys, "trust", foreign, "--remove", "--json")
     assert (code, json.loads(out)["removed"]) == (0, True)
     assert json.loads(out)["named"]["data.train"] == "elsewhere\nin two lines"
-    assert trusted.read_text().splitlines() == [line for line in before if str(foreign) not in line]
+    assert trusted.read_text(encoding="utf-8").splitlines() == [line for line in before if str(foreign) not in line]
     assert trusted.stat().st_mode & 0o777 == 0o600
     shutil.move(foreign.parent / "gone", foreign)
     assert not pictures(foreign)[0]
@@ -133,7 +133,10 @@ def test_two_that_change_the_list_at_once_lose_nothing(change, tmp_path, monkeyp
     monkeypatch.setattr(Folder, "swap", slow)
     consent.take_back("/a")
     others[0].join()
-    stores = {json.loads(line)["store"] for line in (tmp_path / "taftcache" / "trusted").read_text().splitlines()}
+    stores = {
+        json.loads(line)["store"]
+        for line in (tmp_path / "taftcache" / "trusted").read_text(encoding="utf-8").splitlines()
+    }
     assert stores == (set() if change is consent.take_back else {"/b", "/c"})
 
 

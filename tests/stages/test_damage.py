@@ -131,7 +131,7 @@ def test_weights_that_cannot_be_used_make_no_store(weights, tmp_path, harm):
     elif harm == "not safetensors":
         file.write_text("pickle")
     else:
-        config = json.loads((weights / "config.json").read_text())
+        config = json.loads((weights / "config.json").read_text(encoding="utf-8"))
         config["model_args"]["embed_dim"] = 48
         (weights / "config.json").write_text(json.dumps(config))
     path = tmp_path / "store"

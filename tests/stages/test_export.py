@@ -55,7 +55,7 @@ def read(format, file):
     vectors = np.loadtxt(file / "vectors.tsv", delimiter="\t", dtype=np.float32)
     with (file / "metadata.tsv").open() as stream:
         rows = list(csv.DictReader(stream, delimiter="\t"))
-    config = (file / "projector_config.pbtxt").read_text()
+    config = (file / "projector_config.pbtxt").read_text(encoding="utf-8")
     assert 'tensor_path: "vectors.tsv"' in config
     assert 'metadata_path: "metadata.tsv"' in config
     labels = np.array([int(row["class"]) for row in rows])
@@ -100,7 +100,7 @@ def test_a_store_without_models_has_no_predictions(tmp_path, format):
         found = parquet.read_table(tmp_path / "out")
         assert found["prediction"].null_count == found["logits"].null_count == found.num_rows
     else:
-        assert (tmp_path / "out/metadata.tsv").read_text().splitlines()[1].endswith("\t")
+        assert (tmp_path / "out/metadata.tsv").read_text(encoding="utf-8").splitlines()[1].endswith("\t")
 
 
 @pytest.mark.parametrize("format", sorted(set(FORMATS) & {"npz", "parquet", "embedding-projector"}))

@@ -268,7 +268,7 @@ def test_a_copy_from_before_a_sample_came_does_not_take_it_in_again(early, tmp_p
     shutil.rmtree(path)
     shutil.copytree(copy, path)
     taftcache.destroy_key(path)
-    assert '"keys":[]' in path.with_name("store.forgotten").read_text()
+    assert '"keys":[]' in path.with_name("store.forgotten").read_text(encoding="utf-8")
     assert [a.state for a in taftcache.receipts(path, gone).samples] == ["unknown", "unknown"]
 
 

@@ -147,7 +147,7 @@ def test_the_card_says_what_hubs_read(finished, folders):
     with FeatureStore(finished) as store:
         report = taftcache.evaluate(store)
     for kind, name in (("tangent", "models/mean"), ("head", "models/head")):
-        text = (folders[kind] / "README.md").read_text()
+        text = (folders[kind] / "README.md").read_text(encoding="utf-8")
         told = front_matter(text)
         assert told["library_name"] == {"tangent": "taftcache", "head": "timm"}[kind]
         assert told["license"] == "apache-2.0"
@@ -191,7 +191,7 @@ def test_published_weights_are_named_and_others_are_not(tmp_path):
     ):
         model.cut.backbone = replace(backbone, name=name, config={**backbone.config, "weights": weights})
         save_model(model, tmp_path / f"{weights}-{name}", name="models/head")
-        told = front_matter((tmp_path / f"{weights}-{name}" / "README.md").read_text())
+        told = front_matter((tmp_path / f"{weights}-{name}" / "README.md").read_text(encoding="utf-8"))
         assert {key: told[key] for key in ("base_model", "license") if key in told} == said
 
 
@@ -199,11 +199,11 @@ def test_no_path_and_no_private_accuracy_on_a_card(photographed, trained, tmp_pa
     for path, name in ((photographed, "models/mean"), (trained, "models/mean")):
         with FeatureStore(path) as store:
             taftcache.export_model(store, tmp_path / path.parent.name, name)
-    text = (tmp_path / photographed.parent.name / "README.md").read_text()
+    text = (tmp_path / photographed.parent.name / "README.md").read_text(encoding="utf-8")
     assert "datasets" not in front_matter(text)
     assert "Top-1 accuracy" in text
     assert "/images" not in text
-    text = (tmp_path / trained.parent.name / "README.md").read_text()
+    text = (tmp_path / trained.parent.name / "README.md").read_text(encoding="utf-8")
     assert "model-index" not in front_matter(text)
     assert "accuracy on 15" not in text
 
@@ -223,7 +223,7 @@ def test_the_snippets_run(folders, images, tmp_path, monkeypatch):
     shutil.copytree(folders["head"], tmp_path / "model")
     monkeypatch.chdir(tmp_path / "model")
     Image.open(next((images / "1").iterdir())).convert("RGB").save("image.jpg")
-    one, other, _ = snippets(Path("README.md").read_text())
+    one, other, _ = snippets(Path("README.md").read_text(encoding="utf-8"))
     assert one == f"['{other}']"
     [label] = open_model(".", device="cpu").predict(["image.jpg"], top=1)[0].labels
     assert label == other
@@ -362,7 +362,7 @@ def test_onnx_gives_the_model_s_logits(monkeypatch, tmp_path):
     files = save_model(model, tmp_path / "model", name="models/mean", onnx=True)
     assert "model.onnx" in files
     assert str(Path(torch.__file__).parent).encode() not in (tmp_path / "model" / "model.onnx").read_bytes()
-    assert "Run by" in (tmp_path / "model" / "README.md").read_text()
+    assert "Run by" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     found = []
     for library in ("onnxruntime", "onnx"):
         if library == "onnx":

@@ -104,7 +104,7 @@ def test_the_audit_beside_a_writer_leaves_its_unfinished_work_out(store):
     (store / "staging/transaction").mkdir(parents=True)
     (store / "staging/transaction/1.json").write_text("{}")
     assert [f.kind for f in taftcache.audit(store).findings] == ["leftover file"]
-    with another_writer(store, 60):
+    with another_writer(store):
         report = taftcache.audit(store)
     assert report.findings == []
     assert any("another process writes" in said for said in report.notes)

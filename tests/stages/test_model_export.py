@@ -171,7 +171,7 @@ def test_nothing_is_overwritten_and_damage_is_found(store, tmp_path):
         with pytest.raises(IntegrityError):
             open_model(folder, device="cpu")
         (folder / name).write_bytes(whole)
-    described = json.loads((folder / "taftcache.json").read_text())
+    described = json.loads((folder / "taftcache.json").read_text(encoding="utf-8"))
     (folder / "taftcache.json").write_text(json.dumps({**described, "format": 9}))
     with pytest.raises(FormatError, match="format 9"):
         open_model(folder, device="cpu")

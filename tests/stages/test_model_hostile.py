@@ -38,7 +38,7 @@ def model(saved, tmp_path) -> Path:
 def describe(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change the description, with the digests of the files as they are now."""
     file = folder / "taftcache.json"
-    described = json.loads(file.read_text())
+    described = json.loads(file.read_text(encoding="utf-8"))
     described["digest"] = file_digest(folder / "tangent.safetensors")
     described["files"] = {
         name: file_digest(folder / name) for name in described.get("files", {}) if (folder / name).exists()

@@ -298,7 +298,7 @@ def test_the_ledger_has_every_release_of_tuning_that_is_not_charged(store, tmp_p
         taftcache.compose(opened)
         assert "NOT charged" in opened.objects()["models/mean"].meta[PRIVATE]["tuning"]
         taftcache.export_model(opened, tmp_path / "mean", "models/mean")
-    assert "NOT charged" in (tmp_path / "mean" / "README.md").read_text()
+    assert "NOT charged" in (tmp_path / "mean" / "README.md").read_text(encoding="utf-8")
     with pytest.raises(SystemExit, match="0"):
         main(["inspect", str(store)])
     assert "NOT charged" in " ".join(capsys.readouterr().out.split())
@@ -371,7 +371,7 @@ def test_what_promises_little_is_said_before_it_is_fixed_and_wherever_it_goes(st
         assert taftcache.train_private(opened, asked).notes == notes
         taftcache.export_model(opened, tmp_path / "out", "components/000")
     assert [note.split()[0] for note in taftcache.audit(store).notes] == ["delta", "epsilon"]
-    card = " ".join((tmp_path / "out" / "README.md").read_text().split())
+    card = " ".join((tmp_path / "out" / "README.md").read_text(encoding="utf-8").split())
     assert "where it is far below one in the rows" in card
     assert "An epsilon above 10 bounds next to nothing" in card
 

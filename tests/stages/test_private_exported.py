@@ -27,7 +27,7 @@ CARRIED = "the statements that it carries are not"
 def forge_file(file: Path, change: Callable[[Said], Said]) -> None:
     """An exported component, or the description of a saved model, with another promise."""
     if file.name == DESCRIPTION:
-        described = json.loads(file.read_text())
+        described = json.loads(file.read_text(encoding="utf-8"))
         described["component"][PRIVATE] = change(described["component"][PRIVATE])
         file.write_text(json.dumps(described))
     else:

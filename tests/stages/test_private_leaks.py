@@ -73,8 +73,8 @@ def test_no_digest_of_the_rows_leaves(private, tmp_path):
     assert open_model(tmp_path / "out" / "mean", device="cpu").component.meta[PRIVATE]["epsilon"] <= 8
     report = taftcache.export_model(tmp_path / "out" / "mean", tmp_path / "program", program=True)
     assert (report.files, report.root_digest) == (["README.md", "about.json", "program.pt2"], "")
-    assert "differential privacy" in (tmp_path / "program" / "README.md").read_text()
-    about = (tmp_path / "program" / "about.json").read_text()
+    assert "differential privacy" in (tmp_path / "program" / "README.md").read_text(encoding="utf-8")
+    about = (tmp_path / "program" / "about.json").read_text(encoding="utf-8")
     assert [d for d in digests if d[:16] in about] == []
 
 
@@ -106,13 +106,13 @@ def test_neighbours_leave_alike_but_for_what_is_noisy(finished, tmp_path):
             leave(store, tmp_path / f"{name}-out")
         out = tmp_path / f"{name}-out"
         told = [header(out / f"{leaf}.safetensors") for leaf in ("000", "mean")]
-        told += [json.loads((out / leaf / "taftcache.json").read_text()) for leaf in ("000", "mean")]
+        told += [json.loads((out / leaf / "taftcache.json").read_text(encoding="utf-8")) for leaf in ("000", "mean")]
         assert [t.pop("digest", "") == "" for t in told] == [True, True, False, False]  # of Δw
         for described in told[2:]:  # a moved head is part of the network, whose digests are of Δw, too
             assert described.pop("weights_digest")
             assert described["files"].pop("model.safetensors")
         assert all((t.get("meta") or t["component"]).pop("norm") > 0 for t in told)
-        said.append((told, [(out / leaf / "README.md").read_text() for leaf in ("000", "mean")]))
+        said.append((told, [(out / leaf / "README.md").read_text(encoding="utf-8") for leaf in ("000", "mean")]))
     assert said[0] == said[1]
 
 
@@ -149,7 +149,7 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         leave(store, tmp_path / "out")
     for leaf, fields, statement in (("000", COMPONENT, STATEMENT), ("mean", COMPOSITION, JOINT)):
         file, folder = header(tmp_path / "out" / f"{leaf}.safetensors"), tmp_path / "out" / leaf
-        described = json.loads((folder / "taftcache.json").read_text())
+        described = json.loads((folder / "taftcache.json").read_text(encoding="utf-8"))
         assert set(file) == {"base_digest", "meta"}
         assert set(file["meta"]) == set(described["component"]) == fields
         assert set(file["meta"]["privacy"]) == set(described["component"]["privacy"]) == statement
@@ -159,7 +159,9 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         assert described["root_digest"] == ""
         model = open_model(folder, device="cpu")
         taftcache.save_model(model, tmp_path / f"again-{leaf}", name=leaf, root_digest="1" * 64)
-        assert json.loads((tmp_path / f"again-{leaf}" / "taftcache.json").read_text())["root_digest"] == ""
+        assert (
+            json.loads((tmp_path / f"again-{leaf}" / "taftcache.json").read_text(encoding="utf-8"))["root_digest"] == ""
+        )
     # "features" is a setting of the recipe's, said where it is another than the usual.
     assert set(Description.__struct_fields__) - {"features"} == set(described) == {
         "format", "model", "classes", "backbone", "weights_digest", "preprocess", "tangent", "tail", "base_digest",
@@ -174,7 +176,10 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         assert set(plain) < set(PUBLIC)
         report = taftcache.export_model(store, tmp_path / "plain")
         assert open_model(report.folder, device="cpu").component.meta.keys() <= set(PUBLIC)
-        assert json.loads((report.folder / "taftcache.json").read_text())["root_digest"] == store.root_digest
+        assert (
+            json.loads((report.folder / "taftcache.json").read_text(encoding="utf-8"))["root_digest"]
+            == store.root_digest
+        )
 
 
 def rewritten(store: FeatureStore, name: str, **fields: Any) -> None:
@@ -236,7 +241,7 @@ def test_the_card_says_the_promise(private, tmp_path):
     with FeatureStore(private) as store:
         leave(store, tmp_path / "out")
         for leaf in ("000", "mean"):
-            text = (tmp_path / "out" / leaf / "README.md").read_text()
+            text = (tmp_path / "out" / leaf / "README.md").read_text(encoding="utf-8")
             said = store.objects()["components/000"].meta[PRIVATE]
             assert f"(ε, δ) = ({epsilon_text(said['epsilon'])}, 1e-05)" in text
             assert "replace-one" in text
@@ -263,7 +268,7 @@ def test_the_card_says_of_which_data_sets_it_promises_and_of_what_tuning(relatio
 def test_a_private_network_of_timms_has_its_promise_beside_it(private, tmp_path):
     with FeatureStore(private) as store:
         taftcache.export_model(store, tmp_path / "merged", "models/mean", merged=True)
-    text = (tmp_path / "merged" / "README.md").read_text()
+    text = (tmp_path / "merged" / "README.md").read_text(encoding="utf-8")
     assert "(ε, δ) = (8, 1e-05)" in text
     assert all(f"- {line}" in text for line in NOT_COVERED)
 
@@ -297,10 +302,10 @@ def test_a_mean_of_private_and_other_components_says_what_it_is(private, tmp_pat
         taftcache.export_model(store, tmp_path / "away", "components/away")
         root = store.root_digest
     assert note in " ".join(CliRunner().invoke(app, ["train", str(private), "--private"]).output.split())
-    text = (tmp_path / "mean" / "README.md").read_text()
+    text = (tmp_path / "mean" / "README.md").read_text(encoding="utf-8")
     assert "Composed of 4 components, 2 of them trained with differential privacy" in text
     assert not any(word in text for word in ("minimiser", "certificate", "Held out"))
-    text = (tmp_path / "away" / "README.md").read_text()
+    text = (tmp_path / "away" / "README.md").read_text(encoding="utf-8")
     assert "Taken in from a file" in text
     assert not any(word in text for word in ("minimiser", "Composed of"))
     for leaf in ("mean", "away"):
@@ -319,7 +324,7 @@ def test_noise_of_a_seed_is_no_promise_on_the_card(store, tmp_path):
         with seeded_noise():
             taftcache.train_private(opened, settings(opened))
         taftcache.export_model(opened, tmp_path / "model", "components/000")
-    assert "None: its noise came from a seed" in (tmp_path / "model" / "README.md").read_text()
+    assert "None: its noise came from a seed" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_composition_is_proved_on_rows_that_are_not_private(private, monkeypatch):

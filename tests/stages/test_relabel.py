@@ -88,11 +88,12 @@ class InterruptingOnceStaged(Interrupting):
 
     def __init__(self, store: Path, held: bool) -> None:
         super().__init__(0)
-        self._store, self._held, self.staged = store, held, list[str]()
+        self._store, self._held, self._batches, self.staged = store, held, 0, list[str]()
 
     def advance(self, steps: int = 1) -> None:
-        until = time.monotonic() + 1  # what is on its way to the disk is not in the journal yet
-        while time.monotonic() < until:
+        self._batches += 1
+        until = time.monotonic() + 60  # what is on its way to the disk is not in the journal yet
+        while self._batches > 1 and time.monotonic() < until:
             with FeatureStore(self._store) as store:
                 rows = [i for some in store.staged_rows().values() for i in some]
                 self.staged = [i for i in rows if store.holds(i) == self._held]

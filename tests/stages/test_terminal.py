@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import shlex
 import shutil
 import threading
@@ -186,7 +187,7 @@ def test_a_log_says_that_a_task_is_under_way_that_tells_nothing(monkeypatch):
     monkeypatch.setattr(console, "ERR", made)
     for name, seconds in (("BEAT", 0.01), ("SOON", 0.0), ("QUIET", 0.0)):
         monkeypatch.setattr(console, name, seconds)
-    running = threading.active_count()
+    running = set(threading.enumerate())
     with console.bars() as progress, progress.task("certify models/exact", None):
         for _ in range(2000):
             if stream.getvalue().count("\n") > 2:
@@ -194,7 +195,7 @@ def test_a_log_says_that_a_task_is_under_way_that_tells_nothing(monkeypatch):
             time.sleep(0.01)
     assert {line.partition(" ")[2] for line in stream.getvalue().splitlines()} == {"certify models/exact …"}
     assert stream.getvalue().count("\n") > 2
-    assert threading.active_count() == running
+    assert set(threading.enumerate()) <= running
 
 
 class Named(Silent):
@@ -236,7 +237,7 @@ def test_bars_say_how_much_there_is_and_how_long_is_left(monkeypatch):
         task.note("9 a second")
         progress._display.refresh()
     said = Text.from_ansi(stream.getvalue().replace("\r", "\n")).plain
-    assert "0/5000 0:00:00 gone, -:--:-- left 9 a second" in said, said
+    assert re.search(r"0/5000 0:00:\d\d gone, -:--:-- left 9 a second", said), said
 
 
 def test_the_next_commands_are_quoted(finished, tmp_path, capsys):

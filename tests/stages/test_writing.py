@@ -65,7 +65,11 @@ def test_what_is_there_stays(finished, tmp_path, kind):
         with pytest.raises(StoreWriteError, match="it exists already") as caught:
             write(finished, kind, tmp_path / name)
         assert ("or delete this one first" in caught.value.do) == (kind in ("model", "embedding-projector"))
-    assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "file").read_text() == "mine"
+    assert (
+        (tmp_path / "file").read_text(encoding="utf-8")
+        == (tmp_path / "folder" / "file").read_text(encoding="utf-8")
+        == "mine"
+    )
     assert len(list(tmp_path.rglob("*"))) == 3
 
 

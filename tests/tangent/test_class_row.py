@@ -78,7 +78,7 @@ def test_adjoint_identity(vit, spec):
     assert abs(left - right) <= TOLERANCE * abs(left)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.floats(-3, 3), st.floats(-3, 3), st.integers(0, 9))
 def test_linear(a, b, seed):
     case = make_case("all", "class-token", n=2)

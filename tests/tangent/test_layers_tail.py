@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from timm.layers import GluMlp, LayerNorm, Mlp, RmsNorm, SwiGLU, SwiGLUPacked
 from timm.models.vision_transformer import VisionTransformer
@@ -115,7 +115,7 @@ architectures = st.fixed_dictionaries(
     "Closed-form layers are those of `torch.func`, one by one and whole tails of any "
     "architecture; a frozen parameter costs nothing"
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(architectures, st.integers(1, 3), st.booleans(), st.integers(0, 99))
 def test_any_architecture_is_torch_func(options, blocks, token, seed):
     case = make_case(VisionTransformer, options, depth=3, blocks=blocks, n=2, token=token, seed=seed)
@@ -130,7 +130,7 @@ def test_adjoint_identity(name):
     assert abs(left - right) <= TOLERANCE * abs(left)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.floats(-3, 3), st.floats(-3, 3), st.integers(0, 9), st.sampled_from(["eva", "qk-norm"]))
 def test_linear(a, b, seed, name):
     case = case_of(name, n=2)

@@ -35,7 +35,7 @@ def test_figures_are_those_of_the_students(teachers, tmp_path, tool):
 
     def right(*names):
         files = [tmp_path / "out" / "students" / name / "outcome.json" for name in names]
-        bits = [b64decode(json.loads(file.read_text())["outcome"]["right"]) for file in files]
+        bits = [b64decode(json.loads(file.read_text(encoding="utf-8"))["outcome"]["right"]) for file in files]
         return np.stack([np.unpackbits(np.frombuffer(b, np.uint8), count=tested) for b in bits]).astype(float)
 
     plain, aft = right("none-b0-s0", "none-b0-s1"), right("aft-b2-s0", "aft-b2-s1")

@@ -180,7 +180,7 @@ def test_an_interrupted_training_ends_in_the_same_bytes(teachers, tmp_path, prio
     assert student_bytes(broken, settings) == student_bytes(whole, settings)
     assert not checkpoint.exists()
     outcomes = [
-        json.loads((tmp_path / way / "students" / settings.name / "outcome.json").read_text())
+        json.loads((tmp_path / way / "students" / settings.name / "outcome.json").read_text(encoding="utf-8"))
         for way in ("whole", "broken")
     ]
     for outcome in outcomes:
@@ -353,7 +353,7 @@ def test_timm_builds_a_student_from_its_folder(teachers, tmp_path, of):
     with torch.no_grad():
         right = model((pixels - mean) / std).argmax(1).numpy() == joined.labels[joined.held_out]
     assert right.mean() == outcome.accuracy
-    said = json.loads((file.parent / "outcome.json").read_text())
+    said = json.loads((file.parent / "outcome.json").read_text(encoding="utf-8"))
     assert (said["classes"], said["preprocess"]["input_size"]) == (joined.classes, size)
 
 
@@ -381,7 +381,7 @@ def test_a_student_is_a_model_for_whatever_takes_one(teachers, tmp_path):
     taftcache.extract(msgspec.structs.replace(made, backbone=spec))
     with FeatureStore(tmp_path / "store") as store:
         assert store.identity["backbone"]["weights_digest"] == weights_digest(network.state_dict())
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["pretrained_cfg"]["label_names"] = ["one"]
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(FormatError, match=r"(?s)do not fit together.*1 names of classes"):
@@ -436,9 +436,9 @@ def test_a_students_program_says_what_it_is_of(teachers, tmp_path):
     recipe = teaching_recipe(tmp_path / "out", {"wide": store}, teach={"prior": "none"}, train={"epochs": 1})
     folder, place = teach(recipe).student.parent, tmp_path / "elsewhere"
     taftcache.export_model(folder, place / "program", program=True)
-    about = json.loads((place / "program" / "about.json").read_text())
+    about = json.loads((place / "program" / "about.json").read_text(encoding="utf-8"))
     assert (about["classes"], about["preprocess"]["input_size"]) == ([str(k) for k in range(10)], [3, 16, 16])
-    card = (place / "program" / "README.md").read_text()
+    card = (place / "program" / "README.md").read_text(encoding="utf-8")
     assert all(text in card for text in ("# vit_tiny_patch16_224", "`9`", "16 x 16", "`program.pt2` is", "Normalize("))
     with FeatureStore(store) as opened:
         taftcache.forget(store, [opened.shards[0].sample_ids[0]])
@@ -628,7 +628,7 @@ def test_a_beta_that_diverges_is_the_worst(teachers, tmp_path):
     assert note.startswith("the loss of the student kd-b1e+38-s0-choice is not finite in epoch ")
     tried = report.tables["students"][1]["tried on rows held back"]
     assert (list(tried), tried["1e+38"]) == (["0", "0.5", "1e+38"], 0.0)
-    assert note in (tmp_path / "out" / "report.md").read_text()
+    assert note in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     failing = teaching_recipe(tmp_path / "all", teachers, teach=teach_by, train={"epochs": 4, "rate": 1e30})
     with (
         open_students(failing, Silent()) as students,
@@ -700,11 +700,11 @@ def test_the_report_says_all_it_was_asked_for(teachers, tmp_path):
     assert len(report.tables["cost"]) == 3
     noisy = [row for row in report.tables["noise features"] if row["prior"] == "aft-nnls"]
     assert noisy[0]["noise energy"] == 0 < noisy[1]["noise energy"] + 1e-9
-    text = (tmp_path / "report.md").read_text()
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert all(title.lower() in text.lower() for title in report.tables)
     assert len(report.plots) == 5
-    assert all("<svg" in plot.read_text() and plot.name in text for plot in report.plots)
-    assert json.loads((tmp_path / "report.json").read_text())["tables"] == report.tables
+    assert all("<svg" in plot.read_text(encoding="utf-8") and plot.name in text for plot in report.plots)
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["tables"] == report.tables
     assert teach(recipe).trained == 0
 
 
@@ -717,7 +717,7 @@ def test_a_share_that_the_stores_do_not_hold_out_has_a_note(teachers, tmp_path, 
     note = f"data.held_out = 0.5 has no effect: the teachers' stores hold out {rows} of 120 images"
     notes = [said.partition(",")[0] for said in teach(recipe).notes]
     assert notes == ([note] if held_out == 0.5 else [])
-    assert (note in (tmp_path / "report.md").read_text()) == (held_out == 0.5)
+    assert (note in (tmp_path / "report.md").read_text(encoding="utf-8")) == (held_out == 0.5)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def chromium() -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with api.sync_playwright() as driver:
         arguments = ["--no-sandbox", "--disable-gpu", "--in-process-gpu", "--renderer-process-limit=1"]
-        browser = driver.chromium.launch(executable_path=program, args=arguments)
+        browser = driver.chromium.launch(executable_path=program, args=arguments, timeout=180_000)
         context = browser.new_context()
         context.set_default_timeout(60_000)
         first = context.new_page()

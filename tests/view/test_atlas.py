@@ -353,7 +353,7 @@ def test_a_report_names_no_folder_of_this_machine(images_gone, tmp_path, monkeyp
     monkeypatch.chdir(images_gone)
     here = taftcache.write_report(".", tmp_path / "here.html", neighbours=False)
     for page in (report.file, here.file):
-        assert f"<title>taftcache report · {images_gone.name}</title>" in page.read_text()
+        assert f"<title>taftcache report · {images_gone.name}</title>" in page.read_text(encoding="utf-8")
 
 
 @pytest.fixture

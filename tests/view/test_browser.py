@@ -206,7 +206,7 @@ def test_a_lasso_filters_the_table(browse, server, atlas):
     assert page.tab.locator("#list tbody tr").count() == inside
     with page.tab.expect_download() as saved:
         page.tab.click("text=Save the ids as a file")
-    assert len(saved.value.path().read_text().split()) == inside
+    assert len(saved.value.path().read_text(encoding="utf-8").split()) == inside
     page.tab.click("#clear")
     assert int(page.tab.get_attribute("#chosen", "data-count")) == everyone
 
@@ -358,7 +358,7 @@ def test_a_class_hidden_in_the_legend_is_not_selected(browse, server, atlas):
     page.tab.fill("#search", "digits")  # what is drawn anew hides the same
     with page.tab.expect_download() as saved:
         page.tab.click("text=Save the ids as a file")
-    assert saved.value.path().read_text().split() == shown
+    assert saved.value.path().read_text(encoding="utf-8").split() == shown
     page.tab.click("#clear")
     assert int(page.tab.get_attribute("#chosen", "data-count")) == len(atlas.table)
     page.tab.evaluate(f"""{MAP}.dispatchAction({{ type: "legendToggleSelect", name: "3" }})""")

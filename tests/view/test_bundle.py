@@ -92,7 +92,7 @@ def test_a_circle_is_refused():
 
 def test_the_library_is_cut_to_what_the_page_draws():
     """What tools/charts/entry.js names, no chart more and none less; a browser cannot tell what it leaves out."""
-    entry = (ROOT / "tools" / "charts" / "entry.js").read_text()
+    entry = (ROOT / "tools" / "charts" / "entry.js").read_text(encoding="utf-8")
     cut = {name.lower() for name in re.findall(r"\b([A-Z][a-z]+)Chart\b", entry)}
     used = set(re.findall(r'type: "(bar|custom|heatmap|line|scatter|pie|map|graph|boxplot|radar)"', script()))
     assert cut == used

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-STYLE = (Path(__file__).resolve().parents[2] / "taftcache" / "view" / "assets" / "page.css").read_text()
+STYLE = (Path(__file__).resolve().parents[2] / "taftcache" / "view" / "assets" / "page.css").read_text(encoding="utf-8")
 LIGHT, DARK = (
     dict(re.findall(r"--(\w+): (#[0-9a-f]{3,6});", block)) for block in re.findall(r":root \{([^}]*)\}", STYLE)
 )

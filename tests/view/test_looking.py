@@ -128,12 +128,12 @@ def test_the_lists_of_what_may_be_wrong(browse, server, atlas):
     assert page.tab.get_attribute("#lines", "data-count") == str(len(kept))
     with page.tab.expect_download() as saved:
         page.tab.click("#check >> text=/^Save [0-9]+ id/")
-    assert saved.value.path().read_text().split() == kept
+    assert saved.value.path().read_text(encoding="utf-8").split() == kept
     page.tab.click("#check th >> text=distance")
     near = sorted((o for o in far if o.label == "3"), key=lambda o: -o.distance)
     with page.tab.expect_download() as saved:
         page.tab.click("#check >> text=Save as CSV")
-    lines = saved.value.path().read_text().splitlines()
+    lines = saved.value.path().read_text(encoding="utf-8").splitlines()
     assert lines[0] == "sample,class,times the median,distance,shard"
     assert [line.split(",")[0] for line in lines[1:]] == [o.sample for o in near]
     page.tab.check("#check tbody tr >> nth=1 >> input")
@@ -150,7 +150,7 @@ def test_a_table_that_is_saved_has_no_text_that_a_spreadsheet_computes(opened):
     texts = ["=1+1", "+1", "-1", "@a", '=a("b", 1)', "a=1", "'=1", ""]
     rows = json.dumps([[text, -1.5] for text in texts])
     run = f'import {{ saveTable }} from "./files.js";\nsaveTable("t.csv", ["=t", "n"], {rows});\n'
-    code = bundle("run.js", lambda name: run if name == "run.js" else (ASSETS / name).read_text())
+    code = bundle("run.js", lambda name: run if name == "run.js" else (ASSETS / name).read_text(encoding="utf-8"))
     with opened.tab.expect_download() as saved:
         opened.tab.evaluate(code)
     with saved.value.path().open(newline="") as file:

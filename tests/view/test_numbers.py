@@ -25,7 +25,7 @@ def module(chromium):
     def evaluate(file: str, names: str, expression: str):
         entry = f'import {{ {names} }} from "./{file}";\nwindow.found = {expression};\n'
         read = {"entry.js": entry}
-        text = bundle("entry.js", lambda name: read.get(name) or (ASSETS / name).read_text())
+        text = bundle("entry.js", lambda name: read.get(name) or (ASSETS / name).read_text(encoding="utf-8"))
         tab.set_content(f"<script>{text}</script>")
         return tab.evaluate("window.found")
 

@@ -237,7 +237,7 @@ def test_a_regressors_store_is_not_scored(valued, tmp_path):
         assert Pictures(store).why_not.startswith("no pictures: the images were given to an estimator")
         assert Comparisons(atlas).offer()["sides"]["here"]["models"] == []
         report = write_report(store, tmp_path / "report.html", neighbours=False)
-    assert str(valued) not in report.file.read_text()  # its own notes name its place
+    assert str(valued) not in report.file.read_text(encoding="utf-8")  # its own notes name its place
     assert said["what"] == f"The store {HOLDS}"
     assert atlas.progress["predictions"].note == said["what"]
     assert (sample["models"], sample["picture"]) == ({}, False)

@@ -37,7 +37,7 @@ def column(page, table: str, k: int) -> list[str]:
 def saved_ids(page, button: str = "text=Save the ids as a file") -> list[str]:
     with page.tab.expect_download() as saved:
         page.tab.click(button)
-    return saved.value.path().read_text().split("\n")[:-1]
+    return saved.value.path().read_text(encoding="utf-8").split("\n")[:-1]
 
 
 @pytest.mark.law("A cell of the page's confusion lists the samples that it counts")
