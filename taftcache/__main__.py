@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE
 
-_DECODING = "taftcache-batch", "taftcache-decode"  # threads; see taftcache.backbone.forward
+_DECODING = "taftcache-batch", "taftcache-decode"  # threads; see taftcache.backbone.pool
 
 
 def main() -> None:

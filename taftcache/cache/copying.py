@@ -68,10 +68,11 @@ def copy(
     """
     check_outside(target)
     manifest = source.manifest.encode()
-    files = list(_files(source))
-    total = sum(file.size for file in files)
+    every = list(_files(source))
+    total = sum(file.size for file in every)
     # The target's own manifest names its key until the swap: what replaces it comes directly before.
-    key = [files.pop()] if source.manifest.tombstone_key else []
+    key = [file for file in every if file.path == ledger.KEY_FILE]
+    files = [file for file in every if file not in key]
     try:
         homes = open_home(target, make=True)
     except OSError as error:
@@ -102,13 +103,13 @@ def copy(
         if new:
             root.swap(FILE, manifest)
         with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
-            _remember(root, forgotten, source)
+            _remember(root, forgotten, source, gone)
         try:
             sweep(root, staging, source.manifest, before or source.manifest)
         except StoreError as error:
             error.fault = f"copied, but what the copy replaced is still there: {error.fault}"
             raise
-        return Copied(count, size, len(files) + len(key) - count)
+        return Copied(count, size, len(every) - count)
 
 
 def _forgotten_there(
@@ -136,11 +137,14 @@ def _forgotten_there(
     return there
 
 
-def _remember(root: Home, there: TombstoneFile, source: FeatureStore) -> None:
-    """Bring the file beside the target up to date with the manifest that is there now, and the file of ``source``."""
+def _remember(root: Home, there: TombstoneFile, source: FeatureStore, gone: str) -> None:
+    """Bring the file beside the target up to date with the manifest that is there now, and the file of ``source``; but
+    for the key that is ``gone``, which the latter has where a version from before left it there."""
     now = source.manifest
     there.add_charges(ledger.charges(root, now.ledger))
     there.merge(source.tombstone_file)
+    if gone:
+        there.destroy_key(gone)
     if now.tombstone_key:
         there.add(ledger.read_key(root, now), now.tombstones)
 

@@ -37,7 +37,8 @@ from taftcache.solve.directions import conjugate_solution
 from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
 from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits
 from taftcache.solve.inverses.head_moments import flat, whole
-from taftcache.solve.inverses.head_rows import leaves_out, left_out_heads
+from taftcache.solve.inverses.head_path import HeadInverse
+from taftcache.solve.inverses.head_rows import HeadAtRidge, leaves_out, left_out_heads
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.minimise import minimise, through_rows
 from taftcache.solve.settings import GOAL, Arithmetic, Goal
@@ -127,17 +128,16 @@ def _residuals(problem: Problem, delta: Tensor) -> tuple[Tensor, Tensor]:
 def _by_head(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence:
     """From the head's own inverse."""
     at = left_out_heads(problem).at(problem.ridge)
-    value = flat(problem, at.weights)
-    root, rho = _residuals(problem, value)
     v = flat(problem, at.inverse(whole(problem, direction)))
-    image, residual = _image(problem, direction, root, v)
-    change = (image * rho / _stays(at.leverages())).sum(1) + direction @ (value - delta)
+    along, residual = _along(problem, direction, v)
+    change = (along * _steps(problem, at)).sum(1) + direction @ (flat(problem, at.weights) - delta)
     return RowInfluence(change, CLOSED, residual, problem.operator.passes)
 
 
-def _stays(leverage: Tensor) -> Tensor:
-    """1 − h: where a row alone decides a direction, h is 1 up to rounding, and λ > 0 keeps it below."""
-    return (1 - leverage).clamp_min(1e-12)
+def _steps(problem: Problem, at: HeadAtRidge | HeadInverse) -> Tensor:
+    """(D/N)(z − target)/(1 − h) [N,K]: of a quadratic loss the gradient where the row was left out, over N."""
+    parts = [problem.loss.gradient(z, labels) for z, labels in at.left_out_logits()]
+    return torch.cat(parts) / problem.operator.rows
 
 
 def _by_kernel(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence:
@@ -167,14 +167,14 @@ def _without_each(
         problem.hessian, approximate_inverse(problem), direction,
         tolerance=max(goal.tolerance, FIRST_ORDER_TOLERANCE), steps=goal.max_passes,
     )  # fmt: skip
-    image, left = _image(problem, direction, root, v)
-    return image, rho, FIRST_ORDER, left
+    along, left = _along(problem, direction, v)
+    return root * along, rho, FIRST_ORDER, left
 
 
-def _image(problem: Problem, direction: Tensor, root: Tensor, v: Tensor) -> tuple[Tensor, float]:
-    """J̃A⁻¹j [N,K] from v = A⁻¹j [P], and the relative residual of v."""
+def _along(problem: Problem, direction: Tensor, v: Tensor) -> tuple[Tensor, float]:
+    """Jv [N,K] of v = A⁻¹j [P], and the relative residual of v."""
     left = (problem.hessian(v) - direction).norm() / direction.norm().clamp_min(1e-300)
-    return root * problem.forward(v), left.item()
+    return problem.forward(v), left.item()
 
 
 def _image_by_rows(problem: Problem, inverse: _ByRows, direction: Tensor, goal: Goal) -> tuple[Tensor, float]:
@@ -226,10 +226,11 @@ def _head_moves(problem: Problem) -> Tensor:
     c = W' − W = (λ − λ')A⁻¹W."""
     N, heads = problem.operator.rows, left_out_heads(problem)
     weights = heads.at(problem.ridge).weights
+    if N == 1:  # without it all goes back to zero
+        return torch.stack([weights.norm()])
     at = heads.at(problem.ridge * (N - 1) / N)
     shift = at.inverse(weights) * (problem.ridge / N)
-    root, rho = _residuals(problem, flat(problem, at.weights))
-    step = root * rho / _stays(at.leverages())
+    step = _steps(problem, at)
     along = problem.forward(flat(problem, at.inverse(shift)))  # yᵀc [N,K]
     squares = shift.square().sum() + (step.square() * at.squares() + 2 * step * along).sum(1)
     return squares.clamp_min(0).sqrt()

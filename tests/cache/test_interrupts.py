@@ -107,6 +107,19 @@ def test_a_copy_over_a_state_with_a_key_that_is_destroyed_goes_on(path, tmp_path
     assert not found.match([GONE], [])
 
 
+def test_a_copy_brings_no_key_that_its_source_has_destroyed(path, tmp_path) -> None:
+    """Though a kill in an earlier version left it beside the source."""
+    with FeatureStore(path) as store:
+        copy(store, tmp_path / "copy")
+    left = TombstoneFile(path)
+    key, hashes = left.key, left.newest
+    destroy(path)
+    TombstoneFile(path).add(key, hashes)
+    with FeatureStore(path) as store:
+        copy(store, tmp_path / "copy", update=True)
+    assert not TombstoneFile(tmp_path / "copy").key
+
+
 def test_the_lock_is_kept_while_a_thread_writes(path, monkeypatch) -> None:
     """However often the waiting for it is interrupted."""
     real, begun, go = GroupWriter.put_chunk, Event(), Event()
@@ -170,6 +183,52 @@ def test_a_key_is_destroyed_as_a_whole_or_not_at_all(path, monkeypatch, when, ki
     with FeatureStore(path, mode="a") as store:
         assert store.is_forgotten(GONE) == stays
     assert TombstoneFile(path).holds(GONE) == bool(TombstoneFile(path).key) == stays
+
+
+@pytest.mark.law("A failed write leaves the last commit")
+@pytest.mark.parametrize("failed", ["the swap", "the lock", "the file beside the store"])
+def test_keys_that_were_not_destroyed_are_all_beside_the_store(path, monkeypatch, failed) -> None:
+    """That of an earlier store at this place, too."""
+    earlier = b"\1" * 32
+    with FeatureStore(path, mode="a") as store:
+        store.tombstone_file.add(earlier, ["ab" * 32])
+        key = TombstoneFile(path).key
+        before = {each: TombstoneFile(path).under(each) for each in (earlier, key)}
+        if failed == "the lock":
+            monkeypatch.setattr("taftcache.cache.place.lock.WriterLock.held", False)
+            error: type[BaseException] = StoreError
+        elif failed == "the swap":
+            at_the_swap(monkeypatch, True)
+            error = KeyboardInterrupt
+        else:
+            monkeypatch.setattr(TombstoneFile, "save", failing_once(TombstoneFile.save))
+            error = StoreWriteError
+        with pytest.raises(error), store.transaction() as change:
+            change.destroy_key()
+        assert {each: store.tombstone_file.under(each) for each in before} == before
+        assert {each: TombstoneFile(path).under(each) for each in before} == before
+
+
+@pytest.mark.law("A commit is beside the store whatever interrupts it")
+def test_a_commit_that_took_effect_is_remembered_beside_the_store(path, monkeypatch) -> None:
+    with FeatureStore(path, mode="a") as store:
+        with monkeypatch.context() as patch:
+            at_the_swap(patch, False)
+            with pytest.raises(KeyboardInterrupt), store.transaction() as change:
+                change.erase([ALSO])
+        assert TombstoneFile(path).holds(ALSO)
+
+
+def failing_once(real):
+    """``real``, of which the first call is refused."""
+    left = [StoreWriteError("no space")]
+
+    def call(*given):
+        if left:
+            raise left.pop()
+        return real(*given)
+
+    return call
 
 
 def refusal(code: int):

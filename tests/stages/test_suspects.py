@@ -155,6 +155,17 @@ def test_where_nobody_can_judge_that_is_said(untrained, tmp_path, monkeypatch, o
             taftcache.suspects(store)
 
 
+def test_a_row_alone_is_judged_by_nobody(tmp_path):
+    """Rounding was said to be larger than its ridge."""
+    x, how = np.random.default_rng(0).normal(size=(6, 4)), ["data.held_out=0.5", "store.shards=1"]
+    taftcache.import_vectors(x, np.arange(6) % 2, tmp_path / "s", scaling="none", overrides=how)
+    with FeatureStore(tmp_path / "s") as store:
+        _, *others = store.shards[0].sample_ids
+    taftcache.forget(tmp_path / "s", others)
+    with pytest.raises(SolveError, match="a row alone leaves none to judge it"):
+        taftcache.suspects(tmp_path / "s")
+
+
 def test_a_private_component_alone_is_not_gone_round(trained, tmp_path):
     path = shutil.copytree(trained, tmp_path / "store")
     with open_store(path) as store:

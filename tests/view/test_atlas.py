@@ -142,11 +142,11 @@ def test_leaving_out_is_what_forgetting_does(atlas, seen, tmp_path):
 def test_influence_is_exact_or_absent(atlas, monkeypatch):
     assert (np.isfinite(atlas.moved) == ~atlas.table.held_out).all()
     assert "moved" in payload.columns(atlas)["columns"]
-    monkeypatch.setattr("taftcache.stages.look.leaving.KERNEL_WORK", 1.0)
+    monkeypatch.setattr("taftcache.stages.look.leaving.WORK", 1.0)
     made = Atlas(atlas.store)
     made.work(skip=("rows", "held-out predictions", "predictions", "head path", "neighbours"))
     assert "moved" not in payload.columns(made)["columns"]
-    assert "kernel" in made.progress["influence"].note
+    assert "matrices" in made.progress["influence"].note
     said = payload.forgetting(made, atlas.store.shards[0].tokens(slice(0, 1)), atlas.store.shards[0], 0)
     assert said["moved"] is None
     assert said["bound"] > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 
 from taftcache.cache.format import ledger
@@ -101,9 +101,11 @@ class Committer:
         groups: Sequence[tuple[str, str]] = (),
         files: Sequence[tuple[str, str]] = (),
         shards: Sequence[Shard] = (),
+        destroy_keys: bool = False,
     ) -> None:
         """Put staged ``groups`` and ``files`` (staged, place) in their places, make ``new`` the root manifest, and
-        sweep what it replaced. ``shards`` are those of the groups that stay open.
+        sweep what it replaced. ``shards`` are those of the groups that stay open. With ``destroy_keys`` all
+        keys beside the store go, too.
 
         StoreWriteError, before anything is placed, for a manifest that no reader would take.
         """
@@ -115,11 +117,16 @@ class Committer:
                 got=str(self.root.path),
                 do="run the same command again once no other process writes to the store; nothing was committed",
             )
+        beside = self.tombstone_file.beyond(()) if destroy_keys else {}
         try:
+            if destroy_keys:
+                # Before the swap: after a kill ahead of it the store has its key, which the next writer remembers there
+                # again, and after one behind it there is none. Keys of earlier stores at this place go with it.
+                self.tombstone_file.destroy_keys()
             new = self._place(new, groups, files)
             self.contents.adopt(new, shards)
         except BaseException:
-            self._recover(old)
+            self._recover(old, beside)
             raise
         self._discard = None
         self.remember(old)
@@ -179,8 +186,9 @@ class Committer:
         self.root.opened = digest(raw)
         return read_back
 
-    def _recover(self, old: Manifest) -> None:
-        """After a failed commit: take up what the disk says, and give the space back if that is the last commit.
+    def _recover(self, old: Manifest, beside: Mapping[bytes, frozenset[str]]) -> None:
+        """After a failed commit: take up what the disk says, and if that is the last commit give the space back, and
+        the file beside the store its keys and tombstones as they were: ``beside``.
 
         When only the last fsync failed the new manifest is there, perhaps not durably: then both stay, and the next
         writable open, which can tell, sweeps.
@@ -189,10 +197,13 @@ class Committer:
         try:
             found = read_manifest(self.root)
             if found.digest == old.digest:
+                for key, hashes in beside.items():
+                    self.tombstone_file.consider(key, hashes)
+                self.tombstone_file.save()
                 sweep(self.root, self.staging, old, old)
-                self.remember(old)  # what the commit would have destroyed
             else:
                 self.contents.adopt(found)
+                self.remember(old)
         except (OSError, StoreError):
             pass  # the error that brought us here says more
 

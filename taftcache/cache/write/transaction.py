@@ -235,12 +235,9 @@ class Transaction:
         new = self._next(tombstones=tombstones, tombstone_key=key_digest, ledger=end)
         paths = {ref.name: ref.path for ref in new.shards}
         groups = [(shard.at, paths[name]) for name, shard in self._shards.items()]
-        if self._forget_key:
-            # Before the swap: after a kill ahead of it the store has its key, which the next writer remembers there
-            # again, and after one behind it there is none. Keys of earlier stores at this place go with it.
-            self._committer.tombstone_file.destroy_keys()
         self._open = False
-        self._committer.publish(new, groups=groups, files=self._moves, shards=list(self._shards.values()))
+        shards = list(self._shards.values())
+        self._committer.publish(new, groups=groups, files=self._moves, shards=shards, destroy_keys=self._forget_key)
 
     def discard(self) -> None:
         """Give everything up; the store stays as it is."""

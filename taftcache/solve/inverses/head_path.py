@@ -196,7 +196,7 @@ class HeadNormals:
         """
         matrix = self._normal.clone()
         matrix.diagonal(dim1=1, dim2=2).add_(ridge)
-        inverse = torch.cholesky_inverse(cholesky(matrix, ridge))
+        inverse = torch.cholesky_inverse(cholesky(matrix, ridge, out=matrix))
         return HeadInverse(self._problem, inverse, -_turn(self._right, inverse))
 
 
@@ -217,23 +217,17 @@ class HeadInverse:
         """A⁻¹ of each class's row of ``full`` [K,d+1]."""
         return _turn(full, self.inverses)
 
-    def leverages(self) -> Tensor:
-        """(ωD/N) x̃ᵀA⁻¹x̃ of each row and class [N,K], or [N,1] where all classes have the same; in one pass."""
-        return torch.cat([block.leverage[:, 0] for block in self._blocks()])
-
     def squares(self) -> Tensor:
-        """‖A⁻¹x̃‖² of the same, in one pass."""
+        """‖A⁻¹x̃‖² of each row and class [N,K], or [N,1] where all classes have the same; in one pass."""
         rows = (extended(state.feature) for state, _ in self.of.operator.blocks())
         return torch.cat([torch.stack([(x @ A).square().sum(1) for A in self.inverses], 1) for x in rows])
 
     def left_out_logits(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits [b,K] of every row by the head without that row, λN as it is, and labels [b]; in one pass."""
-        for x, base, labels, curvature, leverage in self._blocks():
+        blocks = _seen(self.of, None, lambda x: [((x @ A) * x).sum(1, keepdim=True) for A in self.inverses])
+        for x, base, labels, curvature, leverage in blocks:
             away = self.of.loss.gradient(base, labels) / curvature  # from the target
             yield base - away + (x @ self.weights.T + away) / (1 - leverage[:, 0]).clamp_min(1e-12), labels
-
-    def _blocks(self) -> Iterator[_Block]:
-        return _seen(self.of, None, lambda x: [((x @ A) * x).sum(1, keepdim=True) for A in self.inverses])
 
 
 class Unseen(NamedTuple):

@@ -133,13 +133,13 @@ class HeadAtRidge:
 
     of: the rows.
     ridge: λ.
-    kernel: (XXᵀ + S)⁻¹ [N,N].
+    common_inverse: (XXᵀ + S)⁻¹ [N,N].
     inner: of each class in ``of.own`` the factors of (S_k − S)⁻¹ + (XXᵀ + S)⁻¹ over its own rows [m,m].
     """
 
     of: HeadRows
     ridge: float
-    kernel: Tensor
+    common_inverse: Tensor
     inner: list[tuple[Tensor, Tensor]]
 
     def duals(self) -> Tensor:
@@ -163,9 +163,9 @@ class HeadAtRidge:
 
     def diagonal(self) -> Tensor:
         """[(XXᵀ + S_k)⁻¹]_nn of every row and class [N,K]."""
-        found = self.kernel.diagonal()[:, None].repeat(1, self.of.sought.shape[1])
+        found = self.common_inverse.diagonal()[:, None].repeat(1, self.of.sought.shape[1])
         for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
-            across = self.kernel[rows]  # [m,N]
+            across = self.common_inverse[rows]  # [m,N]
             found[:, k] -= (across * torch.linalg.lu_solve(*inner, across)).sum(0)
         return found
 
@@ -179,18 +179,15 @@ class HeadAtRidge:
         X = self.of.rows
         return (full - (X.T @ self._solved(X @ full.T)).T) / self.ridge
 
-    def leverages(self) -> Tensor:
-        """(D/N) x̃ᵀA⁻¹x̃ = 1 − S_nk [(XXᵀ + S_k)⁻¹]_nn of each row and class [N,K]."""
-        return 1 - self.ridge * self._shifts() * self.diagonal()
-
     def squares(self) -> Tensor:
-        """‖A⁻¹x̃‖² = (N/D)²[G − G S_k G]_nn of the same, G = (XXᵀ + S_k)⁻¹; for each class about N² of its rows."""
+        """‖A⁻¹x̃‖² = (N/D)²[G − G S_k G]_nn of each row and class [N,K], G = (XXᵀ + S_k)⁻¹; N² for each of a class's."""
         shifts, found = self._shifts(), self.diagonal()
-        common = self.kernel.square() @ (self.ridge * shifts)
+        away = self.common_inverse.square() @ (self.ridge * shifts)
         for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
-            own = self.kernel - self.kernel[:, rows] @ torch.linalg.lu_solve(*inner, self.kernel[rows])
-            common[:, k] = own.square_() @ (self.ridge * shifts[:, k])
-        return shifts.square() * (found - common).clamp_min_(0)
+            across = self.common_inverse[rows]
+            own = torch.addmm(self.common_inverse, across.T, torch.linalg.lu_solve(*inner, across), alpha=-1)
+            away[:, k] = own.square_() @ (self.ridge * shifts[:, k])
+        return shifts.square() * (found - away).clamp_min_(0)
 
     def left_out_logits(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits [N,K] of every row by the head without that row, λN as it is, and labels [N]: one block of all."""
@@ -205,15 +202,15 @@ class HeadAtRidge:
 
     def common(self, at: Tensor) -> Tensor:
         """(1/N Σ D x̃x̃ᵀ + λI)⁻¹Xᵀa [d+1,m] for a = ``at`` [N,m], with the D that all classes have in common."""
-        return self.of.rows.T @ (self.kernel @ (self.of.shift[:, None] * at))
+        return self.of.rows.T @ (self.common_inverse @ (self.of.shift[:, None] * at))
 
     def _solved(self, right: Tensor) -> Tensor:
         """(XXᵀ + S_k)⁻¹ of each class's column of ``right`` [N,K]."""
-        found = self.kernel @ right
+        found = self.common_inverse @ right
         changed = torch.zeros_like(right)
         for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
             changed[rows, k] = torch.linalg.lu_solve(*inner, found[rows, k, None])[:, 0]
-        return found - self.kernel @ changed
+        return found - self.common_inverse @ changed
 
 
 def _products(rows: Tensor) -> Tensor:

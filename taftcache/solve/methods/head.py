@@ -186,10 +186,10 @@ def _sample(problem: Problem, value: Tensor, places: Tensor) -> _Sample:
 def _row_moves(sample: _Sample, away: Tensor, shift: Tensor) -> float | None:
     """How far Δw moves if a typical row leaves; None where none of the sampled moves it.
 
-    ``HeadPath.moves`` is that of each row. Here the matrix A that all classes have in common stands for every class's,
-    but for the row's own part of its class's. With α = √K that takes rows to move a class's part up to a fifth too far,
-    and up to 1.6 times as far where others are their equals. The rest is a mean over one less: with its term t a row
-    takes λw/N, and w moves by A₋⁻¹(x̃t + λw/N), A₋ = A − D x̃x̃ᵀ.
+    ``leave_one_out.moves`` is that of each row. Here the matrix A that all classes have in common stands for every
+    class's, but for the row's own part of its class's. With α = √K that takes rows to move a class's part up to a fifth
+    too far, and up to 1.6 times as far where others are their equals. The rest is a mean over one less: with its term t
+    a row takes λw/N, and w moves by A₋⁻¹(x̃t + λw/N), A₋ = A − D x̃x̃ᵀ.
 
     Args:
         away: A⁻¹x̃ [d+1,m].

@@ -26,6 +26,7 @@ from taftcache.solve.settings import Goal
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.solving import check_head_fits
 from taftcache.stages.train.without import ModelPart, ModelParts, bounds_of, ridges
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -221,9 +222,11 @@ def _changes(
     """How leaving a row of a part out was worked out, for the logit whose gradient is ``direction`` [P]; and what each
     adds to it, with the row's shard and place in it."""
     recipe, solver = setting.settings.recipe, setting.settings.recipe.solver
+    objective = _objective(setting.settings, part)
+    check_head_fits(setting.settings, part.shards, objective.train, chosen=True)
     with setting.progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
         result = leave_one_out(
-            setting.base, part.shards, _objective(setting.settings, part), direction, delta=part.component.delta,
+            setting.base, part.shards, objective, direction, delta=part.component.delta,
             goal=Goal(tolerance=solver.relative, max_passes=solver.max_passes), memory=memory_of(recipe),
         )  # fmt: skip
     places = [(shard, row) for shard in part.shards for row in range(shard.rows)]

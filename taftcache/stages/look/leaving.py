@@ -25,8 +25,8 @@ from taftcache.tangent.operator import TangentOperator
 Moves = NDArray[np.float64]
 
 
-# (N·K)³ summed over the shards whose kernels are inverted for a page: some ten seconds of one core.
-KERNEL_WORK = 4 * 4096.0**3
+# n³ of the matrices [n,n] that are inverted for a page, summed over the shards: some ten seconds of one core.
+WORK = 4 * 4096.0**3
 
 
 def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Moves | None]]:
@@ -34,20 +34,27 @@ def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) 
     form: an objective that is not quadratic, with weights, a ball or a prior, and a private component.
 
     Raises:
-        StoreError: without the closed form of the head alone, the kernels would take more than ``KERNEL_WORK``.
+        StoreError: what is to be inverted would take more than ``WORK``.
     """
-    classes = len(store.classes)
     weighed = [shard for shard in shards if scorer.is_weighed(component_of(shard.name)) and scorer.loss.quadratic]
-    kernels = [s for s in weighed if scorer.layouts[component_of(s.name)] != scorer.base.head_layout]
-    if sum((shard.rows * classes) ** 3 for shard in kernels) > KERNEL_WORK:
+    if sum(_work(scorer, shard) for shard in weighed) > WORK:
         raise StoreError(
-            "no exact influence of every sample: the shards' kernels are too large to invert for a page",
-            got=f"{counted(max(shard.rows for shard in kernels), 'row')} of {counted(classes, 'class')} in a shard,"
-            f" {counted(len(kernels), 'shard')}",
+            "no exact influence of every sample: the shards' matrices are too large to invert for a page",
+            got=f"{counted(max(shard.rows for shard in weighed), 'row')} of {counted(len(store.classes), 'class')} in a"
+            f" shard, {counted(len(weighed), 'shard')}",
             do="choose a sample and solve without it",
         )
     for shard in shards:
         yield shard, _moves(store, component_of(shard.name), shard) if shard in weighed else None
+
+
+def _work(scorer: Scorer, shard: Shard) -> float:
+    """n³ of the matrices: the kernel of a shard's rows and classes; of a head's few rows one and what classes change in
+    it, else one a class of a row's numbers."""
+    classes, wide = scorer.base.config.classes, scorer.base.config.width + 1
+    if scorer.layouts[component_of(shard.name)] != scorer.base.head_layout:
+        return float(shard.rows * classes) ** 3
+    return 3.0 * shard.rows**3 if shard.rows <= wide else float(classes) * wide**3
 
 
 def _moves(store: FeatureStore, name: str, shard: Shard) -> Moves | None:

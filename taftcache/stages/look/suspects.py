@@ -29,6 +29,7 @@ from taftcache.stages.look.scoring import margins
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.record import settings_of, subtracted
 from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.solving import check_head_fits
 from taftcache.tangent.operator import TangentOperator
 
 OWN = "the shard's own"
@@ -73,11 +74,11 @@ def suspects(store: FeatureStore, *, top: int = 20, progress: Progress | None = 
 
     A row is judged by the mean of the components of the shards that it is not in. Where there are none (one shard, or
     before training), by the head of the untouched network's features, solved over all rows but itself: exact
-    leave-one-out, its λ the one with the least loss on rows left out. That takes six passes.
+    leave-one-out, with λ as it is chosen for a head.
 
     Raises:
         StoreError: no training rows, no classes or one alone, or a single private component. SolveError: the head has
-        no exact leave-one-out either, with a loss that is not quadratic or a ball.
+        no exact leave-one-out either, with a loss that is not quadratic, a ball, one row, or no room in memory.
     """
     check_counts(0, top=top)
     check_has_classes(store)
@@ -194,12 +195,15 @@ def _by_head(
         )
     problem = pose(base, store.shards, objective, settings.arithmetic, torch.float64)
     rows, classes = problem.operator.rows, problem.operator.classes
+    if rows < 2:
+        raise SolveError(f"{missing}, and a row alone leaves none to judge it", got="1 row", do="append further rows")
     if not leaves_out(problem):
         raise SolveError(
             f"{missing}, and a head of so many rows and classes would take too much memory",
             got=f"{counted(rows, 'row')} of {counted(classes, 'class')}",
             do="train more than one shard",
         )
+    check_head_fits(settings, store.shards, "head", chosen=True)
     with progress.task("leave-one-out of the head", 2) as task:
         ridge = choose_ridge(base, store.shards, objective, arithmetic=settings.arithmetic).ridge
         task.advance()
