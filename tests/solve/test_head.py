@@ -217,7 +217,7 @@ def test_what_each_row_decides_is_the_same_in_either_space(monkeypatch, rows, al
 
 @pytest.mark.law("Leave-one-out is solving without the row")
 @pytest.mark.parametrize("alpha", [1.0, 3.0])
-@pytest.mark.parametrize(("rows", "room"), [(2, False), (20, False), (D + 1, False), (100, True)])
+@pytest.mark.parametrize(("rows", "room"), [(2, False), (20, False), (D + 1, False), (60, True), (100, True)])
 def test_how_far_a_head_moves_is_solving_without_the_row(monkeypatch, rows, room, alpha):
     """Of few rows also where there is no room for a matrix of each class."""
     if not room:
@@ -239,7 +239,9 @@ def test_a_row_alone_takes_all_with_it(alpha):
 
 def test_many_rows_of_many_classes_leave_nothing_in_closed_form(monkeypatch):
     assert isinstance(left_out_heads(problem(D + 1, 3.0)), HeadRows)
-    assert isinstance(left_out_heads(problem(D + 2, 3.0)), HeadNormals)
+    assert isinstance(left_out_heads(problem(D + 2, 1.0)), HeadNormals)
+    assert isinstance(left_out_heads(problem(D + 31, 3.0)), HeadRows)  # 71² numbers, and 3 · 41²
+    assert isinstance(left_out_heads(problem(D + 32, 3.0)), HeadNormals)
     monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 1000)
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     assert leaves_out(problem(D + 1, 3.0))

@@ -41,8 +41,12 @@ def leaves_out(problem: Problem) -> bool:
 
 
 def left_out_heads(problem: Problem) -> HeadRows | HeadNormals:
-    """What has the head at any λ and, exactly, what each row decides of it, of a problem that ``leaves_out`` allows."""
-    return HeadRows(problem) if rows_are_few(problem) else HeadNormals(problem)
+    """What has the head at any λ and, exactly, what each row decides of it, of a problem that ``leaves_out`` allows: by
+    the rows' products where these are few, or no larger than the normal matrices of all classes together."""
+    diagonal, common, n = first_diagonal(problem)
+    matrices = 1 if bool((diagonal == common).all()) else problem.operator.classes
+    rows = problem.operator.rows
+    return HeadRows(problem) if rows_are_few(problem) or rows**2 <= matrices * n**2 else HeadNormals(problem)
 
 
 class HeadRows:
