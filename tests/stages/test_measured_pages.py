@@ -174,13 +174,15 @@ def test_the_pages_have_what_was_measured(tools):
         return json.loads((ROOT / "docs/results" / name).read_text("utf-8"))
 
     growth, defaults, rows = kept("growth.json"), kept("defaults.json"), kept("rows.json")
+    every_block = kept("growth-every-block.json")
     others = tools["make_alternatives"].read(sorted((ROOT / "docs/results").glob("alternatives-*.json")))
     for page, name, text in (
         ("docs/benchmarks.md", "alternatives", tools["make_alternatives"].full(others)),
         ("README.md", "alternatives", tools["make_alternatives"].short(others)),
         ("docs/benchmarks.md", "growth", tools["make_growth"].tables(growth)),
+        ("docs/benchmarks.md", "growth-every-block", tools["make_growth"].tables(every_block)),
         ("docs/benchmarks.md", "million", tools["make_growth"].one_size(kept("growth-million.json")["rows"])),
-        ("docs/cluster.md", "plan", tools["make_growth"].plan(growth)),
+        ("docs/cluster.md", "plan", tools["make_growth"].plans(every_block, growth)),
         ("docs/cluster.md", "workers", tools["make_workers"].table(kept("workers.json"))),
         ("docs/benchmarks.md", "defaults", tools["make_defaults"].table(defaults)),
         ("docs/benchmarks.md", "rows", tools["make_rows"].tables(rows)),
