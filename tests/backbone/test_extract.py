@@ -252,6 +252,7 @@ def test_an_interrupt_does_not_wait_for_a_decoder_that_stands_still(monkeypatch,
     class Still(NoiseSource):
         def read(self, index):
             if index == 24:
+                time.sleep(0.3 * (when == "later"))  # Python sees no interrupt that comes just before it begins to wait
                 os.kill(here, signal.SIGINT)
                 go_on.wait(60)
             return super().read(index)

@@ -152,6 +152,7 @@ def test_an_interrupt_does_not_wait_for_a_decoder_that_stands_still(monkeypatch)
     class Still:
         def read(self, index: int) -> None:
             if index == 3:
+                time.sleep(0.3)  # Python does not see an interrupt that comes just before it begins to wait
                 os.kill(here, signal.SIGINT)
                 go_on.wait(60)
 
