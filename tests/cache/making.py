@@ -83,6 +83,13 @@ def fill(
     return resumed
 
 
+def forget(path: Path, *ids: str) -> None:
+    """Erase rows of a store, with an entry in its ledger."""
+    with FeatureStore(path, mode="a") as store, store.transaction() as change:
+        change.erase(ids)
+        change.record({"event": "forget"})
+
+
 def written(path: Path, ids: Sequence[str], dtype: str = "float16", **entry: object) -> Path:
     """A store of one shard and one component, and of one entry in its ledger where there is one."""
     with create(path) as store:

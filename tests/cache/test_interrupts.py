@@ -24,7 +24,7 @@ from taftcache.cache.write.group import GroupWriter
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import StoreChanged, StoreError, StoreLocked, StoreWriteError
 
-from .making import SHAPE, create, fill, holds, label, names, row
+from .making import SHAPE, create, fill, forget, holds, label, names, row
 
 IDS, NEW = names(12), names(20, "new")
 GONE, ALSO = IDS[3], IDS[7]
@@ -37,12 +37,6 @@ def path(tmp_path):
         fill(store, "000", IDS)
     forget(tmp_path / "s", GONE)
     return tmp_path / "s"
-
-
-def forget(path, *ids: str) -> None:
-    with FeatureStore(path, mode="a") as store, store.transaction() as change:
-        change.erase(ids)
-        change.record({"event": "forget"})
 
 
 def destroy(path) -> None:

@@ -15,7 +15,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, IntegrityError, StaleStore, StoreError
 
-from .making import create, fill, names, tree
+from .making import create, fill, forget, names, tree
 
 IDS = names(12)
 GONE = IDS[3]
@@ -29,12 +29,6 @@ def path(tmp_path):
     shutil.copytree(tmp_path / "s", tmp_path / "old")
     forget(tmp_path / "s", GONE)
     return tmp_path / "s"
-
-
-def forget(path, *ids: str) -> None:
-    with FeatureStore(path, mode="a") as store, store.transaction() as change:
-        change.erase(ids)
-        change.record({"event": "forget"})
 
 
 def put_back(tmp_path) -> None:

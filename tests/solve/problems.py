@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -69,6 +70,25 @@ def make_problem(
         base, rows(vit, spec, sizes), trained=layout, dtype=dtype, memory=memory, repeated=repeated
     )
     return Problem(operator, loss or RSL(alpha=1.0, kappa=5.0), ridge)
+
+
+class Passes:
+    """How many passes have begun, of which one is interrupted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self._at, blocks = 0, 0, TangentOperator.blocks
+
+        def counted(operator: TangentOperator) -> Iterator[Any]:
+            self.count += 1
+            if self.count == self._at:
+                raise KeyboardInterrupt
+            yield from blocks(operator)
+
+        monkeypatch.setattr(TangentOperator, "blocks", counted)
+
+    def interrupt(self, at: int) -> None:
+        """Count from here on, and interrupt number ``at``."""
+        self.count, self._at = 0, at
 
 
 def minimised(base: Base, sources: Sequence[RowSource], loss: Loss, ridge: float = 0.0, **options: Any) -> Solution:

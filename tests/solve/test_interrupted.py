@@ -16,8 +16,7 @@ from taftcache.solve.leave_one_out import leave_one_out
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise, minimise_in_balls, resume
 from taftcache.solve.solution import Status
-from taftcache.tangent.operator import TangentOperator
-from tests.solve.problems import case, minimised, rows
+from tests.solve.problems import Passes, case, minimised, rows
 
 SQUARE, RIDGE, GRID = RSL(alpha=1.0, kappa=5.0), 1e-3, [1e-3, 1e-2, 1e-1]
 ASKED = Objective(loss=SQUARE, ridge=RIDGE)
@@ -63,24 +62,15 @@ def test_nothing_is_made_of_a_solve_that_was_interrupted(monkeypatch, call, many
         name = {"choosing": "class_kernel_fits"}.get(module, "kernel_inverse_fits")
         monkeypatch.setattr(f"taftcache.solve.{module}.{name}", lambda problem: False)
     monkeypatch.setattr("taftcache.solve.choosing.span_fits", lambda problem: False)
-    blocks, started, at = TangentOperator.blocks, 0, 0
-
-    def interrupted(operator: TangentOperator):
-        nonlocal started
-        started += 1
-        if started == at:
-            raise KeyboardInterrupt
-        yield from blocks(operator)
-
-    monkeypatch.setattr(TangentOperator, "blocks", interrupted)
+    begun = Passes(monkeypatch)
     call()
-    passes = started
+    passes = begun.count
     assert passes > 4
     for at in sorted({1 + k * (passes - 1) // many for k in range(many)}):
-        started = 0
+        begun.interrupt(at)
         with pytest.raises(KeyboardInterrupt):
             call()
-        assert started <= at + 2  # to look where it stands: nothing is proven of it
+        assert begun.count <= at + 2  # to look where it stands: nothing is proven of it
 
 
 @pytest.mark.parametrize("more", [{}, {"method": "projected"}, {"radius": 1.0}], ids=["plain", "projected", "ball"])

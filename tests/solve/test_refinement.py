@@ -24,8 +24,7 @@ from taftcache.solve.methods.span import SpanSolver
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Solution, Status
-from taftcache.tangent.operator import TangentOperator
-from tests.solve.problems import make_problem
+from tests.solve.problems import Passes, make_problem
 
 SQUARE = RSL(alpha=1.0, kappa=5.0)
 RADIUS = 1.0
@@ -111,22 +110,12 @@ def test_a_limit_is_kept_whatever_it_is(solver, step):
 @every_solver
 @every_pass
 def test_an_interruption_in_any_pass_keeps_the_solve(solver, step, monkeypatch):
-    blocks, started = TangentOperator.blocks, 0
-    at = 0
-
-    def interrupted(operator: TangentOperator):
-        nonlocal started
-        started += 1
-        if started == at:
-            raise KeyboardInterrupt
-        yield from blocks(operator)
-
-    monkeypatch.setattr(TangentOperator, "blocks", interrupted)
+    begun = Passes(monkeypatch)
     objectives: list[float] = []
     for at in some(2, 60, step):  # before the first pass there is nothing to keep
-        started = 0
+        begun.interrupt(at)
         found = solver(Goal(tolerance=1e-5, max_passes=400))
-        if started < at:  # it ended before
+        if begun.count < at:  # it ended before
             break
         assert found.status is Status.interrupted, at
         objectives.append(found.certificate.objective)

@@ -102,6 +102,12 @@ def first_diagonal(problem: Problem) -> tuple[Tensor, Tensor, int]:
     return diagonal, common_diagonal(diagonal, labels), n
 
 
+def matrices(problem: Problem) -> tuple[int, int]:
+    """How many normal matrices [n,n] a head has, one for all classes or where D differs one each; and n."""
+    diagonal, common, n = first_diagonal(problem)
+    return (1 if bool((diagonal == common).all()) else problem.operator.classes), n
+
+
 def few(rows: int, width: int) -> bool:
     """Whether a basis of so many rows costs no more than matrices of the size of a feature [b,width]."""
     return 5 * rows <= 3 * (width + 1)

@@ -16,11 +16,11 @@ from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.inverses.head_moments import (
     FewRows,
     extended,
-    first_diagonal,
     flat,
     groups,
     head_moments,
     in_full,
+    matrices,
     own_normals,
     span,
 )
@@ -36,8 +36,7 @@ def has_path(problem: Problem) -> bool:
     """Whether ``HeadPath`` serves: the head alone, a quadratic loss, one D for all classes or room for each one's."""
     if not is_closed(problem):
         return False
-    diagonal, common, n = first_diagonal(problem)
-    return bool((diagonal == common).all()) or len(list(groups(problem.operator.classes, n))) == 1
+    return len(list(groups(*matrices(problem)))) == 1
 
 
 class HeadPath:

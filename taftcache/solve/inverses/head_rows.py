@@ -11,7 +11,7 @@ from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import below_rounding, cholesky
-from taftcache.solve.inverses.head_moments import common_diagonal, extended, first_diagonal, flat, refuse_not_finite
+from taftcache.solve.inverses.head_moments import common_diagonal, extended, flat, matrices, refuse_not_finite
 from taftcache.solve.inverses.head_path import HeadNormals, HeadPath, Unseen, has_path, is_closed
 
 COLUMNS = 512  # of the rows' products that are made at once: half of the rest mirrors the other half
@@ -27,8 +27,8 @@ def every_head(problem: Problem, least: float) -> HeadPath | HeadRows:
     """What has the head at every λ from ``least`` on, of a problem that ``has_path``: an eigendecomposition where it
     serves all classes; where each has its own D, one a class, or of few rows a Cholesky factor of their products for
     each λ, if rounding leaves enough of it."""
-    diagonal, common, _ = first_diagonal(problem)
-    if rows_are_few(problem) and not bool((diagonal == common).all()):
+    count, _ = matrices(problem)
+    if rows_are_few(problem) and count > 1:
         rows = HeadRows(problem)
         if rows.serves(least):
             return rows
@@ -43,10 +43,9 @@ def leaves_out(problem: Problem) -> bool:
 def left_out_heads(problem: Problem) -> HeadRows | HeadNormals:
     """What has the head at any λ and, exactly, what each row decides of it, of a problem that ``leaves_out`` allows: by
     the rows' products where these are few, or no larger than the normal matrices of all classes together."""
-    diagonal, common, n = first_diagonal(problem)
-    matrices = 1 if bool((diagonal == common).all()) else problem.operator.classes
-    rows = problem.operator.rows
-    return HeadRows(problem) if rows_are_few(problem) or rows**2 <= matrices * n**2 else HeadNormals(problem)
+    count, n = matrices(problem)
+    few = rows_are_few(problem) or problem.operator.rows**2 <= count * n**2
+    return HeadRows(problem) if few else HeadNormals(problem)
 
 
 class HeadRows:
