@@ -37,8 +37,8 @@ from taftcache.solve.directions import conjugate_solution
 from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
 from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits
 from taftcache.solve.inverses.head_moments import flat, whole
-from taftcache.solve.inverses.head_path import HeadInverse
-from taftcache.solve.inverses.head_rows import HeadAtRidge, leaves_out, left_out_heads
+from taftcache.solve.inverses.head_path import HeadInverse, is_closed
+from taftcache.solve.inverses.head_rows import HeadAtRidge, left_out_heads
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.minimise import minimise, through_rows
 from taftcache.solve.settings import GOAL, Arithmetic, Goal
@@ -101,7 +101,7 @@ def leave_one_out(
         raise SolveError("leaving a row out needs another beside it", got=f"rows: {N}", do="name another model")
     shrunk = replace(objective, ridge=objective.ridge * (N - 1) / N)
     problem = Problem(operator, loss, shrunk.ridge)
-    if leaves_out(problem):
+    if is_closed(problem):
         return _by_head(problem, direction, delta)
     if kernel_inverse_fits(problem):
         return _by_kernel(problem, direction, delta)
@@ -126,9 +126,10 @@ def _residuals(problem: Problem, delta: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_head(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence:
-    """From the head's own inverse."""
-    at = left_out_heads(problem).at(problem.ridge)
-    v = flat(problem, at.inverse(whole(problem, direction)))
+    """From the head's own inverses, of the classes that ``direction`` has a part in."""
+    full = whole(problem, direction)
+    at = left_out_heads(problem).at(problem.ridge, full.any(1).nonzero()[:, 0].tolist())
+    v = flat(problem, at.inverse(full))
     along, residual = _along(problem, direction, v)
     change = (along * _steps(problem, at)).sum(1) + direction @ (flat(problem, at.weights) - delta)
     return RowInfluence(change, CLOSED, residual, problem.operator.passes)
@@ -209,7 +210,7 @@ def moves(problem: Problem) -> Tensor | None:
     """
     if not problem.loss.quadratic:
         return None
-    if leaves_out(problem):
+    if is_closed(problem):
         return _head_moves(problem)
     if not kernel_inverse_fits(problem):
         return None

@@ -7,7 +7,7 @@ lies column by column, so that LAPACK takes it without a copy, and whoever asked
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -170,17 +170,18 @@ def common_diagonal(diagonal: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels[:, None] == 0, diagonal[:, 1:2], diagonal[:, :1])
 
 
-def own_normals(problem: Problem, classes: slice, common: Tensor, basis: FewRows | None = None) -> Tensor:
+def own_normals(problem: Problem, classes: Sequence[int], common: Tensor, basis: FewRows | None = None) -> Tensor:
     """Normal matrices [len(classes), n, n], each ``common`` and what the class's own D adds, in one pass."""
-    own = common.mT.repeat(classes.stop - classes.start, 1, 1).mT
+    own = common.mT.repeat(len(classes), 1, 1).mT
+    onto = dict(zip(classes, own, strict=True))
     waiting: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
     enough = min(TOGETHER, len(common))  # so that they take no more than the matrices
 
     def add(k: int) -> None:
         extra, x = (torch.cat(parts) for parts in zip(*waiting.pop(k), strict=True))
-        _add_squares(own[k - classes.start], extra, x)
+        _add_squares(onto[k], extra, x)
 
-    for k, extra, x in own_rows(problem, range(classes.start, classes.stop), basis):
+    for k, extra, x in own_rows(problem, onto, basis):
         waiting[k].append((extra, x))
         if sum(len(part) for _, part in waiting[k]) >= enough:
             add(k)

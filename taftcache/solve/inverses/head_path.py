@@ -4,7 +4,7 @@ inverse Hessian, and what each row decides of it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky
 from taftcache.solve.inverses.head_moments import (
     FewRows,
+    HeadMoments,
     extended,
     flat,
     groups,
@@ -22,9 +23,13 @@ from taftcache.solve.inverses.head_moments import (
     in_full,
     matrices,
     own_normals,
+    own_rows,
+    row_groups,
     span,
 )
 from taftcache.tangent.operator import TangentOperator
+
+OnRows = Callable[[int], None]
 
 
 def is_closed(problem: Problem) -> bool:
@@ -70,7 +75,7 @@ class HeadPath:
         moments = head_moments(problem, self._basis)
         normal = moments.normal.mT[None].mT  # with strides [n²,1,n], for else eigh takes a copy
         if not moments.shared:
-            normal = own_normals(problem, slice(0, problem.operator.classes), moments.normal, self._basis)
+            normal = own_normals(problem, range(problem.operator.classes), moments.normal, self._basis)
         values = normal.new_empty(normal.shape[:2])
         # [C,n] and, in the place of what is decomposed, [C,n,n]: one for all classes, or each
         self._values, self._vectors = torch.linalg.eigh(normal, out=(values, normal))
@@ -137,20 +142,20 @@ class HeadPath:
     def _blocks(self, ridges: Sequence[float]) -> Iterator[_Block]:
         """The rows with their leverages at every λ, in one pass."""
         inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges], 1)  # [C,L,n]
-        return _seen(
-            self._problem,
-            self._basis,
-            lambda x: [(x @ V).square_() @ each.T for V, each in zip(self._vectors, inverses, strict=True)],
-        )
+
+        def inner(x: Tensor, start: int) -> Tensor:
+            return torch.stack([(x @ V).square_() @ S.T for V, S in zip(self._vectors, inverses, strict=True)], 2)
+
+        return _seen(self._problem, self._basis, inner)
 
 
-def _seen(problem: Problem, basis: FewRows | None, inner: Callable[[Tensor], list[Tensor]]) -> Iterator[_Block]:
-    """The rows with their leverages, in one pass: ``inner`` has x̃ᵀA⁻¹x̃ [b,L] of rows x̃ [b,n], a tensor for each class's
-    A or one for that of all."""
+def _seen(problem: Problem, basis: FewRows | None, inner: Callable[[Tensor, int], Tensor]) -> Iterator[_Block]:
+    """The rows with their leverages, in one pass: ``inner`` has x̃ᵀA⁻¹x̃ [b,L,C] of rows x̃ [b,n] from the so manieth on,
+    of each class's A or of the one of all."""
     start = 0
     for state, labels in problem.operator.blocks():
         x = extended(state.feature, basis, start)
-        own = torch.stack(inner(x), 2)  # [b,L,C]
+        own = inner(x, start)
         base = problem.logits(state.logits, None).double()
         curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, : own.shape[2]]
         weight = curvature / problem.operator.rows
@@ -178,55 +183,198 @@ def _turn(rows: Tensor, by: Tensor) -> Tensor:
 
 
 class HeadNormals:
-    """The head at any λ by factors of its normal matrices, of a problem that ``has_path``; two passes where each class
-    has its own D, else one."""
+    """The head at any λ, and exactly what each row decides of it, by factors of the normal matrices; one pass.
+
+    Args:
+        problem: one that ``is_closed``; its own λ has no part in it.
+
+    Raises:
+        SolveError: features or logits that are not finite.
+    """
 
     def __init__(self, problem: Problem) -> None:
-        moments = head_moments(problem)
-        self._problem, self._right, self._normal = problem, moments.right, moments.normal[None]
-        if not moments.shared:
-            self._normal = own_normals(problem, slice(0, problem.operator.classes), moments.normal)
+        self._problem, self._moments = problem, head_moments(problem)
 
-    def at(self, ridge: float) -> HeadInverse:
-        """The head at one λ.
+    def at(self, ridge: float, only: Sequence[int] | None = None) -> HeadInverse:
+        """The head at one λ, of all classes or of some ``only``.
 
         Raises:
             SolveError: λ is below what rounding takes.
         """
-        matrix = self._normal.clone()
-        matrix.diagonal(dim1=1, dim2=2).add_(ridge)
-        inverse = torch.cholesky_inverse(cholesky(matrix, ridge, out=matrix))
-        return HeadInverse(self._problem, inverse, -_turn(self._right, inverse))
+        return HeadInverse(self._problem, self._moments, ridge, only)
 
 
-@dataclass(frozen=True)
 class HeadInverse:
-    """The head at one λ.
+    """The head at one λ, by the inverse of each class's A = 1/N Σ ω D x̃x̃ᵀ + λI.
 
-    of: the problem, whose own λ has no part in it.
-    inverses: A⁻¹ [K,d+1,d+1] of each class, A = 1/N Σ ω D x̃x̃ᵀ + λI; or [1,d+1,d+1], of all.
-    weights: W(λ) [K,d+1].
+    Of class k it is C + U_kU_kᵀ: C has of D what all classes have in common, U_k [n,m] are the class's own rows, each
+    times the root of what its own ωD/N has beyond that. So
+
+        A_k⁻¹ = C⁻¹ − B_kB_kᵀ        B_k = C⁻¹U_kL⁻ᵀ        LLᵀ = I + U_kᵀC⁻¹U_k
+
+    and of N rows a class takes N·n·m where A_k⁻¹ itself takes N·n². That is made of a class of n rows or more, and
+    where its own D is the smaller. Classes are gone through in groups of GROUP_BYTES, with up to three passes each.
+
+    Args:
+        problem, moments, ridge: what of, its moments, and λ.
+        only: the classes that are asked for. What is said of others has not their own D.
+
+    Raises:
+        SolveError: λ is below what rounding takes.
     """
 
-    of: Problem
-    inverses: Tensor
-    weights: Tensor
+    def __init__(self, problem: Problem, moments: HeadMoments, ridge: float, only: Sequence[int] | None) -> None:
+        self._problem, self._moments, self._ridge = problem, moments, ridge
+        self._common = _inverted(moments.normal.clone(), ridge)
+        n, asked = len(self._common), range(len(moments.counts)) if only is None else only
+        held = row_groups(moments.counts.clamp(max=n), n)
+        self._groups: list[list[int]] = []
+        if not moments.shared:
+            own = [k for k in asked if moments.counts[k]]
+            self._groups = [[k for k in own if held[k] == group] for group in sorted({held[k] for k in own})]
+        self._last: tuple[list[int], _Own] | None = None
+
+    def _own(self) -> Iterator[_Own]:
+        """What each group of classes has of its own; that of a single group stays."""
+        for classes in self._groups:
+            if self._last is None or self._last[0] != classes:
+                self._last = None  # its room goes before another takes as much
+                self._last = classes, self._made(classes)
+            yield self._last[1]
+
+    def _made(self, classes: Sequence[int]) -> _Own:
+        moments, n = self._moments, len(self._common)
+        changed = {k: int(moments.counts[k]) for k in classes if moments.above and moments.counts[k] < n}
+        places = dict(zip(changed, accumulate(changed.values(), initial=0), strict=False))
+        U = self._common.new_empty(sum(changed.values()), n)
+        ends = dict(places)
+        for k, extra, x in own_rows(self._problem, changed):
+            torch.mul(extra.sqrt(), x, out=U[ends[k] : ends[k] + len(x)])
+            ends[k] += len(x)
+        found = U @ self._common  # [Σm,n]
+        for k, start in places.items():
+            mine = slice(start, ends[k])
+            inner = found[mine] @ U[mine].T
+            inner.diagonal().add_(1)
+            found[mine] = torch.linalg.solve_triangular(torch.linalg.cholesky(inner), found[mine], upper=False)
+        del U
+        whole = [k for k in classes if k not in changed]
+        inverses = {}
+        if whole:
+            matrices = own_normals(self._problem, whole, moments.normal)
+            inverses = {k: _inverted(matrix, self._ridge) for k, matrix in zip(whole, matrices, strict=True)}
+        return _Own(changed, found, inverses)
+
+    @property
+    def weights(self) -> Tensor:
+        """W(λ) [K,d+1]."""
+        return -self.inverse(self._moments.right)
 
     def inverse(self, full: Tensor) -> Tensor:
         """A⁻¹ of each class's row of ``full`` [K,d+1]."""
-        return _turn(full, self.inverses)
+        found = full @ self._common
+        for own in self._own():
+            for k, solved in own.solved(full, found):
+                found[k] = solved
+            del own
+        return found
 
     def squares(self) -> Tensor:
-        """‖A⁻¹x̃‖² of each row and class [N,K], or [N,1] where all classes have the same; in one pass."""
-        rows = (extended(state.feature) for state, _ in self.of.operator.blocks())
-        return torch.cat([torch.stack([(x @ A).square().sum(1) for A in self.inverses], 1) for x in rows])
+        """‖A⁻¹x̃‖² of each row and class [N,K], or [N,1] where all classes have the same."""
+        return self._of_each_row(
+            lambda x: (x @ self._common).square_().sum(1),
+            lambda own, x, _: own.squares(x, x @ self._common),
+        )
 
-    def left_out_logits(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits [b,K] of every row by the head without that row, λN as it is, and labels [b]; in one pass."""
-        blocks = _seen(self.of, None, lambda x: [((x @ A) * x).sum(1, keepdim=True) for A in self.inverses])
-        for x, base, labels, curvature, leverage in blocks:
-            away = self.of.loss.gradient(base, labels) / curvature  # from the target
-            yield base - away + (x @ self.weights.T + away) / (1 - leverage[:, 0]).clamp_min(1e-12), labels
+    def _leverages(self, on_rows: OnRows | None) -> Tensor:
+        """x̃ᵀA⁻¹x̃ of each row and class [N,K], or [N,1]."""
+        return self._of_each_row(lambda x: (x @ self._common).mul_(x).sum(1), _Own.leverages, on_rows)
+
+    def _of_each_row(
+        self,
+        common: Callable[[Tensor], Tensor],
+        own: Callable[[_Own, Tensor, Tensor], Iterator[tuple[int, Tensor]]],
+        on_rows: OnRows | None = None,
+    ) -> Tensor:
+        """A number of each row and class [N,K], or [N,1] where all have the same: what ``common`` makes [b] of rows x̃
+        [b,n], and in its place, by class, what ``own`` makes of what a group has, x̃, and that."""
+        operator = self._problem.operator
+        first = torch.cat([common(extended(state.feature)) for state, _ in operator.blocks()])[:, None]
+        found = first if self._moments.shared else first.repeat(1, operator.classes)
+        if on_rows is not None and not self._groups:
+            on_rows(operator.rows)
+        done = told = 0
+        for group in self._own():
+            start = 0
+            for state, labels in operator.blocks():
+                here = slice(start, start + len(labels))
+                for k, values in own(group, extended(state.feature), first[here, 0]):
+                    found[here, k] = values
+                start, done = start + len(labels), done + len(labels)
+                if on_rows is not None:
+                    on_rows(done // len(self._groups) - told)
+                    told = done // len(self._groups)
+            del group
+        return found
+
+    def left_out_logits(self, on_rows: OnRows | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits [b,K] of every row by the head without that row, λN as it is, and labels [b].
+
+        Args:
+            on_rows: hears how many rows more are done.
+        """
+        weights, leverages = self.weights, self._leverages(on_rows)
+
+        def known(x: Tensor, start: int) -> Tensor:
+            return leverages[start : start + len(x), None]
+
+        for x, base, labels, curvature, leverage in _seen(self._problem, None, known):
+            away = self._problem.loss.gradient(base, labels) / curvature  # from the target
+            yield base - away + (x @ weights.T + away) / (1 - leverage[:, 0]).clamp_min(1e-12), labels
+
+
+class _Own(NamedTuple):
+    """Of a group of classes what each has of its own: Bᵀ [m,n] by so many rows m, one under the other, or A⁻¹ [n,n]."""
+
+    changed: dict[int, int]
+    joined: Tensor
+    inverses: dict[int, Tensor]
+
+    def solved(self, full: Tensor, common: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """By class A⁻¹ of its row of ``full`` [K,n]; ``common``: C⁻¹ of it."""
+        for k, B in self._changes():
+            yield k, common[k] - (full[k] @ B.T) @ B
+        for k, A in self.inverses.items():
+            yield k, full[k] @ A
+
+    def leverages(self, x: Tensor, common: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """By class x̃ᵀA⁻¹x̃ [b] of rows [b,n]; ``common``: x̃ᵀC⁻¹x̃."""
+        parts = (x @ self.joined.T).square_().split([*self.changed.values()], 1)
+        for k, part in zip(self.changed, parts, strict=True):
+            yield k, common - part.sum(1)
+        for k, A in self.inverses.items():
+            yield k, (x @ A).mul_(x).sum(1)
+
+    def squares(self, x: Tensor, common: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """By class ‖A⁻¹x̃‖² [b] of rows [b,n]; ``common``: C⁻¹x̃ of each."""
+        for k, B in self._changes():
+            yield k, torch.addmm(common, x @ B.T, B, alpha=-1).square_().sum(1)
+        for k, A in self.inverses.items():
+            yield k, (x @ A).square_().sum(1)
+
+    def _changes(self) -> Iterator[tuple[int, Tensor]]:
+        """Bᵀ [m,n] by class."""
+        return zip(self.changed, self.joined.split([*self.changed.values()]), strict=True)
+
+
+def _inverted(matrix: Tensor, ridge: float) -> Tensor:
+    """(matrix + λI)⁻¹ [n,n], of its lower triangle; ``matrix`` is written over.
+
+    Raises:
+        SolveError: λ is below what rounding takes.
+    """
+    matrix.diagonal().add_(ridge)
+    return torch.cholesky_inverse(cholesky(matrix, ridge, out=matrix), out=matrix)
 
 
 class Unseen(NamedTuple):

@@ -12,7 +12,7 @@ from torch import Tensor
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import below_rounding, cholesky
 from taftcache.solve.inverses.head_moments import common_diagonal, extended, flat, matrices, refuse_not_finite
-from taftcache.solve.inverses.head_path import HeadNormals, HeadPath, Unseen, has_path, is_closed
+from taftcache.solve.inverses.head_path import HeadNormals, HeadPath, OnRows, Unseen
 
 COLUMNS = 512  # of the rows' products that are made at once: half of the rest mirrors the other half
 NO_WEIGHT = 1e-30, 1e-290  # stands for none, beside the largest and by itself: 1/D stays a number
@@ -35,17 +35,9 @@ def every_head(problem: Problem, least: float) -> HeadPath | HeadRows:
     return HeadPath(problem)
 
 
-def leaves_out(problem: Problem) -> bool:
-    """Whether ``left_out_heads`` serves: a head in closed form of few rows, or one that ``has_path``."""
-    return is_closed(problem) and (rows_are_few(problem) or has_path(problem))
-
-
 def left_out_heads(problem: Problem) -> HeadRows | HeadNormals:
-    """What has the head at any λ and, exactly, what each row decides of it, of a problem that ``leaves_out`` allows: by
-    the rows' products where these are few, or no larger than the normal matrices of all classes together."""
-    count, n = matrices(problem)
-    few = rows_are_few(problem) or problem.operator.rows**2 <= count * n**2
-    return HeadRows(problem) if few else HeadNormals(problem)
+    """What has the head at any λ and, exactly, what each row decides of it, of a problem that ``is_closed``."""
+    return (HeadRows if rows_are_few(problem) else HeadNormals)(problem)
 
 
 class HeadRows:
@@ -97,20 +89,21 @@ class HeadRows:
         largest = self.products.diagonal().sum()  # and no eigenvalue is larger
         return bool(ridge * self.shift.min() > 10**digits * torch.finfo(torch.float64).eps * largest)
 
-    def at(self, ridge: float) -> HeadAtRidge:
-        """The head at one λ > 0."""
+    def at(self, ridge: float, only: Sequence[int] | None = None) -> HeadAtRidge:
+        """The head at one λ > 0, of all classes or of some ``only``."""
         if not self.serves(ridge, digits=0):
             raise below_rounding(ridge, self.products.diagonal().max().item())
         matrix = self.products.clone().mT  # symmetric, and column by column
         matrix.diagonal().add_(ridge * self.shift)
         inverse = torch.cholesky_inverse(cholesky(matrix, ridge, out=matrix))
         del matrix
+        own = [each for each in self.own if only is None or each[0] in only]
         inner = []
-        for _, rows, more in self.own:
+        for _, rows, more in own:
             part = inverse[rows[:, None], rows]
             part.diagonal().add_(1 / (ridge * more))
             inner.append(torch.linalg.lu_factor(part))
-        return HeadAtRidge(self, ridge, inverse, inner)
+        return HeadAtRidge(self, ridge, inverse, own, inner)
 
     def delta(self, ridge: float) -> Tensor:
         """W(λ) as Δw [P], near enough to choose by: of ``HeadAtRidge.solution`` the first solve."""
@@ -137,12 +130,14 @@ class HeadAtRidge:
     of: the rows.
     ridge: λ.
     common_inverse: (XXᵀ + S)⁻¹ [N,N].
-    inner: of each class in ``of.own`` the factors of (S_k − S)⁻¹ + (XXᵀ + S)⁻¹ over its own rows [m,m].
+    own: of ``of.own`` the classes that are asked for. What is said of others has not their own D.
+    inner: of each of them the factors of (S_k − S)⁻¹ + (XXᵀ + S)⁻¹ over its own rows [m,m].
     """
 
     of: HeadRows
     ridge: float
     common_inverse: Tensor
+    own: list[tuple[int, Tensor, Tensor]]
     inner: list[tuple[Tensor, Tensor]]
 
     def duals(self) -> Tensor:
@@ -159,7 +154,7 @@ class HeadAtRidge:
         beta = self.duals()
         W = X.T @ beta
         left = sought - X @ W - (self.ridge * self.of.shift)[:, None] * beta
-        for k, rows, more in self.of.own:
+        for k, rows, more in self.own:
             left[rows, k] -= self.ridge * more * beta[rows, k]
         step = self._solved(left)
         return beta + step, (W + X.T @ step).T
@@ -167,7 +162,7 @@ class HeadAtRidge:
     def diagonal(self) -> Tensor:
         """[(XXᵀ + S_k)⁻¹]_nn of every row and class [N,K]."""
         found = self.common_inverse.diagonal()[:, None].repeat(1, self.of.sought.shape[1])
-        for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
+        for (k, rows, _), inner in zip(self.own, self.inner, strict=True):
             across = self.common_inverse[rows]  # [m,N]
             found[:, k] -= (across * torch.linalg.lu_solve(*inner, across)).sum(0)
         return found
@@ -186,20 +181,23 @@ class HeadAtRidge:
         """‖A⁻¹x̃‖² = (N/D)²[G − G S_k G]_nn of each row and class [N,K], G = (XXᵀ + S_k)⁻¹; N² for each of a class's."""
         shifts, found = self._shifts(), self.diagonal()
         away = self.common_inverse.square() @ (self.ridge * shifts)
-        for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
+        for (k, rows, _), inner in zip(self.own, self.inner, strict=True):
             across = self.common_inverse[rows]
             own = torch.addmm(self.common_inverse, across.T, torch.linalg.lu_solve(*inner, across), alpha=-1)
             away[:, k] = own.square_() @ (self.ridge * shifts[:, k])
         return shifts.square() * (found - away).clamp_min_(0)
 
-    def left_out_logits(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits [N,K] of every row by the head without that row, λN as it is, and labels [N]: one block of all."""
-        yield self.of.target - self.duals() / self.diagonal(), self.of.labels
+    def left_out_logits(self, on_rows: OnRows | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """As ``HeadInverse.left_out_logits`` has it: one block [N,K] of all."""
+        logits = self.of.target - self.duals() / self.diagonal()
+        if on_rows is not None:
+            on_rows(len(logits))
+        yield logits, self.of.labels
 
     def _shifts(self) -> Tensor:
         """S_k/λ = N/D [N,K]."""
         found = self.of.shift[:, None].repeat(1, self.of.sought.shape[1])
-        for k, rows, more in self.of.own:
+        for k, rows, more in self.own:
             found[rows, k] += more
         return found
 
@@ -211,7 +209,7 @@ class HeadAtRidge:
         """(XXᵀ + S_k)⁻¹ of each class's column of ``right`` [N,K]."""
         found = self.common_inverse @ right
         changed = torch.zeros_like(right)
-        for (k, rows, _), inner in zip(self.of.own, self.inner, strict=True):
+        for (k, rows, _), inner in zip(self.own, self.inner, strict=True):
             changed[rows, k] = torch.linalg.lu_solve(*inner, found[rows, k, None])[:, 0]
         return found - self.common_inverse @ changed
 

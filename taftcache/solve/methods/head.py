@@ -13,6 +13,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.cholesky import cholesky, solved
 from taftcache.solve.inverses.dual import square_of_sum
 from taftcache.solve.inverses.head_moments import (
+    GROUP_BYTES,
     HeadMoments,
     common_diagonal,
     extended,
@@ -75,6 +76,16 @@ def head_bytes(problem: Problem, *, chosen: bool) -> int:
     matrices = 1 + own + (2 if chosen and own in (0, K) else 0)
     basis = (3 * wide + rows) * rows if n == rows else 0  # the rows, Q, and R
     return max(by_rows, 8 * (matrices * n * n + basis))
+
+
+def left_out_bytes(problem: Problem) -> int:
+    """About how many bytes ``left_out_heads`` takes at most at once: the common moments and their inverse, and a group
+    of classes' rows with what is made of them; of few rows as ``solve_head``."""
+    if rows_are_few(problem):
+        return head_bytes(problem, chosen=False)
+    n, shared = problem.operator.base.config.width + 1, _one_for_all(problem.loss, problem.operator.classes)
+    columns = 0 if shared else min(problem.operator.rows, n + GROUP_BYTES // (8 * n))  # up to a class more
+    return 16 * n * (n + columns)
 
 
 def head_products(loss: Loss, width: int, classes: int, rows: int, tried: int) -> float:
@@ -210,7 +221,7 @@ def _few_of_each(moments: HeadMoments) -> bool:
 
 def _solve_group(problem: Problem, moments: HeadMoments, classes: slice, common: Tensor, ridge: float) -> Tensor:
     """Rows [len(classes), n] of the solution when each class has its own normal matrix."""
-    own = own_normals(problem, classes, common)
+    own = own_normals(problem, range(classes.start, classes.stop), common)
     return solved(cholesky(own, ridge, out=own), -moments.right[classes, :, None])[:, :, 0]
 
 

@@ -25,7 +25,7 @@ from taftcache.tangent.operator import TangentOperator
 Moves = NDArray[np.float64]
 
 
-# n³ of the matrices [n,n] that are inverted for a page, summed over the shards: some ten seconds of one core.
+# Products of numbers for a page, summed over the shards: some ten seconds of one core.
 WORK = 4 * 4096.0**3
 
 
@@ -39,7 +39,7 @@ def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) 
     weighed = [shard for shard in shards if scorer.is_weighed(component_of(shard.name)) and scorer.loss.quadratic]
     if sum(_work(scorer, shard) for shard in weighed) > WORK:
         raise StoreError(
-            "no exact influence of every sample: the shards' matrices are too large to invert for a page",
+            "no exact influence of every sample: it would take too long for a page",
             got=f"{counted(max(shard.rows for shard in weighed), 'row')} of {counted(len(store.classes), 'class')} in a"
             f" shard, {counted(len(weighed), 'shard')}",
             do="choose a sample and solve without it",
@@ -49,12 +49,13 @@ def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) 
 
 
 def _work(scorer: Scorer, shard: Shard) -> float:
-    """n³ of the matrices: the kernel of a shard's rows and classes; of a head's few rows one and what classes change in
-    it, else one a class of a row's numbers."""
+    """n³ of the kernel of a shard's rows and classes; of a head's few rows that of their products and what classes
+    change in them, else of each row with what a class has of its own, the row's numbers at most."""
     classes, wide = scorer.base.config.classes, scorer.base.config.width + 1
     if scorer.layouts[component_of(shard.name)] != scorer.base.head_layout:
         return float(shard.rows * classes) ** 3
-    return 3.0 * shard.rows**3 if shard.rows <= wide else float(classes) * wide**3
+    n = min(shard.rows, wide)
+    return 3.0 * shard.rows * n * min(shard.rows, classes * n)
 
 
 def _moves(store: FeatureStore, name: str, shard: Shard) -> Moves | None:

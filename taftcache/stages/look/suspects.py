@@ -20,7 +20,7 @@ from taftcache.model.component import Component, StoredComponents
 from taftcache.model.composition import compose
 from taftcache.names import MEAN, component_of, counted, first_few
 from taftcache.solve.choosing import choose_ridge
-from taftcache.solve.inverses.head_rows import leaves_out, left_out_heads
+from taftcache.solve.inverses.head_rows import left_out_heads
 from taftcache.solve.pair import pose
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.inspection import private_notes, private_parts
@@ -194,22 +194,15 @@ def _by_head(
             do="train more than one shard",
         )
     problem = pose(base, store.shards, objective, settings.arithmetic, torch.float64)
-    rows, classes = problem.operator.rows, problem.operator.classes
+    rows = problem.operator.rows
     if rows < 2:
         raise SolveError(f"{missing}, and a row alone leaves none to judge it", got="1 row", do="append further rows")
-    if not leaves_out(problem):
-        raise SolveError(
-            f"{missing}, and a head of so many rows and classes would take too much memory",
-            got=f"{counted(rows, 'row')} of {counted(classes, 'class')}",
-            do="train more than one shard",
-        )
-    check_head_fits(settings, store.shards, "head", chosen=True)
-    with progress.task("leave-one-out of the head", 2) as task:
+    check_head_fits(settings, store.shards, "head", chosen=True, left_out=True)
+    with progress.task("λ of the head", None):
         ridge = choose_ridge(base, store.shards, objective, arithmetic=settings.arithmetic).ridge
-        task.advance()
+    with progress.task("leave-one-out of the head", rows) as task:
         # λ is beside a mean over one row less, and this one's beside a sum over all
-        blocks = list(left_out_heads(problem).at(ridge * (rows - 1) / rows).left_out_logits())
-        task.advance()
+        blocks = list(left_out_heads(problem).at(ridge * (rows - 1) / rows).left_out_logits(task.advance))
     return f"the head solved without the row (exact leave-one-out, λ = {ridge:.1e})", iter(blocks)
 
 

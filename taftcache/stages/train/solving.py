@@ -22,7 +22,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.choosing_radius import Choice, choose_radius
 from taftcache.solve.inverses.head_moments import GROUP_BYTES
-from taftcache.solve.methods.head import head_bytes
+from taftcache.solve.methods.head import head_bytes, left_out_bytes
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise, resume
 from taftcache.solve.proof import certified
@@ -65,7 +65,9 @@ class SolveOptions:
 COLD = SolveOptions()
 
 
-def check_head_fits(settings: Settings, sources: Sequence[Shard], mode: Train, *, chosen: bool) -> None:
+def check_head_fits(
+    settings: Settings, sources: Sequence[Shard], mode: Train, *, chosen: bool, left_out: bool = False
+) -> None:
     """Refuse a head whose matrices are larger than what is free now, before the system ends the process for them.
 
     Those of up to GROUP_BYTES are never refused, and ``solver.memory`` has no part in it: it is for rows.
@@ -73,6 +75,7 @@ def check_head_fits(settings: Settings, sources: Sequence[Shard], mode: Train, *
     Args:
         settings, sources, mode: as ``solve_component`` has them.
         chosen: whether λ is still to be chosen.
+        left_out: whether rows are left out of the solution.
 
     Raises:
         SolveError: the closed form of the head needs more than there is. BackboneError: no such device here.
@@ -82,10 +85,11 @@ def check_head_fits(settings: Settings, sources: Sequence[Shard], mode: Train, *
     if layout != settings.base.head_layout or not closed:
         return
     problem = Problem(TangentOperator(settings.base, sources, trained=layout), settings.loss, 1.0)
-    needed = head_bytes(problem, chosen=chosen)
+    beside = left_out_bytes(problem) if left_out else 0
+    needed = max(head_bytes(problem, chosen=chosen), beside)
     device = float64_device(recipe.device)
     if needed > max(GROUP_BYTES, free := free_memory(device)):
-        rest = head_bytes(problem, chosen=False)
+        rest = max(head_bytes(problem, chosen=False), beside)
         given = f", and a number for objective.ridge needs {rest / 1e9:.1f} GB" if rest < needed else ""
         raise SolveError(
             "the head reads so many numbers of a row that its closed form has no room in memory",
