@@ -101,11 +101,24 @@ def footnote(data: dict[str, Any]) -> list[str]:
         lines += [
             "",
             "¹ Measured apart, by the paper's schedule: NLFT-1 of Table 1, which trains on the class row alone; mean"
-            " and deviation of three seeds, and processor seconds of one training, without the choice of its settings.",
+            " and deviation of three seeds, and processor seconds of one training, without the choice of its settings."
+            + "".join(settled(name, found) for name, found in data.items()),
         ]
     if days := {day for found in data.values() for day in found.get("apart", {}).values()}:
         lines += ["", f"² Measured apart from the other lines, on the same images ({', '.join(sorted(days))})."]
+        lines[-1] += "".join(
+            f" In the run of the mean of the last block on {TITLES[name]}, the exact model took"
+            f" {total(found['beside'])}."
+            for name, found in data.items()
+            if "beside" in found
+        )
     return lines
+
+
+def settled(name: str, found: dict[str, Any]) -> str:
+    """Whether a line of Table 1 has a class token of its own, which no other here has."""
+    fresh = found.get("anew", {}).get("setting", {}).get("CLS") == "T"
+    return f" On {TITLES[name]} it chose a class token drawn anew, too." if fresh else ""
 
 
 def title_of(method: str, found: dict[str, Any]) -> str:
@@ -207,6 +220,8 @@ def read(files: Sequence[str | Path]) -> dict[str, Any]:
             if first["methods"]["taftcache"]["accuracy"] != found["methods"]["taftcache"]["accuracy"]:
                 raise SystemExit(f"{file}: its model of {name} is not that of the reports before")
             late = {method: of for method, of in found["methods"].items() if method not in first["methods"]}
+            if "mean" in late:
+                first["beside"] = found["methods"]["taftcache"]
             first["apart"] |= {method: of.get("date", "no date kept") for method, of in late.items()}
             first["methods"] |= late
     for name, found in data.items():

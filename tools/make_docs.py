@@ -97,9 +97,10 @@ def command_line() -> str:
         "|---|---|---|",
         "| 0 | | done |",
         *(f"| {e.exit_code} | `{e.__name__}` | {_first(e)} |" for e in _error_tree(errors.TaftcacheError)[1:]),
+        "| 1 | | an error of taftcache's own, with what Python says of it |",
         "| 2 | | a command, option or argument that does not exist |",
         "| 10 | | verify or audit found something |",
-        "| 130 | | interrupted, by Ctrl-C, SIGTERM or SIGHUP; what was committed is kept |",
+        "| 130 | | interrupted, by Ctrl-C, SIGTERM or SIGHUP; what was committed is kept (view ends with 0) |",
         "| 137 | | memory ran out; what was committed is kept |",
         "| 141 | | nobody reads the output any more; what was committed is kept |",
     ]
@@ -193,7 +194,8 @@ def recipes(folder: Path) -> str:
         "[Recipe keys](../docs/recipe.md). The recipes are part "
         "of the package, so they run by name: `taftcache run quickstart` (`taftcache extract teachers/digits-bundled` "
         "for teachers, `taftcache teach teach/quick` for students). Change a value with `--set section.key=value`; "
-        "share the work out among processes with `--workers N` ([when that pays](../docs/cluster.md)).",
+        "share the work of a recipe without [compare] out among processes with `--workers N` "
+        "([when that pays](../docs/cluster.md)).",
         "",
         "| recipe | what it does | data | backbone or student |",
         "|---|---|---|---|",

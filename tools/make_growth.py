@@ -35,7 +35,7 @@ def tables(report: dict[str, Any]) -> str:
     data = report["data"] if report["data"] == "CIFAR-10" else "generated images of ten classes"
     text = [f"By rows, {data}:", "", *table(report["rows"], "rows"), ""]
     text += ["By classes, 2,000 generated images:", "", *table(report["classes"], "classes"), ""]
-    return "\n".join([*text, how(report["rows"]["sizes"][-1])])
+    return "\n".join([*text, how(*report["rows"]["sizes"], *report["classes"]["sizes"])])
 
 
 def table(found: dict[str, Any], by: str) -> list[str]:
@@ -68,10 +68,12 @@ def one_size(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"{stored} {how(one)}"])
 
 
-def how(one: dict[str, Any]) -> str:
-    """Where a size was measured, and to which tolerance: 10⁻³ before reports kept it."""
+def how(*sizes: dict[str, Any]) -> str:
+    """Where sizes were measured, and to which tolerance: 10⁻³ before reports kept it."""
+    one, kept = sizes[0], ("machine", "threads", "torch", "date", "commit")
     ended = f"`solver.tolerance` was {one.get('tolerance', '1e-3, so that certificates need not decide')}."
-    return f"{ended} {marked.measured(one)}"
+    each = {key: dict.fromkeys(str(size[key]) for size in sizes if key in size) for key in kept}
+    return f"{ended} {marked.measured({key: ' and '.join(said) for key, said in each.items() if said})}"
 
 
 def asked(count: int) -> int:

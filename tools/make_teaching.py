@@ -38,12 +38,8 @@ CURVES = {
     "per_class": ("labelled images of a class", "{} labelled images of a class"),
     "repeat": ("times the first teacher is given", "the first teacher given {} times"),
 }
-# Each: students of this prior are above those of that one.
+# Each: students of this prior are above those of that one; all are set beside those of none.
 CLAIMS: tuple[tuple[PriorName, PriorName], ...] = (
-    ("aft", "none"),
-    ("aft-nnls", "none"),
-    ("kd", "none"),
-    ("kd-logits", "none"),
     ("aft", "kd"),
     ("aft-nnls", "kd"),
     ("aft", "kd-logits"),
@@ -153,6 +149,9 @@ def side_by_side(reports: dict[str, Figures]) -> list[str]:
     for name, report in reports.items():
         found |= {name: report} | {f"{name}, {said(point)}": of for point, of in report["points"].items()}
     rows = [["accuracy of STL, %", *(f"{100 * mean(of['students']['none']['accuracy']):.1f}" for of in found.values())]]
+    for one in TITLES:
+        cells = [verdict(of["students"].get(one, {}).get("against STL")) for of in found.values()]
+        rows += [] if one == "none" else [[f"{TITLES[one]} above {TITLES['none']}", *cells]]
     for one, other in CLAIMS:
         cells = [verdict(of["claims"].get(f"{one} > {other}")) for of in found.values()]
         rows.append([f"{TITLES[one]} above {TITLES[other]}", *cells])

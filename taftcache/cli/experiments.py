@@ -47,7 +47,7 @@ def compare(
     ] = None,
     report: Annotated[
         list[str] | None,
-        typer.Option("--report", metavar=REPORTS, help="default: the recipe's (repeatable)"),
+        typer.Option("--report", metavar=REPORTS, help="default: the recipe's, or table2 (repeatable)"),
     ] = None,
     set_: Overrides = None,
     device: Device = None,
@@ -55,7 +55,7 @@ def compare(
 ) -> None:
     """Make the paper's tables and figures on any data.
 
-    All from one cache; what they share is trained once. Table 1 (depth), 2 (soup), 3 (privacy), 7 (balls), Figure 1a to
+    From one cache for each depth; what they share is trained once. Table 1 (depth), 2 (soup), 3 (privacy), 7 (balls), Figure 1a to
     c (forgetting) and 2a to c (loss, PT, CLS), with the paper's optimiser and grids beside the certified optimum. A store
     that is there will do for a recipe, and stays as it is. With --output each report is written as it is made and trained models stay, so that the same
     command goes on where it was.

@@ -107,12 +107,17 @@ def forget(
     Example: taftcache forget stores/quickstart --match 'digits/004*' --dry-run
     """
     ids = _named(sample, file)
-    if destroy_key and (ids is not None or shard or label or match):
-        raise RecipeError(
-            "--destroy-key cannot stand beside ids, shards, classes or patterns",
-            got="both",
-            do="forget first, then destroy the key",
-        )
+    if destroy_key:
+        of_rows = {
+            "ids": ids is not None, "--shard": shard, "--class": label, "--match": match, "--with-copies": with_copies,
+            "--dry-run": dry_run, "--mode": mode != "retrain", "--cold": cold, "--proven": proven,
+        }  # fmt: skip
+        if beside := [name for name, said in of_rows.items() if said]:
+            raise RecipeError(
+                "--destroy-key cannot stand beside what is said of rows",
+                got=", ".join(beside),
+                do="forget first, then destroy the key",
+            )
     with bars(as_json) as progress:
         if destroy_key:
             report = taftcache.destroy_key(store, signing_key=sign)
@@ -136,7 +141,8 @@ def audit(
         typer.Option(
             "--ledger-head",
             metavar="FILE",
-            help="check that the ledger still contains the entry saved in FILE; update FILE if the audit passes",
+            help="check that the ledger still contains the entry saved in FILE; if the audit passes, FILE is brought up"
+            " to date, or made where there is none",
         ),
     ] = None,
     also: Annotated[

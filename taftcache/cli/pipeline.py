@@ -194,7 +194,9 @@ def append(
     target: Either,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="of a store of vectors: the further ones, .npy, .npz, .parquet or HDF5"),
+        typer.Argument(
+            metavar="[FILE]", help="of a store of vectors: further ones, .npy, .npz, .csv, .tsv, .parquet or HDF5"
+        ),
     ] = None,
     new_shard: Annotated[
         bool,
@@ -221,7 +223,8 @@ def append(
     """Add images or vectors that the store does not hold yet.
 
     Without --new-shard the store ends with the bytes of one made from all samples at once; shards that get nothing keep
-    their files, and rows that are there are copied, not run again. Samples are known by their ids.
+    their files, and rows that are there are copied, not run again. Samples are known by their ids. Where the recipe has
+    plan = "balanced", new training samples need --new-shard.
 
     Vectors: taftcache append stores/clip more.npy --labels more.csv
 
@@ -378,7 +381,7 @@ def evaluate(
     store: StorePath,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without", metavar="SHARD", help="also evaluate the mean without this shard (repeatable)"),
+        typer.Option("--without", metavar="SHARD", help="also evaluate the mean without these shards (repeatable)"),
     ] = None,
     probe: Annotated[
         bool, typer.Option("--probe", help="also fit scikit-learn's linear probe, and compare with it")
@@ -401,7 +404,10 @@ def evaluate(
 @commands.command()
 def predict(
     store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or a model's")],
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE…", help="image files, and folders of them")],
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGE…", help="image files, and folders of them; of a store of vectors .npy files"),
+    ],
     model: Model = None,
     top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="classes to show for each image")] = 3,
     skip: Annotated[
@@ -411,7 +417,10 @@ def predict(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="write the predictions to a CSV file, a row an image"),
     ] = None,
-    device: Device = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda", "mps"],
+        typer.Option("--device", help="where to compute; vectors are classified where the recipe says"),
+    ] = "auto",
     weights: Weights = None,
     allow_hub: AllowHub = False,
     as_json: Json = False,
@@ -434,7 +443,7 @@ def predict(
             images,
             model=model,
             top=top,
-            device=device or "auto",
+            device=device,
             consent=allowed,
             unreadable=unreadable,
             progress=progress,

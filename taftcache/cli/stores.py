@@ -64,7 +64,8 @@ def verify(
 ) -> None:
     """Read every byte again and name what is damaged.
 
-    Or missing, or swapped; exit code 10 if anything is.
+    Or missing, or swapped; exit code 10 if anything is. A store that cannot be opened ends with 5: its root manifest is
+    damaged or has another root digest, or an old copy was put back.
 
     With --repair, damaged chunks are extracted again from the images of their rows, and put in place only if they come
     out with the digest that the manifest names. Damaged components are dropped, and what makes each again is said.
@@ -118,9 +119,9 @@ def trust(
 ) -> None:
     """Let a store open the images and weights it names.
 
-    And its teachers: for this user, and from now on. Stores that you extracted, imported or copied yourself may do so
-    already. Say this of a store that was moved, or that came from someone you know: what it names may be any file of
-    yours, or a model of the hub.
+    And its teachers: for this user, and from now on. Stores that you extracted yourself may do so already, and so may
+    copies of stores that may. Say this of a store that was moved, of an import, or of one that came from someone you
+    know: what it names may be any file of yours, or a model of the hub.
 
     Example: taftcache trust stores/quickstart
 
@@ -205,7 +206,7 @@ def export(
 
 @commands.command(name="import")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="features: .npy, .npz, .parquet or HDF5")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="features: .npy, .npz, .csv, .tsv, .parquet or HDF5")],
     store: Annotated[Path, typer.Argument(metavar="STORE", help="the new store")],
     recipe: Annotated[
         Path | None,
@@ -241,9 +242,9 @@ def import_(
     """Make a store from vectors or features you have.
 
     Your own vectors, an export, or features that someone else extracted. An export in HDF5 comes back with the
-    bytes and digests of its shards. From vectors [n, d] a linear head is trained. Names are looked for (vectors,
-    features, embeddings, x; labels, y; ids) unless they are given. NaN, overflow, an id twice, rows that were never
-    written, pickles, links and plug-ins are refused.
+    bytes and digests of its shards. On vectors [n, d] taftcache train then trains a linear head. Names are looked for
+    (vectors, features, embeddings, x; labels, y; ids) unless they are given. NaN, overflow, an id twice, rows that were
+    never written, pickles, links and plug-ins are refused.
 
     HDF5 may also hold rows [n, t, d]; --recipe names the backbone that goes on from them.
 

@@ -214,8 +214,8 @@ def _private(reports: Reports) -> Iterator[Said]:
         said = Counter(claim.verdict for claim in found)
         yield (
             f"The tangent model above the ordinary network holds in {said['holds']} of {len(found)} regimes and ε, is"
-            f" within noise in {said['within noise']} and contradicted in {said['contradicted']}; both start with the"
-            " head at zero and chose PT and rate from the same grid."
+            f" within noise in {said['within noise']} and contradicted in {said['contradicted']}; both start alike, and"
+            " the same search chose PT and rate of both."
         )
     for epsilon in dict.fromkeys(line.epsilon for line in lines):
         yield _best([line for line in lines if line.epsilon == epsilon])
