@@ -70,7 +70,7 @@ def test_nothing_is_made_of_a_solve_that_was_interrupted(monkeypatch, call, many
         begun.interrupt(at)
         with pytest.raises(KeyboardInterrupt):
             call()
-        assert begun.count <= at + 2  # to look where it stands: nothing is proven of it
+        assert begun.count <= at + 4  # to look where the round leads, and where it began if that is nowhere better
 
 
 @pytest.mark.parametrize("more", [{}, {"method": "projected"}, {"radius": 1.0}], ids=["plain", "projected", "ball"])
