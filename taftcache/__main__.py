@@ -7,10 +7,12 @@ import sys
 import threading
 from collections import namedtuple
 from contextlib import suppress
+from types import FrameType
 
 from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE
 
 _DECODING = "taftcache-batch", "taftcache-decode"  # threads; see taftcache.backbone.pool
+_PATIENCE = 2.0  # seconds that an interrupt may take before it is said that it was heard
 
 
 def main() -> None:
@@ -31,13 +33,30 @@ def main() -> None:
                 sys.stdout.flush()
             os._exit(code if isinstance(code, int) else 1)
         raise
+    finally:
+        with suppress(ValueError):  # of a thread: nothing was set
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """As Python's own; a solve then looks at where it stands, and a pool ends what it has begun."""
+    signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
+    raise KeyboardInterrupt
+
+
+def _say_heard(number: int, frame: FrameType | None) -> None:
+    with suppress(AttributeError, OSError, RuntimeError, ValueError):  # closed, or being written to
+        sys.stderr.write("taftcache: stopping once what was begun is put in order; the same once more stops at once\n")
+        sys.stderr.flush()
 
 
 def _run() -> None:
     try:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            signal.signal(signal.SIGHUP, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, _say_heard)
+        signal.signal(signal.SIGTERM, _interrupt)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _interrupt)
         from taftcache.cli import main as run_command
 
         run_command()

@@ -128,16 +128,18 @@ def _residuals(problem: Problem, delta: Tensor) -> tuple[Tensor, Tensor]:
 def _by_head(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence:
     """From the head's own inverses, of the classes that ``direction`` has a part in."""
     full = whole(problem, direction)
-    at = left_out_heads(problem).at(problem.ridge, full.any(1).nonzero()[:, 0].tolist())
+    asked = full.any(1).nonzero()[:, 0].tolist()
+    at = left_out_heads(problem).at(problem.ridge, asked)
     v = flat(problem, at.inverse(full))
-    along, residual = _along(problem, direction, v)
-    change = (along * _steps(problem, at)).sum(1) + direction @ (flat(problem, at.weights) - delta)
-    return RowInfluence(change, CLOSED, residual, problem.operator.passes)
+    along = torch.cat([image[:, asked] for image in problem.operator.matvec(v)])
+    change = (along * _steps(problem, at, asked)).sum(1) + direction @ (flat(problem, at.weights) - delta)
+    return RowInfluence(change, CLOSED, _left_of(problem, direction, v), problem.operator.passes)
 
 
-def _steps(problem: Problem, at: HeadAtRidge | HeadInverse) -> Tensor:
-    """(D/N)(z − target)/(1 − h) [N,K]: of a quadratic loss the gradient where the row was left out, over N."""
-    parts = [problem.loss.gradient(z, labels) for z, labels in at.left_out_logits()]
+def _steps(problem: Problem, at: HeadAtRidge | HeadInverse, asked: Sequence[int] | slice = slice(None)) -> Tensor:
+    """(D/N)(z − target)/(1 − h) of each row and class that is asked for [N,A]: of a quadratic loss the gradient where
+    the row was left out, over N."""
+    parts = [problem.loss.gradient(z, labels)[:, asked] for z, labels in at.left_out_logits()]
     return torch.cat(parts) / problem.operator.rows
 
 
@@ -168,14 +170,12 @@ def _without_each(
         problem.hessian, approximate_inverse(problem), direction,
         tolerance=max(goal.tolerance, FIRST_ORDER_TOLERANCE), steps=goal.max_passes,
     )  # fmt: skip
-    along, left = _along(problem, direction, v)
-    return root * along, rho, FIRST_ORDER, left
+    return root * problem.forward(v), rho, FIRST_ORDER, _left_of(problem, direction, v)
 
 
-def _along(problem: Problem, direction: Tensor, v: Tensor) -> tuple[Tensor, float]:
-    """Jv [N,K] of v = A⁻¹j [P], and the relative residual of v."""
-    left = (problem.hessian(v) - direction).norm() / direction.norm().clamp_min(1e-300)
-    return problem.forward(v), left.item()
+def _left_of(problem: Problem, direction: Tensor, v: Tensor) -> float:
+    """The relative residual of v = A⁻¹j [P]."""
+    return float(((problem.hessian(v) - direction).norm() / direction.norm().clamp_min(1e-300)).item())
 
 
 def _image_by_rows(problem: Problem, inverse: _ByRows, direction: Tensor, goal: Goal) -> tuple[Tensor, float]:

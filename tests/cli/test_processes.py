@@ -137,6 +137,32 @@ def test_threads_that_wait_spin_but_shortly():
     assert "GOMP_SPINCOUNT = '3000'" in said
 
 
+SLOW = """
+import os, signal, time
+from taftcache import __main__, cli
+
+def command():
+    try:
+        os.kill(os.getpid(), signal.{signal})
+        time.sleep(60)
+    except KeyboardInterrupt:
+        time.sleep({takes})
+        raise
+
+__main__._PATIENCE, cli.main = {patience}, command
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(("patience", "takes"), [(0.05, 1.0), (60.0, 0.0)], ids=["slow", "soon"])
+def test_an_interrupt_that_takes_long_says_that_it_was_heard(number, patience, takes):
+    ended = forked.run(SLOW.format(signal=number, patience=patience, takes=takes))
+    heard = [line for line in ended.stderr.splitlines() if "once more stops at once" in line]
+    assert (ended.returncode, len(heard)) == (130, int(takes > 0))
+    assert ended.stderr.endswith(f"taftcache: {INTERRUPTED}\n")
+
+
 @pytest.mark.parametrize("stage", ["extract", "train"])
 def test_interruption(cli, finished, tmp_path, monkeypatch, stage):
     """Ctrl-C ends with 130 and keeps what was committed; the same command goes on to the same bytes."""

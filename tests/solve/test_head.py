@@ -25,7 +25,7 @@ from taftcache.solve.inverses.head_path import HeadNormals, HeadPath, has_path
 from taftcache.solve.inverses.head_rows import HeadRows, every_head, left_out_heads
 from taftcache.solve.leave_one_out import moves
 from taftcache.solve.methods.decisive import typical
-from taftcache.solve.methods.head import head_bytes, left_out_bytes, quick_heads, solve_head
+from taftcache.solve.methods.head import head_bytes, left_out_bytes, own_numbers, quick_heads, solve_head
 from taftcache.solve.methods.many_ridges import swept_heads
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.pair import ProblemPair
@@ -384,7 +384,8 @@ class Matrices(TorchDispatchMode):
         made = [t for t in tree_leaves(found) if isinstance(t, torch.Tensor) and t.shape[-2:] == (self._n, self._n)]
         self._seen = [each for each in self._seen if each() is not None] + [weakref.ref(t) for t in made]
         alive = [t for each in self._seen if (t := each()) is not None]
-        self.most = max(self.most, len({t.untyped_storage().data_ptr() for t in alive}))
+        sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in alive}
+        self.most = max(self.most, sum(sizes.values()) // (8 * self._n**2))
         return found
 
 
@@ -417,15 +418,18 @@ def test_what_leaves_rows_out_holds_few_matrices(monkeypatch, alpha, most):
     """The moments and what is inverted of them; a class's own, where it has one."""
     monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 8 * 13 * D)
     monkeypatch.setattr("taftcache.solve.methods.head.GROUP_BYTES", 8 * 13 * D)
-    posed = problem(60, alpha, classes=6)
+    posed = problem(60, alpha, classes=30)  # two rows each
     with Matrices(D + 1) as counted:
         at = left_out_heads(posed).at(1e-2)
         list(at.left_out_logits())
         at.squares()
     assert counted.most == most
-    own = 2 * min(60, D + 1 + 12) if alpha != 1 else 0  # a class of rows more than 13, twice
-    assert left_out_bytes(posed) == 8 * (D + 1) * (2 * (D + 1) + own) >= 8 * (D + 1) ** 2 * most
-    assert left_out_bytes(problem(D, alpha)) == head_bytes(problem(D, alpha), chosen=False)
+    own = 2 * (D + 1 + 12) if alpha != 1 else 0  # a class of rows more than 13, twice
+    of_rows = 24 * 60 * 30
+    assert left_out_bytes(posed, 30) - of_rows == 8 * (D + 1) * (2 * (D + 1) + own) >= 8 * (D + 1) ** 2 * most
+    assert own_numbers(posed.loss, 30, 60, D + 1) == {1.0: 0, 0.3: 30 * (D + 1), 3.0: 60}[alpha]
+    few = problem(D, alpha)
+    assert left_out_bytes(few, 3) == head_bytes(few, chosen=False)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 3.0])

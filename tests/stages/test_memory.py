@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -112,3 +114,15 @@ def test_a_given_ridge_needs_one_matrix_and_cross_entropy_none(vectors):
                 free(room - 1)
                 with pytest.raises(SolveError, match="no room"):
                     check_head_fits(settings, store.shards, "head", chosen=False)
+
+
+def test_what_leaves_rows_out_needs_room_whatever_the_recipe_solves_by(vectors):
+    path, free = vectors
+    with taftcache.FeatureStore(path) as store:
+        made = settings_of(store)
+        solver = msgspec.structs.replace(made.recipe.solver, method="accelerated")
+        settings = replace(made, recipe=msgspec.structs.replace(made.recipe, solver=solver))
+        free(0)
+        check_head_fits(settings, store.shards, "head", chosen=True)
+        with pytest.raises(SolveError, match="no room"):
+            check_head_fits(settings, store.shards, "head", chosen=True, left_out=3)

@@ -43,8 +43,10 @@ def test_figures_are_those_of_the_students(teachers, tmp_path, tool):
     assert made["students"]["aft"]["accuracy"] == report.accuracy == aft.mean(1).tolist()
     assert made["students"]["none"]["accuracy"] == plain.mean(1).tolist()
     expected = paired(aft, plain)
-    assert made["claims"] == {
-        "aft > none": {"ahead": expected.ahead, "interval": [*expected.interval], "verdict": expected.verdict}
+    assert made["students"]["aft"]["against STL"] == {
+        "ahead": expected.ahead,
+        "interval": [*expected.interval],
+        "verdict": expected.verdict,
     }
     point = made["points"]["noise 4"]
     assert point["itself"]["aft"]["ahead"] == pytest.approx(100 * (noisy - aft).mean())
@@ -53,6 +55,7 @@ def test_figures_are_those_of_the_students(teachers, tmp_path, tool):
     assert "|  | tiny | tiny, 4 features of noise added |\n" in page
     assert f"| accuracy of STL, % | {100 * plain.mean():.1f} | {100 * plain.mean():.1f} |" in page
     assert f"{made['rows']['labelled']:,} labelled images of 10 classes" in page
+    assert "| AFT (learned weights) above STL (no prior) | " in page
     assert f": {expected.verdict} |" in page
     assert "by 6 of the labelled images" in tool.part({"tiny": {**made, "rows": {**made["rows"], "held back": 6}}})
 
@@ -63,7 +66,7 @@ def test_a_student_of_beta_zero_is_the_plain_one(teachers, tmp_path, tool):
     )
     teach(recipe)
     made = tool.kept(tmp_path / "out")
-    assert made["claims"]["kd > none"]["verdict"] == "same"
+    assert made["students"]["kd"]["against STL"]["verdict"] == "same"
     assert "the same students" in tool.part({"tiny": made})
 
 

@@ -150,8 +150,8 @@ class HeadPath:
 
 
 def _seen(problem: Problem, basis: FewRows | None, inner: Callable[[Tensor, int], Tensor]) -> Iterator[_Block]:
-    """The rows with their leverages, in one pass: ``inner`` has x̃ᵀA⁻¹x̃ [b,L,C] of rows x̃ [b,n] from the so manieth on,
-    of each class's A or of the one of all."""
+    """The rows with their leverages, in one pass: ``inner`` has x̃ᵀA⁻¹x̃ [b,L,C], of each class's A or of the one of all,
+    of rows x̃ [b,n] and the number of the first of them."""
     start = 0
     for state, labels in problem.operator.blocks():
         x = extended(state.feature, basis, start)
@@ -212,12 +212,13 @@ class HeadInverse:
 
         A_k⁻¹ = C⁻¹ − B_kB_kᵀ        B_k = C⁻¹U_kL⁻ᵀ        LLᵀ = I + U_kᵀC⁻¹U_k
 
-    and of N rows a class takes N·n·m where A_k⁻¹ itself takes N·n². That is made of a class of n rows or more, and
-    where its own D is the smaller. Classes are gone through in groups of GROUP_BYTES, with up to three passes each.
+    and of N rows a class takes N·n·m where A_k⁻¹ itself takes N·n². A_k⁻¹ itself is made for classes of n rows or more,
+    and for all where a row's own class has the smaller D. Classes are gone through in groups of GROUP_BYTES, with up to
+    three passes each.
 
     Args:
         problem, moments, ridge: what of, its moments, and λ.
-        only: the classes that are asked for. What is said of others has not their own D.
+        only: the classes that are asked for. What is said of others means nothing.
 
     Raises:
         SolveError: λ is below what rounding takes.
@@ -226,13 +227,17 @@ class HeadInverse:
     def __init__(self, problem: Problem, moments: HeadMoments, ridge: float, only: Sequence[int] | None) -> None:
         self._problem, self._moments, self._ridge = problem, moments, ridge
         self._common = _inverted(moments.normal.clone(), ridge)
-        n, asked = len(self._common), range(len(moments.counts)) if only is None else only
-        held = row_groups(moments.counts.clamp(max=n), n)
-        self._groups: list[list[int]] = []
-        if not moments.shared:
-            own = [k for k in asked if moments.counts[k]]
-            self._groups = [[k for k in own if held[k] == group] for group in sorted({held[k] for k in own})]
+        self._asked = list(range(len(moments.counts)) if only is None else only)
+        self._groups = self._grouped()
         self._last: tuple[list[int], _Own] | None = None
+
+    def _grouped(self) -> list[list[int]]:
+        """The classes that are asked for and have rows, where D differs, by the room that they take."""
+        moments, n = self._moments, len(self._common)
+        own = [] if moments.shared else [k for k in self._asked if moments.counts[k]]
+        sizes = moments.counts[own].clamp(max=n) if moments.above else moments.counts.new_full((len(own),), n)
+        held = row_groups(sizes, n)
+        return [[k for k, at in zip(own, held, strict=True) if at == group] for group in dict.fromkeys(held)]
 
     def _own(self) -> Iterator[_Own]:
         """What each group of classes has of its own; that of a single group stays."""
@@ -248,7 +253,7 @@ class HeadInverse:
         places = dict(zip(changed, accumulate(changed.values(), initial=0), strict=False))
         U = self._common.new_empty(sum(changed.values()), n)
         ends = dict(places)
-        for k, extra, x in own_rows(self._problem, changed):
+        for k, extra, x in own_rows(self._problem, changed) if changed else ():
             torch.mul(extra.sqrt(), x, out=U[ends[k] : ends[k] + len(x)])
             ends[k] += len(x)
         found = U @ self._common  # [Σm,n]
@@ -261,8 +266,8 @@ class HeadInverse:
         whole = [k for k in classes if k not in changed]
         inverses = {}
         if whole:
-            matrices = own_normals(self._problem, whole, moments.normal)
-            inverses = {k: _inverted(matrix, self._ridge) for k, matrix in zip(whole, matrices, strict=True)}
+            normals = own_normals(self._problem, whole, moments.normal)
+            inverses = {k: _inverted(normal, self._ridge) for k, normal in zip(whole, normals, strict=True)}
         return _Own(changed, found, inverses)
 
     @property
@@ -274,42 +279,41 @@ class HeadInverse:
         """A⁻¹ of each class's row of ``full`` [K,d+1]."""
         found = full @ self._common
         for own in self._own():
-            for k, solved in own.solved(full, found):
-                found[k] = solved
+            own.solve(full, found)
             del own
         return found
 
     def squares(self) -> Tensor:
-        """‖A⁻¹x̃‖² of each row and class [N,K], or [N,1] where all classes have the same."""
+        """‖A⁻¹x̃‖² of each row and class that is asked for [N,A], or [N,1] where all classes have the same."""
         return self._of_each_row(
             lambda x: (x @ self._common).square_().sum(1),
             lambda own, x, _: own.squares(x, x @ self._common),
         )
-
-    def _leverages(self, on_rows: OnRows | None) -> Tensor:
-        """x̃ᵀA⁻¹x̃ of each row and class [N,K], or [N,1]."""
-        return self._of_each_row(lambda x: (x @ self._common).mul_(x).sum(1), _Own.leverages, on_rows)
 
     def _of_each_row(
         self,
         common: Callable[[Tensor], Tensor],
         own: Callable[[_Own, Tensor, Tensor], Iterator[tuple[int, Tensor]]],
         on_rows: OnRows | None = None,
+        beside: Callable[[_Own], None] = lambda _: None,
     ) -> Tensor:
-        """A number of each row and class [N,K], or [N,1] where all have the same: what ``common`` makes [b] of rows x̃
-        [b,n], and in its place, by class, what ``own`` makes of what a group has, x̃, and that."""
+        """A number of each row and class that is asked for [N,A], or [N,1] where all have the same: what ``common``
+        makes [b] of rows x̃ [b,n], and in its place, by class, what ``own`` makes of what a group has, x̃, and that.
+        ``beside`` is done for each group."""
         operator = self._problem.operator
         first = torch.cat([common(extended(state.feature)) for state, _ in operator.blocks()])[:, None]
-        found = first if self._moments.shared else first.repeat(1, operator.classes)
+        found = first if self._moments.shared else first.repeat(1, len(self._asked))
+        places = {k: place for place, k in enumerate(self._asked)}
         if on_rows is not None and not self._groups:
             on_rows(operator.rows)
         done = told = 0
         for group in self._own():
+            beside(group)
             start = 0
             for state, labels in operator.blocks():
                 here = slice(start, start + len(labels))
                 for k, values in own(group, extended(state.feature), first[here, 0]):
-                    found[here, k] = values
+                    found[here, places[k]] = values
                 start, done = start + len(labels), done + len(labels)
                 if on_rows is not None:
                     on_rows(done // len(self._groups) - told)
@@ -323,10 +327,18 @@ class HeadInverse:
         Args:
             on_rows: hears how many rows more are done.
         """
-        weights, leverages = self.weights, self._leverages(on_rows)
+        right, K = self._moments.right, self._problem.operator.classes
+        solved = right @ self._common
+        leverages = self._of_each_row(
+            lambda x: (x @ self._common).mul_(x).sum(1), _Own.leverages, on_rows, lambda own: own.solve(right, solved)
+        )
+        weights = -solved
 
         def known(x: Tensor, start: int) -> Tensor:
-            return leverages[start : start + len(x), None]
+            here = leverages[start : start + len(x), None]
+            if self._moments.shared:
+                return here
+            return here.new_zeros(len(x), 1, K).index_copy_(2, torch.tensor(self._asked, device=here.device), here)
 
         for x, base, labels, curvature, leverage in _seen(self._problem, None, known):
             away = self._problem.loss.gradient(base, labels) / curvature  # from the target
@@ -340,12 +352,12 @@ class _Own(NamedTuple):
     joined: Tensor
     inverses: dict[int, Tensor]
 
-    def solved(self, full: Tensor, common: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """By class A⁻¹ of its row of ``full`` [K,n]; ``common``: C⁻¹ of it."""
+    def solve(self, full: Tensor, found: Tensor) -> None:
+        """Put A⁻¹ of the classes' rows of ``full`` [K,n] in the place of C⁻¹ of them, in ``found``."""
         for k, B in self._changes():
-            yield k, common[k] - (full[k] @ B.T) @ B
+            found[k] -= (full[k] @ B.T) @ B
         for k, A in self.inverses.items():
-            yield k, full[k] @ A
+            found[k] = full[k] @ A
 
     def leverages(self, x: Tensor, common: Tensor) -> Iterator[tuple[int, Tensor]]:
         """By class x̃ᵀA⁻¹x̃ [b] of rows [b,n]; ``common``: x̃ᵀC⁻¹x̃."""

@@ -78,14 +78,23 @@ def head_bytes(problem: Problem, *, chosen: bool) -> int:
     return max(by_rows, 8 * (matrices * n * n + basis))
 
 
-def left_out_bytes(problem: Problem) -> int:
-    """About how many bytes ``left_out_heads`` takes at most at once: the common moments and their inverse, and a group
-    of classes' rows with what is made of them; of few rows as ``solve_head``."""
+def left_out_bytes(problem: Problem, asked: int) -> int:
+    """About how many bytes ``left_out_heads`` takes at most at once for so many classes that are ``asked`` for: the
+    common moments and their inverse, a group of classes' rows with what is made of them, and some numbers of each row
+    and class; of few rows as ``solve_head``."""
     if rows_are_few(problem):
         return head_bytes(problem, chosen=False)
-    n, shared = problem.operator.base.config.width + 1, _one_for_all(problem.loss, problem.operator.classes)
-    columns = 0 if shared else min(problem.operator.rows, n + GROUP_BYTES // (8 * n))  # up to a class more
-    return 16 * n * (n + columns)
+    rows, n = problem.operator.rows, problem.operator.base.config.width + 1
+    of_group = own_numbers(problem.loss, problem.operator.classes, rows, n)
+    columns = min(of_group, n + GROUP_BYTES // (8 * n))  # up to a class more
+    return 16 * n * (n + columns) + 24 * rows * asked
+
+
+def own_numbers(loss: Loss, classes: int, rows: int, n: int) -> int:
+    """At most so many columns [n] have all classes' own parts of a head's inverses: their rows, or n of each class
+    where it has n rows or a smaller D of its own; none where all have the same D."""
+    more = _own_curvature(loss, classes)
+    return 0 if not more else classes * n if more < 0 else min(rows, classes * n)
 
 
 def head_products(loss: Loss, width: int, classes: int, rows: int, tried: int) -> float:
@@ -102,9 +111,14 @@ def head_products(loss: Loss, width: int, classes: int, rows: int, tried: int) -
 
 def _one_for_all(loss: Loss, classes: int) -> bool:
     """Whether a quadratic loss has the same D for all classes."""
+    return not _own_curvature(loss, classes)
+
+
+def _own_curvature(loss: Loss, classes: int) -> float:
+    """By how much a quadratic loss has a larger D for a row's own class than for the others."""
     z = torch.zeros(1, classes, dtype=torch.float64, device="cpu")
     diagonal = loss.hessian(z, torch.zeros(1, dtype=torch.int64, device="cpu"), torch.ones_like(z))
-    return bool((diagonal == diagonal[:, :1]).all())
+    return (diagonal[0, 0] - diagonal[0, -1]).item()
 
 
 def quick_heads(problem: Problem, ridges: Sequence[float]) -> Iterator[Tensor] | None:

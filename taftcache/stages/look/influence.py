@@ -223,7 +223,7 @@ def _changes(
     adds to it, with the row's shard and place in it."""
     recipe, solver = setting.settings.recipe, setting.settings.recipe.solver
     objective = _objective(setting.settings, part)
-    check_head_fits(setting.settings, part.shards, objective.train, chosen=False, left_out=True)
+    check_head_fits(setting.settings, part.shards, objective.train, chosen=False, left_out=1)
     with setting.progress.task(f"influence of {', '.join(s.name for s in part.shards)}", None):
         result = leave_one_out(
             setting.base, part.shards, objective, direction, delta=part.component.delta,

@@ -16,6 +16,7 @@ from taftcache.names import component_of, counted, is_component
 from taftcache.objective.problem import Problem
 from taftcache.report.paired import RowVerdict, row_verdict
 from taftcache.solve.leave_one_out import moves
+from taftcache.solve.methods.head import own_numbers
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 from taftcache.stages.progress import Progress, Silent
@@ -50,12 +51,13 @@ def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) 
 
 def _work(scorer: Scorer, shard: Shard) -> float:
     """n³ of the kernel of a shard's rows and classes; of a head's few rows that of their products and what classes
-    change in them, else of each row with what a class has of its own, the row's numbers at most."""
-    classes, wide = scorer.base.config.classes, scorer.base.config.width + 1
+    change in them, else of each row with what all classes have of their own and in common."""
+    classes, n = scorer.base.config.classes, scorer.base.config.width + 1
     if scorer.layouts[component_of(shard.name)] != scorer.base.head_layout:
         return float(shard.rows * classes) ** 3
-    n = min(shard.rows, wide)
-    return 3.0 * shard.rows * n * min(shard.rows, classes * n)
+    if shard.rows <= n:
+        return 3.0 * shard.rows**3
+    return 3.0 * shard.rows * n * (n + own_numbers(scorer.loss, classes, shard.rows, n))
 
 
 def _moves(store: FeatureStore, name: str, shard: Shard) -> Moves | None:

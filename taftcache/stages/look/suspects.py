@@ -197,7 +197,7 @@ def _by_head(
     rows = problem.operator.rows
     if rows < 2:
         raise SolveError(f"{missing}, and a row alone leaves none to judge it", got="1 row", do="append further rows")
-    check_head_fits(settings, store.shards, "head", chosen=True, left_out=True)
+    check_head_fits(settings, store.shards, "head", chosen=True, left_out=len(store.classes))
     with progress.task("λ of the head", None):
         ridge = choose_ridge(base, store.shards, objective, arithmetic=settings.arithmetic).ridge
     with progress.task("leave-one-out of the head", rows) as task:

@@ -66,7 +66,7 @@ COLD = SolveOptions()
 
 
 def check_head_fits(
-    settings: Settings, sources: Sequence[Shard], mode: Train, *, chosen: bool, left_out: bool = False
+    settings: Settings, sources: Sequence[Shard], mode: Train, *, chosen: bool, left_out: int = 0
 ) -> None:
     """Refuse a head whose matrices are larger than what is free now, before the system ends the process for them.
 
@@ -75,17 +75,17 @@ def check_head_fits(
     Args:
         settings, sources, mode: as ``solve_component`` has them.
         chosen: whether λ is still to be chosen.
-        left_out: whether rows are left out of the solution.
+        left_out: of so many classes it is asked what each row decides, whatever the recipe solves them by.
 
     Raises:
         SolveError: the closed form of the head needs more than there is. BackboneError: no such device here.
     """
     layout, recipe = settings.base.trained(mode), settings.recipe
-    closed = recipe.solver.method in ("auto", "conjugate") and settings.loss.quadratic and not settings.is_taught(mode)
-    if layout != settings.base.head_layout or not closed:
+    solved = recipe.solver.method in ("auto", "conjugate") and not settings.is_taught(mode)
+    if layout != settings.base.head_layout or not settings.loss.quadratic or not (solved or left_out):
         return
     problem = Problem(TangentOperator(settings.base, sources, trained=layout), settings.loss, 1.0)
-    beside = left_out_bytes(problem) if left_out else 0
+    beside = left_out_bytes(problem, left_out) if left_out else 0
     needed = max(head_bytes(problem, chosen=chosen), beside)
     device = float64_device(recipe.device)
     if needed > max(GROUP_BYTES, free := free_memory(device)):
