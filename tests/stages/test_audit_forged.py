@@ -17,10 +17,14 @@ from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.errors import FormatError, RecipeError
+from taftcache.model.component import read_component
 from taftcache.names import PRIVATE
 from taftcache.privacy.budget import EVENT
 from taftcache.solve import minimise
 from taftcache.solve.solution import Certificate
+from taftcache.stages.forget.certificates import check_certificate
+from taftcache.stages.forget.finding import Findings
+from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.terminal.forgetting import show_audit
 from tests.keys import make_key
@@ -336,3 +340,14 @@ def test_the_command_says_what_it_found(copy, tmp_path):
     bad = CliRunner().invoke(app, [*args, "--json"])
     assert bad.exit_code == 10
     assert {finding["kind"] for finding in json.loads(bad.output)["findings"]} == {"tombstones", "head"}
+
+
+@pytest.mark.parametrize(("radius", "outside"), [(0.5, False), (0.25, True)])
+def test_a_component_outside_of_its_ball_is_found(tmp_path, radius, outside):
+    path = tmp_path / "store"
+    taftcache.run(recipe(path, objective={"radius": 0.5}, data={"source": "digits", "limit": 30}))
+    with open_store(path) as store:
+        made, found = settings_of(store).at(radius=radius), Findings(store=path)
+        component = read_component(store, "components/000", made.base)
+        check_certificate("components/000", component, made, [store.shard("000")], found)
+    assert any("outside of the ball of radius 0.25" in each.problem for each in found.findings) == outside

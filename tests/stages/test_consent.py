@@ -20,7 +20,7 @@ from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.consent import Consent, followed, recorded_recipe, refusal
+from taftcache.consent import Consent, check_architecture, followed, recorded_recipe, refusal
 from taftcache.errors import RecipeError, UntrustedStore
 from taftcache.model.predictor import TangentModel
 from taftcache.recipe import load_recipe
@@ -199,6 +199,27 @@ def test_a_strangers_weights_are_neither_opened_nor_downloaded(foreign, monkeypa
     with pytest.raises(taftcache.BackboneError if hub else UntrustedStore):
         TangentModel.load(foreign, device="cpu", consent=Consent(hub=True))
     assert asked == ([named["model"]] if hub else [])
+
+
+def test_code_is_asked_of_the_hub_for_the_model_that_was_allowed_alone(foreign):
+    """A store can record one model, and name another where its tail is built."""
+    allowed, other = "hf-hub:friend/model", "hf-hub:attacker/evil"
+    forge(foreign, backbone={"weights": "pretrained", "model": allowed})
+
+    def check(model: str, consent: Consent | None = None) -> None:
+        manifest = Manifest.decode((foreign / FILE).read_bytes())
+        backbone = {**manifest.identity["backbone"], "model": model}
+        (foreign / FILE).write_bytes(manifest.replace(identity=manifest.identity | {"backbone": backbone}).encode())
+        with FeatureStore(foreign) as store:
+            check_architecture(store, consent)
+
+    check("vit_tiny_patch16_224")
+    check(allowed, Consent(hub=True))
+    for model in (allowed, other):
+        with pytest.raises(UntrustedStore, match="has not allowed"):
+            check(model)
+    with pytest.raises(UntrustedStore, match="another model than the one its record names"):
+        check(other, Consent(hub=True))
 
 
 def test_weights_of_ones_own_take_the_place_of_a_strangers(foreign, images, capsys, tmp_path):

@@ -239,3 +239,13 @@ def test_a_loose_certificate_is_said(decisive, tmp_path):
     )
     assert ("too loose to prove" in forgotten_lines(report)[-1]) == (decisive is False)
     assert forgotten_lines(report)[-1].endswith(" (decisive)") == (decisive is True), "as receipts say it"
+
+
+def test_a_ridge_that_the_rows_choose_again_is_no_reason_to_solve_cold(tmp_path):
+    path = tmp_path / "store"
+    taftcache.run(recipe(path, objective={"ridge": "auto"}, **EXACT, **FEW))
+    with open_store(path) as store:
+        report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
+    figures = report.certificates["models/exact"]
+    assert figures["decisive"]
+    assert report.notes == []
