@@ -34,6 +34,14 @@ def test_noise_of_fifty_full_steps(target, sigma):
     assert target * 0.999 <= epsilon([Release(z, 50)], 1e-5) <= target
 
 
+@pytest.mark.parametrize("target", [0.5, 3.0])
+def test_noise_of_sampled_rows_is_no_more_than_it_takes(target):
+    """Less than all rows alone would take, for who is drawn is a secret, too."""
+    z = calibrate(lambda z: [Release(z, 12, 0.125)], target, 1e-5)
+    assert target * 0.995 <= epsilon([Release(z, 12, 0.125)], 1e-5) <= target
+    assert z < 0.5 * calibrate(lambda z: [Release(z, 12)], target, 1e-5)
+
+
 @pytest.mark.law("A promise follows from the noise, and the budget of a shard is kept")
 @pytest.mark.parametrize("releases", [[Release(4.0, 9)], [Release(1.5), Release(9.0, 30)], [Release(2.0, 40, 0.125)]])
 def test_never_below_the_distribution_and_hardly_above(releases):
