@@ -70,10 +70,8 @@ def one_size(found: dict[str, Any]) -> str:
 
 def how(*sizes: dict[str, Any]) -> str:
     """Where sizes were measured, and to which tolerance: 10⁻³ before reports kept it."""
-    one, kept = sizes[0], ("machine", "threads", "torch", "date", "commit")
-    ended = f"`solver.tolerance` was {one.get('tolerance', '1e-3, so that certificates need not decide')}."
-    each = {key: dict.fromkeys(str(size[key]) for size in sizes if key in size) for key in kept}
-    return f"{ended} {marked.measured({key: ' and '.join(said) for key, said in each.items() if said})}"
+    ended = f"`solver.tolerance` was {sizes[0].get('tolerance', '1e-3, so that certificates need not decide')}."
+    return f"{ended} {marked.measured(*sizes)}"
 
 
 def asked(count: int) -> int:

@@ -149,9 +149,9 @@ def side_by_side(reports: dict[str, Figures]) -> list[str]:
     for name, report in reports.items():
         found |= {name: report} | {f"{name}, {said(point)}": of for point, of in report["points"].items()}
     rows = [["accuracy of STL, %", *(f"{100 * mean(of['students']['none']['accuracy']):.1f}" for of in found.values())]]
-    for one in TITLES:
-        cells = [verdict(of["students"].get(one, {}).get("against STL")) for of in found.values()]
-        rows += [] if one == "none" else [[f"{TITLES[one]} above {TITLES['none']}", *cells]]
+    for prior in (prior for prior in TITLES if prior != "none"):
+        cells = [verdict(of["students"].get(prior, {}).get("against STL")) for of in found.values()]
+        rows.append([f"{TITLES[prior]} above {TITLES['none']}", *cells])
     for one, other in CLAIMS:
         cells = [verdict(of["claims"].get(f"{one} > {other}")) for of in found.values()]
         rows.append([f"{TITLES[one]} above {TITLES[other]}", *cells])

@@ -16,8 +16,8 @@ def report(files: Sequence[str], kept: str) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def measured(report: Mapping[str, Any]) -> str:
-    """A sentence on where and of what a report was measured, as far as it says."""
+def measured(*reports: Mapping[str, Any]) -> str:
+    """A sentence on where and of what reports were measured, as far as they say."""
     said = {
         "machine": "{}",
         "threads": "threads of torch: {}",
@@ -25,8 +25,9 @@ def measured(report: Mapping[str, Any]) -> str:
         "date": "{}",
         "commit": "commit {}",
     }
-    there = [text.format(report[key]) for key, text in said.items() if report.get(key) is not None]
-    lost = [key for key in ("machine", "date", "commit") if report.get(key) is None]
+    each = {key: dict.fromkeys(str(of[key]) for of in reports if of.get(key) is not None) for key in said}
+    there = [text.format(" and ".join(each[key])) for key, text in said.items() if each[key]]
+    lost = [key for key in ("machine", "date", "commit") if not each[key]]
     return "Measured: " + "; ".join([*there, *([f"{', '.join(lost)} not kept"] if lost else [])]) + "."
 
 

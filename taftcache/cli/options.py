@@ -96,8 +96,9 @@ Model = Annotated[
         help="models/exact, models/mean, components/000 or 000…; by default the first of exact, weighted, mean, head",
     ),
 ]
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 Device = Annotated[
-    Literal["auto", "cpu", "cuda", "mps"] | None,
+    DeviceName | None,
     typer.Option("--device", help="where to compute; default: the recipe's"),
 ]
 Workers = Annotated[

@@ -14,6 +14,7 @@ import taftcache
 from taftcache.cli.options import (
     AllowHub,
     Device,
+    DeviceName,
     Either,
     ForgottenOf,
     IdsName,
@@ -418,7 +419,7 @@ def predict(
         typer.Option("-o", "--output", metavar="FILE", help="write the predictions to a CSV file, a row an image"),
     ] = None,
     device: Annotated[
-        Literal["auto", "cpu", "cuda", "mps"],
+        DeviceName,
         typer.Option("--device", help="where to compute; vectors are classified where the recipe says"),
     ] = "auto",
     weights: Weights = None,

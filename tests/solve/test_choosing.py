@@ -14,6 +14,7 @@ from taftcache.objective.weights import RowWeights
 from taftcache.solve import choosing
 from taftcache.solve.choosing import ALONE, GRID, NEAR, STEPS, choose_ridge, ridge_path
 from taftcache.solve.inverses.head_path import HeadPath, Unseen, has_path
+from taftcache.solve.leave_one_out import leave_one_out
 from taftcache.solve.settings import Arithmetic
 from taftcache.tangent.rows import RowSubset
 from tests.solve.problems import K, N, case, dense, labels, make_problem, rows
@@ -67,6 +68,10 @@ def test_decompositions_of_many_classes_need_memory(monkeypatch):
     assert has_path(make_problem(loss=LOSS, head=True))
     assert not has_path(make_problem(loss=UNEVEN, head=True))
     assert choose_ridge(case().base, rows(), Objective(loss=UNEVEN, train="head")).method == "validation"
+    base, direction = case().base, torch.ones(case().base.head_layout.size, dtype=torch.float64)
+    objective = Objective(loss=UNEVEN, ridge=1e-2, train="head")
+    delta = torch.zeros_like(direction)
+    assert leave_one_out(base, rows(), objective, direction, delta=delta).method == "closed form"  # a few at a time
 
 
 @pytest.mark.parametrize("train", ["head", "full"])

@@ -26,6 +26,7 @@ from taftcache.model.predictor import TangentModel
 from taftcache.recipe import load_recipe
 from taftcache.view.atlas import Atlas
 from taftcache.view.pictures import Pictures
+from tests.stages import forging
 from tests.stages.making import toml
 
 
@@ -207,9 +208,8 @@ def test_code_is_asked_of_the_hub_for_the_model_that_was_allowed_alone(foreign):
     forge(foreign, backbone={"weights": "pretrained", "model": allowed})
 
     def check(model: str, consent: Consent | None = None) -> None:
-        manifest = Manifest.decode((foreign / FILE).read_bytes())
-        backbone = {**manifest.identity["backbone"], "model": model}
-        (foreign / FILE).write_bytes(manifest.replace(identity=manifest.identity | {"backbone": backbone}).encode())
+        identity = Manifest.decode((foreign / FILE).read_bytes()).identity
+        forging.forge(foreign, identity=identity | {"backbone": {**identity["backbone"], "model": model}})
         with FeatureStore(foreign) as store:
             check_architecture(store, consent)
 
