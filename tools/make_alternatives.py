@@ -30,6 +30,8 @@ METHODS = {
     "every block": "taftcache, head on every block, exact model",
 }
 WHOLE = ("taftcache", "every block")  # every model of a store, not one component
+READS = {"probe": "linear probe (scikit-learn) of the last feature"}
+BRIEF = ("probe", "lora", "all", "taftcache", "every block")  # of the short form
 ANEW = "fine-tuning of the last block, drawn anew¹"
 OPPOSITE = {"ahead": "behind", "behind": "ahead", "within noise": "within noise"}
 TITLES = {"digits": "digits", "caltech101": "Caltech-101", "cifar10": "CIFAR-10"}
@@ -61,35 +63,28 @@ def full(data: dict[str, Any]) -> str:
 
 
 def short(data: dict[str, Any]) -> str:
-    """One table: every data set's accuracy, and what it costs on the first of them."""
+    """One table of a few methods: every data set's accuracy, and what it costs on the first of them."""
     first = next(iter(data))
-    head = ["", *(f"{TITLES[name]}, %" for name in data), "train", "retrain one shard", "forget one sample"]
+    late = [METHODS[method] for method in BRIEF if method in data[first].get("apart", {})]
+    head = ["", *(f"{TITLES[name]}, %" for name in data), "train", "forget one sample"]
     text = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for method in METHODS:
+    for method in BRIEF:
         there = [found["methods"].get(method) for found in data.values()]
         if any(there):
-            cells = [
-                title_of(method, data[first]),
-                *("" if of is None else f"{accuracy(of, True)}{said(of)}" for of in there),
-            ]
+            cells = [READS.get(method, METHODS[method])]
+            cells += ["" if of is None else f"{accuracy(of, True)}{said(of)}" for of in there]
             costs = data[first]["methods"].get(method)
-            cells += ["", "", ""] if costs is None else [total(costs), *again(method, costs)]
+            cells += ["", ""] if costs is None else [total(costs), again(method, costs)[-1]]
             text.append(f"| {' | '.join(cells)} |")
-        if method == "last block" and any("anew" in found for found in data.values()):
-            cells = [ANEW, *(deviating(found["anew"]) if "anew" in found else "" for found in data.values())]
-            took = marked.seconds(data[first]["anew"]["seconds"]) if "anew" in data[first] else ""
-            text.append(f"| {' | '.join([*cells, '', took, took])} |")
     text += [
         "",
-        "Each method was trained once; ± is a 95 % interval over held-out images. 'Ahead' and 'behind' are relative to"
-        " taftcache's exact model of the last block, on the same images. Times are for"
+        "Each method was trained once; the exact model is that of all rows. ± is a 95 % interval over held-out images."
+        " 'Ahead' and 'behind' are relative to taftcache's exact model of the last block, on the same images. Times are for"
         f" {TITLES[first]}, {threads(data[first])}, and include choosing settings and the pass through the frozen"
-        " layers. The others have a single model here,"
-        " which is trained again without the shard or sample. They could be split into shards as well (SISA), at a"
-        " cost in accuracy ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa)). A shard of the"
-        " mean is its component alone."
-        " [How, and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
-        *footnote(data),
+        " layers. The others forget by training again without the sample. In shards (SISA) that is cheaper, at a"
+        " cost in accuracy ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa))."
+        + "".join(f" Measured apart: {title}." for title in late)
+        + " [How, means of shards and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
     ]
     return "\n".join(text)
 

@@ -40,9 +40,7 @@ COMPLETION = (
 )
 NO_BOUND = 1e100  # at which numbers stop whatever they are
 # Lines of the demo that README.md shows.
-EXCERPT = re.compile(
-    "[a-z]+ {2,}|.*(model of all rows|linear probe|worst of|models/exact: |held-out accuracy)|your images: "
-)
+EXCERPT = re.compile("evaluate|.*(% +(model of all rows|linear probe)|forgotten now|held-out accuracy)")
 SHOWN, SHOWN_END = "<!-- output:quickstart -->", "<!-- /output:quickstart -->"
 
 

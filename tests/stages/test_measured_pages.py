@@ -71,9 +71,9 @@ def test_alternatives_become_two_tables(tools):
     data = {"caltech101": {**about, "methods": {"taftcache": ours}}, "cifar10": {**about, "methods": {"probe": probe}}}
     text = tool.short(data)
     assert "|  | Caltech-101, % | CIFAR-10, % | train |" in text
-    assert "| linear probe (scikit-learn) |  | 90.0 ± 7.5 (ahead) |  |  |  |" in text
+    assert "| linear probe (scikit-learn) of the last feature |  | 90.0 ± 7.5 (ahead) |  |  |" in text
     sample = "20 s by `--mode resolve`, 20 s by default"
-    assert f"| taftcache, last block, exact model | 90.0 ± 7.5 |  | 40 s | as a sample | {sample} |" in text
+    assert f"| taftcache, last block, exact model | 90.0 ± 7.5 |  | 40 s | {sample} |" in text
     assert "Times are for Caltech-101, one thread, and include choosing settings" in text
     assert "one thread of Xeon, AMX." in tool.full(data)
     assert "−2.0 (−3.0 to −1.0): behind | 20 s |  | 20 s |" in tool.full(data)
