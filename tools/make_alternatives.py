@@ -79,8 +79,8 @@ def short(data: dict[str, Any]) -> str:
     text += [
         "",
         "Each method was trained once; the exact model is that of all rows. ± is a 95 % interval over held-out images."
-        " 'Ahead' and 'behind' are relative to taftcache's exact model of the last block, on the same images. Times are for"
-        f" {TITLES[first]}, {threads(data[first])}, and include choosing settings and the pass through the frozen"
+        " 'Ahead' and 'behind' are relative to taftcache's exact model of the last block, on the same images. Times are"
+        f" for {TITLES[first]}, {threads(data[first])}, and include choosing settings and the pass through the frozen"
         " layers. The others forget by training again without the sample. In shards (SISA) that is cheaper, at a"
         " cost in accuracy ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa))."
         + "".join(f" Measured apart: {title}." for title in late)

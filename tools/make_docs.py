@@ -16,6 +16,7 @@ import sys
 import tempfile
 import tomllib
 import types
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -38,6 +39,8 @@ COMPLETION = (
     "A RECIPE is a TOML file, or the name of one of the "
     "[bundled recipes](../pipelines/README.md): `quickstart`, `published/cub200`. A file of that name wins.",
 )
+TABLE = ("| argument | meaning |", "|---|---|")
+SHARED = 4  # commands with the same row, from which on it stands once
 NO_BOUND = 1e100  # at which numbers stop whatever they are
 # Lines of the demo that README.md shows.
 EXCERPT = re.compile("evaluate|.*(% +(model of all rows|linear probe)|forgotten now|held-out accuracy)")
@@ -77,15 +80,21 @@ def demo_output() -> str:
 def command_line() -> str:
     """The reference of every command, from the typer app."""
     root: Any = typer.main.get_command(app)
+    tables = {name: _parameters(root.commands[name]) for names in groups().values() for name in names}
+    counts = Counter(row for rows in tables.values() for row in rows)
+    shared = {row for row, count in counts.items() if count >= SHARED}
     lines = ["# Command line", "", "Made from the program by `tools/make_docs.py`.", "", *COMPLETION, ""]
+    lines += ["## Shared options", "", "Commands name those that they take, after their own.", ""]
+    lines += [*TABLE, *(f"| {' | '.join(row)} |" for row in counts if row in shared), ""]
     for title, names in groups().items():
         lines += [f"## {title}", ""]
         for name in names:
             command = root.commands[name]
-            lines += [f"### taftcache {name}", "", *_help(command.help), "| argument | meaning |", "|---|---|"]
-            hints = get_type_hints(command.callback)
-            lines += [f"| {_spelling(p, choices(hints.get(p.name)))} | {_meaning(p)} |" for p in command.params]
-            lines.append("")
+            lines += [f"### taftcache {name}", "", *_help(command.help)]
+            if own := [f"| {' | '.join(row)} |" for row in tables[name] if row not in shared]:
+                lines += [*TABLE, *own, ""]
+            if also := [row[0].strip("`").split()[0] for row in tables[name] if row in shared]:
+                lines += [f"Also: [{', '.join(f'`{word}`' for word in also)}](#shared-options).", ""]
     lines += [
         "## Exit codes",
         "",
@@ -260,6 +269,12 @@ def _help(text: str) -> list[str]:
         else:
             out += [line, ""]
     return out
+
+
+def _parameters(command: Any) -> list[tuple[str, str]]:
+    """Spelling and meaning of each argument and option."""
+    hints = get_type_hints(command.callback)
+    return [(_spelling(p, choices(hints.get(p.name))), _meaning(p)) for p in command.params]
 
 
 def _spelling(parameter: Any, allowed: list[Any]) -> str:
