@@ -44,6 +44,8 @@ GROUPS = {
 }
 
 
+CHOSEN = ("- rate of", "- λ of")  # an end of what was tried
+CLAIMED = ("figure2a", "figure2b", "figure2c")  # all of whose figures stand with the claims
 BEFORE = " --set compare.tokens=[false]"
 ENDS = (
     "† The rate or λ of at least one of both is the end of the list that was tried for it, as named under *Where it"
@@ -160,7 +162,8 @@ def check() -> None:
 def pages(runs: dict[str, list[CompareReport]]) -> dict[str, str]:
     """Both pages by their files; one of which nothing is kept is left out."""
     others = {name: of for name, of in runs.items() if name != MAIN}
-    made = {"results.md": here(runs[MAIN]) if MAIN in runs else [], "results-elsewhere.md": elsewhere(others)}
+    presets = {line for run in runs.get(MAIN, ()) for line in about(run) if line.startswith("- preset")}
+    made = {"results.md": here(runs[MAIN]) if MAIN in runs else [], "results-elsewhere.md": elsewhere(others, presets)}
     return {file: "\n".join(text).rstrip() + "\n" for file, text in made.items() if text}
 
 
@@ -184,30 +187,32 @@ def here(runs: list[CompareReport]) -> list[str]:
         "",
         "Each claim with the 95 % interval of its difference, for other held-out rows and other seeds"
         " ([how](paper.md#intervals-and-verdicts)): it holds where the interval lies above zero, is contradicted where"
-        " it lies below, and is within noise between.",
+        " it lies below, and is within noise between. Where a choice lies at the end of what was tried, another may be"
+        " better.",
         "",
         *said(lines(runs)),
         "",
         *([f"Not run for this page: {', '.join(absent)}.", ""] if absent else []),
         *shown(MAIN, runs, "##", commands(runs)),
-        *where(runs, "##"),
+        *where(runs, "##", ends=False),
     ]
 
 
-def elsewhere(others: dict[str, list[CompareReport]]) -> list[str]:
-    """The page of other data."""
+def elsewhere(others: dict[str, list[CompareReport]], presets: set[str]) -> list[str]:
+    """The page of other data; ``presets``: what the page of the paper's tables says of these."""
     if not others:
         return []
     text = [
         "# Results on other data",
         "",
         "The claims of [Results](results.md), asked of other data by `taftcache compare`, and written by"
-        " `tools/make_results.py`. [How](paper.md#intervals-and-verdicts) intervals and verdicts are made.",
+        " `tools/make_results.py`. [How](paper.md#intervals-and-verdicts) intervals and verdicts are made. Presets are"
+        " [those there](results.md#where-it-ran), where nothing else is said.",
         "",
         *side_by_side(others),
         "",
     ]
-    told: set[str] = set()
+    told = set(presets)
     for name, runs in others.items():
         how = f"`taftcache compare paper-{name} -o FOLDER`"
         without = any(map(chose_no_token, runs))
@@ -292,7 +297,7 @@ def shown(
         text += [f"{level} {made.title}", ""]
         if report == "figure1a" and "figure1b" in every(runs):
             text += ["Its lines are in the table of Figure 1b.", ""]
-        else:
+        elif report not in CLAIMED:
             text += [*table(made, some(made.lines)), ""]
         text += [f"![{made.title}](results/{name}/{f.name})\n" for f in plots(name, report)]
         link = f"All figures with settings, seconds, passes and gradients: [{report}.csv](results/{name}/{report}.csv)."
@@ -318,15 +323,15 @@ def plots(name: str, report: str) -> list[Path]:
     return sorted((DOCS / "results" / name).glob(f"{report}*.svg"))
 
 
-def where(runs: Sequence[CompareReport], level: str, told: set[str] | None = None) -> list[str]:
-    """Where each run was; what is in ``told`` is not said again, but for choices at an end."""
+def where(runs: Sequence[CompareReport], level: str, told: set[str] | None = None, *, ends: bool = True) -> list[str]:
+    """Where each run was; what is in ``told`` is not said again, but for choices at an end, with ``ends``."""
     text, told = [f"{level} Where it ran", ""], set() if told is None else told
     for run in runs:
         if len(runs) > 1:
             text += [f"**{', '.join(made.report for made in run.reports)}**", ""]
-        new = [line for line in about(run) if line and line not in told]
+        new = [line for line in about(run) if line and line not in told and (ends or not line.startswith(CHOSEN))]
         text += [part for line in new for part in ([line] if line.startswith("- ") else [line, ""])] + [""]
-        told |= {line for line in new if not line.startswith(("- rate of", "- λ of"))}  # those are of its own table
+        told |= {line for line in new if not line.startswith(CHOSEN)}  # those are of its own table
     return text
 
 
