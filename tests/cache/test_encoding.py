@@ -138,7 +138,7 @@ def test_a_damaged_chunk_of_unfinished_work_is_made_again(tmp_path, whole) -> No
         assert tree(tmp_path / name[:6]) == tree(whole)
 
 
-@pytest.mark.law("A store without a sample has the bytes of one that never had it")
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
 def test_erased_is_never_seen(tmp_path) -> None:
     build(tmp_path / "all", IDS, dtype=DTYPE)
     build(tmp_path / "never", [i for i in IDS if i not in GONE], dtype=DTYPE)

@@ -45,7 +45,7 @@ def found(path, wanted: set[bytes]) -> list[str]:
     return [name for name, data in tree(path).items() if any(w in data for w in wanted)]
 
 
-@pytest.mark.law("A store without a sample has the bytes of one that never had it")
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
 @pytest.mark.parametrize("chunk_rows", [1, 4, 16, 512])
 def test_erased_is_never_seen(tmp_path, chunk_rows) -> None:
     build(tmp_path / "all", IDS, chunk_rows=chunk_rows)

@@ -70,7 +70,7 @@ def write_shard(store) -> None:
     fill(store, "001", NEW, batch=3)
 
 
-@pytest.mark.law("Any call to the disk may fail; the last commit stays whole")
+@pytest.mark.law("A kill, an interruption or a failed write leaves the last commit or the next one")
 @pytest.mark.parametrize(("code", "forever"), [(errno.EIO, False), (errno.ENOSPC, True)])
 @pytest.mark.parametrize("work", [change_much, write_shard])
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.full)])

@@ -69,7 +69,7 @@ def other_process(action, *arguments) -> None:
         action(*arguments)
 
 
-@pytest.mark.law("A kill at any point leaves the last commit or the next one")
+@pytest.mark.law("A kill, an interruption or a failed write leaves the last commit or the next one")
 @pytest.mark.parametrize("again", [True, False], ids=["another key", "no key"])
 @pytest.mark.parametrize("when", ["before the check", "before the swap", "after the swap"])
 def test_a_copy_over_a_state_with_a_key_that_is_destroyed_goes_on(path, tmp_path, monkeypatch, again, when) -> None:
@@ -161,7 +161,7 @@ def test_rows_that_two_writers_entered_in_a_journal_are_taken_once(path) -> None
         assert holds(store, NEW)
 
 
-@pytest.mark.law("A kill at any point leaves the last commit or the next one")
+@pytest.mark.law("A kill, an interruption or a failed write leaves the last commit or the next one")
 @pytest.mark.parametrize("killed", [True, False])
 @pytest.mark.parametrize("when", ["before the swap", "after the swap"])
 def test_a_key_is_destroyed_as_a_whole_or_not_at_all(path, monkeypatch, when, killed) -> None:
@@ -179,7 +179,7 @@ def test_a_key_is_destroyed_as_a_whole_or_not_at_all(path, monkeypatch, when, ki
     assert TombstoneFile(path).holds(GONE) == bool(TombstoneFile(path).key) == stays
 
 
-@pytest.mark.law("A failed write leaves the last commit")
+@pytest.mark.law("A kill, an interruption or a failed write leaves the last commit or the next one")
 @pytest.mark.parametrize("failed", ["the swap", "the lock", "the file beside the store"])
 def test_keys_that_were_not_destroyed_are_all_beside_the_store(path, monkeypatch, failed) -> None:
     """That of an earlier store at this place, too."""
@@ -306,7 +306,7 @@ def test_a_writer_that_was_interrupted_takes_no_more_rows(path) -> None:
         assert holds(store, NEW)
 
 
-@pytest.mark.law("A kill at any point leaves the last commit or the next one")
+@pytest.mark.law("A kill, an interruption or a failed write leaves the last commit or the next one")
 def test_a_commit_that_was_interrupted_is_not_undone_by_the_next(path, monkeypatch) -> None:
     with FeatureStore(path, mode="a") as store:
         with monkeypatch.context() as patch:

@@ -18,20 +18,20 @@ def crash(folder: Path, kind: str, points: str, *dtype: str) -> str:
     return run.stdout
 
 
-@pytest.mark.law("A kill at any point leaves the last commit or the next one")
+@pytest.mark.law("A kill, an interruption or a failed write leaves the last commit or the next one")
 @pytest.mark.parametrize("kind", ["write", "erase", "add", "back"])
 def test_kill_at_some_points(tmp_path, kind) -> None:
     assert "kills at" in crash(tmp_path, kind, "4")
 
 
-@pytest.mark.law("A kill at any point leaves the last commit or the next one")
+@pytest.mark.law("A kill, an interruption or a failed write leaves the last commit or the next one")
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["write", "erase", "add", "back"])
 def test_kill_at_every_point(tmp_path, kind) -> None:
     print(crash(tmp_path, kind, "all"))
 
 
-@pytest.mark.law("A kill at any point leaves the last commit or the next one")
+@pytest.mark.law("A kill, an interruption or a failed write leaves the last commit or the next one")
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["write", "erase"])
 def test_kill_at_every_point_of_rows_in_8_bits(tmp_path, kind) -> None:

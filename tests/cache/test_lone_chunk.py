@@ -44,7 +44,7 @@ def test_a_lone_chunk_is_as_large_as_its_rows(tmp_path, rows, chunks):
     assert np.array_equal(found, np.stack([row(i) for i in IDS[:rows]]).astype(np.float16))
 
 
-@pytest.mark.law("A shard that lost a row has the bytes of one that never had it, also where it filled no chunk")
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
 @pytest.mark.parametrize("before", [9, 8, 5])
 @pytest.mark.parametrize("write", [lambda store, ids: fill(store, "000", ids, chunk_rows=8), padded])
 def test_no_size_tells_what_a_shard_lost(tmp_path, before, write):

@@ -117,7 +117,7 @@ def test_a_plot_marks_lines_that_stopped_early(tmp_path):
         assert "(*: stopped early)" in text
 
 
-@pytest.mark.law("Each page of results is made of the reports that are kept")
+@pytest.mark.law("Measured pages are what the kept reports make, and reports say when and where they were measured")
 def test_the_pages_are_what_their_reports_make():
     load_tool("make_results").main(["--check"])
 

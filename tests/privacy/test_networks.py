@@ -18,7 +18,7 @@ NETWORKS = (TangentNetwork, OrdinaryNetwork)
 SPEC = PrivacySpec(epsilon=8.0, steps=3, relation="replace-one", logits="tangent")
 
 
-@pytest.mark.law("Both networks of a private comparison start with the head at zero")
+@pytest.mark.law("Both networks of a private comparison begin and choose alike, and with the head alone are one model")
 def test_both_networks_start_with_the_head_at_zero():
     source, whole = rows(30), base().trained("layernorm")
     start = without_head(base(), whole)
@@ -31,7 +31,7 @@ def test_both_networks_start_with_the_head_at_zero():
         assert torch.allclose(delta, start, atol=1e-6, rtol=0)
 
 
-@pytest.mark.law("Where the head alone is trained, both networks of a private comparison are the same model")
+@pytest.mark.law("Both networks of a private comparison begin and choose alike, and with the head alone are one model")
 def test_the_head_alone_is_one_model_whatever_the_network():
     source, tests, head = rows(40), rows(60, seed=1), base().head_layout
     found = [

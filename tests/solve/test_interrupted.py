@@ -54,7 +54,7 @@ CALLS: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.law("A solve that Ctrl-C ends raises KeyboardInterrupt, unless its best iterate was asked for")
+@pytest.mark.law("An interrupted solve raises KeyboardInterrupt, or is kept as asked, marked, and solved again")
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("many", [pytest.param(4, id="short"), pytest.param(400, id="long", marks=pytest.mark.full)])
 def test_nothing_is_made_of_a_solve_that_was_interrupted(monkeypatch, call, many):

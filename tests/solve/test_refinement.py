@@ -106,7 +106,7 @@ def test_a_limit_is_kept_whatever_it_is(solver, step):
         assert cut.status is Status.max_passes or cut.converged, limit
 
 
-@pytest.mark.law("A solve that is interrupted in any of its passes keeps what it has")
+@pytest.mark.law("An interrupted solve raises KeyboardInterrupt, or is kept as asked, marked, and solved again")
 @every_solver
 @every_pass
 def test_an_interruption_in_any_pass_keeps_the_solve(solver, step, monkeypatch):

@@ -190,7 +190,7 @@ def test_what_a_report_lacks_comes_from_others_that_are_kept(scripts, tmp_path, 
     assert "the block drawn anew" in text
 
 
-@pytest.mark.law("The tables beside other methods are those of the reports that were kept")
+@pytest.mark.law("Measured pages are what the kept reports make, and reports say when and where they were measured")
 def test_the_pages_have_what_was_measured(scripts):
     tool = scripts[2]
     data = tool.read(sorted((ROOT / "docs" / "results").glob("alternatives-*.json")))

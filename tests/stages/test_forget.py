@@ -54,9 +54,7 @@ def never_seen(photographed: Path, images: Path, tmp_path: Path, which: str, sec
     return tmp_path / "forgot", tmp_path / "never"
 
 
-@pytest.mark.law(
-    "A forgotten sample leaves store and models with the bytes of never seen, and neither its row nor its id in a file"
-)
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
 @pytest.mark.parametrize(
     ("which", "settings"),
     [("several", "exact"), ("both", "mean"), ("several", "class-token")]
@@ -78,9 +76,7 @@ def recipe_of(path: Path, tmp_path: Path):
     return parse_recipe(values)
 
 
-@pytest.mark.law(
-    "A forgotten sample leaves store and models with the bytes of never seen, and neither its row nor its id in a file"
-)
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
 def test_a_store_without_a_recipe_forgets(tmp_path):
     ids = names(12)
     for name, kept in (("forgot", ids), ("never", ids[1:])):
@@ -103,9 +99,7 @@ def test_one_by_one_is_all_at_once(photographed, tmp_path):
     assert commits(once) == commits(twice)
 
 
-@pytest.mark.law(
-    "A forgotten sample leaves store and models with the bytes of never seen, and neither its row nor its id in a file"
-)
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
 def test_nothing_of_the_sample_is_left(photographed, tmp_path):
     path = shutil.copytree(photographed, tmp_path / "store")
     (gone,) = some_ids(path)["one"]
@@ -268,7 +262,7 @@ def test_no_sample_named(store):
         taftcache.forget(opened)
 
 
-@pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
 @pytest.mark.parametrize("shard", ["001", "held-out"])
 def test_an_emptied_shard_goes_as_a_whole(store, shard):
     with FeatureStore(store) as opened:

@@ -93,7 +93,7 @@ def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
     assert commits(retrained) == commits(direct)
 
 
-@pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
 @pytest.mark.parametrize("mode", [pytest.param("retrain", marks=pytest.mark.full), "resolve"])
 def test_cold_is_never_seen_for_the_exact_model_too(images, tmp_path, mode):
     source = shutil.copytree(images, tmp_path / "images")
@@ -108,7 +108,7 @@ def test_cold_is_never_seen_for_the_exact_model_too(images, tmp_path, mode):
     assert commits(tmp_path / "forgot") == commits(tmp_path / "never")
 
 
-@pytest.mark.law("A class, a shard, an exact model that were forgotten were never seen")
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
 def test_a_class_that_leaves_is_never_seen(images, tmp_path):
     source = shutil.copytree(images, tmp_path / "images")
     sections = {"data": {"source": "folder", "train": str(source)}, **EXACT}

@@ -146,7 +146,7 @@ def test_a_warm_solve_that_gave_up_is_solved_cold_until_it_decides(sampled, tmp_
     assert report.certificates["models/exact"]["distance_bound"] <= 0.1 * moves
 
 
-@pytest.mark.law("What was trained by a recipe that names no tolerance has receipts that decide")
+@pytest.mark.law("What was trained to a decisive tolerance, or to none that is named, has receipts that decide")
 def test_without_a_tolerance_receipts_decide(sampled, tmp_path, monkeypatch):
     """Under a sample of many rows, at 10⁻² of the gradient, they would not."""
     monkeypatch.setattr("taftcache.recipe.SolverSpec.relative", 1e-2)
@@ -160,7 +160,7 @@ def test_without_a_tolerance_receipts_decide(sampled, tmp_path, monkeypatch):
     assert all(c["decisive"] for c in report.certificates.values() if c["moved"] > 0)
 
 
-@pytest.mark.law("What was trained to a decisive tolerance has receipts that decide")
+@pytest.mark.law("What was trained to a decisive tolerance, or to none that is named, has receipts that decide")
 def test_a_decisive_tolerance_has_receipts_that_decide(tmp_path, monkeypatch):
     monkeypatch.setattr("taftcache.solve.inverses.dual.LARGEST_KERNEL", 0)
     path = tmp_path / "store"
@@ -178,7 +178,7 @@ def test_a_decisive_tolerance_has_receipts_that_decide(tmp_path, monkeypatch):
     assert taftcache.audit(path).findings == []
 
 
-@pytest.mark.law("What was trained to a decisive tolerance has receipts that decide")
+@pytest.mark.law("What was trained to a decisive tolerance, or to none that is named, has receipts that decide")
 @pytest.mark.parametrize("tolerance", ["auto", "decisive"])
 def test_of_cross_entropy_too_the_head_among_them(tmp_path, tolerance):
     path = tmp_path / "store"

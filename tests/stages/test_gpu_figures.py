@@ -113,7 +113,7 @@ def test_a_later_report_keeps_the_other_parts(scripts, tmp_path, monkeypatch):
     assert "Not measured: RuntimeError at gpu.py:1: no memory." in text
 
 
-@pytest.mark.law("docs/gpu.md has the figures of the reports that are kept, and says which parts were not measured")
+@pytest.mark.law("Measured pages are what the kept reports make, and reports say when and where they were measured")
 def test_the_page_is_made_of_what_is_kept(scripts):
     tool = scripts[1]
     text = (ROOT / "docs/gpu.md").read_text(encoding="utf-8")

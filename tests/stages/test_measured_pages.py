@@ -149,7 +149,7 @@ def test_a_classifier_is_compared_at_as_many_splits(tools):
     assert text.endswith("Measured: Xeon; threads of torch: 1; 2026-01-02; commit not kept.")
 
 
-@pytest.mark.law("Every report of a benchmark says of which commit, when and where it was measured")
+@pytest.mark.law("Measured pages are what the kept reports make, and reports say when and where they were measured")
 def test_reports_say_where_they_were_measured(monkeypatch, capsys):
     files = [file for file in (ROOT / "benchmarks").glob("*.py") if '"--json"' in file.read_text("utf-8")]
     assert not [file.name for file in files if not re.search(r"[ *](print_report|record)\(", file.read_text("utf-8"))]
@@ -165,10 +165,7 @@ def test_reports_say_where_they_were_measured(monkeypatch, capsys):
     del sys.modules["record"]
 
 
-@pytest.mark.law(
-    "Tables of cost, of workers, of a run without a switch, of the last block, of rows in 8 bits, of alternatives are"
-    " those kept"
-)
+@pytest.mark.law("Measured pages are what the kept reports make, and reports say when and where they were measured")
 def test_the_pages_have_what_was_measured(tools):
     def kept(name):
         return json.loads((ROOT / "docs/results" / name).read_text("utf-8"))

@@ -187,7 +187,7 @@ def test_what_a_recipe_cannot_ask_for(tmp_path, objective):
         parse_recipe(values(tmp_path, objective=objective))
 
 
-@pytest.mark.law("An interrupted solve is kept, marked, and solved again")
+@pytest.mark.law("An interrupted solve raises KeyboardInterrupt, or is kept as asked, marked, and solved again")
 def test_an_interrupted_solve_is_kept_marked_and_solved_again(store, monkeypatch):
     from taftcache.solve.methods import decisive as module
     from taftcache.solve.methods.conjugate import pcg

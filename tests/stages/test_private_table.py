@@ -61,7 +61,7 @@ def test_the_table_trains_both_networks_and_writes_nothing(opened, made):
     assert opened.root_digest == report.root_digest == FeatureStore(opened.path).root_digest
 
 
-@pytest.mark.law("Both networks of a private comparison choose from the same settings, on rows that no figure is of")
+@pytest.mark.law("Both networks of a private comparison begin and choose alike, and with the head alone are one model")
 def test_both_networks_choose_from_the_same_settings(made):
     report, _, runs = made
     for cell in report.cells:

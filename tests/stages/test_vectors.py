@@ -230,7 +230,7 @@ def test_a_direction_that_no_row_has_moves_no_logit(tmp_path):
     assert not weight[:, D:].any()
 
 
-@pytest.mark.law("A store of vectors that forgot one is the store that never had it.")
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
 def test_a_forgotten_vector_leaves_no_trace(made, tmp_path):
     path = shutil.copytree(made, tmp_path / "store")
     with open_store(path) as store:
@@ -245,7 +245,7 @@ def test_a_forgotten_vector_leaves_no_trace(made, tmp_path):
     assert taftcache.audit(path).findings == []
 
 
-@pytest.mark.law("A store of vectors that forgot one is the store that never had it.")
+@pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
 @pytest.mark.parametrize("anew", [False, True], ids=["elsewhere", "at its own place"])
 def test_what_was_forgotten_is_left_out_when_vectors_are_imported_again(made, tmp_path, anew):
     old, file = shutil.copytree(made, tmp_path / "old" / "store"), tmp_path / "all.npz"

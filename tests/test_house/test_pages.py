@@ -143,7 +143,9 @@ def test_the_readme_shows_the_main_jobs_output():
     assert end
     (block,) = blocks(shown)
     assert block.language == "text"
-    assert all(word in block.text for word in ("held-out", "model of all rows", "probe", "forgotten now", "held-out accuracy"))
+    assert all(
+        word in block.text for word in ("held-out", "model of all rows", "probe", "forgotten now", "held-out accuracy")
+    )
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
