@@ -44,6 +44,7 @@ SHARED = 4  # commands with the same row, from which on it stands once
 NO_BOUND = 1e100  # at which numbers stop whatever they are
 # Lines of the demo that README.md shows.
 EXCERPT = re.compile("evaluate|.*(% +(model of all rows|linear probe)|forgotten now|held-out accuracy)")
+SAID_ONCE = ("TAFTCACHE_DATA names", "Run it with taftcache compare", "`taftcache extract FILE --dry-run`")
 SHOWN, SHOWN_END = "<!-- output:quickstart -->", "<!-- /output:quickstart -->"
 
 
@@ -200,9 +201,11 @@ def recipes(folder: Path) -> str:
         "Made from the recipes' leading comments by `tools/make_docs.py`; every key is explained in "
         "[Recipe keys](../docs/recipe.md). The recipes are part "
         "of the package, so they run by name: `taftcache run quickstart` (`taftcache extract teachers/digits-bundled` "
-        "for teachers, `taftcache teach teach/quick` for students). Change a value with `--set section.key=value`; "
-        "share the work of a recipe without [compare] out among processes with `--workers N` "
-        "([when that pays](../docs/cluster.md)).",
+        "for teachers, `taftcache teach teach/quick` for students, `taftcache compare paper --report figure1a` for the "
+        "paper's tables and figures, on the [data] and [backbone] of any recipe). `${TAFTCACHE_DATA}` names a folder "
+        "with images and weights; `taftcache extract NAME --dry-run` measures how long extraction takes. Change a value "
+        "with `--set section.key=value`; share the work of a recipe without [compare] out among processes with "
+        "`--workers N` ([when that pays](../docs/cluster.md)).",
         "",
         "| recipe | what it does | data | backbone or student |",
         "|---|---|---|---|",
@@ -216,7 +219,7 @@ def recipes(folder: Path) -> str:
         train = data.get("train")
         source = f"{data.get('source', 'digits')}" + (f" `{train}`" if train else "")
         name = file.relative_to(folder).as_posix()
-        lines.append(f"| [{name}]({name}) | {_cell(_comment(text))} | {source} | {weights} |")
+        lines.append(f"| [{name}]({name}) | {_cell(_summary(text))} | {source} | {weights} |")
     return "\n".join(lines) + "\n"
 
 
@@ -248,6 +251,11 @@ def public_names() -> str:
     for module, names in sorted(vars(taftcache)["NAMES"].items()):
         lines += [f"from taftcache.{module} import {name} as {name}" for name in names.split()]
     return "\n".join([*lines, "", "__version__: str", ""])
+
+
+def _summary(text: str) -> str:
+    """The leading comment, without what is said once above the list."""
+    return " ".join(s for s in re.split(r"(?<=\.) (?=[A-Z`])", _comment(text)) if not s.startswith(SAID_ONCE))
 
 
 def _comment(text: str) -> str:
