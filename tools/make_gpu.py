@@ -36,7 +36,8 @@ def page(parts: dict[str, Any]) -> str:
     """A section a part."""
     if not parts:
         return NOTHING
-    text = []
+    told = {machine(of["machine"]) for name in PARTS if "error" not in (of := parts.get(name, {"error": ""}))}
+    text = [*told, ""] if len(told) == 1 else []  # of all, or beside each
     for name in PARTS:
         found = parts.get(name)
         text += [f"### {TITLES[name]}", ""]
@@ -52,7 +53,7 @@ def page(parts: dict[str, Any]) -> str:
                     raise
             if "stopped" in found:
                 text += [f"Stopped after {found['stopped']} seconds, before its end.", ""]
-            text += [machine(found["machine"]), ""]
+            text += [machine(found["machine"]), ""] if len(told) > 1 else []
     return "\n".join(text).strip()
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _LARGE, _COPIERS = 64 << 20, 4  # bytes; one thread copies 11 GB/s where an H100 takes 54
-AHEAD = 2  # of what was sent, how much may be in use on the device before the host waits: its memory is bounded
+AHEAD = 2  # of what was sent, how much may be in use on the device before the host waits; not measured there
 
 
 class Transfer(Protocol):

@@ -26,7 +26,7 @@ from taftcache.tangent.tail import Tail
 # Rows go through the tail in pieces of about this many numbers, a few dozen times which is in use at once. Sums run
 # over pieces, so it is part of the result's bytes and no tuning knob.
 PIECE_NUMBERS = 1 << 21
-ON_GPU = 8  # times as many there: each piece is some hundred launches
+ON_GPU = 8  # times as many there, not measured: each piece is some hundred launches
 PREFIX = "model."  # of timm's names inside the module
 
 Named = dict[str, Tensor]

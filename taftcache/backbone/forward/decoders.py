@@ -11,7 +11,9 @@ from taftcache.backbone.forward.processes import Decoded, Processes, can_fork
 from taftcache.backbone.pool import end_threads
 
 _GROUP = 8
-PROCESSES_FROM = 512  # images: to fork a process that holds a model takes some hundredths of a second
+PROCESSES_FROM = (
+    512  # images: to fork a process that holds a model takes some hundredths of a second; not measured on a GPU
+)
 
 
 class Coming(Protocol):
