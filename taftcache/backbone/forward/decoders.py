@@ -11,9 +11,7 @@ from taftcache.backbone.forward.processes import Decoded, Processes, can_fork
 from taftcache.backbone.pool import end_threads
 
 _GROUP = 8
-PROCESSES_FROM = (
-    512  # images: to fork a process that holds a model takes some hundredths of a second; not measured on a GPU
-)
+PROCESSES_FROM = 512  # images, not measured on a GPU: to fork a process with a model takes some hundredths of a second
 
 
 class Coming(Protocol):
