@@ -85,7 +85,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class PriorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A prior on the tangent model's features, convex together with the loss (see docs/tangent-prior.md).
+    """A prior on the tangent model's features, convex together with the loss (see docs/teaching.md).
 
     β/v [ 1/2 mean ‖φ − Bᵀψ‖² + ν/2 ‖B‖² + τ Σ_a ‖B_a‖ ] is added to the objective, where v is the features' mean
     square at the base point. B_a is what teacher feature a contributes; where it does not help, B_a = 0 exactly.
