@@ -172,10 +172,8 @@ Report = Literal[
 class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What ``taftcache compare`` measures: the paper's tables and figures, from one cache.
 
-    reports: which of them. "table1", fine-tuning by depth and the head alone; "table2", composed tangent models against
-        model soup; "table3", private training; "table7", balls ‖Δw‖ ≤ R; "figure1a", shards subtracted; "figure1b", the
-        same against SISA; "figure1c", shards solved again without what was forgotten; "figure2a", the loss; "figure2b",
-        PT; "figure2c", CLS. What several of them need is trained once. Without any, the recipe is no comparison.
+    reports: which of them (docs/paper.md). What several of them need is trained once. Without any, the recipe is no
+        comparison.
     presets: "paper", its optimiser, schedule and grids; "exact", the certified optimum with λ chosen from the rows.
     depths: for "table1": how many of the last blocks are trained, each depth from a store of its own; by default the
         recipe's own depth alone.

@@ -41,6 +41,7 @@ COMPLETION = (
 )
 TABLE = ("| argument | meaning |", "|---|---|")
 SHARED = 4  # commands with the same row, from which on it stands once
+MANY = 12  # quotation marks of values that are not listed twice
 NO_BOUND = 1e100  # at which numbers stop whatever they are
 # Lines of the demo that README.md shows.
 EXCERPT = re.compile("evaluate|.*(% +(model of all rows|linear probe)|forgotten now|held-out accuracy)")
@@ -133,7 +134,7 @@ def recipe_keys(recipe: type[msgspec.Struct] = Recipe) -> str:
     """
     defaults, shared = recipe(), [] if recipe is Recipe else [*get_type_hints(Recipe).items()]
     lines = ["| top level | values | default | meaning |", "|---|---|---|---|"]
-    sections, own = [], described(recipe)[1]
+    sections, own, told = [], described(recipe)[1], dict[str, str]()
     for key, hint in get_type_hints(recipe, include_extras=True).items():
         if get_origin(hint) is list and isinstance(get_args(hint)[0], type):
             sections.append((f"[{key}]", get_args(hint)[0]))
@@ -152,7 +153,12 @@ def recipe_keys(recipe: type[msgspec.Struct] = Recipe) -> str:
             field = given[key]
             made = field.default_factory() if callable(field.default_factory) else field.default
             default = "required" if field.required else _default(getattr(getattr(defaults, section, None), key, made))
-            lines.append(f"| `{key}` | {values(hint)} | {default} | {_cell(meanings.get(key, ''))} |")
+            said = values(hint)
+            for earlier, place in told.items():
+                said = said.replace(earlier, f"those of `{place}`")
+            if said.count('"') >= MANY:
+                told[said] = f"{section}.{key}"
+            lines.append(f"| `{key}` | {said} | {default} | {_cell(meanings.get(key, ''))} |")
     return "\n".join(lines)
 
 
