@@ -145,15 +145,23 @@ def about(report: CompareReport) -> list[str]:
 
 def _at_the_end(report: CompareReport) -> list[str]:
     """A line for each end of the λ or rates tried at which the best one lies, with whose it is."""
-    by_end: dict[str, dict[str, None]] = {}
+    by_end: dict[str, dict[tuple[str, Any], set[int]]] = {}
     for tuned in (tuned for made in report.reports for tuned in made.settings):
         if end := tuned.end:
-            about = f" ({loss}, {counted(tuned.shards, 'shard')})" if (loss := tuned.chosen.get("loss")) else ""
-            by_end.setdefault(end, {})[tuned.method + about] = None
+            by_end.setdefault(end, {}).setdefault((tuned.method, tuned.chosen.get("loss")), set()).add(tuned.shards)
     return [
         f"- {what} of {', '.join(names)} is the {end} that was tried; another may be better"
-        for (end, what), names in ((end.split(), names) for end, names in by_end.items())
+        for (end, what), names in (
+            (end.split(), [_whose(*of) for of in found.items()]) for end, found in by_end.items()
+        )
     ]
+
+
+def _whose(of: tuple[str, Any], shards: set[int]) -> str:
+    """A method, with its loss and the numbers of shards where it has one."""
+    method, loss = of
+    *others, most = sorted(shards)
+    return f"{method} ({loss}, {''.join(f'{n}, ' for n in others)}{counted(most, 'shard')})" if loss else method
 
 
 def _presets(report: CompareReport) -> dict[str, str]:

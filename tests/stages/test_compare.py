@@ -308,7 +308,7 @@ def test_a_choice_at_an_end_of_its_list_is_named(whole, capsys):
     made = replace(whole, reports=[replace(whole.reports[0], settings=some)])
     assert [line for line in about(made) if "another may be better" in line] == [
         "- λ of FC (rsl, 1 shard) is the largest that was tried; another may be better",
-        "- λ of TAFT (rsl, 25 shards), TAFT (rsl, 50 shards) is the least that was tried; another may be better",
+        "- λ of TAFT (rsl, 25, 50 shards) is the least that was tried; another may be better",
         "- rate of TAFT (rsl, 10 shards) is the largest that was tried; another may be better",
         "- rate of full, tangent, ε = 1 is the least that was tried; another may be better",
     ]
