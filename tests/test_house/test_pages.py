@@ -111,6 +111,14 @@ def test_options_name_their_values_and_what_turns_them_off():
             assert all(off in page for off in option.secondary_opts)
 
 
+def test_a_command_names_all_that_it_takes():
+    """Options of many commands are explained once, and stand in each one's last line."""
+    commands = dict(re.findall(r"^### taftcache (\S+)\n(.*?)(?=^##)", _text("docs/cli.md"), re.MULTILINE | re.DOTALL))
+    for name, command in get_command(app).commands.items():
+        taken = {p.opts[-1] if p.param_type_name == "option" else p.metavar for p in command.params}
+        assert not [word for word in taken if word and word.replace("|", "\\|") not in commands[name]], name
+
+
 @pytest.mark.parametrize("recipe", [Recipe, TeachingRecipe])
 def test_every_key_of_a_recipe_is_listed_with_its_meaning(recipe):
     text = load_tool("make_docs").recipe_keys(recipe)
