@@ -234,7 +234,7 @@ def test_settings_are_never_chosen_on_the_rows_that_are_reported(place, monkeypa
 
 
 def test_a_shard_of_which_all_rows_are_forgotten_is_dropped(place):
-    one = {"shards": [16], "seeds": 1, "presets": ["exact"], "forgotten": [0.8]}
+    one = {"shards": [16], "seeds": 1, "presets": ["exact"], "forgotten": [0.8], "resets": [False], "tokens": [False]}
     made = recipe(place, solver=QUICK, compare={**SMALL, **one})
     with Workbench(made, Silent()) as work:
         line = list(paper_figures.figure1c(work))[-1]
