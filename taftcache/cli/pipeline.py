@@ -275,9 +275,6 @@ def train(
             " and all trials share epsilon",
         ),
     ] = None,
-    uncharged: Annotated[
-        bool, typer.Option("--uncharged", help="with --rate: each trial spends all of epsilon; the component says so")
-    ] = False,
     sign: Annotated[
         Path | None,
         typer.Option("--sign", metavar="KEY", help="with --private: sign the ledger's entries with this key (PEM)"),
@@ -296,7 +293,7 @@ def train(
     """
     if private:
         round_rows_alike(every_shape=True)
-    _check_private(private, {"--sign": sign, "--rate": rate, "--uncharged": uncharged}, workers, scheduler)
+    _check_private(private, {"--sign": sign, "--rate": rate}, workers, scheduler)
     recipe, path = read_either(target, set_, device)
     with (
         taftcache.FeatureStore(path, mode="a") as store,
@@ -305,13 +302,7 @@ def train(
     ):
         if private:
             spent = taftcache.train_private(
-                store,
-                recipe,
-                shards=shard,
-                progress=progress,
-                rates=rate or [1.0],
-                charged=not uncharged,
-                signing_key=sign,
+                store, recipe, shards=shard, progress=progress, rates=rate or [1.0], signing_key=sign
             )
         else:
             report = taftcache.train(store, recipe, shards=shard, progress=progress, cluster=cluster)

@@ -386,6 +386,5 @@ def test_the_mapping_is_text_of_one_kind(private):
         with store.transaction() as change:
             change.drop(KEYS)
         assert read_keys(store) == {}
-        assert msgspec.json.decode(preparing.private_key(
-            settings_of(store), store.shard("000"), preparing.Tuning()
-        ))["rows"] == [store.shard("000").digest]  # fmt: skip
+        key = preparing.private_key(settings_of(store), store.shard("000"), [1.0])
+        assert msgspec.json.decode(key)["rows"] == [store.shard("000").digest]
