@@ -65,14 +65,6 @@ def forget(
             rich_help_panel=RENEWED,
         ),
     ] = "retrain",
-    cold: Annotated[
-        bool,
-        typer.Option(
-            "--cold",
-            help="for resolve: solve cold, to the bytes of never having seen the rows",
-            rich_help_panel=RENEWED,
-        ),
-    ] = False,
     sign: Annotated[
         Path | None,
         typer.Option(
@@ -110,7 +102,7 @@ def forget(
     if destroy_key:
         of_rows = {
             "ids": ids is not None, "--shard": shard, "--class": label, "--match": match, "--with-copies": with_copies,
-            "--dry-run": dry_run, "--mode": mode != "retrain", "--cold": cold, "--proven": proven,
+            "--dry-run": dry_run, "--mode": mode != "retrain", "--proven": proven,
         }  # fmt: skip
         if beside := [name for name, said in of_rows.items() if said]:
             raise RecipeError(
@@ -124,7 +116,7 @@ def forget(
         else:
             report = taftcache.forget(
                 store, ids, progress=progress, shards=shard or [], classes=label or [], matching=match or [],
-                mode=mode, cold=cold, dry_run=dry_run, signing_key=sign, proven=proven,
+                mode=mode, dry_run=dry_run, signing_key=sign, proven=proven,
                 with_copies=with_copies,
             )  # fmt: skip
     print_report(report, as_json, show_forget)

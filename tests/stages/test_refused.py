@@ -94,7 +94,7 @@ OTHERS = [
     ("audit {S} --ledger-head {T}/full", "/full: a folder is where a file must be"),
     ("forget {S} --sample {ID} --destroy-key", "destroy-key"),
     ("forget {S} --destroy-key --dry-run", "--dry-run"),
-    ("forget {S} --destroy-key --mode resolve --cold", "--mode, --cold"),
+    ("forget {S} --destroy-key --mode resolve --shard 000", "--shard, --mode"),
     ("import-component {S} {T}/nowhere.safetensors", "nowhere"),
     ("import-component {S} {T}/broken.safetensors", "broken.safetensors: not a component"),
     ("import-component {S} {T}/said.safetensors --name x", "said.safetensors: not a component: its metadata holds NaN"),

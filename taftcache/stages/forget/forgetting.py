@@ -95,7 +95,6 @@ def forget(
     classes: Sequence[str] = (),
     matching: Sequence[str] = (),
     mode: Mode = "retrain",
-    cold: bool = False,
     dry_run: bool = False,
     signing_key: Path | str | None = None,
     proven: bool = False,
@@ -106,9 +105,9 @@ def forget(
     mode "retrain" solves the affected shards, head and exact model again from the remaining rows alone: they have
     the bytes that they would have if the rows had never been seen. "subtract" leaves the affected shards out of the
     composition and solves only the head. "resolve" is "retrain", but the exact model goes on from where it is until
-    the certificate is decisive (see `renewal.resolve_warm`), and is solved cold where it does not become so, or
-    ``cold`` asks for it. A shard without rows goes as a whole; so does a class, and then every component is solved
-    again, for the head has a column less.
+    the certificate is decisive (see `renewal.resolve_warm`), and is solved cold where it does not become so. A shard
+    without rows goes as a whole; so does a class, and then every component is solved again, for the head has a column
+    less.
 
     ``samples`` are ids, or files of the folder that the store was made from; these need not be there any more.
     ``matching`` are patterns of ids in the form of `fnmatch.fnmatchcase`: * and ? match any letters, / too, and letters
@@ -139,8 +138,6 @@ def forget(
         )
     if mode not in MODES:
         raise RecipeError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
-    if cold and mode != "resolve":
-        raise RecipeError("cold says how to resolve, and no other mode", got=f"cold, mode {mode}", do="--mode resolve")
     if proven and store.held_out is None:
         raise StoreError(
             f"{store.path} has no held-out rows whose labels could be proven",
@@ -154,7 +151,7 @@ def forget(
             already=request.already, mode=mode, dry_run=dry_run,
         )  # fmt: skip
     else:
-        plan = plan_forgetting(store, request, mode, cold)
+        plan = plan_forgetting(store, request, mode)
         report = _timed(store, plan) if dry_run else _carry_out(store, plan, signer, progress)
     shares, notes = {}, report.notes
     if proven and report.renewed and not dry_run and store.held_out is not None:  # it may have been what left
