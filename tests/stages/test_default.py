@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
-from taftcache.errors import ArgumentError, StoreError
+from taftcache.errors import ArgumentError
 from taftcache.model.component import read_base, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import is_model
@@ -227,21 +227,6 @@ def test_labels_are_proven_by_model(default):
         assert certified_distance(parts, "models/mean") == pytest.approx(sum(both) / 2)
         del parts["components/001"]
         assert certified_distance(parts, "models/mean") == float("inf")
-
-
-def test_forgetting_says_what_is_proven(default, tmp_path):
-    path, _ = default
-    with open_store(shutil.copytree(path, tmp_path / "store")) as store:
-        report = taftcache.forget(store, [store.shards[0].sample_ids[0]], proven=True)
-        assert set(report.proven) == set(report.renewed)
-        assert min(report.proven.values()) > 0.9
-        before = store.root_digest
-        assert taftcache.forget(store, shards=["held-out"], proven=True).proven == {}
-        after = store.root_digest
-        with pytest.raises(StoreError, match="no held-out rows") as refused:
-            taftcache.forget(store, [store.shards[0].sample_ids[0]], proven=True)
-        assert "leave --proven" in refused.value.do
-        assert before != after == store.root_digest
 
 
 @pytest.mark.parametrize(("right", "of"), [(0, 1), (1, 1), (1, 7), (59, 60), (60, 60), (1234, 5000)])
