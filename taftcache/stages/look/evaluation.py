@@ -307,12 +307,15 @@ def _held_out(store: FeatureStore) -> Shard:
 
 
 def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
-    """The certified bound on ‖Δw − Δw*‖ of a model; infinite where nothing is proven of it, or of a member."""
+    """The certified bound on ‖Δw − Δw*‖ of a model; infinite where nothing is proven of it, or of a member.
+
+    Nothing is of an imported one, whatever certificate an earlier version took over: its rows are not here.
+    """
     own = said[name]
     if own.coefficients is not None:
         parts = own.coefficients.items()
         return sum(abs(mu) * (certified_distance(said, part) if part in said else inf) for part, mu in parts)
-    return inf if own.certificate is None else own.certificate.distance_bound
+    return inf if own.imported or own.certificate is None else own.certificate.distance_bound
 
 
 def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float]:
