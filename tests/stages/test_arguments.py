@@ -41,7 +41,6 @@ def test_counts_are_whole_numbers_that_leave_nothing_out(finished, wrong):
         lambda n: model.predict(picture, top=n),
         lambda n: model.predict(picture, batch=n),
         lambda n: taftcache.outliers(finished, top=n),
-        lambda n: taftcache.outliers(finished, neighbour=n),
         lambda n: taftcache.query_influence(finished, "digits/0001", top=n),
     ]
     for call in calls:
@@ -51,7 +50,6 @@ def test_counts_are_whole_numbers_that_leave_nothing_out(finished, wrong):
     for call in (
         lambda n: taftcache.suspects(finished, top=n),
         lambda n: taftcache.duplicates(finished, top=n),
-        lambda n: taftcache.query_influence(finished, "digits/0001", solve=n),
     ):
         with pytest.raises(ArgumentError, match="must be a whole number of at least 0"):
             call(wrong)
@@ -110,8 +108,6 @@ NONE_SUCH = {
     ),
     "a query": (UnreadableImage, "none that can be read", lambda store, _: taftcache.query_influence(store, 3)),
     "a component": (StoreError, "components/0", lambda store, to: taftcache.export_component(store, 0, to)),
-    "rows": (ArgumentError, "must be a shard", lambda store, _: taftcache.evaluate(store, rows=np.ones((3, 4)))),
-    "a name of rows": (ArgumentError, "must be a shard", lambda store, _: taftcache.evaluate(store, rows="000")),
     "a dtype": (ArgumentError, "dtype", lambda store, to: taftcache.convert(store, to, dtype="float64")),
     "a public key": (RecipeError, "64 hex digits", lambda store, _: taftcache.audit(store.path, public_key=3)),
     "no pixels": (
@@ -144,7 +140,7 @@ def test_a_component_may_be_named_by_its_shard(solved, tmp_path, monkeypatch):
         lambda name: taftcache.logits(solved, picture, model=name).tolist(),
         lambda name: taftcache.logits(solved, FeatureStore(solved).held_out, model=name).tolist(),
         lambda name: taftcache.sample_influence(solved, sample, model=name),
-        lambda name: taftcache.query_influence(solved, sample, model=name, top=1, solve=0),
+        lambda name: taftcache.query_influence(solved, sample, model=name, top=1),
         lambda name: taftcache.export_component(solved, name, own[len(name) > 3]).component,
         lambda name: taftcache.export_model(solved, f"model-{len(name)}", name).model,
     ):

@@ -47,7 +47,6 @@ def export_model(
     *,
     program: bool = False,
     onnx: bool = False,
-    device: str = "cpu",
     consent: Consent | None = None,
 ) -> ExportModelReport:
     """Write one of the store's models into a new folder that loads without the store.
@@ -64,7 +63,6 @@ def export_model(
         model: its name in the store; its default one where none is named (``model_of``).
         program: beside the weights, the whole model as a torch.export program.
         onnx: beside the weights, the whole model in ONNX, which is run and compared.
-        device: where the program is traced.
         consent: as for ``predict``.
 
     Raises:
@@ -73,11 +71,11 @@ def export_model(
         does not follow from its noise.
     """
     if isinstance(store, str | os.PathLike) and is_model_folder(Path(store)):
-        return _in_another_form(Path(store), Path(folder), program, onnx, device)
-    return _export_model(store, Path(folder), model, program, onnx, device, consent)
+        return _in_another_form(Path(store), Path(folder), program, onnx)
+    return _export_model(store, Path(folder), model, program, onnx, consent)
 
 
-def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool, device: str) -> ExportModelReport:
+def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> ExportModelReport:
     """The program and ONNX of the model in the folder ``store``, a card, and what an audit knows them by."""
     if not (program or onnx):
         raise RecipeError(
@@ -87,7 +85,7 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool, devic
         )
     check_exported(store)
     writable(folder, folder=True)
-    origin, model = origin_of(store), open_model(store, device=device)
+    origin, model = origin_of(store), open_model(store, device="cpu")
     if onnx:
         check_onnx()
     exported = model.program()
@@ -110,7 +108,6 @@ def _export_model(
     model: str | None,
     program: bool,
     onnx: bool,
-    device: str,
     consent: Consent | None,
 ) -> ExportModelReport:
     check_has_classes(store)
@@ -123,7 +120,7 @@ def _export_model(
             "alone: its weight and bias",
         )
     writable(folder, folder=True)
-    loaded = TangentModel.load(store, model, device, consent)
+    loaded = TangentModel.load(store, model, "cpu", consent)
     check_claim(store, model, loaded.component.meta)
     private = {name for name, ref in store.objects().items() if PRIVATE in ref.meta}
     parts = 0 if model in private else len(private & {*(loaded.component.record.coefficients or {})})
