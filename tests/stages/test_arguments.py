@@ -58,8 +58,11 @@ def test_counts_are_whole_numbers_that_leave_nothing_out(finished, wrong):
 
 
 NOT_TEXT = {
-    "samples to forget": lambda path: taftcache.forget(path, [3]),
+    "samples to forget": lambda path: taftcache.forget(path, ["digits/0001", 3]),
     "one sample to forget": lambda path: taftcache.forget(path, 3),
+    "a text of samples to forget": lambda path: taftcache.forget(path, "12"),
+    "a text of shards to forget": lambda path: taftcache.forget(path, shards="000"),
+    "a text of classes to forget": lambda path: taftcache.forget(path, classes="12"),
     "numpy's samples": lambda path: taftcache.forget(path, np.arange(3)),
     "shards to forget": lambda path: taftcache.forget(path, shards=[0]),
     "one shard": lambda path: taftcache.forget(path, shards=0),
@@ -67,15 +70,23 @@ NOT_TEXT = {
     "shards to train": lambda path: taftcache.train(path, shards=[0]),
     "private shards": lambda path: taftcache.train_private(path, shards=[0]),
     "shards left out": lambda path: taftcache.evaluate(path, without=[0]),
-    "receipts": lambda path: taftcache.receipts(path, [3]),
+    "a text of shards to train": lambda path: taftcache.train(path, shards="000"),
+    "a text of private shards": lambda path: taftcache.train_private(path, shards="000"),
+    "a text of shards left out": lambda path: taftcache.evaluate(path, without="000"),
+    "receipts": lambda path: taftcache.receipts(path, [b"digits/0001"]),
+    "a text of receipts": lambda path: taftcache.receipts(path, "12"),
     "a page's samples": lambda path: taftcache.write_report(path, path.parent / "p.html", samples=[3]),
+    "a text of a page's samples": lambda path: taftcache.write_report(path, path.parent / "p.html", samples="000"),
+    "a text of a view's samples": lambda path: taftcache.StoreView(path, "000"),
+    "a folder to search": lambda path: taftcache.audit(path, also=path.parent),
 }
 
 
 @pytest.mark.parametrize("what", NOT_TEXT)
 def test_names_and_ids_are_texts(store, what):
     before = tree(store)
-    with pytest.raises(ArgumentError, match="must be a list"):
+    advice = r".*\n.*\n  try: \w+=\['(12|000)'\]" if what.startswith("a text") else ""
+    with pytest.raises(ArgumentError, match="must be a list" + advice):
         NOT_TEXT[what](store)
     assert tree(store) == before
 
