@@ -192,10 +192,10 @@ def recipes(folder: Path) -> str:
         "",
         "Made from the recipes' leading comments by `tools/make_docs.py`; every key is explained in "
         "[Recipe keys](../docs/recipe.md). The recipes are part "
-        "of the package, so they run by name: `taftcache run quickstart` (`taftcache extract teachers/digits-bundled` "
-        "for teachers, `taftcache teach teach/quick` for students). Change a value with `--set section.key=value`; "
-        "share the work of a recipe without [compare] out among processes with `--workers N` "
-        "([when that pays](../docs/cluster.md)).",
+        "of the package, so they run by name: `taftcache run quickstart` (`taftcache compare paper` for those with "
+        "[compare], `taftcache extract teachers/digits-bundled` for teachers, `taftcache teach teach/quick` for "
+        "students). Change a value with `--set section.key=value`; share the work of `run` out among processes with "
+        "`--workers N` ([when that pays](../docs/cluster.md)).",
         "",
         "| recipe | what it does | data | backbone or student |",
         "|---|---|---|---|",

@@ -23,6 +23,7 @@ from taftcache.solve.inverses import class_kernel, dual
 from taftcache.solve.leave_one_out import leave_one_out, moves
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.stages.look import influence
 from taftcache.stages.look.inspection import inspect_sample
 from taftcache.stages.look.leaving import moved_by_each
 from taftcache.stages.look.scoring import Scorer
@@ -232,8 +233,9 @@ def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatc
     path = tmp_path / "store"
     taftcache.run(recipe(path, data={"source": "digits", "limit": 30}, objective={"ridge": 1.0}))
     monkeypatch.setattr(dual, "LARGEST_KERNEL", 0)
+    monkeypatch.setattr(influence, "SOLVED", 1)
     with FeatureStore(path) as store:
-        report = taftcache.query_influence(store, store.held_out.sample_ids[0], top=3, solve=1)
+        report = taftcache.query_influence(store, store.held_out.sample_ids[0], top=3)
     assert report.method == "estimated leverages"
     assert [s.solved is not None for s in report.samples] == [True, False, False]
     first = report.samples[0]
