@@ -59,9 +59,7 @@ NAMES = {
     "stages.look.duplicates": "duplicates",
     "stages.look.evaluation": "evaluate",
     "stages.look.influence": "query_influence sample_influence",
-    "stages.look.inspection": (
-        "curvature inspect inspect_class inspect_recipe inspect_sample inspect_shard list_samples"
-    ),
+    "stages.look.inspection": "inspect inspect_class inspect_recipe inspect_sample inspect_shard list_samples",
     "stages.look.outliers": "outliers",
     "stages.look.prediction": "find logits predict",
     "stages.look.suspects": "suspects",

@@ -83,7 +83,6 @@ from taftcache.stages.look.duplicates import duplicates as duplicates
 from taftcache.stages.look.evaluation import evaluate as evaluate
 from taftcache.stages.look.influence import query_influence as query_influence
 from taftcache.stages.look.influence import sample_influence as sample_influence
-from taftcache.stages.look.inspection import curvature as curvature
 from taftcache.stages.look.inspection import inspect as inspect
 from taftcache.stages.look.inspection import inspect_class as inspect_class
 from taftcache.stages.look.inspection import inspect_recipe as inspect_recipe

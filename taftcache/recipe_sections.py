@@ -155,13 +155,10 @@ class ForgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     mode: "retrain" solves the affected shards again without the rows, from zero, and models/exact; "subtract" leaves
         those shards out of the composition and solves none of them; "resolve" is "retrain", but models/exact goes on
         from where it is.
-    cold: "resolve" starts from the mean or from zero instead, so that models/exact too has the bytes of one that never
-        saw the rows.
     """
 
     samples: list[str] = []
     mode: Literal["subtract", "retrain", "resolve"] = "retrain"
-    cold: bool = False
 
 
 Report = Literal[

@@ -210,7 +210,7 @@ def recipes(folder: Path) -> str:
         "for teachers, `taftcache teach teach/quick` for students, `taftcache compare paper --report figure1a` for the "
         "paper's tables and figures, on the [data] and [backbone] of any recipe). `${TAFTCACHE_DATA}` names a folder "
         "with images and weights; `taftcache extract NAME --dry-run` measures how long extraction takes. Change a "
-        "value with `--set section.key=value`; share the work of a recipe without [compare] out among processes with "
+        "value with `--set section.key=value`; share the work of `run` out among processes with "
         "`--workers N` ([when that pays](../docs/cluster.md)).",
         "",
         "| recipe | what it does | data | backbone or student |",

@@ -65,28 +65,12 @@ def forget(
             rich_help_panel=RENEWED,
         ),
     ] = "retrain",
-    cold: Annotated[
-        bool,
-        typer.Option(
-            "--cold",
-            help="for resolve: solve cold, to the bytes of never having seen the rows",
-            rich_help_panel=RENEWED,
-        ),
-    ] = False,
     sign: Annotated[
         Path | None,
         typer.Option(
             "--sign", metavar="KEY", help="sign the receipt with this Ed25519 key (PEM)", rich_help_panel=PROOF
         ),
     ] = None,
-    proven: Annotated[
-        bool,
-        typer.Option(
-            "--proven",
-            help="how many held-out labels are provably those of a full retrain",
-            rich_help_panel=PROOF,
-        ),
-    ] = False,
     destroy_key: Annotated[
         bool,
         typer.Option(
@@ -110,7 +94,7 @@ def forget(
     if destroy_key:
         of_rows = {
             "ids": ids is not None, "--shard": shard, "--class": label, "--match": match, "--with-copies": with_copies,
-            "--dry-run": dry_run, "--mode": mode != "retrain", "--cold": cold, "--proven": proven,
+            "--dry-run": dry_run, "--mode": mode != "retrain",
         }  # fmt: skip
         if beside := [name for name, said in of_rows.items() if said]:
             raise RecipeError(
@@ -124,8 +108,7 @@ def forget(
         else:
             report = taftcache.forget(
                 store, ids, progress=progress, shards=shard or [], classes=label or [], matching=match or [],
-                mode=mode, cold=cold, dry_run=dry_run, signing_key=sign, proven=proven,
-                with_copies=with_copies,
+                mode=mode, dry_run=dry_run, signing_key=sign, with_copies=with_copies,
             )  # fmt: skip
     print_report(report, as_json, show_forget)
 

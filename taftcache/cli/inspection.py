@@ -18,7 +18,6 @@ from taftcache.terminal.console import bars, complain
 from taftcache.terminal.inspection import (
     show_address,
     show_class,
-    show_curvature,
     show_duplicates,
     show_find,
     show_inspect,
@@ -72,20 +71,17 @@ def inspect(
             "--threshold", metavar="SIMILARITY", help="the least similarity of --duplicates, up to 1; 0.95 by default"
         ),
     ] = None,
-    curvature: Annotated[
-        bool, typer.Option("--curvature", help="how curved the objectives of the solved models are")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what is in a store, a shard, a class or a sample.
 
     Shards, rows, classes, activations, components with certificates, integrity, ledger. Reads manifests and a sample of
     rows. With --ids the samples, for scripts; --json has shard, role and class of each. --suspects, --duplicates and
-    --outliers read all rows, and rank what may be wrong with the data; --curvature reads them some 25 times.
+    --outliers read all rows, and rank what may be wrong with the data.
 
     Example: taftcache inspect stores/quickstart --class 7
     """
-    of_rows = {"--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers, "--curvature": curvature}
+    of_rows = {"--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers}
     of_parts = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids}
     asked, beside = ([name for name, given in options.items() if given] for options in (of_rows, of_parts))
     if asked or top is not None or threshold is not None:
@@ -122,8 +118,6 @@ def _check_reading(asked: list[str], others: list[str], top: int | None, thresho
         raise RecipeError("these options cannot stand beside each other", got=" ".join(asked + others), do=asked[0])
     if threshold is not None and asked != ["--duplicates"]:
         raise RecipeError("--threshold has no part in this", got=asked[0], do="--duplicates --threshold")
-    if top is not None and asked == ["--curvature"]:
-        raise RecipeError("--top has no part in this", got=asked[0], do="leave it out")
 
 
 def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_json: bool) -> None:
@@ -133,8 +127,6 @@ def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_j
             print_report(taftcache.suspects(store, top=limit, progress=progress), as_json, show_suspects)
         elif asked == "--outliers":
             print_report(taftcache.outliers(store, top=limit, progress=progress), as_json, show_outliers)
-        elif asked == "--curvature":
-            print_report(taftcache.curvature(store, progress=progress), as_json, show_curvature)
         else:
             from taftcache.stages.look.duplicates import THRESHOLD
 

@@ -24,7 +24,6 @@ def export_model(
     ],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a new folder for the model")],
     model: Model = None,
-    merged: Annotated[bool, typer.Option("--merged", help="timm's files alone, where only the head has moved")] = False,
     program: Annotated[
         bool, typer.Option("--program", help="also as a torch.export program, which needs torch alone")
     ] = False,
@@ -43,7 +42,7 @@ def export_model(
     Example: taftcache export-model stores/quickstart digits-model --program
     """
     allowed = consent_to(weights=weights, hub=allow_hub)
-    report = taftcache.export_model(store, folder, model, merged=merged, program=program, onnx=onnx, consent=allowed)
+    report = taftcache.export_model(store, folder, model, program=program, onnx=onnx, consent=allowed)
     print_report(report, as_json, show_export_model)
 
 

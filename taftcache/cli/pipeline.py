@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,7 @@ from taftcache.report.write import write_bytes
 from taftcache.rounding import round_rows_alike
 from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars
-from taftcache.terminal.experiments import show_compare, show_train_private
+from taftcache.terminal.experiments import show_train_private
 from taftcache.terminal.pipeline import (
     show_append,
     show_compose,
@@ -133,24 +134,17 @@ def run(
     """Go through all stages of a recipe.
 
     Extract, train, compose, evaluate, forget; nothing that is done is repeated. A recipe that names reports in
-    [compare] runs those instead, as taftcache compare does.
+    [compare] is one of taftcache compare.
 
     Example: taftcache run quickstart --set store.path=stores/mine
     """
     made = read_recipe(recipe, set_, device)
     if made.compare.reports:
-        if forgotten_of is not None:
-            raise RecipeError("comparisons make no store", got="--forgotten-of", do="leave it out")
-        if workers is not None or scheduler is not None:
-            raise RecipeError(
-                "comparisons cannot run on workers, only in one process",
-                got="--workers" if scheduler is None else "--scheduler",
-                do="leave it out, or leave compare.reports out of the recipe",
-            )
-        with bars(as_json) as progress:
-            compared = taftcache.compare(made, progress=progress)
-        print_report(compared, as_json, show_compare)
-        return
+        raise RecipeError(
+            f"{recipe} is a recipe of comparisons, and run makes none",
+            got=f"compare.reports = {list(made.compare.reports)}",
+            do=f"taftcache compare {shlex.quote(str(recipe))}",
+        )
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
         report = taftcache.run(made, progress=progress, cluster=cluster, forgotten_of=forgotten_of)
     print_report(report, as_json, show_run)
@@ -275,9 +269,6 @@ def train(
             " and all trials share epsilon",
         ),
     ] = None,
-    uncharged: Annotated[
-        bool, typer.Option("--uncharged", help="with --rate: each trial spends all of epsilon; the component says so")
-    ] = False,
     sign: Annotated[
         Path | None,
         typer.Option("--sign", metavar="KEY", help="with --private: sign the ledger's entries with this key (PEM)"),
@@ -296,7 +287,7 @@ def train(
     """
     if private:
         round_rows_alike(every_shape=True)
-    _check_private(private, {"--sign": sign, "--rate": rate, "--uncharged": uncharged}, workers, scheduler)
+    _check_private(private, {"--sign": sign, "--rate": rate}, workers, scheduler)
     recipe, path = read_either(target, set_, device)
     with (
         taftcache.FeatureStore(path, mode="a") as store,
@@ -305,13 +296,7 @@ def train(
     ):
         if private:
             spent = taftcache.train_private(
-                store,
-                recipe,
-                shards=shard,
-                progress=progress,
-                rates=rate or [1.0],
-                charged=not uncharged,
-                signing_key=sign,
+                store, recipe, shards=shard, progress=progress, rates=rate or [1.0], signing_key=sign
             )
         else:
             report = taftcache.train(store, recipe, shards=shard, progress=progress, cluster=cluster)

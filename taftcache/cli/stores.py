@@ -227,10 +227,6 @@ def import_(
         str | None,
         typer.Option("--test-labels", metavar="NAME|FILE", help="the labels of --test, where --labels is a file"),
     ] = None,
-    held_out: Annotated[
-        float | None,
-        typer.Option("--holdout", metavar="PART", help="the part of the rows that is held out (default 0.2)"),
-    ] = None,
     scaling: Annotated[
         Literal["row", "none"],
         typer.Option("--scaling", help="of vectors: each by its own root mean square, or as they are"),
@@ -254,12 +250,12 @@ def import_(
     """
     from taftcache.cache.columns import Columns
 
-    there = [*(set_ or []), *([] if held_out is None else [f"data.held_out={held_out}"])]
-    asked = None if recipe is None else load_recipe(recipe, [*there, f"store.path={store}"], needs=("backbone",))
+    overrides = set_ or []
+    asked = None if recipe is None else load_recipe(recipe, [*overrides, f"store.path={store}"], needs=("backbone",))
     with bars(as_json) as progress:
         columns = Columns(vectors=vectors, labels=labels, ids=ids, classes=classes)
         report = taftcache.import_(
-            file, asked or store, overrides=[] if asked else there, progress=progress, columns=columns,
+            file, asked or store, overrides=[] if asked else overrides, progress=progress, columns=columns,
             backbone=asked is not None, test=test, test_labels=test_labels, scaling=scaling, forgotten_of=forgotten_of,
         )  # fmt: skip
     print_report(report, as_json, show_import)

@@ -109,15 +109,6 @@ def _code(name: str) -> str:
     return f"{fence} {shown} {fence}"
 
 
-def private_card(name: str, said: Mapping[str, Any]) -> str:
-    """README.md of a private model that leaves as a network of timm's, which has no place for its promise.
-
-    Args:
-        name: what the store called it. said: its statement.
-    """
-    return "\n".join([f"# {name}", "", "Trained with differential privacy.", "", *_promise(said), ""])
-
-
 def program_card(origin: Origin, model: TangentModel, extras: Mapping[str, str]) -> str:
     """README.md of a model that leaves as a program or in ONNX alone: ``extras``, and what each of them is."""
     image, said = model.transform.description(), model.component.record.privacy

@@ -37,7 +37,7 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import name_classes, save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.errors import CompositionError, FormatError, IntegrityError, StoreWriteError
-from taftcache.model.card import Origin, Score, card, private_card
+from taftcache.model.card import Origin, Score, card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.description import DESCRIPTION, FORMATS, SAVED, Description, read_description
 from taftcache.model.predictor import TangentModel
@@ -72,8 +72,7 @@ def origin_of(folder: Path | str) -> Origin:
         described = read_description(folder)
         return Origin(name=described.model, root_digest=described.root_digest)
     config = _config(Path(folder))
-    name, root_digest = str(config.get("architecture")), str(config.get("root_digest", ""))
-    return Origin(name=name, root_digest=root_digest, rows_of=_rows_of(Path(folder) / WEIGHTS_NAME))
+    return Origin(name=str(config.get("architecture")), rows_of=_rows_of(Path(folder) / WEIGHTS_NAME))
 
 
 def _rows_of(weights: Path) -> dict[str, list[str]]:
@@ -221,31 +220,11 @@ def as_network(model: TangentModel) -> Backbone:
     return replace(model.cut.backbone, model=merged)
 
 
-def save_merged(model: TangentModel, folder: Path | str, *, name: str, root_digest: str = "") -> list[str]:
-    """Write ``model.merged()`` in timm's layout, for ``timm.create_model("local-dir:…", pretrained=True)``.
-
-    ``root_digest``, of the store that it is of, goes into config.json, where timm passes it over and an audit finds
-    it. A private model has its promise beside it, in README.md, and no digest.
-
-    Raises:
-        CompositionError: more than the head has moved. StoreWriteError: the folder holds something already.
-    """
-    network = as_network(model)
-    folder = _new(folder)
-    save_backbone(network, folder)
-    if root_digest:
-        config = folder / CONFIG
-        config.write_text(json.dumps({**json.loads(config.read_text()), "root_digest": root_digest}, indent=2))
-    if said := model.component.record.privacy:
-        (folder / CARD).write_text(private_card(name, said), "utf-8")
-    return files_in(folder)
-
-
 def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
     """The model that ``save_model`` wrote; needs neither its store nor anything that trained it.
 
     A network in timm's layout whose config.json names its classes is taken too, as a model that nothing has moved from:
-    a student of ``teach``, say, or what ``export-model --merged`` wrote.
+    a student of ``teach``, say, or a merged model of 0.1.0.
 
     Nothing in the folder is believed: digests are compared, and the tail must be the one that its backbone has.
 

@@ -36,10 +36,11 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Charged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ledger's entry of a private training is charged by."""
+    """What a ledger's entry of a private training is charged by: ``uncharged`` trials of earlier versions, too."""
 
     shards: list[str]
     releases: list[Release]
+    uncharged: list[Release] = []
     delta: Delta
     budget: float
     relation: Relation | None = None
@@ -61,7 +62,7 @@ def spent(ledger: Iterable[Mapping[str, Any]], shard: str) -> list[Release]:
     Raises:
         FormatError: an entry is not what taftcache writes.
     """
-    return [release for entry in _charged(ledger) if shard in entry.shards for release in entry.releases]
+    return [release for e in _charged(ledger) if shard in e.shards for release in (*e.releases, *e.uncharged)]
 
 
 def spent_before(others: Iterable[Sequence[Mapping[str, Any]]]) -> list[Release]:

@@ -205,13 +205,11 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
     }
 
 
-def after(statement: Statement, spent: float, uncharged_before: bool) -> Statement:
-    """The statement of a training after which ``spent`` is the ε of all that was charged of its rows; whether tuning of
-    them before was not charged."""
+def after(statement: Statement, spent: float) -> Statement:
+    """The statement of a training after which ``spent`` is the ε of all that was charged of its rows."""
     if not statement.private or spent <= statement.epsilon * (1 + AGREES):
         return statement
     more = f"these rows were trained on privately before, epsilon {epsilon_text(spent)} in all"
-    more += " but for tuning that was NOT charged" if uncharged_before else ""
     return msgspec.structs.replace(statement, tuning=f"{statement.tuning}; {more}")
 
 

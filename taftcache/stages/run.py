@@ -70,9 +70,7 @@ def run(
         new = bool(trained.trained) or composed.changed  # else the probe would be all that there is to do
         probe: Literal["quick", False] = "quick" if new else False
         evaluated = evaluate(store, progress=progress, probe=probe) if store.held_out is not None else None
-        forgotten = (
-            forget(store, wish.samples, progress=progress, mode=wish.mode, cold=wish.cold) if wish.samples else None
-        )
+        forgotten = forget(store, wish.samples, progress=progress, mode=wish.mode) if wish.samples else None
         return RunReport(
             store=store.path,
             root_digest=store.root_digest,

@@ -98,8 +98,6 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     lines += [proof_text(name, c) for name, c in report.certificates.items()]
     if report.held_out is not None:
         lines.append(accuracies(report.held_out))
-    for name, share in report.proven.items():
-        lines.append(f"{name}: {100 * share:.1f} % of held-out labels are provably those of a full retrain")
     return [*lines, *(f"note: {note}" for note in report.notes)]
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from taftcache.stages.look.influence import QueryInfluence, SampleInfluence
     from taftcache.stages.look.inspection import (
         ClassReport,
-        CurvatureOf,
         InspectReport,
         SampleReport,
         ShardReport,
@@ -118,21 +117,6 @@ def _tried(m: Mapping[str, Any]) -> None:
             curve = [f"{p[what]:{form}}: {p['loss']:.4g}{taken[p[what] == choice[what]]}" for p in choice["curve"]]
             tried = f"; mean loss at {', '.join(curve)}" if curve else ""
             OUT.print(f"{letter} {choice[what]:{form}} by {choice['method']}{tried}")
-
-
-def show_curvature(report: list[CurvatureOf]) -> None:
-    """L and L/λ of every solved model, one a line, and what they mean for gradient descent."""
-    table = plain_table("model", "rows", "λ", "L, at least", "at most", "L/λ", "passes")
-    for one in report:
-        table.add_row(
-            one.name, str(one.rows), f"{one.ridge:.2g}", f"{one.smoothness:.4g}", f"{one.at_most:.4g}",
-            f"{one.condition:.3g}", str(one.passes),
-        )  # fmt: skip
-    OUT.print(table)
-    OUT.print(
-        "L is the largest eigenvalue of F's Hessian JᵀDJ/N + λI. Gradient descent with steps 1/L takes about L/λ passes"
-        " for each factor of e; accelerated, or by conjugate gradients, about the root of that"
-    )
 
 
 def show_shard(report: ShardReport) -> None:

@@ -22,9 +22,6 @@ def show_export_model(report: ExportModelReport) -> None:
     print_notes(report.notes)
     if "taftcache.json" in report.files:
         say(f"next   taftcache predict {typed(report.folder)} IMAGE")
-    elif "config.json" in report.files:
-        name = json.dumps(f"local-dir:{report.folder}", ensure_ascii=False)
-        say(f"next   timm.create_model({name}, pretrained=True)")
 
 
 def show_push(report: PushReport) -> None:

@@ -70,7 +70,7 @@ def test_stats_and_progress():
 
 
 @pytest.mark.law("A sample's tokens depend on nothing but the sample")
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     order=st.permutations(range(N)),
     keep=st.integers(1, N),

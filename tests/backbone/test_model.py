@@ -183,8 +183,9 @@ def test_a_folder_that_asks_for_more_than_its_weights_hold_is_refused_as_it_grow
     save_for_hf(timm.create_model("vit_tiny_patch16_224", **SMALL), tmp_path, model_args=SMALL, safe_serialization=True)
     described = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     monkeypatch.setattr("taftcache.backbone.build.BEYOND", 0)
+    monkeypatch.setattr("taftcache.backbone.build.TENSORS", 1000)
     for wrong, words in (
-        ({"depth": 10**6, "embed_dim": 3}, "is too large for its weights"),
+        ({"depth": 10**5, "embed_dim": 3}, "is too large for its weights"),
         ({"embed_dim": 480}, "is too large for its weights"),
         ({"depth": 10**9}, "10{9} among its arguments"),
         ({"depth": [2, 10**9]}, "10{9} among its arguments"),
@@ -194,11 +195,12 @@ def test_a_folder_that_asks_for_more_than_its_weights_hold_is_refused_as_it_grow
             load_backbone(BackboneSpec(weights=str(tmp_path)))
 
 
-def test_a_model_of_a_million_blocks_is_refused_without_a_file_too():
-    options = {**SMALL, "depth": 10**6, "embed_dim": 3}
+def test_a_model_of_too_many_blocks_is_refused_without_a_file_too(monkeypatch):
+    monkeypatch.setattr("taftcache.backbone.build.TENSORS", 1000)
+    options = {**SMALL, "depth": 10**5, "embed_dim": 3}
     with pytest.raises(BackboneError, match="too large") as caught:
         build_student("vit_tiny_patch16_224", "random", options, PreprocessSpec(), 2, 0)
-    assert "10001 parameters" in caught.value.got
+    assert "1001 parameters" in caught.value.got
     identity = {"backbone": {"model": "vit_tiny_patch16_224", "model_args": options}, "preprocess": {"input_size": [3]}}
     with pytest.raises(BackboneError, match="too large"):
         tail_module(identity, None, {})

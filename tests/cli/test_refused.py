@@ -11,7 +11,6 @@ import pytest
 from taftcache.cache.store import FeatureStore
 from tests.cli.making import refused
 from tests.stages.making import open_store, toml, tree, write_images
-from tests.stages.test_damage import chunk_of, flip
 
 
 @pytest.mark.parametrize(
@@ -232,27 +231,6 @@ def test_a_recipe_is_taken_for_its_store(cli, store, tmp_path):
     assert cli("train", "quickstarts").err.count("quickstart") == 3
 
 
-def test_wrong_arguments_of_store_commands(cli, store, tmp_path):
-    before = tree(store)
-    for arguments, code, says in [
-        (("forget", store, "--sample", "digits/00x1"), 5, ["digits/0", "did you mean"]),
-        (("forget", store, "--sample", "digits/0001", "--mode", "pretend"), 2, ["retrain"]),
-        (("inspect", store, "--sample", "nobody"), 5, ["nobody"]),
-        (("inspect", store, "--shard", "9"), 5, ["000"]),
-        (("inspect", store, "--class", "cat"), 5, ["cat"]),
-        (("predict", store, tmp_path / "x.png", "--device", "cpu"), 3, ["x.png"]),
-        (("predict", store, tmp_path / "x.png", "--model", "models/no"), 5, ["models/mean"]),
-        (("verify", store, "--root", "ab" * 32), 5, ["expected"]),
-        (("train", store, "--set", "objective.ridge=0"), 2, ["ridge"]),
-    ]:
-        outcome = cli(*arguments)
-        assert outcome.code == code, (arguments, outcome)
-        assert outcome.err.startswith("taftcache: ")
-        assert all(text in outcome.err for text in says), (arguments, outcome.err)
-    assert tree(store) == before
-    assert cli("forget", store).code == cli("predict", store).code == cli("dance").code == 2
-
-
 def test_a_store_without_a_model_says_how_to_get_one(cli, tmp_path):
     x = np.random.default_rng(0).standard_normal((30, 4)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x, y=np.arange(30) % 2, ids=np.array([f"r{k}" for k in range(30)]))
@@ -269,13 +247,6 @@ def test_a_store_without_a_model_says_how_to_get_one(cli, tmp_path):
     refused(outcome, 7, "2 shards without a component", "got: 000, 001")
     assert cli("train", path).code == 0
     refused(cli("evaluate", path, "--without", "000", "--without", "001"), 2, "leave out fewer")
-
-
-def test_training_asks_for_what_the_store_holds(cli, store):
-    before = FeatureStore(store).root_digest
-    refused(cli("train", store, "--set", "store.shards=9"), 5, "store.shards", "9")
-    refused(cli("train", store, "--shard", "000", "--shard", "777"), 5, "777", "000")
-    assert FeatureStore(store).root_digest == before
 
 
 @pytest.mark.parametrize(
@@ -296,33 +267,6 @@ def test_wrong_arguments_of_moving_and_growing(cli, store, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     refused(cli(*(str(store) if a == "STORE" else a for a in arguments)), code, says)
     assert not (tmp_path / "new").exists()
-
-
-def test_flipped_byte(cli, store):
-    flip(chunk_of(store, "001", 0))
-    outcome = cli("verify", store)
-    assert outcome.code == 10
-    for text in ("DAMAGED", "shard 001", "array tokens", "chunk 0"):
-        assert text in outcome.out
-    (fault,) = cli("verify", store, "--json").json["faults"]
-    assert (fault["shard"], fault["array"], fault["chunk"]) == ("001", "tokens", 0)
-
-
-def test_truncated_chunk_ends_training(cli, store):
-    with open_store(store) as opened, opened.transaction() as change:
-        change.drop("components/001")
-    chunk = chunk_of(store, "001", 0)
-    chunk.write_bytes(chunk.read_bytes()[:100])
-    before = tree(store)
-    refused(cli("train", store), 5, "shard 001", "array tokens", "chunk 0", "taftcache verify STORE --repair")
-    assert tree(store) == before
-
-
-def test_other_weights(cli, store, tmp_path):
-    before = tree(store)
-    file = toml(tmp_path / "tiny.toml", store)
-    refused(cli("run", file, "--set", "backbone.model_args.depth=5"), 5, "backbone.model_args", "store.path")
-    assert tree(store) == before
 
 
 ERROR = ["error", "fault", "got", "try", "exit_code"]

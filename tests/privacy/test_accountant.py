@@ -132,6 +132,7 @@ def test_trainings_of_a_shard_add_up_and_stay_within_its_budget():
     five = Promise(5.0, 1e-5, "add-remove")
     ledger = [{"event": "forget"}, entry, {**entry, "shards": ["001"]}]
     assert spent(ledger, "000") == [release]
+    assert spent([{**entry, "uncharged": entry["releases"]}], "000") == [release, release]
     twice = charge(ledger, ["000"], [release], five)["000"]
     assert twice == pytest.approx(epsilon([Release(20.0, 100)], 1e-5), rel=1e-3)
     assert charge(ledger, ["002"], [release], five)["002"] < twice

@@ -279,7 +279,7 @@ def slowly(value: int) -> int:
     return value
 
 
-@pytest.mark.parametrize("work", ["images", "component", "shard"])
+@pytest.mark.parametrize("work", ["images", *(pytest.param(w, marks=pytest.mark.full) for w in ("component", "shard"))])
 def test_a_task_that_ends_its_workers_is_said_by_what_it_works_on(extracted, store, tmp_path, work):
     """Not by Dask's key for it: all images of a span, a component, a shard."""
     (tmp_path / "start.py").write_text(

@@ -147,8 +147,14 @@ def solve_cross_entropy(ridge: float, keep: np.ndarray | None = None, **goal):
 
 
 @pytest.mark.law("A decisive solve is certified to a tenth of what taking out a typical row moves, by an estimate")
-@pytest.mark.parametrize("train", ["full", "head"])
-@pytest.mark.parametrize("ridge", [1e-1, 1e-3])
+@pytest.mark.parametrize(
+    ("ridge", "train"),
+    [
+        (1e-3, "full"),
+        (1e-1, "head"),
+        *(pytest.param(*p, marks=pytest.mark.full) for p in ((1e-1, "full"), (1e-3, "head"))),
+    ],
+)
 def test_under_cross_entropy_too(ridge, train):
     best = solve_cross_entropy(ridge, tolerance=1e-9, train=train).value
     without = (solve_cross_entropy(ridge, np.delete(np.arange(N), n), tolerance=1e-6, train=train) for n in range(N))

@@ -84,9 +84,9 @@ SOLVERS: dict[str, Callable[[Goal], Solution]] = {
     )
 }  # fmt: skip
 every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
-# Beyond the first passes, where each differs, every eighth one stands for its neighbours in the short form.
+# Beyond the first passes, where each differs, every sixteenth one stands for its neighbours in the short form.
 every_pass = pytest.mark.parametrize(
-    "step", [pytest.param(8, id="short"), pytest.param(1, id="long", marks=pytest.mark.full)]
+    "step", [pytest.param(16, id="short"), pytest.param(1, id="long", marks=pytest.mark.full)]
 )
 
 

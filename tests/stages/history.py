@@ -47,14 +47,11 @@ class Request:
     shards: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     mode: str = "retrain"
-    cold: bool = False
 
 
 def carry_out(path: Path, request: Request) -> None:
     with FeatureStore(path, mode="a") as store:
-        taftcache.forget(
-            store, request.samples, shards=request.shards, classes=request.classes, mode=request.mode, cold=request.cold
-        )
+        taftcache.forget(store, request.samples, shards=request.shards, classes=request.classes, mode=request.mode)
 
 
 def draw(path: Path, chance: random.Random, gone: list[str]) -> Request:
@@ -62,7 +59,7 @@ def draw(path: Path, chance: random.Random, gone: list[str]) -> Request:
     with FeatureStore(path) as store:
         training, held = store.sample_ids(), store.held_out
         ids = training + (held.sample_ids if held else [])
-        modes = ["retrain", "subtract"] + (["resolve", "resolve cold"] if EXACT in store.objects() else [])
+        modes = ["retrain", "subtract"] + (["resolve"] if EXACT in store.objects() else [])
         mode = chance.choice(modes)
         what = chance.random()
         names = [shard.name for shard in store.shards]
@@ -70,7 +67,7 @@ def draw(path: Path, chance: random.Random, gone: list[str]) -> Request:
             name = chance.choice(names)
             if leaving(store, store.shard(name).sample_ids):
                 mode = "retrain"
-            return Request(shards=[name], mode=mode.split()[0], cold="cold" in mode)
+            return Request(shards=[name], mode=mode)
         if what < 0.2 and len(store.classes) > 3:
             return Request(classes=[chance.choice(store.classes)], mode="retrain")
         some = chance.sample(ids, min(len(ids), chance.choice([1, 1, 2, 3])))
@@ -78,7 +75,7 @@ def draw(path: Path, chance: random.Random, gone: list[str]) -> Request:
             some.append(chance.choice(gone))
         if leaving(store, some):
             mode = "retrain"
-        return Request(some, mode=mode.split()[0], cold="cold" in mode)
+        return Request(some, mode=mode)
 
 
 def leaving(store: FeatureStore, ids: list[str]) -> bool:
@@ -98,7 +95,7 @@ def settle(path: Path) -> None:
             taftcache.train(store, shards=out)
         taftcache.compose(store)
         last = store.sample_ids()[0]
-        taftcache.forget(store, [last], mode="resolve", cold=True)
+        taftcache.forget(store, [last])
 
 
 def left(path: Path) -> set[str]:
@@ -113,7 +110,7 @@ def check(base: Path, path: Path, folder: Path) -> None:
         classes = store.classes
     gone = sorted(rows.keys() - left(path))
     cold = shutil.copytree(base, folder / "cold")
-    carry_out(cold, Request(gone, mode="resolve", cold=True))
+    carry_out(cold, Request(gone))
     ours, theirs = commits(path), commits(cold)
     assert ours == theirs, [k for k in ours if ours[k] != theirs[k]]
     report = taftcache.audit(path)
@@ -145,7 +142,7 @@ def main(folder: Path, seed: int, count: int) -> None:
         try:
             for _ in range(chance.randint(2, 5)):
                 request = draw(path, chance, sorted(everyone - left(path)))
-                done[request.mode + (" cold" if request.cold else "")] += 1
+                done[request.mode] += 1
                 if chance.random() < 0.4:
                     kill(path, request, chance.randint(1, 100))
                     done["kills"] += 1

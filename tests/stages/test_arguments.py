@@ -41,7 +41,6 @@ def test_counts_are_whole_numbers_that_leave_nothing_out(finished, wrong):
         lambda n: model.predict(picture, top=n),
         lambda n: model.predict(picture, batch=n),
         lambda n: taftcache.outliers(finished, top=n),
-        lambda n: taftcache.outliers(finished, neighbour=n),
         lambda n: taftcache.query_influence(finished, "digits/0001", top=n),
     ]
     for call in calls:
@@ -51,7 +50,6 @@ def test_counts_are_whole_numbers_that_leave_nothing_out(finished, wrong):
     for call in (
         lambda n: taftcache.suspects(finished, top=n),
         lambda n: taftcache.duplicates(finished, top=n),
-        lambda n: taftcache.query_influence(finished, "digits/0001", solve=n),
     ):
         with pytest.raises(ArgumentError, match="must be a whole number of at least 0"):
             call(wrong)
@@ -60,8 +58,11 @@ def test_counts_are_whole_numbers_that_leave_nothing_out(finished, wrong):
 
 
 NOT_TEXT = {
-    "samples to forget": lambda path: taftcache.forget(path, [3]),
+    "samples to forget": lambda path: taftcache.forget(path, ["digits/0001", 3]),
     "one sample to forget": lambda path: taftcache.forget(path, 3),
+    "a text of samples to forget": lambda path: taftcache.forget(path, "12"),
+    "a text of shards to forget": lambda path: taftcache.forget(path, shards="000"),
+    "a text of classes to forget": lambda path: taftcache.forget(path, classes="12"),
     "numpy's samples": lambda path: taftcache.forget(path, np.arange(3)),
     "shards to forget": lambda path: taftcache.forget(path, shards=[0]),
     "one shard": lambda path: taftcache.forget(path, shards=0),
@@ -69,15 +70,23 @@ NOT_TEXT = {
     "shards to train": lambda path: taftcache.train(path, shards=[0]),
     "private shards": lambda path: taftcache.train_private(path, shards=[0]),
     "shards left out": lambda path: taftcache.evaluate(path, without=[0]),
-    "receipts": lambda path: taftcache.receipts(path, [3]),
+    "a text of shards to train": lambda path: taftcache.train(path, shards="000"),
+    "a text of private shards": lambda path: taftcache.train_private(path, shards="000"),
+    "a text of shards left out": lambda path: taftcache.evaluate(path, without="000"),
+    "receipts": lambda path: taftcache.receipts(path, [b"digits/0001"]),
+    "a text of receipts": lambda path: taftcache.receipts(path, "12"),
     "a page's samples": lambda path: taftcache.write_report(path, path.parent / "p.html", samples=[3]),
+    "a text of a page's samples": lambda path: taftcache.write_report(path, path.parent / "p.html", samples="000"),
+    "a text of a view's samples": lambda path: taftcache.StoreView(path, "000"),
+    "a folder to search": lambda path: taftcache.audit(path, also=path.parent),
 }
 
 
 @pytest.mark.parametrize("what", NOT_TEXT)
 def test_names_and_ids_are_texts(store, what):
     before = tree(store)
-    with pytest.raises(ArgumentError, match="must be a list"):
+    advice = r".*\n.*\n  try: \w+=\['(12|000)'\]" if what.startswith("a text") else ""
+    with pytest.raises(ArgumentError, match="must be a list" + advice):
         NOT_TEXT[what](store)
     assert tree(store) == before
 
@@ -110,8 +119,6 @@ NONE_SUCH = {
     ),
     "a query": (UnreadableImage, "none that can be read", lambda store, _: taftcache.query_influence(store, 3)),
     "a component": (StoreError, "components/0", lambda store, to: taftcache.export_component(store, 0, to)),
-    "rows": (ArgumentError, "must be a shard", lambda store, _: taftcache.evaluate(store, rows=np.ones((3, 4)))),
-    "a name of rows": (ArgumentError, "must be a shard", lambda store, _: taftcache.evaluate(store, rows="000")),
     "a dtype": (ArgumentError, "dtype", lambda store, to: taftcache.convert(store, to, dtype="float64")),
     "a public key": (RecipeError, "64 hex digits", lambda store, _: taftcache.audit(store.path, public_key=3)),
     "no pixels": (
@@ -144,7 +151,7 @@ def test_a_component_may_be_named_by_its_shard(solved, tmp_path, monkeypatch):
         lambda name: taftcache.logits(solved, picture, model=name).tolist(),
         lambda name: taftcache.logits(solved, FeatureStore(solved).held_out, model=name).tolist(),
         lambda name: taftcache.sample_influence(solved, sample, model=name),
-        lambda name: taftcache.query_influence(solved, sample, model=name, top=1, solve=0),
+        lambda name: taftcache.query_influence(solved, sample, model=name, top=1),
         lambda name: taftcache.export_component(solved, name, own[len(name) > 3]).component,
         lambda name: taftcache.export_model(solved, f"model-{len(name)}", name).model,
     ):

@@ -273,14 +273,3 @@ def test_what_is_packed_damaged_or_says_nothing_is_noted(tmp_path):
     (place / "before.safetensors").unlink()
     shutil.rmtree(other)
     assert not [n for n in taftcache.audit(store, also=[place]).notes if "no receipt here" in n]
-
-
-@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
-def test_a_merged_model_is_found(store, tmp_path):
-    place = tmp_path / "elsewhere"
-    with open_store(store) as opened:
-        gone = opened.shard("000").sample_ids[2]
-        taftcache.export_model(opened, place / "merged", "models/head", merged=True)
-        taftcache.forget(opened, [gone])
-    (finding,) = taftcache.audit(store, also=[place]).findings
-    assert finding.where == str(place / "merged" / "config.json")

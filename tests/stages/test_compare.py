@@ -234,7 +234,7 @@ def test_settings_are_never_chosen_on_the_rows_that_are_reported(place, monkeypa
 
 
 def test_a_shard_of_which_all_rows_are_forgotten_is_dropped(place):
-    one = {"shards": [16], "seeds": 1, "presets": ["exact"], "forgotten": [0.8]}
+    one = {"shards": [16], "seeds": 1, "presets": ["exact"], "forgotten": [0.8], "resets": [False], "tokens": [False]}
     made = recipe(place, solver=QUICK, compare={**SMALL, **one})
     with Workbench(made, Silent()) as work:
         line = list(paper_figures.figure1c(work))[-1]
@@ -434,13 +434,14 @@ def random_weights(file, shape):
 def test_command(place, tmp_path, capsys):
     settings = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "reports": ["table2"]}
     file = toml(tmp_path / "tiny.toml", place, compare=settings)
-    for arguments in (["compare", str(file), "-o", str(tmp_path / "out")], ["run", str(file)]):
-        with pytest.raises(SystemExit) as end:
-            main([*arguments, "--json"])
-        assert end.value.code == 0
-        assert [made["report"] for made in json.loads(capsys.readouterr().out)["reports"]] == ["table2"]
+    with pytest.raises(SystemExit, match="0"):
+        main(["compare", str(file), "-o", str(tmp_path / "out"), "--json"])
+    assert [made["report"] for made in json.loads(capsys.readouterr().out)["reports"]] == ["table2"]
     assert "## Table 2" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert set(REPORTS) == set(TITLES)
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", str(file)])
+    assert f"taftcache compare {file}" in capsys.readouterr().err
 
 
 def test_what_cannot_be_compared_is_refused(place, tmp_path):

@@ -151,22 +151,6 @@ def test_training_rows_among_the_held_out_ones_are_named(made, tmp_path):
         assert taftcache.evaluate(store, probe=True).notes == []
 
 
-def test_a_removal_is_reported_though_no_label_can_be_proven(made, tmp_path):
-    path = shutil.copytree(made, tmp_path / "store")
-    with open_store(path) as store:
-        taftcache.train(store)
-        held = store.held_out
-        assert held is not None
-        chunk = next((path / held.at).glob("tokens/c*"))
-    chunk.write_bytes(bytes(len(chunk.read_bytes())))
-    with open_store(path) as store:
-        sample = store.shards[0].sample_ids[0]
-        report = taftcache.forget(store, [sample], proven=True)
-        assert report.forgotten == [sample]
-        assert report.notes[-1].startswith("no labels were proven: ")
-        assert report.renewed
-
-
 def test_a_damaged_ledger_is_noted(made, tmp_path):
     path = shutil.copytree(made, tmp_path / "store")
     with open_store(path) as store:

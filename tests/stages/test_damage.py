@@ -56,8 +56,9 @@ def test_damaged_rows_end_a_stage_and_change_nothing(store, harm, use):
         sample = opened.shard("000").sample_ids[0]
     harm(chunk_of(store, "000"))
     before = tree(store)
-    with open_store(store) as opened, pytest.raises(IntegrityError, match="shard 000, array tokens, chunk 1"):
+    with open_store(store) as opened, pytest.raises(IntegrityError, match="shard 000, array tokens, chunk 1") as caught:
         taftcache.train(opened) if use == "train" else taftcache.forget(opened, [sample])
+    assert "taftcache verify STORE --repair" in caught.value.do
     assert tree(store) == before
 
 

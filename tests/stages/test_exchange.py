@@ -9,7 +9,7 @@ import pytest
 import taftcache
 from taftcache.backbone.files import file_digest
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, IdentityError, RecipeError, StoreError
+from taftcache.errors import DataError, IdentityError, StoreError
 from tests.stages.making import recipe, tree
 
 
@@ -112,8 +112,3 @@ def test_bad_rows_are_refused_by_name(finished, tmp_path):
         taftcache.import_(
             tmp_path / "o.h5", recipe(tmp_path / "other", store={"shards": 1}), columns=columns(), backbone=True
         )
-
-
-def test_unknown_formats_are_named(finished, tmp_path):
-    with pytest.raises(RecipeError, match="hdf5"):
-        taftcache.export(finished, tmp_path / "f.mat", format="matlab")

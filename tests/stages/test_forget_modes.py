@@ -94,14 +94,13 @@ def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
 
 
 @pytest.mark.law("What was forgotten leaves the bytes of never seen, and neither its row nor its id in a file")
-@pytest.mark.parametrize("mode", [pytest.param("retrain", marks=pytest.mark.full), "resolve"])
-def test_cold_is_never_seen_for_the_exact_model_too(images, tmp_path, mode):
+def test_cold_is_never_seen_for_the_exact_model_too(images, tmp_path):
     source = shutil.copytree(images, tmp_path / "images")
     sections = {"data": {"source": "folder", "train": str(source)}, **EXACT}
     taftcache.run(recipe(tmp_path / "forgot", **sections))
     with open_store(tmp_path / "forgot") as store:
         gone = [store.shard("000").sample_ids[1], store.shard("001").sample_ids[4]]
-        taftcache.forget(store, gone, mode=mode, cold=mode == "resolve")
+        taftcache.forget(store, gone)
     for name in gone:
         (source / name).unlink()
     taftcache.run(recipe(tmp_path / "never", **sections))

@@ -43,7 +43,7 @@ def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
         report = taftcache.forget(store, [sample], mode="resolve")
         warm_logits = taftcache.evaluate(store).accuracy["models/exact"]
     with open_store(cold) as store:
-        taftcache.forget(store, [sample], mode="resolve", cold=True)
+        taftcache.forget(store, [sample])
         assert taftcache.evaluate(store).accuracy["models/exact"] == warm_logits
     figures = report.certificates["models/exact"]
     assert figures["decisive"]
@@ -108,7 +108,7 @@ def test_warm_falls_back_to_cold(exact, tmp_path, monkeypatch):
         assert "was solved cold" in store.ledger()[-1]["notes"][0]
     assert report.notes
     with open_store(cold) as store:
-        taftcache.forget(store, [sample], mode="resolve", cold=True)
+        taftcache.forget(store, [sample])
     assert commits(exact) == commits(cold)
 
 
@@ -130,7 +130,7 @@ def test_a_cold_solve_after_a_warm_one_chooses_no_ridge_again(tmp_path, monkeypa
         assert "was solved cold" in taftcache.forget(store, [sample], mode="resolve").notes[0]
     assert sorted(rows) == [1, 2, 2]  # the shard's, the head's and the exact model's
     with open_store(cold) as store:
-        taftcache.forget(store, [sample], mode="resolve", cold=True)
+        taftcache.forget(store, [sample])
     assert commits(path) == commits(cold)
 
 

@@ -73,14 +73,12 @@ def test_what_is_asked_of_single_rows(weights, tmp_path, monkeypatch):
         taftcache.train(store)
         taftcache.compose(store)
         sample = store.shards[0].sample_ids[0]
-        asked = taftcache.query_influence(store, sample, top=3, solve=1)
+        asked = taftcache.query_influence(store, sample, top=1)
         (row,) = (one for one in asked.samples if one.solved is not None)
         assert abs(row.solved - row.change) <= 0.3 * abs(row.solved) + row.bound
         assert 0 < (inspect_sample(store, sample).moved_bound or 0) < np.inf
         assert set(taftcache.evaluate(store, proven=True).proven) == {"models/head", "models/mean"}
-        report = taftcache.forget(store, [sample], proven=True)
-        assert report.forgotten == [sample]
-        assert report.proven.keys() == set(report.renewed)
+        assert taftcache.forget(store, [sample]).forgotten == [sample]
 
 
 def test_the_head_alone_is_trained_privately(weights, tmp_path):

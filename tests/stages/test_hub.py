@@ -34,7 +34,7 @@ from taftcache.errors import BackboneError, CompositionError, FormatError, Integ
 from taftcache.model import programs
 from taftcache.model.card import Origin, card
 from taftcache.model.component import Component
-from taftcache.model.folder import as_network, open_model, save_merged, save_model
+from taftcache.model.folder import as_network, open_model, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.tangent.base import make_base
 from taftcache.tangent.spec import TangentSpec
@@ -118,16 +118,14 @@ def test_timm_sees_and_answers_what_we_do(name, options, tmp_path):
     """With the preprocessing of the recipe, and the classes' names."""
     model = small(name, **options)
     save_model(model, tmp_path / "model", name="models/head")
-    save_merged(model, tmp_path / "plain", name="models/head")
     image = Image.effect_noise((50, 40), 80).convert("RGB")
     with torch.no_grad():
         ours = model(model.transform(image)[None])
         assert torch.equal(open_model(tmp_path / "model", device="cpu")(model.transform(image)[None]), ours)
-        for folder in ("model", "plain"):
-            network: Any = timm.create_model(f"local-dir:{tmp_path / folder}", pretrained=True).eval()
-            transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network))
-            assert torch.allclose(network(transform(image)[None]), ours, rtol=1e-5, atol=1e-5)
-            assert network.pretrained_cfg["label_names"] == ["ant", "bee", "cow"]
+        network: Any = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
+        transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network))
+        assert torch.allclose(network(transform(image)[None]), ours, rtol=1e-5, atol=1e-5)
+        assert network.pretrained_cfg["label_names"] == ["ant", "bee", "cow"]
 
 
 def test_a_network_that_answers_otherwise_is_no_merged_model(tmp_path, monkeypatch):

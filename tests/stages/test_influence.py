@@ -23,6 +23,7 @@ from taftcache.solve.inverses import class_kernel, dual
 from taftcache.solve.leave_one_out import leave_one_out, moves
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
+from taftcache.stages.look import influence
 from taftcache.stages.look.inspection import inspect_sample
 from taftcache.stages.look.leaving import moved_by_each
 from taftcache.stages.look.scoring import Scorer
@@ -77,8 +78,15 @@ def test_closed_form_is_solving_without_the_row(problem, train, alpha):
         assert moved[n].item() == pytest.approx((without.value - whole.value).norm().item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 3.0])
-@pytest.mark.parametrize(("largest", "method", "most"), [(4096, "estimated leverages", 0.15), (0, "first order", 0.65)])
+@pytest.mark.parametrize(
+    ("largest", "method", "most", "alpha"),
+    [
+        (4096, "estimated leverages", 0.15, 1.0),
+        (4096, "estimated leverages", 0.15, 3.0),
+        (0, "first order", 0.65, 3.0),
+        pytest.param(0, "first order", 0.65, 1.0, marks=pytest.mark.full),
+    ],
+)
 def test_without_a_closed_form_changes_are_about_its(problem, monkeypatch, largest, method, most, alpha):
     base, rows, query = problem
     loss, ridge = RSL(kappa=15.0, alpha=alpha), 0.1
@@ -225,8 +233,9 @@ def test_where_there_is_no_closed_form_the_first_are_solved(tmp_path, monkeypatc
     path = tmp_path / "store"
     taftcache.run(recipe(path, data={"source": "digits", "limit": 30}, objective={"ridge": 1.0}))
     monkeypatch.setattr(dual, "LARGEST_KERNEL", 0)
+    monkeypatch.setattr(influence, "SOLVED", 1)
     with FeatureStore(path) as store:
-        report = taftcache.query_influence(store, store.held_out.sample_ids[0], top=3, solve=1)
+        report = taftcache.query_influence(store, store.held_out.sample_ids[0], top=3)
     assert report.method == "estimated leverages"
     assert [s.solved is not None for s in report.samples] == [True, False, False]
     first = report.samples[0]

@@ -11,8 +11,7 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import RecipeError, StoreError
-from taftcache.recipe import parse_recipe
+from taftcache.errors import StoreError
 from taftcache.stages.look import inspection
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.statistics import OUTLIER, SAMPLED_CHUNKS, SAMPLED_ROWS, activations
@@ -159,7 +158,6 @@ def test_what_the_options_of_inspect_answer_public_functions_do(solved, capsys):
         (["--class", "7"], taftcache.inspect_class(solved, "7")),
         (["--ids"], taftcache.list_samples(solved)),
         (["--ids", "--shard", "001", "--class", "7"], taftcache.list_samples(solved, shard="001", label="7")),
-        (["--curvature"], taftcache.curvature(solved)),
     ):
         with pytest.raises(SystemExit, match="0"):
             main(["inspect", str(solved), *options])
@@ -186,43 +184,3 @@ def test_looking_loads_no_torch(finished, code):
     text = code.format(path=str(finished)) + "; import sys; print({'torch', 'timm', 'sklearn'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
-
-
-def test_curvature_of_every_model_that_was_solved_from_the_rows(solved):
-    with FeatureStore(solved) as store:
-        found = {one.name: one for one in inspection.curvature(store)}
-        assert set(found) == {
-            "components/000",
-            "components/001",
-            "models/exact",
-            "models/head",
-        }  # a mean solves nothing
-        for name, one in found.items():
-            certificate = store.meta(name)["certificate"]
-            assert (one.ridge, one.rows) == (certificate["ridge"], store.meta(name)["rows"])
-            assert 0 < one.ridge < one.smoothness <= one.at_most
-            assert one.condition == one.smoothness / one.ridge
-    # A mean over all rows is no more curved than the most curved of its parts, but for the ridge.
-    parts = [found["components/000"], found["components/001"]]
-    assert found["models/exact"].smoothness <= 1.01 * max(p.smoothness for p in parts) + found["models/exact"].ridge
-
-
-def test_curvature_leaves_out_what_was_not_solved_under_a_ridge_alone(store):
-    with FeatureStore(store, mode="a") as opened:
-        taftcache.train(opened, parse_recipe({**opened.manifest.recipe, "objective": {"radius": 1.0}}), shards=["000"])
-        with pytest.raises(RecipeError, match="under a ridge alone"):
-            inspection.curvature(opened)
-
-
-def test_curvature_leaves_out_a_model_of_rows_that_are_others_now(tmp_path):
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(40, 4)), np.arange(40) % 2
-    taftcache.import_vectors(
-        x[:30], y[:30], tmp_path / "store", ids=[f"v{k}" for k in range(30)], overrides=["store.shards=1"]
-    )
-    with FeatureStore(tmp_path / "store", mode="a") as opened:
-        taftcache.train(opened)
-        assert inspection.curvature(opened)
-    taftcache.append_vectors(x[30:], y[30:], tmp_path / "store", ids=[f"v{k}" for k in range(30, 40)])
-    with FeatureStore(tmp_path / "store") as opened, pytest.raises(RecipeError, match="rows that are there"):
-        inspection.curvature(opened)

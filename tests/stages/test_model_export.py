@@ -17,7 +17,7 @@ from safetensors.torch import save_model
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreError, StoreWriteError
+from taftcache.errors import CompositionError, FormatError, IntegrityError, StoreError, StoreWriteError
 from taftcache.model.folder import open_model
 from taftcache.model.predictor import TangentModel
 from tests.stages.making import recipe
@@ -124,11 +124,8 @@ def test_a_moved_head_merges_into_an_ordinary_model(store, tmp_path):
             head.merged()
         return
     with FeatureStore(store) as opened:
-        report = taftcache.export_model(opened, tmp_path / "plain", "models/head", merged=True)
-        with pytest.raises(RecipeError, match="without a program"):
-            taftcache.export_model(opened, tmp_path / "no", "models/head", merged=True, onnx=True)
-    assert report.files == ["config.json", "model.safetensors"]
-    agree(timms(tmp_path / "plain"), head)
+        taftcache.export_model(opened, tmp_path / "model", "models/head")
+    agree(timms(tmp_path / "model"), head)
     agree(head.merged(), head)
     with pytest.raises(CompositionError, match="other tensors moved"):
         TangentModel.load(store, device="cpu").merged()
@@ -146,8 +143,8 @@ def test_a_moved_head_merges_where_the_tail_has_tables_that_timm_makes(tmp_path)
     taftcache.run(made)
     model = TangentModel.load(tmp_path / "store", device="cpu")
     assert model.base.config.buffers == ("rope",)
-    taftcache.export_model(tmp_path / "store", tmp_path / "plain", merged=True)
-    agree(timms(tmp_path / "plain"), model)
+    taftcache.export_model(tmp_path / "store", tmp_path / "model")
+    agree(timms(tmp_path / "model"), model)
 
 
 @torch.no_grad()

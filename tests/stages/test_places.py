@@ -24,7 +24,6 @@ MORE = {
     "inspect_shard": ["000"],
     "inspect_class": ["7"],
     "list_samples": [],
-    "curvature": [],
     "write_report": ["page.html"],
     "StoreView": [],
     "private_table": [],

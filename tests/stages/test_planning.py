@@ -26,7 +26,7 @@ def planned(path, mode="retrain", held_out=False, **wanted):
     with open_store(path) as store:
         if not wanted:
             wanted = {"samples": [(store.held_out if held_out else store.shard("000")).sample_ids[0]]}
-        return plan_forgetting(store, resolve_request(store, **wanted), mode, cold=False), set(store.objects())
+        return plan_forgetting(store, resolve_request(store, **wanted), mode), set(store.objects())
 
 
 @pytest.mark.parametrize(

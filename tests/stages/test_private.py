@@ -114,15 +114,14 @@ def test_a_forgotten_sample_of_a_private_component(store):
     assert taftcache.audit(store).findings == []
 
 
-@pytest.mark.parametrize("charged", [True, False])
-def test_tuning_is_charged_or_said_not_to_be(store, charged):
+def test_tuning_is_charged(store):
     with open_store(store) as opened:
-        report = taftcache.train_private(opened, settings(opened), shards=["000"], rates=[0.5, 2.0], charged=charged)
+        report = taftcache.train_private(opened, settings(opened), shards=["000"], rates=[0.5, 2.0])
         said = report.statements["components/000"]
-        assert len(said["releases"]) == (2 if charged else 1)
+        assert len(said["releases"]) == 2
         assert said["epsilon"] <= 8.0
         assert report.spent["000"] == pytest.approx(said["epsilon"])
-        assert ("NOT charged" in said["tuning"]) == (not charged)
+        assert said["tuning"].endswith("all of them are charged")
         assert taftcache.evaluate(opened).notes[-1].startswith("these rows chose the learning rate of components/000,")
         assert audit_statement(opened.objects()["components/000"].meta) == []
 

@@ -94,24 +94,6 @@ def test_what_is_left_can_be_spent_by_a_store_made_anew(store):
     assert taftcache.audit(store).findings == []
 
 
-@pytest.mark.parametrize("made", ["anew", "put back"])
-def test_tuning_that_was_not_charged_is_told_by_a_store_that_does_not_have_it(store, tmp_path, made):
-    shutil.copytree(store, tmp_path / "old")
-    with open_store(store) as opened:
-        small = {"epsilon": 2.0, "budget": 8.0}
-        taftcache.train_private(opened, settings(opened, **small), shards=["000"], rates=[0.5, 2.0], charged=False)
-    shutil.rmtree(store)
-    if made == "anew":
-        taftcache.extract(recipe(store))
-    else:
-        shutil.copytree(tmp_path / "old", store)
-    with open_store(store) as opened:
-        report = taftcache.train_private(opened, settings(opened, epsilon=2.0))
-    for name in ("000", "001"):
-        said = report.statements[f"components/{name}"]["tuning"]
-        assert said.endswith("in all but for tuning that was NOT charged"), said
-
-
 def test_an_import_over_the_place_of_a_private_store(private, finished, tmp_path):
     """The export was written before the first private training, so that it carries no promise."""
     taftcache.export(finished, tmp_path / "rows.h5")

@@ -17,7 +17,7 @@ from taftcache.cli import main
 from taftcache.errors import FormatError, RecipeError, SolveError, StoreError
 from taftcache.names import ONE_SETTING, PRIVATE, epsilon_text
 from taftcache.privacy import trainer
-from taftcache.privacy.accountant import Release, epsilon
+from taftcache.privacy.accountant import epsilon
 from taftcache.privacy.budget import EVENT, PLAN, Promise, fixed_promise, held_to, spent, weak_promise
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.recipe import parse_recipe
@@ -283,28 +283,6 @@ def test_settings_that_private_training_does_not_read_spend_nothing(store):
     assert deciding(squares) != deciding(squares.replace("7", "8"))
 
 
-def test_the_ledger_has_every_release_of_tuning_that_is_not_charged(store, tmp_path, capsys):
-    with open_store(store) as opened:
-        report = taftcache.train_private(opened, settings(opened), shards=["000"], rates=[0.5, 1.0, 2.0], charged=False)
-        (entry,) = opened.ledger()
-        one = report.statements["components/000"]["releases"]
-        assert entry["releases"] == one
-        assert entry["uncharged"] == one * 2
-        assert "NOT charged" in entry["tuning"]
-        assert spent(opened.ledger(), "000") == [Release(**release) for release in one]
-        assert report.spent["000"] <= 8.0
-        taftcache.train_private(opened, settings(opened), shards=["001"])
-        assert "uncharged" not in opened.ledger()[-1]
-        taftcache.compose(opened)
-        assert "NOT charged" in opened.objects()["models/mean"].meta[PRIVATE]["tuning"]
-        taftcache.export_model(opened, tmp_path / "mean", "models/mean")
-    assert "NOT charged" in (tmp_path / "mean" / "README.md").read_text(encoding="utf-8")
-    with pytest.raises(SystemExit, match="0"):
-        main(["inspect", str(store)])
-    assert "NOT charged" in " ".join(capsys.readouterr().out.split())
-    assert taftcache.audit(store).findings == []
-
-
 def test_what_was_spent_on_the_same_rows_before_goes_with_the_component(store):
     """Settings that were chosen after a look at the first component hold with what both spent, not with the second."""
     with open_store(store) as opened:
@@ -318,18 +296,6 @@ def test_what_was_spent_on_the_same_rows_before_goes_with_the_component(store):
         assert f"epsilon {epsilon_text(report.spent['000'])} in all" in said["tuning"] == entry["tuning"]
         notes = taftcache.forget(opened, [opened.shard("000").sample_ids[0]]).notes
         assert any(said["tuning"] in note for note in notes)
-    assert taftcache.audit(store).findings == []
-
-
-def test_tuning_that_was_not_charged_is_said_of_what_is_trained_after_it(store):
-    """Its own setting may be what those trials gave."""
-    with open_store(store) as opened:
-        small = {"epsilon": 2.0, "budget": 8.0}
-        taftcache.train_private(opened, settings(opened, **small), shards=["000"], rates=[0.5, 2.0], charged=False)
-        report = taftcache.train_private(opened, settings(opened, learning_rate=5.0, **small), shards=["000"])
-        assert "in all but for tuning that was NOT charged" in report.statements["components/000"]["tuning"]
-        other = taftcache.train_private(opened, settings(opened, learning_rate=5.0, **small), shards=["001"])
-        assert other.statements["components/001"]["tuning"] == ONE_SETTING
     assert taftcache.audit(store).findings == []
 
 
@@ -417,7 +383,6 @@ RATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "got: rates: none": ({"rates": []}, {}),
     "got: rates: 1, 0": ({"rates": [1.0, 0.0]}, {}),
     "got: rates: inf": ({"rates": [math.inf]}, {}),
-    "a single rate is not tuned": ({"charged": False}, {}),
     "least-squares has none": ({"rates": [0.5, 2.0]}, {"mechanism": "least-squares"}),
 }
 

@@ -13,7 +13,7 @@ from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import CompositionError, RecipeError, StoreWriteError
 from taftcache.privacy.budget import PLAN
 from taftcache.privacy.statement import OF_CHANGES, OF_THE_ID, OF_THE_OTHERS, not_covered
-from taftcache.stages.train.private.preparing import Tuning, prepare
+from taftcache.stages.train.private.preparing import prepare
 from taftcache.stages.train.record import settings_of
 from tests.stages.making import open_store, recipe, settings, write_images
 
@@ -70,9 +70,7 @@ def test_what_a_row_changes_of_the_others_is_said(tmp_path):
         taftcache.import_vectors(rows, np.arange(40) % 3, tmp_path / name, ids=ids, overrides=overrides)
         for relation in ("add-remove", "replace-one"):
             with FeatureStore(tmp_path / name) as store:
-                work = prepare(
-                    store, settings_of(store, settings(store, relation=relation, delta=1e-3)), None, Tuning()
-                )
+                work = prepare(store, settings_of(store, settings(store, relation=relation, delta=1e-3)), None, [1.0])
             said[name, relation] = any("the ids look like numbers of rows in a file" in note for note in work.notes)
     assert said == {key: key == ("numbered", "add-remove") for key in said}
     assert [lines[-2:] for lines in map(not_covered, ("add-remove", "replace-one"))] == [
@@ -88,7 +86,7 @@ def test_a_limit_of_the_images_is_said(tmp_path):
     taftcache.extract(asked)
     with open_store(tmp_path / "store") as store:
         for limit in (12, None):
-            notes = prepare(store, settings_of(store, settings(store, relation="add-remove")), None, Tuning()).notes
+            notes = prepare(store, settings_of(store, settings(store, relation="add-remove")), None, [1.0]).notes
             assert any("data.limit chose the images" in note for note in notes) == (limit is not None)
             recorded = store.manifest.recipe
             with store.transaction() as change:

@@ -16,7 +16,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.consent import recorded_recipe
 from taftcache.errors import FormatError
-from taftcache.model.card import private_card
+from taftcache.model.card import _promise
 from taftcache.model.component import PUBLIC, Component, put_component, read_base, read_component
 from taftcache.model.description import Description
 from taftcache.model.folder import open_model
@@ -257,20 +257,12 @@ def test_the_card_says_the_promise(private, tmp_path):
 )
 def test_the_card_says_of_which_data_sets_it_promises_and_of_what_tuning(relation, one):
     said = {"private": True, "relation": relation, "epsilon": 2.0, "delta": 1e-5, "not_covered": [], "tuning": "by eye"}
-    card = private_card("components/000", said)
+    card = "\n".join(_promise(said))
     assert f"with {one} in the data" in card
     assert "How the settings were chosen: by eye." in card
-    card = private_card("components/000", {**said, "private": False})
+    card = "\n".join(_promise({**said, "private": False}))
     assert "None: its noise came from a seed" in card
     assert "(ε, δ)" not in card
-
-
-def test_a_private_network_of_timms_has_its_promise_beside_it(private, tmp_path):
-    with FeatureStore(private) as store:
-        taftcache.export_model(store, tmp_path / "merged", "models/mean", merged=True)
-    text = (tmp_path / "merged" / "README.md").read_text(encoding="utf-8")
-    assert "(ε, δ) = (8, 1e-05)" in text
-    assert all(f"- {line}" in text for line in NOT_COVERED)
 
 
 def test_components_of_unlike_neighbours_compose_to_a_model_without_a_promise(private):
@@ -394,6 +386,5 @@ def test_the_mapping_is_text_of_one_kind(private):
         with store.transaction() as change:
             change.drop(KEYS)
         assert read_keys(store) == {}
-        assert msgspec.json.decode(preparing.private_key(
-            settings_of(store), store.shard("000"), preparing.Tuning()
-        ))["rows"] == [store.shard("000").digest]  # fmt: skip
+        key = preparing.private_key(settings_of(store), store.shard("000"), [1.0])
+        assert msgspec.json.decode(key)["rows"] == [store.shard("000").digest]

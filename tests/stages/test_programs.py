@@ -28,7 +28,7 @@ TAILS: dict[str, tuple[str, int | str, dict[str, Any]]] = {
     "EVA-02": ("eva02_tiny_patch14_224", 2, DEEP),
     "mixed rotary, all blocks": ("vit_small_patch16_rope_mixed_ape_224", "blocks.0", DEEP),
 }
-QUICK = ("feature", "layers", "average pooling", "rotary")
+QUICK = ("feature", "layers")
 marked = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.full]) for name in TAILS]
 
 
@@ -78,7 +78,7 @@ def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monke
     """The card's snippet, which needs onnxruntime alone, says what the model does."""
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")
-    model = made("feature")
+    model = made("class row")
     model.transform.config["crop_pct"] = 0.8
     model.transform = type(model.transform)(model.cut.backbone)
     save_model(model, tmp_path / "model", name="models/mean", onnx=True)
@@ -146,9 +146,8 @@ def test_predict_takes_what_an_estimator_does(tmp_path):
         model.predict([tmp_path / "none.png"])
 
 
-@pytest.mark.parametrize(
-    "tail", [name if name == "layers" else pytest.param(name, marks=pytest.mark.full) for name in TAILS]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("tail", TAILS)
 def test_onnx_gives_the_models_logits(tail, tmp_path):
     pytest.importorskip("onnxscript")
     model = made(tail)

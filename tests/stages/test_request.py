@@ -57,29 +57,6 @@ def test_ids_from_standard_input(store, capsys, monkeypatch):
     assert ended(capsys, "forget", str(store), "--file", "-", "--dry-run")[1]["forgotten"] == ["u3", "u4"]
 
 
-@pytest.mark.parametrize("argument", ["samples", "shards", "classes"])
-def test_one_text_is_no_list_of_its_letters(store, argument):
-    before = ids_of(store)
-    with FeatureStore(store, mode="a") as opened, pytest.raises(RecipeError, match=rf"{argument}=\['12'\]"):
-        taftcache.forget(opened, **{argument: "12"})
-    assert ids_of(store) == before
-
-
-def test_others_that_take_lists_take_no_text(store, tmp_path):
-    with FeatureStore(store, mode="a") as opened:
-        for call in (
-            lambda: taftcache.receipts(opened, "12"),
-            lambda: taftcache.train(opened, shards="000"),
-            lambda: taftcache.train_private(opened, shards="000"),
-            lambda: taftcache.evaluate(opened, without="000"),
-            lambda: taftcache.write_report(opened, tmp_path / "page.html", samples="u1"),
-            lambda: taftcache.StoreView(opened, "u1"),
-            lambda: taftcache.audit(store, also=tmp_path),
-        ):
-            with pytest.raises(RecipeError, match="must be a list"):
-                call()
-
-
 def test_every_unknown_id_is_named_and_nothing_leaves(store, tmp_path, capsys):
     (tmp_path / "ids").write_text("u1\nnobody\nu2\nnowhere\n")
     with FeatureStore(store) as opened:
@@ -126,15 +103,6 @@ def test_ids_may_come_from_anything_that_lists_them(store, given):
     states = {a.sample: a.state for a in taftcache.receipts(store, given(["u3", "u5"])).samples}
     assert states == {"u3": "forgotten", "u5": "held"}
     assert taftcache.forget(store, given([])).forgotten == []
-
-
-@pytest.mark.parametrize("odd", [7, b"u7", None])
-def test_what_is_no_text_is_no_id(store, odd):
-    taftcache.forget(store, ["u3"])
-    for ask in (taftcache.forget, taftcache.receipts):
-        with pytest.raises(RecipeError, match="samples must be a list of texts"):
-            ask(store, ["u4", odd])
-    assert ids_of(store) == [i for i in IDS if i != "u3"]
 
 
 def test_an_id_in_another_unicode_form_is_not_offered_as_itself(store, capsys):

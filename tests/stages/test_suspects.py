@@ -16,7 +16,7 @@ import taftcache
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import RecipeError, SolveError, StoreError
+from taftcache.errors import SolveError, StoreError
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.inverses.head_path import HeadPath
@@ -258,10 +258,11 @@ def test_copies_are_no_rows_beside_others_far_out(tmp_path):
 @pytest.mark.parametrize("step", [5, 4096])
 def test_outliers_are_those_of_plain_distances(finished, monkeypatch, step):
     monkeypatch.setattr(far, "STEP", step)
+    monkeypatch.setattr(far, "NEIGHBOUR", 3)
     with FeatureStore(finished) as store:
         table = RowTable.of(store)
         x = mean_vectors(table, Silent()).astype(np.float64)
-        report = taftcache.outliers(store, top=1000, neighbour=3)
+        report = taftcache.outliers(store, top=1000)
     train = np.flatnonzero(~table.held_out)
     all_distances = np.linalg.norm(x[:, None] - x, axis=2)
     np.fill_diagonal(all_distances, np.inf)
@@ -328,5 +329,3 @@ def test_options_that_mean_nothing_together(three, capsys, options, said):
     with pytest.raises(SystemExit, match="2"):
         main(["inspect", str(three), *options])
     assert said in capsys.readouterr().err
-    with FeatureStore(three) as store, pytest.raises(RecipeError, match="neighbour"):
-        taftcache.outliers(store, neighbour=0)

@@ -48,6 +48,7 @@ def accuracies(tmp_path, seeds, more=(), priors=tuple(PRIORS)):
     return found, junk
 
 
+@pytest.mark.full
 def test_priors_on_few_digits(tmp_path):
     """Among 512 features of noise, whose energy it drops, AFT beats plain training by more than chance."""
     found, junk = accuracies(tmp_path, [0], SHORTER, ["plain"])

@@ -140,7 +140,7 @@ HOMES = {
         "stages.look.probe",
         "view.embedding",
     },
-    "scipy": {"backbone.sources", "report.paired", "solve.curvature"},
+    "scipy": {"backbone.sources", "report.paired"},
     "pyarrow": {
         "stages.files.sample_files",
         "stages.files.vector_files",

@@ -24,7 +24,11 @@ FEW = 120  # the first digits: the samples that pages name are among them, and e
 SOURCE = "taftcache.backbone.sources.opening.DigitsSource"
 # Of two recipes what is slow and what no page says: (file, text, what stands there instead).
 SHORTER = (
-    ("quickstart.toml", "[forget]", "[compare]\nridges = [0.1]\nrates = [1e-3]\nresets = [true]\n\n[forget]"),
+    (
+        "quickstart.toml",
+        "[forget]",
+        '[compare]\nridges = [0.1]\nrates = [1e-3]\nresets = [true]\ntokens = [false]\npresets = ["exact"]\n\n[forget]',
+    ),
     ("teach/quick.toml", "epochs = 60", "epochs = 2"),
 )
 

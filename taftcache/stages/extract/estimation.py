@@ -25,6 +25,8 @@ from taftcache.stages.extract.forgotten import open_images, remembered, without_
 from taftcache.stages.extract.frozen import load_frozen, run_frozen
 from taftcache.stages.extract.plan import plan_images
 
+BATCHES = 2  # timed, after one that warms up
+
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateReport:
@@ -57,11 +59,10 @@ class _Counted:
         self.consumed += len(ids) + len(skipped)
 
 
-def estimate(recipe: Recipe, *, batches: int = 2, forgotten_of: Place | None = None) -> EstimateReport:
+def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateReport:
     """Run a few batches of the recipe's own images through the frozen layers, and say what all of them would take.
 
     Args:
-        batches: timed, after one that warms up.
         forgotten_of: as for ``extract``.
 
     Raises:
@@ -73,7 +74,7 @@ def estimate(recipe: Recipe, *, batches: int = 2, forgotten_of: Place | None = N
     shards, classes, left = without_forgotten(beside.holds, plan_images(recipe, source, test), source, test)
     model = load_frozen(recipe, classes)
     batch = default_batch(model[0].cut)
-    tried = min(len(source.items), batch * batches)
+    tried = min(len(source.items), batch * BATCHES)
     _timed(model, recipe, source, min(batch, tried))
     seconds = _timed(model, recipe, source, tried)
     rows = {name: len(shard.ids) for name, shard in shards.items()}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import torch
 
 from taftcache.cache.format.naming import check_name
@@ -18,29 +16,17 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
-from taftcache.model.meta import ComponentMeta, meta_of
+from taftcache.model.meta import ComponentMeta
 from taftcache.names import COMPONENTS, PRIVATE, component_of, counted, model_of
 from taftcache.stages.train.private.claims import check_claim
 from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
 
-Scalar = str | int | float | bool | None
 MAX_BYTES = 16 << 30
 _EXPORTED = "name a file that taftcache export-component wrote"
-MAX_CLAIMS = 16 << 10  # of what a file says of itself; it is kept in the manifest, whose size is bounded
 NO_COUNT = "it does not say how many rows it was made from, so no sum can weigh it by its rows"
 NO_PROMISE = "it promises no privacy, so no sum with it has an ε, whatever the private components of this store promise"
 PROMISE_STAYS = "its promise of privacy is not taken over: no ledger here has its releases, and a mean with it has no ε"
-
-
-class _SolveClaims(msgspec.Struct, frozen=True):
-    """What a component from elsewhere may say of its solve. Its certificate speaks of rows that are not here."""
-
-    train: str | list[str]
-    converged: bool
-    status: Annotated[str, msgspec.Meta(max_length=500)]
-    stats: Annotated[dict[str, Scalar | dict[str, Scalar] | list[Scalar]], msgspec.Meta(max_length=50)]
-    certificate: Annotated[dict[str, int | float | bool | None], msgspec.Meta(max_length=50)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +90,8 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
 def import_component(store: FeatureStore, file: Path | str, name: str | None = None) -> ComponentReport:
     """Take a component in, under ``name`` (the file's by default), for the next composition.
 
-    The rows that it was made from are not needed: only the base point must be the same.
+    The rows that it was made from are not needed: only the base point must be the same. What the file says of its solve
+    is not taken over, for no row here can prove it: the component has no certificate in this store.
 
     Raises:
         RecipeError: no such file, or a name that a shard has or the plan has for one. FormatError: not a component of
@@ -142,7 +129,7 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
     rows = _rows(given.meta)
     own = {"kind": "component", "norm": given.delta.norm().item(), "imported": True}
     own |= {} if rows is None else {"rows": rows}
-    component = Component(base.digest, given.layout, given.delta, {**_solve_claims(given.meta), **own})
+    component = Component(base.digest, given.layout, given.delta, own)
     full = component_of(name)
     there = store.objects().get(full)
     changed = there is None or store.read_object(full) != component.encode()
@@ -197,17 +184,6 @@ def _decoded(file: Path, data: bytes, base: Base | None = None) -> Component:
         return Component.decode(data, base)
     except FormatError as error:
         raise FormatError(f"cannot import {file}: {error.fault}", got=error.got, do=error.do) from error
-
-
-def _solve_claims(meta: dict[str, Any]) -> dict[str, Any]:
-    """What a file says of the solve, where all of it is as a solve says it; nothing otherwise."""
-    try:
-        claims = msgspec.to_builtins(msgspec.convert(meta, _SolveClaims))
-        meta_of(claims)  # as whoever reads the store will
-    except (msgspec.ValidationError, FormatError, RecursionError):
-        return {}
-    whole = "passes" in claims["stats"] and len(json.dumps(claims)) <= MAX_CLAIMS
-    return claims if whole else {}
 
 
 def _rows(meta: dict[str, Any]) -> int | None:

@@ -12,7 +12,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import BackboneError, RecipeError
 from taftcache.model.card import program_card
-from taftcache.model.folder import CARD, is_model_folder, open_model, origin_of, save_merged, save_model
+from taftcache.model.folder import CARD, is_model_folder, open_model, origin_of, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import check_onnx, write_program
 from taftcache.model.saved import files_in
@@ -45,10 +45,8 @@ def export_model(
     folder: Path | str,
     model: str | None = None,
     *,
-    merged: bool = False,
     program: bool = False,
     onnx: bool = False,
-    device: str = "cpu",
     consent: Consent | None = None,
 ) -> ExportModelReport:
     """Write one of the store's models into a new folder that loads without the store.
@@ -63,29 +61,21 @@ def export_model(
         store: open, or its place; or a folder with one model, as ``open_model`` takes it.
         folder: where to.
         model: its name in the store; its default one where none is named (``model_of``).
-        merged: timm's files alone, where only the head has moved.
         program: beside the weights, the whole model as a torch.export program.
         onnx: beside the weights, the whole model in ONNX, which is run and compared.
-        device: where the program is traced.
         consent: as for ``predict``.
 
     Raises:
         StoreError: no such model. BackboneError: a store of vectors, without a network. StoreWriteError: the folder is
-        not empty, or cannot be written. CompositionError: nothing to merge. FormatError: the model's claim of privacy
+        not empty, or cannot be written. FormatError: the model's claim of privacy
         does not follow from its noise.
     """
-    if merged and (program or onnx):
-        raise RecipeError(
-            "a merged model has timm's files alone, without a program or ONNX",
-            got="merged with " + ("program" if program else "onnx"),
-            do="leave one of them out",
-        )
     if isinstance(store, str | os.PathLike) and is_model_folder(Path(store)):
-        return _in_another_form(Path(store), Path(folder), program, onnx, device)
-    return _export_model(store, Path(folder), model, merged, program, onnx, device, consent)
+        return _in_another_form(Path(store), Path(folder), program, onnx)
+    return _export_model(store, Path(folder), model, program, onnx, consent)
 
 
-def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool, device: str) -> ExportModelReport:
+def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> ExportModelReport:
     """The program and ONNX of the model in the folder ``store``, a card, and what an audit knows them by."""
     if not (program or onnx):
         raise RecipeError(
@@ -95,7 +85,7 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool, devic
         )
     check_exported(store)
     writable(folder, folder=True)
-    origin, model = origin_of(store), open_model(store, device=device)
+    origin, model = origin_of(store), open_model(store, device="cpu")
     if onnx:
         check_onnx()
     exported = model.program()
@@ -116,10 +106,8 @@ def _export_model(
     store: FeatureStore,
     folder: Path,
     model: str | None,
-    merged: bool,
     program: bool,
     onnx: bool,
-    device: str,
     consent: Consent | None,
 ) -> ExportModelReport:
     check_has_classes(store)
@@ -132,27 +120,24 @@ def _export_model(
             "alone: its weight and bias",
         )
     writable(folder, folder=True)
-    loaded = TangentModel.load(store, model, device, consent)
+    loaded = TangentModel.load(store, model, "cpu", consent)
     check_claim(store, model, loaded.component.meta)
     private = {name for name, ref in store.objects().items() if PRIVATE in ref.meta}
     parts = 0 if model in private else len(private & {*(loaded.component.record.coefficients or {})})
-    score = None if merged or parts or model in private else held_out_score(store, model, consent)
+    score = None if parts or model in private else held_out_score(store, model, consent)
     with whole(folder, folder=True) as partial:
         root = "" if private or promised(store) else store.root_digest
-        if merged:
-            files = save_merged(loaded, partial, name=model, root_digest=root)
-        else:
-            files = save_model(
-                loaded,
-                partial,
-                name=model,
-                root_digest=root,
-                dataset=_public_dataset(store),
-                score=score,
-                private_parts=parts,
-                program=program,
-                onnx=onnx,
-            )
+        files = save_model(
+            loaded,
+            partial,
+            name=model,
+            root_digest=root,
+            dataset=_public_dataset(store),
+            score=score,
+            private_parts=parts,
+            program=program,
+            onnx=onnx,
+        )
         store.check_may_leave()
     notes = outdated_notes(store, settings_of(store), model)
     return replace(_report(store.path, store.root_digest, model, folder, files), notes=notes)

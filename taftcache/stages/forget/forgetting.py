@@ -27,7 +27,6 @@ from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
 from taftcache.stages.forget.request import Request, requested
-from taftcache.stages.look.evaluation import proven_shares
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import STAYS, imported
@@ -54,9 +53,8 @@ class ForgetReport:
     would be written anew, before. ``matched`` has the ids that each pattern named. ``copies`` are ids of rows that stay
     and hold the very bytes of rows that leave, ``copies_taken`` those of ``forgotten`` that left for
     that alone. ``in_source`` are those whose images are still where the store's recipe names them, as far as that may
-    be opened here and lists them (see ``still_there``). ``proven``: see ``proven_shares``, where it was asked for.
-    ``held_out``: what became of the default model's accuracy, where anything was renewed or destroyed; None without
-    held-out rows, and after a dry run.
+    be opened here and lists them (see ``still_there``). ``held_out``: what became of the default model's accuracy,
+    where anything was renewed or destroyed; None without held-out rows, and after a dry run.
     """
 
     store: Path
@@ -79,7 +77,6 @@ class ForgetReport:
     copies: list[str] = field(default_factory=list)
     copies_taken: list[str] = field(default_factory=list)
     in_source: list[str] = field(default_factory=list)
-    proven: dict[str, float] = field(default_factory=dict)
     expected_seconds: dict[str, float] = field(default_factory=dict)
     matched: dict[str, list[str]] = field(default_factory=dict)
     held_out: HeldOutChange | None = None
@@ -95,10 +92,8 @@ def forget(
     classes: Sequence[str] = (),
     matching: Sequence[str] = (),
     mode: Mode = "retrain",
-    cold: bool = False,
     dry_run: bool = False,
     signing_key: Path | str | None = None,
-    proven: bool = False,
     with_copies: bool = False,
 ) -> ForgetReport:
     """Erase rows, and renew or destroy what was made from them, in one commit: after a crash, all of it or nothing.
@@ -106,17 +101,16 @@ def forget(
     mode "retrain" solves the affected shards, head and exact model again from the remaining rows alone: they have
     the bytes that they would have if the rows had never been seen. "subtract" leaves the affected shards out of the
     composition and solves only the head. "resolve" is "retrain", but the exact model goes on from where it is until
-    the certificate is decisive (see `renewal.resolve_warm`), and is solved cold where it does not become so, or
-    ``cold`` asks for it. A shard without rows goes as a whole; so does a class, and then every component is solved
-    again, for the head has a column less.
+    the certificate is decisive (see `renewal.resolve_warm`), and is solved cold where it does not become so. A shard
+    without rows goes as a whole; so does a class, and then every component is solved again, for the head has a column
+    less.
 
     ``samples`` are ids, or files of the folder that the store was made from; these need not be there any more.
     ``matching`` are patterns of ids in the form of `fnmatch.fnmatchcase`: * and ? match any letters, / too, and letters
     with accents match in either of Unicode's forms. They name samples that the store has, with a row or without; of
     forgotten ones no id is kept that could match.
 
-    ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``proven``: also tell how many labels
-    of the held-out rows each renewed model provably has in common with the optimum, which a full retrain would reach.
+    ``signing_key`` is a file with an Ed25519 key that the receipt is signed with.
     ``with_copies``: rows of other ids with the very bytes of what is named, held-out ones too, are forgotten with it.
 
     A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
@@ -126,8 +120,8 @@ def forget(
 
     Raises:
         RecipeError: nothing named, a mode that cannot do it, or no such key. UnknownSample, StoreError: something
-        named is neither stored nor was forgotten before, a pattern matches nothing, or ``proven`` and no row is held
-        out. DataError: no training row would be left.
+        named is neither stored nor was forgotten before, a pattern matches nothing. DataError: no training row would
+        be left.
     """
     begin = time.perf_counter()
     samples = None if samples is None else several_texts("samples", samples)
@@ -139,13 +133,6 @@ def forget(
         )
     if mode not in MODES:
         raise RecipeError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
-    if cold and mode != "resolve":
-        raise RecipeError("cold says how to resolve, and no other mode", got=f"cold, mode {mode}", do="--mode resolve")
-    if proven and store.held_out is None:
-        raise StoreError(
-            f"{store.path} has no held-out rows whose labels could be proven",
-            do="leave --proven (proven=True) out: the receipt has every certificate all the same",
-        )
     signer, progress = signer_of(signing_key), progress or Silent()
     request = requested(store, samples or (), shards, classes, matching, with_copies, progress)
     if not request.samples and not request.asked:
@@ -154,16 +141,10 @@ def forget(
             already=request.already, mode=mode, dry_run=dry_run,
         )  # fmt: skip
     else:
-        plan = plan_forgetting(store, request, mode, cold)
+        plan = plan_forgetting(store, request, mode)
         report = _timed(store, plan) if dry_run else _carry_out(store, plan, signer, progress)
-    shares, notes = {}, report.notes
-    if proven and report.renewed and not dry_run and store.held_out is not None:  # it may have been what left
-        try:
-            shares = proven_shares(store.held_out, store, settings_of(store), report.renewed, progress)
-        except TaftcacheError as error:  # the rows have left: what is known of that is not to be lost
-            notes = [*notes, f"no labels were proven: {error.fault}"]
     left, said = ([], []) if dry_run else _in_source(store, report.forgotten)
-    return replace(report, proven=shares, in_source=left, notes=[*notes, *said], seconds=time.perf_counter() - begin)
+    return replace(report, in_source=left, notes=[*report.notes, *said], seconds=time.perf_counter() - begin)
 
 
 @at_its_place("a")

@@ -28,7 +28,7 @@ class ForgetPlan:
     """Which objects a request renews, and which it destroys. What is in neither list has nothing of the rows in it.
 
     request: rows, shards and classes that leave.
-    mode, cold: as ``forget`` has them.
+    mode: as ``forget`` has it.
     recipe: the store's, without the weights of classes that leave.
     solve: components that are solved again, for their shards lose rows, or all of them a column of the head.
     private: components that were trained privately. They are not solved again: the promise bounds what they hold of a
@@ -44,7 +44,6 @@ class ForgetPlan:
 
     request: Request
     mode: Mode
-    cold: bool
     recipe: Recipe
     solve: list[str]
     private: list[str]
@@ -56,7 +55,7 @@ class ForgetPlan:
     rewritten: list[str]
 
 
-def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: bool) -> ForgetPlan:
+def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> ForgetPlan:
     """Decide what becomes of every object; nothing is changed.
 
     Raises:
@@ -81,7 +80,6 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode, cold: boo
     return ForgetPlan(
         request=request,
         mode=mode,
-        cold=cold,
         recipe=recipe,
         solve=solve,
         private=private,

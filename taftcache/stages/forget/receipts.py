@@ -203,7 +203,7 @@ def receipt_of(
     return {
         "event": FORGOTTEN,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "mode": plan.mode + (" cold" if plan.cold else ""),
+        "mode": plan.mode,
         "samples": len(request.samples),
         "ids": hashes if len(hashes) <= MAX_IDS else [],
         "ids_digest": digest(canonical(hashes)),

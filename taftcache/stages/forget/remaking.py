@@ -139,7 +139,7 @@ def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) 
 def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress) -> Warm | None:
     """The exact model solved on from where it is; None where the request does not go on from there."""
     store, request = rows.store, plan.request
-    if plan.mode != "resolve" or plan.cold or request.classes:
+    if plan.mode != "resolve" or request.classes:
         return None
     old = read_component(store, EXACT, rows.settings.base)
     if not rows.settings.poses(old, store.shards, rows.settings.train):

@@ -99,16 +99,14 @@ def evaluate(
     store: FeatureStore,
     *,
     progress: Progress | None = None,
-    rows: Shard | None = None,
     without: Sequence[str] = (),
     probe: bool | Literal["quick"] = False,
     proven: bool = False,
 ) -> EvaluateReport:
-    """Top-1 of the base point, every component and every model on the held-out group (or ``rows``), in one pass; in
-    several where the models take more than ``solver.memory`` together.
+    """Top-1 of the base point, every component and every model on the held-out group, in one pass; in several
+    where the models take more than ``solver.memory`` together.
 
     Args:
-        rows: others than the held-out group.
         without: shards: the mean of all other shards' components is one model more.
         probe: also fit scikit-learn's linear probe to all training rows, and compare the default model with it; and
             look for training rows among the held-out group. "quick": unless it would take long, which a note says.
@@ -120,16 +118,13 @@ def evaluate(
     """
     check_several(without=without)
     check_has_classes(store)
-    if not isinstance(rows, Shard | None):
-        raise ArgumentError("rows must be a shard", got=type(rows).__name__, do="rows=store.shard(NAME)")
     if probe not in (True, False, "quick"):
         raise ArgumentError("probe cannot be taken", got=repr(probe), do='True, False or "quick"')
-    progress, rows = progress or Silent(), rows or _held_out(store)
+    progress, rows = progress or Silent(), _held_out(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
     models = StoredComponents(store, names, settings.base)
-    tuned = _tuned(models.metas()) if rows is store.held_out else []
-    notes = [*outdated_notes(store, settings), *_unshared(store, rows), *tuned]
+    notes = [*outdated_notes(store, settings), *_unshared(store, rows), *_tuned(models.metas())]
     default = model_of(names)
     if without:
         every = [name for name in names if is_component(name)]
@@ -172,7 +167,7 @@ def _beside_probe(
     """The default model beside the linear probe, whose hits join the others; and notes, also on why there is none."""
     if reason := no_probe(store):
         return None, [f"no linear probe: {reason}"]
-    notes = _leaked(store, leaked(store, progress), rows) if rows is store.held_out else []
+    notes = _leaked(store, leaked(store, progress), rows)
     if default not in hits:
         return None, notes
     if not (any_time or is_quick(store, settings.base)):
@@ -192,8 +187,6 @@ def _unshared(store: FeatureStore, rows: Shard) -> list[str]:
     """Notes on classes that only ``rows`` or only the training rows of the store have."""
     trained = {k for shard in store.shards for k in shard.statistics["rows_per_class"]}
     held = rows.statistics["rows_per_class"]
-    if rows is not store.held_out:  # which may well be of some classes alone
-        trained &= set(held)
     return unshared_notes(store.classes, *({store.classes[k] for k in some} for some in (trained, held)), of="row")
 
 
@@ -307,12 +300,15 @@ def _held_out(store: FeatureStore) -> Shard:
 
 
 def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
-    """The certified bound on ‖Δw − Δw*‖ of a model; infinite where nothing is proven of it, or of a member."""
+    """The certified bound on ‖Δw − Δw*‖ of a model; infinite where nothing is proven of it, or of a member.
+
+    Nothing is of an imported one, whatever certificate an earlier version took over: its rows are not here.
+    """
     own = said[name]
     if own.coefficients is not None:
         parts = own.coefficients.items()
         return sum(abs(mu) * (certified_distance(said, part) if part in said else inf) for part, mu in parts)
-    return inf if own.certificate is None else own.certificate.distance_bound
+    return inf if own.imported or own.certificate is None else own.certificate.distance_bound
 
 
 def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float]:

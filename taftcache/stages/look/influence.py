@@ -32,6 +32,8 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
 
+SOLVED = 3  # samples that are also solved without, where there is no closed form
+
 
 @dataclass(frozen=True, kw_only=True)
 class SampleInfluence:
@@ -165,18 +167,17 @@ def query_influence(
     model: str | None = None,
     top: int = 10,
     progress: Progress | None = None,
-    solve: int = 3,
     consent: Consent | None = None,
 ) -> QueryInfluence:
     """The ``top`` training samples by how much each moved the logit that ``model`` predicts for ``query``.
 
+    Where there is no closed form, the first three are also solved without, for a certified change.
+
     Args:
         query: an image (as for ``predict``), or the id of a sample in the store; of a store of vectors an id.
-        solve: where there is no closed form, so many of them are also solved without, for a certified change.
         consent: as for ``predict``.
     """
     check_counts(top=top)
-    check_counts(0, solve=solve)
     model = model_of(store.objects(), model)
     setting = _Setting(store, model, progress or Silent())
     rows, base = setting.query_rows(query, consent)
@@ -195,7 +196,7 @@ def query_influence(
         entry = InfluentialSample(
             sample=shard.sample_ids[row], label=store.classes[shard.labels[row]], shard=shard.name, change=change
         )
-        if method != CLOSED and k < solve:
+        if method != CLOSED and k < SOLVED:
             part = setting.part_of(shard)
             without = setting.solve_without(part, shard, row)
             passes += without.record.passes

@@ -17,7 +17,7 @@ from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import RecipeError, StoreError, TaftcacheError
+from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import PRIVATE, component_of, counted, is_model
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing
@@ -25,7 +25,6 @@ from taftcache.stages.estimators import lacks_classes, regressor_note
 from taftcache.stages.look.row_table import Sample, every_sample, no_class
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
-from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.private.records import Budget, budget_of
 from taftcache.tangent.spec import TAIL
 
@@ -142,23 +141,6 @@ class SampleReport:
     predictions: dict[str, dict[str, Any]]
     moved_bound: float | None
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurvatureOf:
-    """How curved the objective F of one solved model is.
-
-    smoothness: L, the largest eigenvalue of F's Hessian JᵀDJ/N + λI at the model, from below; at_most: the same from
-    above, false for one first vector in 1,000. condition: L/λ. passes: over the rows, that finding it took.
-    """
-
-    name: str
-    rows: int
-    ridge: float
-    smoothness: float
-    at_most: float
-    condition: float
-    passes: int
 
 
 @at_its_place()
@@ -349,48 +331,6 @@ def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
         moved_bound=bound,
         notes=notes,
     )
-
-
-@at_its_place()
-def curvature(store: FeatureStore, *, progress: Progress | None = None) -> list[CurvatureOf]:
-    """How curved F is, of every component and model that was solved from rows of the store under a ridge alone.
-
-    That is without a ball, a prior or noise, and from the rows that are there now. Takes some 25 passes over the rows
-    of each.
-
-    Raises:
-        RecipeError: there is none such.
-    """
-    from taftcache.solve.curvature import largest_curvature  # both load torch
-    from taftcache.stages.train.without import ModelParts
-
-    metas = {name: ref.meta for name, ref in store.objects().items() if is_model(name)}
-    solved = [n for n, meta in metas.items() if {"certificate", "rows"} <= meta.keys() and PRIVATE not in meta]
-    found = []
-    for name in solved:
-        parts = ModelParts(store, name, progress or Silent())
-        part, settings = next(iter(parts.parts), None), parts.settings
-        if part is None or not part.solves_these or settings.recipe.objective.radius is not None:
-            continue
-        ridge = parts.model.record.certified.ridge
-        if ridge == 0 or settings.is_taught(part.train):
-            continue
-        with parts.progress.task(f"curvature of {name}", None):
-            problem = settings.problem(part.shards, parts.model, exact=False)
-            largest, at_most, passes = largest_curvature(problem, parts.model.delta)
-        found.append(
-            CurvatureOf(
-                name=name, rows=problem.operator.rows, ridge=ridge,
-                smoothness=largest, at_most=at_most, condition=largest / ridge, passes=passes,
-            )
-        )  # fmt: skip
-    if not found:
-        raise RecipeError(
-            "no model here was solved from the rows that are there under a ridge alone",
-            got=", ".join(solved) or "no model",
-            do="taftcache train",
-        )
-    return found
 
 
 def private_parts(store: FeatureStore) -> list[str]:

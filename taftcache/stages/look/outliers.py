@@ -51,28 +51,26 @@ class OutliersReport:
 
 
 @at_its_place()
-def outliers(
-    store: FeatureStore, *, top: int = 20, neighbour: int = NEIGHBOUR, progress: Progress | None = None
-) -> OutliersReport:
+def outliers(store: FeatureStore, *, top: int = 20, progress: Progress | None = None) -> OutliersReport:
     """Rank rows by how far their k-th nearest training row is, of any class, relative to the class's median.
 
-    Up to k − 1 outliers that are alike do not hide each other. Compared are the means of each sample's cached rows
-    (4·N·d bytes, which are held), every one with every training row: time grows with N².
+    k is 10, or all training rows but one where they are fewer. Up to k − 1 outliers that are alike do not hide each
+    other. Compared are the means of each sample's cached rows (4·N·d bytes, which are held), every one with every
+    training row: time grows with N².
 
     Args:
         top: how many to list.
-        neighbour: k; at most the training rows but one.
 
     Raises:
-        ArgumentError: ``top`` or k below 1. StoreError: fewer than two training rows.
+        ArgumentError: ``top`` below 1. StoreError: fewer than two training rows.
     """
-    check_counts(top=top, neighbour=neighbour)
+    check_counts(top=top)
     progress, table = progress or Silent(), RowTable.of(store)
     held = table.held_out
     train = len(table) - int(held.sum())
     if train < 2:
         raise StoreError("a row alone has no neighbours", got=counted(train, "training row"), do="append further rows")
-    k = min(neighbour, train - 1)
+    k = min(NEIGHBOUR, train - 1)
     distances = _distances(mean_vectors(table, progress), train, k, progress)
     times = _relative(distances, table.label, ~held)
     listed = []

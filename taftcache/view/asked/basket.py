@@ -41,7 +41,7 @@ def cost(atlas: Atlas, rows: list[int]) -> dict[str, Any]:
 
     table = atlas.table
     request = resolve_request(atlas.store, [table.ids[k] for k in rows])
-    report = estimate(atlas.store, plan_forgetting(atlas.store, request, "retrain", cold=False))
+    report = estimate(atlas.store, plan_forgetting(atlas.store, request, "retrain"))
     leaving = Counter(table.shards[table.shard[k]].name for k in rows)
     whole = {shard.name: shard.rows for shard in table.shards}
     return {

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import inf
 
 from taftcache.cache.read.shard import Shard
@@ -15,7 +14,6 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError, StoreError
 from taftcache.model.meta import meta_of
 from taftcache.names import EXACT, HEAD, PRIVATE, component_of, is_component, is_model
-from taftcache.privacy.accountant import Release
 from taftcache.privacy.budget import Promise, charge, check_delta, held_to, spent_before, weak_promise
 from taftcache.privacy.spec import Relation
 from taftcache.privacy.trainer import check_trained, plan
@@ -30,49 +28,33 @@ _NUMBER = re.compile(r"(.*/)?\d{4,}")  # as sources number rows without an id
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
-    """How the learning rate is chosen.
-
-    rates: multiples of the recipe's; with several, each is tried and the best on the held-out rows is kept.
-    charged: whether the promise is about all that were tried together.
-    """
-
-    rates: tuple[float, ...] = (1.0,)
-    charged: bool = True
-
-    @property
-    def runs(self) -> int:
-        """Trainings that the promise is about."""
-        return len(self.rates) if self.charged else 1
-
-
-@dataclass(frozen=True, kw_only=True)
 class Preparation:
     """What a call is going to do, once nothing stands against it.
 
-    ``spent``: ε of each shard to train once it is trained. ``uncharged``: releases of each that are not in it.
-    ``uncharged_before``: shards of which earlier ones are not. ``notes``: what the promise does not say.
+    ``rates``: multiples of the recipe's learning rate; with several, each is tried, the promise is about all of them
+    together, and the best on the held-out rows is kept. ``spent``: ε of each shard to train once it is trained.
+    ``notes``: what the promise does not say.
     """
 
     settings: Settings
-    tuning: Tuning
+    rates: Sequence[float]
     wanted: list[Shard]
     todo: list[Shard]
     dropped: list[str]
     promise: Promise
     spent: dict[str, float]
-    uncharged: list[Release]
-    uncharged_before: set[str]
     notes: list[str]
 
 
-def prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | None, tuning: Tuning) -> Preparation:
+def prepare(
+    store: FeatureStore, settings: Settings, shards: Sequence[str] | None, rates: Sequence[float]
+) -> Preparation:
     """Everything that may be refused, before anything is written; the errors are those of ``train_private``."""
     recipe, base = settings.recipe, settings.base
     spec, objects = recipe.privacy, store.objects()
     wanted = wanted_shards(store, shards)
-    _check_settings(store, recipe, tuning)
-    planned = plan(spec, tuning.runs)
+    _check_settings(store, recipe, rates)
+    planned = plan(spec, len(rates))
     check_trained(base, base.trained(settings.train), spec, planned, max(shard.rows for shard in wanted))
     lost_base = _of_other_bases(store, settings, wanted)
     ledger, others, fixed = charges_of(store, spec.relation)
@@ -84,21 +66,18 @@ def prepare(store: FeatureStore, settings: Settings, shards: Sequence[str] | Non
         shard
         for shard in wanted
         if (there := objects.get(component_of(shard.name))) is None
-        or not is_current(keys, there.meta, private_key(settings, shard, tuning))
+        or not is_current(keys, there.meta, private_key(settings, shard, rates))
     ]
-    releases = planned.releases * tuning.runs
+    releases = planned.releases * len(rates)
     spent = charge(ledger, [shard.name for shard in todo], releases, promise, spent_before(others))
     return Preparation(
         settings=settings,
-        tuning=tuning,
+        rates=rates,
         wanted=wanted,
         todo=todo,
         dropped=sorted({*lost_base, *_void(store, [*(shard.name for shard in wanted), *with_noise(store)])}),
         promise=promise,
         spent=spent,
-        uncharged=planned.releases * (len(tuning.rates) - tuning.runs),
-        uncharged_before={name for entry in ledger if "uncharged" in entry for name in entry["shards"]}
-        | {s.name for s in todo if any("uncharged" in entry for entry in chain(*others))},
         notes=[
             *_bare_labels(store, wanted, promise.relation),
             *_moving_ids(store, promise.relation),
@@ -178,25 +157,19 @@ def _void(store: FeatureStore, shards: Sequence[str]) -> list[str]:
     ]
 
 
-def _check_settings(store: FeatureStore, recipe: Recipe, tuning: Tuning) -> None:
+def _check_settings(store: FeatureStore, recipe: Recipe, rates: Sequence[float]) -> None:
     """Settings with which no training is private, or none can choose; the errors are those of ``train_private``."""
-    rates = ", ".join(f"{rate:g}" for rate in tuning.rates) or "none"
-    if not tuning.rates or not all(0 < rate < inf for rate in tuning.rates):
+    named = ", ".join(f"{rate:g}" for rate in rates) or "none"
+    if not rates or not all(0 < rate < inf for rate in rates):
         raise RecipeError(
             "a multiple of the learning rate is not a number above 0",
-            got=f"rates: {rates}",
+            got=f"rates: {named}",
             do="--rate 0.3 --rate 1, or rates=[0.3, 1.0]",
         )
-    if not tuning.charged and len(tuning.rates) == 1:
-        raise RecipeError(
-            "cannot leave tuning uncharged: a single rate is not tuned",
-            got=f"uncharged, rates: {rates}",
-            do="leave --uncharged out, or name several rates",
-        )
-    if recipe.privacy.mechanism == "least-squares" and len(tuning.rates) > 1:
+    if recipe.privacy.mechanism == "least-squares" and len(rates) > 1:
         raise RecipeError(
             "cannot choose a learning rate: least-squares has none, and every trial would add noise",
-            got=f"rates: {rates}",
+            got=f"rates: {named}",
             do="leave the rates out",
         )
     if recipe.compose.mode == "exact":
@@ -212,15 +185,15 @@ def _check_settings(store: FeatureStore, recipe: Recipe, tuning: Tuning) -> None
             got=f'store.plan = "balanced" with {shards} shards, privacy.relation = "add-remove"',
             do='set privacy.relation = "replace-one", or extract with store.plan = "hash"',
         )
-    if len(tuning.rates) > 1 and store.held_out is None:
+    if len(rates) > 1 and store.held_out is None:
         raise StoreError(
             f"{store.path} has no held-out rows to choose a learning rate by",
-            got=f"{len(tuning.rates)} rates",
+            got=f"{len(rates)} rates",
             do="extract with data.test",
         )
 
 
-def private_key(settings: Settings, shard: Shard, tuning: Tuning) -> str:
+def private_key(settings: Settings, shard: Shard, rates: Sequence[float]) -> str:
     """Rows and settings of a private component, as text: with equal ones there is nothing to spend again."""
     values = recipe_values(settings.recipe)
     decisive = {
@@ -229,6 +202,6 @@ def private_key(settings: Settings, shard: Shard, tuning: Tuning) -> str:
         "train": settings.train,
         "objective": values["objective"],
         "privacy": {k: v for k, v in values["privacy"].items() if k != "budget"},
-        "tuning": [*tuning.rates, tuning.charged],
+        "tuning": [*rates, True],  # which said once that all are charged: what has it is not trained again
     }
     return deciding(json.dumps(decisive, sort_keys=True))

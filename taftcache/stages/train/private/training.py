@@ -34,7 +34,7 @@ from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.outdated import outdated_notes
-from taftcache.stages.train.private.preparing import Preparation, Tuning, prepare, private_key
+from taftcache.stages.train.private.preparing import Preparation, prepare, private_key
 from taftcache.stages.train.private.records import (
     budget_of,
     new_key,
@@ -78,7 +78,6 @@ def train_private(
     shards: Sequence[str] | None = None,
     progress: Progress | None = None,
     rates: Sequence[float] = (1.0,),
-    charged: bool = True,
     signing_key: Path | str | None = None,
 ) -> PrivateTrainReport:
     """Train a private component on every shard (or those named) that has none of these rows and settings.
@@ -93,9 +92,7 @@ def train_private(
         overrides: as for ``train``.
         shards: names of the shards to train; all but those that were subtracted by default.
         rates: multiples of the learning rate, above 0; with several, each is tried and the best on the held-out rows is
-            kept.
-        charged: whether the promise is about all that were tried together. Otherwise each spends all of epsilon, and
-            component and ledger say that its tuning was not charged.
+            kept; the promise is about all that were tried together.
         signing_key: a file with the Ed25519 key that the ledger's entries are signed with.
 
     Raises:
@@ -111,15 +108,15 @@ def train_private(
     progress = progress or Silent()
     begin = time.perf_counter()
     signer = signer_of(signing_key)
-    settings, tuning = settings_of(store, recipe, overrides), Tuning(rates=tuple(rates), charged=charged)
+    settings, rates = settings_of(store, recipe, overrides), tuple(rates)
     if settings.is_taught(settings.train) and settings.refusal is None:
         settings.taught(store.shards)  # private training does without, but the record that names them must be followed
-    work = prepare(store, settings, shards, tuning)
+    work = prepare(store, settings, shards, rates)
     if work.todo:
         for note in work.notes:
             progress.say(note)  # while nothing is fixed yet
     for shard in work.todo:
-        component = private_component(store, settings, shard, tuning, progress)
+        component = private_component(store, settings, shard, rates, progress)
         with store.transaction() as change:
             _put(change, store, work, shard, component, signer)
     if not work.todo and (work.dropped or recorded_values(store, settings.recipe) != store.manifest.recipe):
@@ -171,11 +168,11 @@ def _put(
 ) -> None:
     """A component, what its key stands for, and what it cost."""
     name, statement = component_of(shard.name), Statement.from_dict(component.meta[PRIVATE])
-    said = after(statement, work.spent[shard.name], shard.name in work.uncharged_before).as_dict()
+    said = after(statement, work.spent[shard.name]).as_dict()
     component = replace(component, meta={**component.meta, PRIVATE: said})
     _put_settings(change, store, work, plan_with(store, [shard.name]))
     put_component(change, name, component)
-    put_keys(change, store, {component.meta["key"]: private_key(work.settings, shard, work.tuning)}, lost=[name])
+    put_keys(change, store, {component.meta["key"]: private_key(work.settings, shard, work.rates)}, lost=[name])
     entry = {
         "event": EVENT,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -189,8 +186,6 @@ def _put(
         "private": said["private"],
         "tuning": said["tuning"],
     }
-    if work.uncharged:
-        entry["uncharged"] = msgspec.to_builtins(work.uncharged)
     change.record(signed(store, entry, signer))
 
 
@@ -198,11 +193,11 @@ def private_component(
     store: FeatureStore,
     settings: Settings,
     shard: Shard,
-    tuning: Tuning,
+    rates: Sequence[float],
     progress: Progress,
 ) -> Component:
     """Train on one shard's rows, once for each rate: the best component, its privacy statement in ``meta``."""
-    recipe, base, rates = settings.recipe, settings.base, tuning.rates
+    recipe, base = settings.recipe, settings.base
     device = float64_device(recipe.device)  # for sums of integers
     layout = base.trained(settings.train)
     network = TangentNetwork(base, [shard], layout, device=device, memory=memory_of(recipe))
@@ -214,7 +209,7 @@ def private_component(
                 private_loss(recipe, base.config.classes),
                 recipe.privacy,
                 shards=[shard.name],
-                runs=tuning.runs,
+                runs=len(rates),
                 factor=factor,
                 progress=lambda step: task.advance(),
             )
@@ -226,7 +221,8 @@ def private_component(
         assert store.held_out is not None
         judge = TangentNetwork(base, [store.held_out], layout, device=device)
         result = max(found, key=lambda each: accuracy(judge, each.delta))
-        statement = msgspec.structs.replace(result.statement, tuning=_said_of(tuning))
+        how = f"the best of {len(rates)} learning rates {BY_HELD_OUT}, which are not covered; all of them are charged"
+        statement = msgspec.structs.replace(result.statement, tuning=how)
     meta = {
         "kind": "component",
         "train": settings.train,
@@ -238,12 +234,6 @@ def private_component(
         PRIVATE: statement.as_dict(),
     }
     return Component(base.digest, layout, result.delta, meta)
-
-
-def _said_of(tuning: Tuning) -> str:
-    """What a component's statement says of how its learning rate was chosen."""
-    how = "all of them are charged" if tuning.charged else "NOT charged: epsilon is that of one training"
-    return f"the best of {len(tuning.rates)} learning rates {BY_HELD_OUT}, which are not covered; {how}"
 
 
 def private_loss(recipe: Recipe, classes: int) -> Loss:
