@@ -106,8 +106,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """When the solve ends and how it computes.
 
     method: "auto" picks by the problem (docs/solvers.md); "conjugate" takes conjugate gradients on the parameters, not
-        in the space of the rows; "projected", the paper's projected gradient; "accelerated", with momentum and
-        restarts; "paper", "release" and "adamw" are Adam's schedules, for comparison.
+        in the space of the rows.
     tolerance: on the float64 gradient norm, relative to its norm at Δw = 0. "decisive" instead continues until the
         certified distance is a twelfth of what removing a typical row would move, by an estimate, so that a receipt
         can decide about its removal; "auto" goes to 1e-6, and then on to that distance where the estimate is a good
@@ -121,7 +120,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         bytes.
     """
 
-    method: Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"] = "auto"
+    method: Literal["auto", "conjugate"] = "auto"
     tolerance: Share | Literal["auto", "decisive"] = "auto"
     max_passes: Count = 1000
     proof_passes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -139,7 +138,7 @@ class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     mode: "mean" makes the paper's uniform average; "weighted" also makes models/weighted; "exact" also makes
         models/exact, the optimum over the rows of all shards; "auto" makes models/exact where the store holds the rows
-        of all that is composed, in several shards, and no privacy, subtraction or schedule of Adam's forbids it.
+        of all that is composed, in several shards, and no privacy or subtraction forbids it.
     weights: for "weighted": a coefficient for each component, summing to one, or "rows", each shard's share of the
         rows.
     """

@@ -39,7 +39,6 @@ def left_out() -> object:
 
 CALLS: dict[str, Callable[[], object]] = {
     "minimise": lambda: minimised(case().base, rows(), SQUARE, RIDGE),
-    "by gradients": lambda: minimised(case().base, rows(), SQUARE, RIDGE, method="projected", tolerance=0.1),
     "in a ball": lambda: minimised(case().base, rows(), SQUARE, RIDGE, radius=1.0),
     "in balls": lambda: list(minimise_in_balls(case().base, rows(), ASKED, [0.5, 1.0])),
     "resume": resumed,
@@ -73,7 +72,7 @@ def test_nothing_is_made_of_a_solve_that_was_interrupted(monkeypatch, call, many
         assert begun.count <= at + 4  # to look where the round leads, and where it began if that is nowhere better
 
 
-@pytest.mark.parametrize("more", [{}, {"method": "projected"}, {"radius": 1.0}], ids=["plain", "projected", "ball"])
+@pytest.mark.parametrize("more", [{}, {"radius": 1.0}], ids=["plain", "ball"])
 def test_who_asks_for_the_best_iterate_has_it(more):
     def stop(passes: int, residual: float) -> None:
         if passes >= 2:

@@ -7,13 +7,11 @@ import re
 import pytest
 
 import taftcache
-from taftcache.baselines.tangent_training import PRESETS
-from taftcache.errors import CompositionError, RecipeError
+from taftcache.errors import CompositionError, FormatError, RecipeError
 from taftcache.model.component import read_base, read_component
 from taftcache.names import EXACT, MEAN
 from taftcache.recipe import parse_recipe
 from taftcache.solve.minimise import minimise
-from taftcache.solve.solution import Status
 from taftcache.stages.look.inspection import inspect_shard
 from taftcache.stages.train import solving
 from taftcache.terminal.inspection import show_inspect, show_shard
@@ -90,12 +88,7 @@ def test_the_exact_model_of_cross_entropy_begins_at_zero_and_goes_on_from_dual_v
 STARTS = {
     "closed form": ({"tangent": {"train": "head"}}, "zero"),
     "ball": ({"objective": {"radius": 0.5}}, "zero"),
-    "schedule": ({"solver": {"method": "adamw"}}, "zero"),
     "conjugate": ({"solver": {"method": "conjugate"}}, MEAN),
-    "projected ball": (
-        {"objective": {"radius": 0.5}, "solver": {"method": "projected", "tolerance": 0.1, "max_passes": 20}},
-        MEAN,
-    ),
 }
 
 
@@ -113,7 +106,7 @@ def test_the_exact_model_says_where_its_solve_began(store, way, monkeypatch):
         taftcache.compose(opened, asked)
         exact = read_component(opened, EXACT, read_base(opened, asked.tangent)).meta
         assert exact["start"] == start
-        assert [one is None for one in begun] == ([] if way == "schedule" else [start == "zero"])
+        assert [one is None for one in begun] == [start == "zero"]
         if way == "closed form":  # which goes on from nothing either
             taftcache.forget(opened, opened.sample_ids()[:1], mode="resolve")
             assert opened.objects()[EXACT].meta["start"] == "zero"
@@ -162,22 +155,6 @@ def test_radii_that_no_solve_can_choose_among(objective, message):
         parse_recipe({"objective": objective})
 
 
-@pytest.mark.parametrize("method", PRESETS)
-def test_adams_schedules_train_and_are_certified(store, method):
-    objective = {"class_weights": "balanced", "jvp_only": True}
-    with open_store(store) as opened:
-        report = taftcache.train(opened, recipe(store, objective=objective, solver={"method": method}))
-        assert set(report.trained) == {"components/000", "components/001", "models/head"}
-        for name in report.trained:
-            meta = opened.objects()[name].meta
-            assert meta["stats"]["solver"] == "adam"
-            assert meta["stats"]["passes"] == PRESETS[method].schedule.epochs + 4
-            assert meta["status"] == Status.schedule_ended.value
-            assert 1e-6 < meta["certificate"]["relative_gradient"] < 1
-        with pytest.raises(RecipeError, match="keeps to no ball"):
-            taftcache.train(opened, recipe(store, objective={"radius": 1.0}, solver={"method": method}))
-
-
 @pytest.mark.parametrize(
     "objective",
     [{"loss": "hinge"}, {"ridge": "often"}, {"ridge": 0}, {"radius": -1.0}, {"class_weights": [-1.0]}],
@@ -185,6 +162,17 @@ def test_adams_schedules_train_and_are_certified(store, method):
 def test_what_a_recipe_cannot_ask_for(tmp_path, objective):
     with pytest.raises(RecipeError):
         parse_recipe(values(tmp_path, objective=objective))
+
+
+@pytest.mark.parametrize(
+    ("section", "says"), [({"solver": {"method": "adamw"}}, "solver.method is 'adamw'")], ids=["method"]
+)
+def test_a_record_that_only_earlier_checkouts_read_is_refused(store, section, says):
+    with open_store(store) as opened:
+        with opened.transaction() as change:
+            change.update(recipe=opened.manifest.recipe | section)
+        with pytest.raises(FormatError, match=f"is none of this release: {says}, but must be"):
+            taftcache.train(opened)
 
 
 @pytest.mark.law("An interrupted solve is kept, marked, and solved again")

@@ -172,14 +172,12 @@ class Settings:
         return layout != self.base.head_layout and through_rows(problem)
 
     def takes_start(self, sources: Sequence[RowSource], mode: Train) -> bool:
-        """Whether a solve goes on from a Δw that it is given: a closed form, a ball, a schedule of Adam's and what
-        starts at zero have no use for one."""
-        method, head = self.recipe.solver.method, self.base.trained(mode) == self.base.head_layout
-        if self.is_taught(mode) or method in ("projected", "accelerated"):
-            return True
-        if method not in ("auto", "conjugate") or self.recipe.objective.radius is not None:
-            return False
-        return not (head and self.loss.quadratic) and not self.starts_at_zero(sources, mode)
+        """Whether a solve goes on from a Δw that it is given: a closed form, a ball and what starts at zero have no use
+        for one."""
+        if self.is_taught(mode) or self.recipe.objective.radius is not None:
+            return self.is_taught(mode)
+        closed = self.loss.quadratic and self.base.trained(mode) == self.base.head_layout
+        return not closed and not self.starts_at_zero(sources, mode)
 
     def poses(self, component: Component, sources: Sequence[Shard], mode: Train) -> bool:
         """Whether a component is a solution of the problem that these settings pose over ``sources``, to whatever
