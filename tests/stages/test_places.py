@@ -27,7 +27,6 @@ MORE = {
     "curvature": [],
     "write_report": ["page.html"],
     "StoreView": [],
-    "private_table": [],
 }
 PLACES: dict[str, list[str]] = {
     "verify": [],
