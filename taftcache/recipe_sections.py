@@ -68,8 +68,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     kappa: the logit that "rsl" pulls the true class to.
     ridge: λ; since the loss is a mean, it means the same when samples leave. "auto" chooses it from the rows of each
         solve alone.
-    radius: R of a ball ‖Δw‖ ≤ R; from an increasing list, each solve chooses one by its rows, and the ridge must be a
-        number.
+    radius: R of a ball ‖Δw‖ ≤ R.
     class_weights: "none", "balanced" (by the rows of each solve), or one number for each class.
     jvp_only: leave the base model's logits out of the loss, as differentially private training does; predictions
         include them.
@@ -79,7 +78,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     alpha: Positive | Literal["auto"] = "auto"
     kappa: Positive = 15.0
     ridge: Positive | Literal["auto"] = "auto"
-    radius: Positive | list[Positive] | None = None
+    radius: Positive | None = None
     class_weights: Literal["none", "balanced"] | list[NotNegative] = "none"
     jvp_only: bool = False
 
@@ -111,8 +110,8 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         certified distance is a twelfth of what removing a typical row would move, by an estimate, so that a receipt
         can decide about its removal; "auto" goes to 1e-6, and then on to that distance where the estimate is a good
         one.
-    max_passes: the most passes of a solve over the shard's rows. Those that choose λ or R, and those of the proof, come
-        on top.
+    max_passes: the most passes of a solve over the shard's rows. Those that choose λ, and those of the proof, come on
+        top.
     proof_passes: passes spent after a solve on closer bounds.
     precision: of the inner products; certificates are always float64.
     memory: how many bytes of prepared rows stay in memory between passes, and of models that are scored together

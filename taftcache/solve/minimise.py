@@ -281,7 +281,7 @@ class _Problems:
         return other
 
 
-def has_estimate(loss: Loss, radius: object, method: Method) -> bool:
+def has_estimate(loss: Loss, radius: float | None, method: Method) -> bool:
     """Whether a solve estimates what removing a row moves: then a ``decisive`` goal follows from it."""
     return radius is None and (loss.quadratic or method == "auto")
 

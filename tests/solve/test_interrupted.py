@@ -11,7 +11,6 @@ from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.solve.choosing import choose_ridge, ridge_path
-from taftcache.solve.choosing_radius import choose_radius
 from taftcache.solve.leave_one_out import leave_one_out
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise, minimise_in_balls, resume
@@ -48,7 +47,6 @@ CALLS: dict[str, Callable[[], object]] = {
     ),
     "ridge by conjugate gradients": lambda: choose_ridge(case().base, rows(), Objective(loss=SQUARE), grid=GRID),
     "path": lambda: ridge_path(case().base, rows(), Objective(loss=CrossEntropy()), GRID),
-    "radius": lambda: choose_radius(case().base, rows(), ASKED, [0.5, 1.0]),
     "leave one out": left_out,
 }
 

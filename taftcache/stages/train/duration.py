@@ -44,7 +44,7 @@ class _RowCost(NamedTuple):
         the ``products`` of so many rows and tried λ."""
         kept = min(1.0, memory / (self.nbytes * rows))  # the other rows are prepared in every pass
         each = kept * self.again + (1 - kept) * self.first
-        choice_of = meta.ridge_choice or meta.radius_choice or {}
+        choice_of = meta.ridge_choice or {}
         chosen: int = choice_of.get("passes", 0)  # as many as over all rows
         seconds = rows * (self.first + (chosen + meta.passes) * each + meta.stats.proof_passes * self.exact)
         if meta.stats.solver == CLOSED_FORM:

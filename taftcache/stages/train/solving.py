@@ -18,8 +18,7 @@ from taftcache.model.component import Component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
-from taftcache.solve.choosing import choose_ridge
-from taftcache.solve.choosing_radius import Choice, choose_radius
+from taftcache.solve.choosing import RidgeChoice, choose_ridge
 from taftcache.solve.inverses.head_moments import GROUP_BYTES
 from taftcache.solve.methods.head import head_bytes, left_out_bytes
 from taftcache.solve.methods.row_space import Restart
@@ -46,7 +45,7 @@ class SolveOptions:
     start: as ``minimise`` has it. restart: go on from dual vectors, instead.
     keep_dual: keep the dual vectors, where the solve has them.
     goal: of a warm solve, which has one of its own.
-    choice: of λ or R, where that was made from these rows before.
+    choice: of λ, where that was made from these rows before.
     operator: makes J over the rows.
     """
 
@@ -55,7 +54,7 @@ class SolveOptions:
     restart: Restart | None = None
     keep_dual: bool = False
     goal: Goal | None = None
-    choice: Choice | None = None
+    choice: RidgeChoice | None = None
     operator: Callable[..., TangentOperator] = TangentOperator
 
 
@@ -122,7 +121,7 @@ def solve_component(
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
         curve = _Curve(task)
         if choice := options.choice or choice_of(settings, sources, mode):
-            objective = replace(objective, **choice.taken)
+            objective = replace(objective, ridge=choice.ridge)
             task.note(str(choice))
         arithmetic = replace(arithmetic, operator=options.operator)
         solution = _solution(settings, sources, objective, arithmetic, options, curve)
@@ -138,30 +137,26 @@ def solve_component(
     return Component(settings.base.digest, settings.base.trained(mode), delta, meta, dual)
 
 
-def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> Choice | None:
-    """λ, or R of a ball, as the rows of ``sources`` choose it; None where the settings name both."""
-    asked, objective, arithmetic = settings.recipe.objective, settings.objective(sources, mode), settings.arithmetic
-    if settings.chooses_ridge:
-        return choose_ridge(settings.base, sources, objective, arithmetic=arithmetic)
-    if isinstance(asked.radius, list) and not settings.is_taught(mode):
-        return choose_radius(settings.base, sources, objective, asked.radius, arithmetic=arithmetic)
-    return None
+def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> RidgeChoice | None:
+    """λ as the rows of ``sources`` choose it; None where the settings name it."""
+    if not settings.chooses_ridge:
+        return None
+    return choose_ridge(settings.base, sources, settings.objective(sources, mode), arithmetic=settings.arithmetic)
 
 
-def is_chosen_again(choice: Choice | None, settings: Settings, old: Component) -> bool:
-    """Whether ``choice`` takes the λ, or the R, of an ``old`` component; so it is where nothing was to choose."""
-    known = {"ridge": old.record.certified.ridge, "radius": settings.radius_of(old)}
-    return choice is None or all(same_setting(known[name], value) for name, value in choice.taken.items())
+def is_chosen_again(choice: RidgeChoice | None, old: Component) -> bool:
+    """Whether ``choice`` takes the λ of an ``old`` component; so it is where nothing was to choose."""
+    return choice is None or same_ridge(choice.ridge, old.record.certified.ridge)
 
 
-def same_setting(one: float | None, other: float | None) -> bool:
-    """Whether two λ, or R, are one: earlier versions computed those to choose from with other last digits."""
-    return one == other or (one is not None and other is not None and isclose(one, other, rel_tol=1e-12))
+def same_ridge(one: float, other: float) -> bool:
+    """Whether two λ are one: earlier versions computed those to choose from with other last digits."""
+    return isclose(one, other, rel_tol=1e-12)
 
 
-def record_of(choice: Choice | None) -> dict[str, Any]:
+def record_of(choice: RidgeChoice | None) -> dict[str, Any]:
     """What a component says of a choice."""
-    return {} if choice is None else {f"{name}_choice": asdict(choice) for name in choice.taken}
+    return {} if choice is None else {"ridge_choice": asdict(choice)}
 
 
 def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
