@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -32,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from recipes import recipe_parser
 from record import print_report
 
 from taftcache.baselines.adam import Schedule
@@ -62,7 +62,6 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 
-PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
 GAPS = (1e-3, 1e-6)
 LOOKS = (*range(2, 41), *range(45, 121, 15))  # passes at which the accuracy is looked at
 WITHIN = 0.2
@@ -347,10 +346,7 @@ def resident(name: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = "caltech101.toml" if os.environ.get("TAFTCACHE_DATA") else "quickstart.toml"
-    parser.add_argument("recipe", nargs="?", type=Path, default=PIPELINES / default)
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser = recipe_parser(__doc__)
     parser.add_argument("--ridges", type=float, nargs="*", default=[1e-4])
     parser.add_argument("--passes", type=int, default=160)
     parser.add_argument("--keep", default="6GiB", help="memory for prepared rows")
@@ -360,7 +356,6 @@ def main() -> None:
     parser.add_argument("--head", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     out = sys.stderr if args.json else sys.stdout
 
