@@ -47,8 +47,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from record import print_report, record
-from rivals import BATCH, DATA, RIVALS, SHARDS, Case, added, rival, timed
+from record import json_parser, print_report, record, timed
+from rivals import BATCH, DATA, RIVALS, SHARDS, Case, added, rival
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -215,7 +215,7 @@ def show(name: str, found: dict[str, Any]) -> None:
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     """What is asked for; exits where it cannot be had."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--data", nargs="+", choices=DATA)
     parser.add_argument("--full", action="store_true", help="caltech101 and cifar10")
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
@@ -225,7 +225,6 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="of the recipe")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="go on there where a run before was stopped")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args(words)
     args.data = args.data or (["caltech101", "cifar10"] if args.full else ["digits"])
     if set(args.data) != {"digits"} and not os.environ.get("TAFTCACHE_DATA"):

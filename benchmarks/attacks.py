@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from attacking import Bench, Tally, child, command, finish, recipes, refused, sources
 from PIL import Image
-from record import print_report
+from record import json_parser, print_report
 from returning import budgets, readers, returns
 
 import taftcache
@@ -333,12 +333,11 @@ def _line(name: str, tally: Tally) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--full", action="store_true", help="many repeats of each class")
     parser.add_argument("--only", nargs="+", choices=CLASSES, metavar="CLASS", help=f"some of {', '.join(CLASSES)}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scratch", type=Path, help="where stores are made (default: the system's)")
-    parser.add_argument("--json", action="store_true", help="print nothing but the figures as JSON")
     args = parser.parse_args()
     if not args.json:
         print(f"{'attack':12} {'tried':>6} {'survived':>9} {'lost':>5} {'tracebacks':>11} {'seconds':>8}")

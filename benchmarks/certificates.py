@@ -11,7 +11,6 @@ says is false: the gradient's norm, the distance, the gap, or "converged". 60 pr
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from record import print_report
+from record import json_parser, print_report
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the problems are those of the tests
 
@@ -49,9 +48,8 @@ def measure(full: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--full", action="store_true", help="thousands of problems")
-    parser.add_argument("--json", action="store_true", help="print nothing but the figures as JSON")
     args = parser.parse_args()
     figures = measure(args.full)
     if args.json:

@@ -13,14 +13,11 @@ largest two sizes, too.
 
 from __future__ import annotations
 
-import argparse
-import time
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from record import print_report
+from record import json_parser, print_report, timed
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.model_selection import ShuffleSplit
 from sklearn.pipeline import make_pipeline
@@ -43,30 +40,24 @@ def drawn(rows: int, features: int, classes: int) -> tuple[np.ndarray, np.ndarra
     return X, logits.argmax(1)
 
 
-def clock(fit: Callable[[], Any]) -> tuple[Any, float]:
-    """What ``fit`` gives, and its processor seconds."""
-    begin = time.process_time()
-    return fit(), time.process_time() - begin
-
-
 def measured(rows: int, features: int, classes: int) -> dict[str, Any]:
-    """Seconds of each on one size."""
+    """Processor seconds of each on one size."""
     X, y = drawn(rows, features, classes)
-    ours, seconds = clock(lambda: TangentClassifier().fit(X, y))
+    ours, took = timed(lambda: TangentClassifier().fit(X, y))
 
-    def one(tolerance: float) -> tuple[Any, float]:
+    def one(tolerance: float) -> tuple[Any, dict[str, float]]:
         model = LogisticRegression(C=1 / (rows * ours.ridge_), max_iter=MOST_STEPS, tol=tolerance)
-        return clock(lambda: make_pipeline(StandardScaler(), model).fit(X, y))
+        return timed(lambda: make_pipeline(StandardScaler(), model).fit(X, y))
 
     def searched(splits: Any) -> float:
         model = LogisticRegressionCV(cv=splits, scoring="neg_log_loss", max_iter=MOST_STEPS)
-        return clock(lambda: make_pipeline(StandardScaler(), model).fit(X, y))[1]
+        return timed(lambda: make_pipeline(StandardScaler(), model).fit(X, y))[1]["processor"]
 
     (_, usual), (near, close) = one(1e-4), one(1e-6)
     return {
-        "rows": rows, "features": features, "classes": classes, "ridge": ours.ridge_, "seconds": seconds,
+        "rows": rows, "features": features, "classes": classes, "ridge": ours.ridge_, "seconds": took["processor"],
         "passes": ours.solution_.stats.passes, "distance": ours.solution_.certificate.distance,
-        "one_C": usual, "one_C_1e-6": close,
+        "one_C": usual["processor"], "one_C_1e-6": close["processor"],
         "one_split": searched(ShuffleSplit(1, test_size=0.2, random_state=0)), "five_folds": searched(5),
         "agreement": float((near.predict(X) == ours.predict(X)).mean()),
     }  # fmt: skip
@@ -74,9 +65,8 @@ def measured(rows: int, features: int, classes: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--full", action="store_true")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)  # of what LogisticRegressionCV will call its arguments
     found = [measured(*size) for size in SIZES + (LARGE if options.full else [])]

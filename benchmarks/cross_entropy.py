@@ -20,15 +20,14 @@ of what the removal moved (warm).
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from recipes import extracted, recipe_parser
 from record import print_report
 from scipy.optimize import minimize as scipy_minimise
 
@@ -37,19 +36,16 @@ from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.objective import Objective
-from taftcache.recipe import load_recipe
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.methods.span_newton import DIRECTIONS
 from taftcache.solve.minimise import Method, minimise, resume
 from taftcache.solve.pair import pose
 from taftcache.solve.settings import DECISIVE, Arithmetic, Goal
 from taftcache.solve.solution import Solution
-from taftcache.stages.extract.extraction import extract
 from taftcache.stages.memory import memory_of
 from taftcache.tangent.base import Base
 from taftcache.tangent.rows import RowSubset
 
-PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
 TOLERANCE, PASSES = 1e-6, 1000
 WAYS: dict[str, Method] = {"span": "auto", "newton": "conjugate"}
 
@@ -140,10 +136,9 @@ def by_lbfgs(
     }
 
 
-def runs(recipe_name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def runs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Every solver for every λ, for one shard and for all of them."""
-    recipe = load_recipe(recipe_name, options.set)
-    extract(recipe)
+    recipe = extracted(options)
     with FeatureStore(recipe.store_path) as store:
         base = read_base(store, recipe.tangent)
         names = [shard.name for shard in store.manifest.shards if shard.role == "train"]
@@ -164,18 +159,14 @@ def runs(recipe_name: str, options: argparse.Namespace) -> Iterator[dict[str, An
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = "caltech101.toml" if os.environ.get("TAFTCACHE_DATA") else "quickstart.toml"
-    parser.add_argument("recipe", nargs="?", default=str(PIPELINES / default))
+    parser = recipe_parser(__doc__)
     parser.add_argument("--ridges", nargs="+", type=float, default=[1e-3])
     parser.add_argument("--rows", choices=["shard", "all"])
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--removal", action="store_true")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a recipe's setting")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = []
-    for run in runs(options.recipe, options):
+    for run in runs(options):
         found.append(run)
         if not options.json:
             print(

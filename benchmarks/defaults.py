@@ -14,14 +14,13 @@ does not.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from record import print_report
+from record import json_parser, print_report
 
 import taftcache
 from taftcache.recipe import load_recipe
@@ -80,12 +79,11 @@ def forgotten(path: Path, sample: str, mode: Mode) -> dict[str, Any]:
 
 def main() -> None:
     """Print the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     data = os.environ.get("TAFTCACHE_DATA")
     default = ["quickstart", *([f"{data}/caltech101", "caltech101"] if data else [])]
     parser.add_argument("recipes", nargs="*", default=default, metavar="RECIPE")
     parser.add_argument("--keep", type=Path, help="stores are made there, and found there the next time")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = args.keep or Path(folder)

@@ -12,7 +12,6 @@ features. Nothing of it depends on what else the machine does.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import print_report
+from record import json_parser, print_report
 
 import taftcache
 from taftcache.cache.store import FeatureStore
@@ -98,10 +97,9 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Print the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("data", nargs="*", default=list(DATA) if os.environ.get("TAFTCACHE_DATA") else ["digits"])
     parser.add_argument("--keep", type=Path, help="stores are made there, and found there the next time")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = {name: measured(name, args.keep or Path(folder)) for name in args.data}

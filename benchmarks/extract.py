@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import print_report
+from record import json_parser, print_report
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import resolve_device
@@ -207,7 +207,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     folder = os.environ.get("TAFTCACHE_DATA")
     parser.add_argument("--data", type=Path, default=Path(folder) if folder else None, help="folder of the data")
     parser.add_argument("--images", type=int, help="how many, a multiple of the batch (default 256, digits 1024)")
@@ -218,7 +218,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--scratch", type=Path, help="where the stores are made (default: the system's)")
     parser.add_argument("--no-store", action="store_true", help="throw the rows away instead of storing them")
-    parser.add_argument("--json", action="store_true", help="print nothing but the figures as JSON")
     args = parser.parse_args()
     args.images = args.images or (1024 if args.data is None else 256)
     args.no_store = args.no_store or FeatureStore is None

@@ -43,9 +43,9 @@ import timm
 import torch
 from extract import forward_all, run_stage
 from PIL import Image
-from record import record
+from record import json_parser, record
 from safetensors.torch import save_file
-from tangent import SHAPES, least, machine_rates, made, measure, seconds
+from tangent import SHAPES, least, machine_rates, made, measure, median
 
 import taftcache
 from taftcache.backbone.cut.cut import Cut
@@ -108,8 +108,8 @@ def of_one_model(cut: Cut, source: FolderSource, few: int, device: str, scratch:
     pixels = torch.stack([transform.pixels(source.read(k)) for k in range(2 * batch)])
     ready = transform.normalise(pixels[:batch].to(device)).to(getattr(torch, cut.backbone.precision))
     passes = partial(forward_all, cut.frozen_rows, [ready] * 4)
-    eager = 4 * batch / seconds(passes, 3, device)
-    bare = max(eager, 0.0 if device == "cpu" else batch / seconds(graph_of(cut, ready), 8, device))
+    eager = 4 * batch / median(passes, 3, device)
+    bare = max(eager, 0.0 if device == "cpu" else batch / median(graph_of(cut, ready), 8, device))
     many = max(2 * few, min(len(source.items), int(SECONDS_EACH * bare)))
     say(f"{bare:.0f} images a second alone; {many} images")
     decoding, _ = beyond_the_start(partial(decode, transform, source), few, len(source.items), device)
@@ -139,7 +139,7 @@ def beyond_the_start(run: Callable[[int], object], few: int, many: int, device: 
 
     Decoding processes and a graph of the forward pass take a second or two, once for all shards.
     """
-    short = seconds(partial(run, few), 1, device)
+    short = median(partial(run, few), 1, device)
     begin = time.perf_counter()
     run(many)
     rate = (many - few) / max(time.perf_counter() - begin - short, 1e-9)
@@ -280,7 +280,7 @@ def product_part(found: FOUND, device: str, quick: bool, scratch: Path, say: STE
         say(f"products, rows {where}")
         problem = Problem(TangentOperator(base, rows, device=device, memory=memory), RSL(), 1e-6)
         out = torch.empty_like(v)
-        taken = seconds(partial(problem.hessian, v, out), 1 if quick else 5, device)
+        taken = median(partial(problem.hessian, v, out), 1 if quick else 5, device)
         found[where] = {"seconds": taken, "least": roof, "fraction": roof / taken}
         if where == "resident":
             found |= built(problem, gemm, device, say)
@@ -293,7 +293,7 @@ def upload_rate(device: str, size: int) -> float:
     """Bytes a second of pinned memory to the device."""
     here = torch.empty(size, dtype=torch.uint8, pin_memory=device == "cuda")
     there = torch.empty(size, dtype=torch.uint8, device=device)
-    return size / seconds(lambda: there.copy_(here, non_blocking=True), 5, device)
+    return size / median(lambda: there.copy_(here, non_blocking=True), 5, device)
 
 
 def built(problem: Problem, gemm: float, device: str, say: STEP) -> dict[str, Any]:
@@ -315,7 +315,7 @@ def built(problem: Problem, gemm: float, device: str, say: STEP) -> dict[str, An
         ("kronecker", lambda: KroneckerPreconditioner(problem), moments),
     ):
         say(name)
-        taken = seconds(make, 1, device)
+        taken = median(make, 1, device)
         found[name] = {"seconds": taken, "least": roof, "fraction": roof / taken}
     return found
 
@@ -487,12 +487,11 @@ def machine(device: str) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--part", action="append", choices=PARTS, help="repeatable; all by default")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: says that the command works, not how fast")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--scratch", type=Path, help="where images and stores are made (default: the system's)")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args(arguments)
     if args.scratch:
         args.scratch.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,6 @@ included. An exponent is the slope of log seconds against log size between the t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -28,7 +27,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from record import print_report, record
+from record import json_parser, print_report, record
 
 from taftcache.backbone.sources.npz import open_npz
 from taftcache.cache.store import FeatureStore
@@ -172,13 +171,12 @@ def exponents(sizes: list[dict[str, Any]], by: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--rows", type=int, nargs="*")
     parser.add_argument("--classes", type=int, nargs="*")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="of the recipe")
     parser.add_argument("--full", action="store_true", help="the sizes that the documentation shows")
     parser.add_argument("--keep", type=Path, help="where stores and figures stay, so that a run can go on")
-    parser.add_argument("--json", action="store_true", help="print nothing but the figures as JSON")
     args = parser.parse_args()
     rows = ([1000, 4000, 16000, 50000] if args.full else [500, 1000, 2000]) if args.rows is None else args.rows
     classes = ([10, 100, 1000] if args.full else [10, 40]) if args.classes is None else args.classes

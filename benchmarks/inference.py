@@ -15,12 +15,11 @@ import argparse
 import copy
 import os
 import statistics
-import time
 from typing import Any
 
 import timm
 import torch
-from record import print_report
+from record import json_parser, print_report, seconds
 from torch.func import functional_call, jvp
 
 from taftcache.backbone.cut.cut import Cut
@@ -35,14 +34,13 @@ MODELS = ["deit_tiny_patch16_224", "vit_base_patch16_224"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--model", action="append", help=f"repeatable; {' and '.join(MODELS)} by default")
     parser.add_argument("--blocks", action="append", help='repeatable; a number or "all"; 1 and all by default')
     parser.add_argument("--images", type=int, default=16, help="in one batch")
     parser.add_argument("--classes", type=int, default=101)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     report: dict[str, Any] = {
         "cores": os.cpu_count(),
@@ -102,17 +100,6 @@ def measure(name: str, blocks: str, args: argparse.Namespace) -> dict[str, Any]:
         "ratio_vs_forward": statistics.median(tangent[2:]) / statistics.median(forward[2:]),
         "relative_difference": ((model(few) - oracle).norm() / oracle.norm()).item(),
     }
-
-
-def seconds(run: Any, device: str) -> float:
-    """Of one call."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    begin = time.perf_counter()
-    run()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin
 
 
 if __name__ == "__main__":

@@ -11,58 +11,33 @@ rows. ``margin`` is in points of top-1 accuracy.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
+from recipes import accuracy, extracted, recipe_parser
 from record import print_report
 
-from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
 from taftcache.objective.named import true_class_weight
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
-from taftcache.recipe import load_recipe
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
-from taftcache.stages.extract.extraction import extract
 from taftcache.stages.memory import memory_of
-from taftcache.tangent.base import Base
-from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.parameters import Layout
-
-PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
-
-
-def accuracy(base: Base, layout: Layout, delta: torch.Tensor, rows: Shard) -> float:
-    """Top-1 in percent of base + Δw on ``rows``."""
-    operator = TangentOperator(base, [rows], trained=layout)
-    correct = 0
-    for (state, labels), change in zip(operator.blocks(), operator.matvec(delta), strict=True):
-        correct += int(((state.logits + change).argmax(1) == labels).sum())
-    return 100 * correct / rows.rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = "caltech101.toml" if os.environ.get("TAFTCACHE_DATA") else "quickstart.toml"
-    parser.add_argument("recipe", nargs="?", type=Path, default=PIPELINES / default)
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser = recipe_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ridge", type=float)
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    recipe = load_recipe(args.recipe, args.set)
-    extract(recipe)
+    recipe = extracted(args)
     runs: list[dict[str, Any]] = []
     with FeatureStore(recipe.store_path) as store:
         assert store.held_out is not None

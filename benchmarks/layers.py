@@ -12,14 +12,13 @@ compared. With ``--clock cpu`` seconds are the processor's and not the wall's, f
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
-from record import print_report
+from record import json_parser, print_report
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
@@ -178,14 +177,13 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="vit-tiny")
     parser.add_argument("--blocks", type=int, action="append", help="repeatable; 1, 2 and 7 by default")
     parser.add_argument("--pool", choices=get_args(Pool), default="token")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     clock = time.process_time if args.clock == "cpu" else wall(args.device)
     shape, depths = SHAPES[args.shape], args.blocks or [1, 2, 7]

@@ -13,12 +13,10 @@ half or none of the student's.
 
 from __future__ import annotations
 
-import argparse
-import time
 from typing import Any
 
 import torch
-from record import print_report
+from record import json_parser, print_report, timed
 from scipy.optimize import nnls as scipy_nnls
 
 from taftcache.teaching.moments import student_moments, teacher_moment
@@ -40,13 +38,6 @@ def moments(p: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     psi = draw(2 * p, p) @ (torch.eye(p) + draw(p, p) / p**0.5)
     phi = psi[:, : p // 5] @ draw(p // 5, STUDENT)
     return teacher_moment([psi]), student_moments([(phi - phi.mean(0), psi)])[0]
-
-
-def clock(run: Any) -> tuple[Any, float, float]:
-    """Result, seconds on the clock, seconds of processor time."""
-    begin, own = time.perf_counter(), time.process_time()
-    result = run()
-    return result, time.perf_counter() - begin, time.process_time() - own
 
 
 def least_distance(phi: torch.Tensor, psi: torch.Tensor, s: torch.Tensor) -> float:
@@ -89,17 +80,17 @@ def distances(explained: float, seed: int = 0) -> dict[str, float]:
 def measure(features: int, peer: int) -> dict[str, Any]:
     """Figures of both sizes."""
     A, b = moments(features)
-    found, seconds, processor = clock(lambda: nnls(A, b))
+    found, took = timed(lambda: nnls(A, b))
     small, right = moments(peer)
     factor = torch.linalg.cholesky(small)
     target = torch.linalg.solve_triangular(factor, right[:, None], upper=False)[:, 0].numpy()
-    ours, ours_seconds, _ = clock(lambda: nnls(small, right))
-    (theirs, _), their_seconds, _ = clock(lambda: scipy_nnls(factor.T.numpy(), target, maxiter=100 * peer))
+    ours, our_time = timed(lambda: nnls(small, right))
+    (theirs, _), their_time = timed(lambda: scipy_nnls(factor.T.numpy(), target, maxiter=100 * peer))
     difference = abs(ours.q.numpy() - theirs).max() / theirs.max()
     return {
-        "features": features, "seconds": seconds, "processor_seconds": processor,
+        "features": features, "seconds": took["clock"], "processor_seconds": took["processor"],
         "factorisations": found.factorisations, "support": found.support, "violation": found.violation,
-        "peer_features": peer, "peer_seconds": their_seconds, "our_seconds": ours_seconds,
+        "peer_features": peer, "peer_seconds": their_time["clock"], "our_seconds": our_time["clock"],
         "largest_difference": float(difference), "threads": torch.get_num_threads(),
         "distances": [distances(explained) for explained in (1.0, 0.5, 0.0)],
     }  # fmt: skip
@@ -107,10 +98,9 @@ def measure(features: int, peer: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--features", type=int, default=3000)
     parser.add_argument("--peer", type=int, default=500)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = measure(options.features, options.peer)
     if options.json:

@@ -10,17 +10,16 @@ called converged is so; what changes is how many passes that takes.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from record import print_report
+from record import json_parser, print_report, seconds
 
 from taftcache import FeatureStore, extract, load_recipe
 from taftcache.model.component import read_base
@@ -62,22 +61,11 @@ def opened(path: Path | None) -> Iterator[FeatureStore]:
             yield store
 
 
-def seconds(problem: Problem, vector: torch.Tensor) -> float:
-    """Of one product, the median of nine after two to warm up; its rows are prepared."""
-    times = []
-    for _ in range(11):
-        begin = time.perf_counter()
-        problem.hessian(vector)
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times[2:])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--store", type=Path)
     parser.add_argument("--ridge", type=float, default=1e-3)
     parser.add_argument("--max-passes", type=int, default=300)
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     loss = RSL(kappa=15.0)
     report = []
@@ -97,7 +85,7 @@ def main() -> None:
                 solution = pcg(pair, preconditioner, Goal(tolerance=tolerance, max_passes=args.max_passes))
                 passes[f"{tolerance:.0e}"] = solution.stats.passes if solution.converged else None
             error = ((problem.hessian(v).double() - reference).norm() / reference.norm()).item()
-            took = seconds(problem, v)
+            took = statistics.median([seconds(partial(problem.hessian, v), "cpu") for _ in range(11)][2:])
             report.append({"products": name, "product_error": error, "seconds": took, "passes_to_gradient": passes})
     if args.json:
         print_report({"ridge": args.ridge, "rows": rows[0].rows, "results": report})

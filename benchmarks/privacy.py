@@ -11,7 +11,6 @@ privacy is given too; it is left out where it is not installed (``pip install op
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import timm
 import torch
-from record import print_report
+from record import json_parser, print_report
 from torch import Tensor, nn
 
 from taftcache.objective.cross_entropy import CrossEntropy
@@ -118,11 +117,10 @@ def opacus_steps(tail: nn.Module, rows: Tensor, labels: Tensor, batch: int) -> d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--rows", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batch", type=int, default=64, help="rows at a time for Opacus")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)

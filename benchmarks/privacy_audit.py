@@ -24,7 +24,6 @@ binomial with e^ε/(1 + e^ε), up to a term in δ (Steinke, Nasr and Jagielski, 
 
 from __future__ import annotations
 
-import argparse
 import secrets
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -34,7 +33,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from record import print_report
+from record import json_parser, print_report
 from scipy import stats
 
 from taftcache.objective.cross_entropy import CrossEntropy
@@ -139,13 +138,12 @@ def _p_value(m: int, guesses: int, correct: int, epsilon: float, delta: float) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--canaries", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0])
     parser.add_argument("--runs", type=int, default=10, help="of each epsilon")
     parser.add_argument("--mutant", choices=["none", "half-noise"], default="none")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     half = options.mutant == "half-noise"
     runs = [

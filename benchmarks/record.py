@@ -1,13 +1,14 @@
-"""Where and of what a report was measured: what every benchmark's ``--json`` begins with."""
+"""What every benchmark has: ``--json``, where and of what its report was measured, and a clock."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,31 @@ def machine() -> str:
     """The processor's name, and which of its units for matrices it has."""
     has = described().split()
     return ", ".join([processor(), *(name for flag, name in UNITS.items() if flag in has)])
+
+
+def json_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Arguments of a script with this docstring."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print nothing but the figures as JSON")
+    return parser
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """What ``work`` gives, and its seconds of the clock and of the processor, all threads together."""
+    clock, processor = time.perf_counter(), time.process_time()
+    found = work()
+    return found, {"clock": time.perf_counter() - clock, "processor": time.process_time() - processor}
+
+
+def seconds(work: Callable[[], Any], device: str) -> float:
+    """Of the clock, until the device is done."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
 
 
 def print_report(report: Mapping[str, Any]) -> None:

@@ -12,29 +12,25 @@ moves the component by that, too; those are counted apart.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from recipes import extracted, recipe_parser
 from record import print_report
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
 from taftcache.names import component_of
-from taftcache.recipe import load_recipe
 from taftcache.solve.settings import DECISIVE
-from taftcache.stages.extract.extraction import extract
 from taftcache.stages.forget.renewal import certificate_of
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import solve_component
 from taftcache.stages.train.without import Without
 
-PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
 QUANTILES = (0, 5, 50, 95)
 
 
@@ -71,17 +67,12 @@ def counted(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = "caltech101.toml" if os.environ.get("TAFTCACHE_DATA") else "quickstart.toml"
-    parser.add_argument("recipe", nargs="?", type=Path, default=PIPELINES / default)
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser = recipe_parser(__doc__)
     parser.add_argument("--rows", type=int, default=3, help="of every shard")
     parser.add_argument("--full", action="store_true", help="all rows of every shard")
     parser.add_argument("--keep", type=Path, help="where what was solved stays, so that a run can go on")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    recipe = load_recipe(args.recipe, args.set)
-    extract(recipe)
+    recipe = extracted(args)
     if args.keep is not None:
         args.keep.mkdir(parents=True, exist_ok=True)
     found = []

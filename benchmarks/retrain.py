@@ -18,59 +18,36 @@ Times depend on what else the machine does; passes do not.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from record import print_report
+from recipes import accuracy, extracted, recipe_parser
+from record import print_report, timed
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import Component, read_base
 from taftcache.names import EXACT
-from taftcache.recipe import Recipe, load_recipe
+from taftcache.recipe import Recipe
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Solution
-from taftcache.stages.extract.extraction import extract
 from taftcache.stages.forget.renewal import resolve_warm
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.stages.train.without import Without
 from taftcache.tangent.base import Base
-from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.rows import RowSource
 
-PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
 PASSES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 EPOCHS = 30
 POINTS = 0.2
-
-
-def accuracy(base: Base, delta: torch.Tensor, rows: RowSource) -> float:
-    """Top-1 in percent."""
-    operator = TangentOperator(base, [rows])
-    direction = operator.direction(delta)
-    right = sum(
-        int(((state.logits + operator.tangent(state, direction)).argmax(1) == labels).sum())
-        for state, labels in operator.blocks()
-    )
-    return 100 * right / rows.rows
-
-
-def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    begin = time.perf_counter()
-    return work(), time.perf_counter() - begin
 
 
 def time_to_accuracy(recipe: Recipe, base: Base, rows: Sequence[Shard], test: Shard) -> dict[str, Any]:
@@ -81,16 +58,17 @@ def time_to_accuracy(recipe: Recipe, base: Base, rows: Sequence[Shard], test: Sh
 
     def solve(limit: int) -> tuple[Solution, float]:
         goal = Goal(tolerance=recipe.solver.relative, max_passes=limit)
-        return timed(lambda: minimise(base, rows, objective, goal=goal, arithmetic=settings.arithmetic))
+        found, took = timed(lambda: minimise(base, rows, objective, goal=goal, arithmetic=settings.arithmetic))
+        return found, took["clock"]
 
     whole, seconds = solve(recipe.solver.max_passes)
-    final = accuracy(base, whole.value, test)
+    final = accuracy(base, base.layout, whole.value, test)
     found = {"final_accuracy": final, "passes": whole.stats.passes, "seconds": seconds, "seconds_to_end": seconds}
     for limit in PASSES:
         if limit >= whole.stats.passes:
             break
         some, seconds = solve(limit)
-        reached = accuracy(base, some.value, test)
+        reached = accuracy(base, base.layout, some.value, test)
         if abs(reached - final) <= POINTS:
             return {**found, "passes": some.stats.passes, "seconds": seconds, "accuracy": reached}
     return {**found, "accuracy": final}
@@ -128,7 +106,7 @@ def epoch_from_images(recipe: Recipe, base: Base, images: int) -> dict[str, floa
 
     few = list(range(min(images, len(source.items))))
     step(few[:8])
-    _, seconds = timed(epoch)
+    seconds = timed(epoch)[1]["clock"]
     return {"seconds_an_image": seconds / len(few), "images_measured": len(few)}
 
 
@@ -197,18 +175,13 @@ def sample_part(store: FeatureStore, recipe: Recipe, base: Base, samples: int, t
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = "caltech101.toml" if os.environ.get("TAFTCACHE_DATA") else "quickstart.toml"
-    parser.add_argument("recipe", nargs="?", type=Path, default=PIPELINES / default)
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser = recipe_parser(__doc__)
     parser.add_argument("--part", choices=["shard", "sample", "both"], default="both")
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--images", type=int, default=96, help="images that an epoch is measured on")
     parser.add_argument("--tight", type=float, default=1e-7, help="relative gradient of the exact model to begin with")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    recipe = load_recipe(args.recipe, ["objective.ridge=1e-3", *args.set])  # one λ for all that is compared
-    extract(recipe)
+    recipe = extracted(args, "objective.ridge=1e-3")  # one λ for all that is compared
     with FeatureStore(recipe.store_path) as store:
         base = read_base(store, recipe.tangent)
         report: dict[str, Any] = {

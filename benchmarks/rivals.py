@@ -9,7 +9,6 @@ import argparse
 import json
 import math
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from record import timed
 from torch import Tensor, nn
 
 import taftcache
@@ -62,13 +62,6 @@ RIVALS = {
     "lora": Rival("pixels", (5e-4, 2e-3, 8e-3)),
     "all": Rival("pixels", (5e-5, 2e-4, 8e-4)),
 }
-
-
-def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """What ``work`` gives, and its seconds of the clock and of the processor, all threads together."""
-    clock, processor = time.perf_counter(), time.process_time()
-    found = work()
-    return found, {"clock": time.perf_counter() - clock, "processor": time.process_time() - processor}
 
 
 def added(*seconds: dict[str, float]) -> dict[str, float]:

@@ -13,7 +13,6 @@ the machine; caltech101 took a quarter of an hour of one shared core.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -25,7 +24,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from record import print_report
+from record import json_parser, print_report
 
 import taftcache
 from taftcache.cache.format.encoding import as_read, row_bytes
@@ -189,9 +188,8 @@ def made(names: Sequence[str], folder: Path) -> list[Path]:
 
 def main() -> None:
     """Print the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("stores", nargs="*", type=Path, metavar="STORE")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     default = ["quickstart", "caltech101"] if os.environ.get("TAFTCACHE_DATA") else ["quickstart"]
     report: dict[str, Any] = {"stores": {}}

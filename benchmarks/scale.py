@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from record import print_report
+from record import json_parser, print_report
 
 from taftcache.cache.format.plan import in_order
 from taftcache.cache.store import FeatureStore
@@ -117,9 +117,8 @@ def main() -> None:
         folder, rows, t, d = sys.argv[2:]
         print(json.dumps(child(Path(folder), int(rows), (int(t), int(d)))))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--scratch", type=Path, help="where the stores are made (default: the system's)")
-    parser.add_argument("--json", action="store_true", help="print nothing but the figures as JSON")
     args = parser.parse_args()
     found = measure(args)
     if args.json:

@@ -10,7 +10,7 @@ count, each rounded up. The gap is (F − F*)/(F(0) − F*), with F* from a solv
 accuracy is that solve's: when the held-out accuracy is first within 0.2 points of it, and from when on it stays
 there. ``--whole`` instead times solves as a run makes them, certificate and all, in the space of the rows and without
 it. ``--shards`` deals the rows out, solves each part, and goes on from the mean with all of them. ``--peers`` adds
-plain conjugate gradients, SciPy's cg and lsmr on the same operator and AdamW over 30 epochs; ``--head`` times the
+plain conjugate gradients, SciPy's cg and lsmr on the same operator and Adam over 30 epochs; ``--head`` times the
 head's path over 20 λ (α = 1, as in scikit-learn) against RidgeCV and Ridge, and cross-entropy against its
 LogisticRegression; ``--ridges`` without a number leaves the solvers out;
 ``--memory`` shows the peak of a solve that streams, at two sizes.
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -32,9 +31,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from recipes import recipe_parser
 from record import print_report
 
-from taftcache.baselines.tangent_training import PRESETS, Run, train_tangents
+from taftcache.baselines.adam import Schedule
+from taftcache.baselines.tangent_training import Run, train_tangents
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
@@ -61,7 +62,6 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
 
-PIPELINES = Path(__file__).resolve().parents[1] / "pipelines"
 GAPS = (1e-3, 1e-6)
 LOOKS = (*range(2, 41), *range(45, 121, 15))  # passes at which the accuracy is looked at
 WITHIN = 0.2
@@ -131,13 +131,13 @@ class Bench:
         yield self.conjugate("plain cg", passes, None)
         yield from self.scipy(passes)
         begin = time.perf_counter()
-        preset, problem = PRESETS["adamw"], self.exact
-        run = Run(problem.loss, preset.schedule.rate, problem.ridge, penalty=preset.penalty)
-        (delta,) = train_tangents(self.base, self.shards, [run], preset.schedule)
+        schedule = Schedule()
+        run = Run(self.exact.loss, schedule.rate, self.exact.ridge)
+        (delta,) = train_tangents(self.base, self.shards, [run], schedule)
         yield {
-            "solver": "adamw, 30 epochs",
-            "passes": 30,
-            "gap_at_end": self.gap(problem.evaluate(delta)[0]),
+            "solver": f"Adam, {schedule.epochs} epochs",
+            "passes": schedule.epochs,
+            "gap_at_end": self.gap(self.exact.evaluate(delta)[0]),
             "accuracy": self.accuracy(delta),
             "seconds": time.perf_counter() - begin,
         }
@@ -346,10 +346,7 @@ def resident(name: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = "caltech101.toml" if os.environ.get("TAFTCACHE_DATA") else "quickstart.toml"
-    parser.add_argument("recipe", nargs="?", type=Path, default=PIPELINES / default)
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser = recipe_parser(__doc__)
     parser.add_argument("--ridges", type=float, nargs="*", default=[1e-4])
     parser.add_argument("--passes", type=int, default=160)
     parser.add_argument("--keep", default="6GiB", help="memory for prepared rows")
@@ -359,7 +356,6 @@ def main() -> None:
     parser.add_argument("--head", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     out = sys.stderr if args.json else sys.stdout
 

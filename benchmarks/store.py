@@ -25,7 +25,7 @@ from typing import Any
 import h5py
 import numpy as np
 import zarr
-from record import print_report
+from record import json_parser, print_report
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -237,13 +237,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--rows", type=int, default=2048)
     parser.add_argument("--shape", type=int, nargs=2, default=[197, 1024], metavar=("T", "D"))
     parser.add_argument("--blocks", type=int, default=24, help=f"random blocks of {BLOCK} rows a round")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--scratch", type=Path, help="where the files are made (default: the system's)")
-    parser.add_argument("--json", action="store_true", help="print nothing but the figures as JSON")
     args = parser.parse_args()
     args.load = round(os.getloadavg()[0], 2)
     found = measure(args)

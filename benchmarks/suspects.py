@@ -22,7 +22,6 @@ LocalOutlierFactor on the same vectors.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 import warnings
@@ -33,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from record import print_report
+from record import json_parser, print_report
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -214,9 +213,8 @@ def is_copy(first: str, second: str) -> bool:
 
 def main() -> None:
     """Run all parts and print what they found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=1, help="draws of what is planted; figures are means over them")
-    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     arguments = parser.parse_args()
     found: dict[str, list[dict[str, Any]]] = {"labels": [], "rows": []}
     for seed in range(arguments.seeds):

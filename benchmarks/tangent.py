@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from record import print_report
+from record import json_parser, print_report, seconds
 from timm.models.vision_transformer import VisionTransformer
 from torch.func import functional_call, jvp, vjp
 
@@ -58,18 +57,9 @@ FULL = (  # shape, rows, classes, whether from the tokens in every product
 )
 
 
-def seconds(run: Callable[[], object], repeats: int, device: str) -> float:
-    """Median of ``repeats`` runs after one to warm up."""
-    times = []
-    for _ in range(repeats + 1):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        run()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times[1:])
+def median(run: Callable[[], object], repeats: int, device: str) -> float:
+    """Seconds: of ``repeats`` runs after one to warm up."""
+    return statistics.median([seconds(run, device) for _ in range(repeats + 1)][1:])
 
 
 def machine_rates(device: str, side: int = 4096) -> tuple[float, float]:
@@ -78,8 +68,8 @@ def machine_rates(device: str, side: int = 4096) -> tuple[float, float]:
     target = torch.empty_like(source)
     a = torch.randn(side, side, device=device)
     out = torch.empty_like(a)
-    copy = 2 * source.nbytes / seconds(lambda: target.copy_(source), 7, device)
-    gemm = 2 * side**3 / seconds(lambda: torch.matmul(a, a, out=out), 3, device)
+    copy = 2 * source.nbytes / median(lambda: target.copy_(source), 7, device)
+    gemm = 2 * side**3 / median(lambda: torch.matmul(a, a, out=out), 3, device)
     return copy, gemm
 
 
@@ -98,7 +88,7 @@ def least(shape: dict[str, int], classes: int, parameters: int, instead: int = 0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument(
         "--shape", choices=SHAPES, action="append", help="repeatable; vit-large and vit-tiny by default"
     )
@@ -109,7 +99,6 @@ def main() -> None:
     parser.add_argument("--peer-repeats", type=int, default=2)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--full", action="store_true", help="the shapes of the documentation")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     copy, gemm = machine_rates(args.device)
     report: dict[str, object] = {
@@ -200,13 +189,13 @@ def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> di
     theirs = base.layout.flatten(peer(batches[0]))
     v = v.float()
     out = torch.empty_like(v)
-    product = seconds(lambda: problem.hessian(v, out), args.repeats, device)
-    slow = {batch: seconds(partial(peer, batch), args.peer_repeats, device) for batch in batches}
+    product = median(lambda: problem.hessian(v, out), args.repeats, device)
+    slow = {batch: median(partial(peer, batch), args.peer_repeats, device) for batch in batches}
     best = min(slow, key=lambda batch: slow[batch])
     make_ready, building, instead = operator.ready, 0.0, 0
     if make_ready is not None:
         prepared = operator.prepare(tokens.cpu().numpy())
-        building = seconds(lambda: make_ready(operator.weights, prepared), args.repeats, device)
+        building = median(lambda: make_ready(operator.weights, prepared), args.repeats, device)
         ((held, _),) = operator.blocks()
         assert isinstance(held, BlockState)
         instead = d if held.f_by_c is None else args.classes * shape["heads"]

@@ -13,7 +13,6 @@ unless --neighbours).
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 import shutil
@@ -26,7 +25,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
-from record import print_report
+from record import json_parser, print_report
 
 from taftcache import FeatureStore, load_recipe, run
 from taftcache.consent import recorded_recipe
@@ -172,11 +171,10 @@ def measure(path: Path, rows: int, neighbours: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--cache", choices=["feature", "tokens"], default="feature")
     parser.add_argument("--neighbours", action="store_true")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         path = Path(place)

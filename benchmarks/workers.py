@@ -12,7 +12,6 @@ all processes together. ``start`` is the time until the workers answer. The root
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
@@ -23,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from record import print_report
+from record import json_parser, print_report
 
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"  # before torch is loaded
 
@@ -88,11 +87,10 @@ def lost(found: list[dict[str, Any]], cores: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = json_parser(__doc__)
     parser.add_argument("--rows", type=int, help="training images; 5,000 by default")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4], help="0: this process alone")
     parser.add_argument("--full", action="store_true", help="20,000 rows")
-    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     real, cores = "TAFTCACHE_DATA" in os.environ, len(os.sched_getaffinity(0))
     rows = args.rows or (20000 if args.full else 5000)

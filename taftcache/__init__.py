@@ -32,7 +32,6 @@ NAMES = {
     "objective.squared_error": "SquaredError",
     "objective.weights": "RowWeights",
     "paper.comparison": "compare",
-    "paper.private_table": "private_table",
     "privacy.spec": "PrivacySpec",
     "recipe": "Recipe load_recipe",
     "recipe_sections": "ComposeSpec ObjectiveSpec PriorSpec SolverSpec StoreSpec",

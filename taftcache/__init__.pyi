@@ -42,7 +42,6 @@ from taftcache.objective.rsl import RSL as RSL
 from taftcache.objective.squared_error import SquaredError as SquaredError
 from taftcache.objective.weights import RowWeights as RowWeights
 from taftcache.paper.comparison import compare as compare
-from taftcache.paper.private_table import private_table as private_table
 from taftcache.privacy.spec import PrivacySpec as PrivacySpec
 from taftcache.recipe import Recipe as Recipe
 from taftcache.recipe import load_recipe as load_recipe

@@ -18,7 +18,7 @@ from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
 from taftcache.errors import ArgumentError, RecipeError, check_several
 from taftcache.expected import choices, correction, described, hint_at, path_of, plain_fault, shown, value_at
 from taftcache.privacy.spec import PrivacySpec
-from taftcache.recipe_files import check_radii, check_sections, parse_toml, read_toml
+from taftcache.recipe_files import check_sections, parse_toml, read_toml
 from taftcache.recipe_sections import (
     CompareSpec,
     ComposeSpec,
@@ -151,8 +151,6 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     recipe = parse_as(Recipe, values, where)
     if recipe.solver.memory != "auto":
         parse_bytes(recipe.solver.memory)
-    if isinstance(recipe.objective.radius, list):
-        check_radii(recipe.objective.radius, recipe.objective.ridge)
     return recipe
 
 
@@ -165,11 +163,6 @@ def parse_as(struct: type[Parsed], values: Mapping[str, Any], where: str) -> Par
         return msgspec.convert(dict(values), struct)
     except msgspec.ValidationError as error:
         raise _wrong_value(values, struct, str(error), where) from error
-
-
-def check_names(values: Mapping[str, Any], where: str) -> None:
-    """RecipeError for plain values with a key that no recipe has."""
-    _check_names(values, Recipe, Recipe, "", where)
 
 
 def stored_at(place: str | Path, recipe: Recipe) -> Recipe:

@@ -8,7 +8,6 @@ import shlex
 import stat
 import tomllib
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -145,19 +144,3 @@ def check_sections(values: Mapping[str, Any], needed: Sequence[str], where: str 
 def _reason(error: OSError) -> str:
     """What the system says, as part of a sentence."""
     return (error.strerror or "it cannot be opened").lower()
-
-
-def check_radii(radii: Sequence[float], ridge: float | str) -> None:
-    """RecipeError for several radii of a ball among which no solve can choose, at this λ or "auto"."""
-    if not radii or any(b <= a for a, b in pairwise(radii)):
-        raise RecipeError(
-            "the radii of objective.radius do not increase" if radii else "the list of objective.radius is empty",
-            got=f"objective.radius = {radii}",
-            do="list them from the least to the largest, each once, or leave the ball out",
-        )
-    if ridge == "auto":  # what is best within R is so for another λ too: one choice, made twice
-        raise RecipeError(
-            'objective.ridge = "auto" and several radii choose the same thing twice, how far Δw goes',
-            got=f"objective.radius = {radii}",
-            do="set objective.ridge, such as 1e-6, beside the radii; or name one radius, or none",
-        )

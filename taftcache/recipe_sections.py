@@ -68,8 +68,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     kappa: the logit that "rsl" pulls the true class to.
     ridge: λ; since the loss is a mean, it means the same when samples leave. "auto" chooses it from the rows of each
         solve alone.
-    radius: R of a ball ‖Δw‖ ≤ R; from an increasing list, each solve chooses one by its rows, and the ridge must be a
-        number.
+    radius: R of a ball ‖Δw‖ ≤ R.
     class_weights: "none", "balanced" (by the rows of each solve), or one number for each class.
     jvp_only: leave the base model's logits out of the loss, as differentially private training does; predictions
         include them.
@@ -79,7 +78,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     alpha: Positive | Literal["auto"] = "auto"
     kappa: Positive = 15.0
     ridge: Positive | Literal["auto"] = "auto"
-    radius: Positive | list[Positive] | None = None
+    radius: Positive | None = None
     class_weights: Literal["none", "balanced"] | list[NotNegative] = "none"
     jvp_only: bool = False
 
@@ -106,14 +105,13 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """When the solve ends and how it computes.
 
     method: "auto" picks by the problem (docs/solvers.md); "conjugate" takes conjugate gradients on the parameters, not
-        in the space of the rows; "projected", the paper's projected gradient; "accelerated", with momentum and
-        restarts; "paper", "release" and "adamw" are Adam's schedules, for comparison.
+        in the space of the rows.
     tolerance: on the float64 gradient norm, relative to its norm at Δw = 0. "decisive" instead continues until the
         certified distance is a twelfth of what removing a typical row would move, by an estimate, so that a receipt
         can decide about its removal; "auto" goes to 1e-6, and then on to that distance where the estimate is a good
         one.
-    max_passes: the most passes of a solve over the shard's rows. Those that choose λ or R, and those of the proof, come
-        on top.
+    max_passes: the most passes of a solve over the shard's rows. Those that choose λ, and those of the proof, come on
+        top.
     proof_passes: passes spent after a solve on closer bounds.
     precision: of the inner products; certificates are always float64.
     memory: how many bytes of prepared rows stay in memory between passes, and of models that are scored together
@@ -121,7 +119,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         bytes.
     """
 
-    method: Literal["auto", "conjugate", "projected", "accelerated", "paper", "release", "adamw"] = "auto"
+    method: Literal["auto", "conjugate"] = "auto"
     tolerance: Share | Literal["auto", "decisive"] = "auto"
     max_passes: Count = 1000
     proof_passes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -139,7 +137,7 @@ class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     mode: "mean" makes the paper's uniform average; "weighted" also makes models/weighted; "exact" also makes
         models/exact, the optimum over the rows of all shards; "auto" makes models/exact where the store holds the rows
-        of all that is composed, in several shards, and no privacy, subtraction or schedule of Adam's forbids it.
+        of all that is composed, in several shards, and no privacy or subtraction forbids it.
     weights: for "weighted": a coefficient for each component, summing to one, or "rows", each shard's share of the
         rows.
     """

@@ -11,8 +11,8 @@ class SolveStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a solve took and met on its way; a field that its solver does not have is left out of the JSON.
 
     solver: which one, in words. passes: over the rows, those of the proof included.
-    rounds: of a solver that recomputes the gradient between them. steps: of Adam. directions, solves: of a ball, those
-    of its span, or the solves without it.
+    rounds: of a solver that recomputes the gradient between them.
+    directions, solves: of a ball, those of its span, or the solves without it.
     row_moves: about how far Δw* would move if a typical row left; an estimate.
     norm, radius, multiplier: of a ball, ‖Δw‖, R, and ν, which is 0 where the ball does not bind.
     proof_passes: how many of the passes the proof took.
@@ -22,7 +22,6 @@ class SolveStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     solver: str | None = None
     passes: int = 0
     rounds: int | None = None
-    steps: int | None = None
     directions: int | None = None
     solves: int | None = None
     row_moves: float | None = None

@@ -33,7 +33,6 @@ WHOLE = ("taftcache", "every block")  # every model of a store, not one componen
 READS = {"probe": "linear probe (scikit-learn) of the last feature"}
 BRIEF = ("probe", "lora", "all", "taftcache", "every block")  # of the short form
 ANEW = "fine-tuning of the last block, drawn anew¹"
-OPPOSITE = {"ahead": "behind", "behind": "ahead", "within noise": "within noise"}
 TITLES = {"digits": "digits", "caltech101": "Caltech-101", "cifar10": "CIFAR-10"}
 
 
@@ -161,7 +160,7 @@ def said(of: dict[str, Any]) -> str:
     """The verdict alone, from where the other method stands."""
     if "taftcache_against_it" not in of:
         return ""
-    return f" ({OPPOSITE[of['taftcache_against_it']['verdict']]})"
+    return f" ({marked.OPPOSITE[of['taftcache_against_it']['verdict']]})"
 
 
 def total(of: dict[str, Any]) -> str:
@@ -230,7 +229,7 @@ def read(files: Sequence[str | Path]) -> dict[str, Any]:
 
 def default_mean(name: str, ours: dict[str, Any] | None) -> dict[str, Any] | None:
     """The mean of the components of a run by the same recipe, whose exact model is this one's."""
-    kept = marked.report([], "defaults.json")["recipes"].get(name)
+    kept = marked.kept("defaults.json")["recipes"].get(name)
     if kept is None or ours is None or kept["accuracy"]["models/exact"][0] != ours["accuracy"][0]:
         return None
     alone = {"shard": ours["shard"], "sample": ours["shard"]}

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+OPPOSITE = {"ahead": "behind", "behind": "ahead", "within noise": "within noise"}
 
 
-def report(files: Sequence[str], kept: str) -> Any:
-    """The report that the command line names, or else the one that is kept in docs/results."""
-    path = Path(files[0]) if files else ROOT / "docs" / "results" / kept
-    return json.loads(path.read_text(encoding="utf-8"))
+def kept(name: str) -> Any:
+    """A report that is kept in docs/results."""
+    return json.loads((ROOT / "docs" / "results" / name).read_text(encoding="utf-8"))
 
 
 def measured(*reports: Mapping[str, Any]) -> str:
@@ -34,6 +34,18 @@ def measured(*reports: Mapping[str, Any]) -> str:
 def seconds(value: float) -> str:
     """Two digits of what is short; whole seconds of what takes longer."""
     return f"{value:.2g} s" if value < 10 else f"{value:,.0f} s"
+
+
+def interval(values: Sequence[float]) -> str:
+    """An accuracy in percent with its interval."""
+    value, low, high = (100 * each for each in values)
+    return f"{value:.1f} ({low:.1f} to {high:.1f})"
+
+
+def signed(values: Sequence[float]) -> str:
+    """A difference in points with its interval."""
+    ahead, low, high = (f"{100 * each:+.1f}".replace("-", "−") for each in values)
+    return f"{ahead} ({low} to {high})"
 
 
 def put(page: str, name: str, text: str) -> None:

@@ -10,20 +10,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Schedule:
-    """Adam as the paper trains: the rate falls to a tenth after half of the epochs and after five sixths of them.
-
-    drops: epochs, counted from 0, at whose beginning the rate falls instead.
-    """
+    """Adam as the paper trains: the rate falls to a tenth after half of the epochs and after five sixths of them."""
 
     rate: float = 1e-3
     epochs: int = 30
     batch: int = 32
-    drops: tuple[int, ...] | None = None
 
     def rate_at(self, epoch: int) -> float:
         """The learning rate of epoch 0, 1, …: of 30, it falls at 15 and 25."""
-        if self.drops is not None:
-            return self.rate * 0.1 ** sum(epoch >= drop for drop in self.drops)
         return self.rate * 0.1 ** ((2 * epoch >= self.epochs) + (6 * epoch >= 5 * self.epochs))
 
 

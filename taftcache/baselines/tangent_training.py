@@ -6,9 +6,9 @@ Settings that share a base point read the same batches in the same order, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,46 +17,20 @@ from torch import Tensor
 from taftcache.baselines.adam import Adam, Schedule
 from taftcache.errors import SolveError
 from taftcache.objective.loss import Loss
-from taftcache.objective.weights import RowWeights
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
 from taftcache.tangent.spec import Train
 
-Penalty = Literal["ridge", "decoupled", "norm"]
-
 
 @dataclass(frozen=True)
 class Run:
-    """One setting: ℓ, the learning rate, λ (0 for no decay), and R of the ball that every step ends in.
-
-    penalty: "ridge" adds λΔw to every gradient, "decoupled" shrinks Δw beside Adam's step (AdamW), "norm" adds the
-        gradient of 10⁻⁵ √(10⁻⁶ + ‖Δw‖²), as the paper's release does.
-    weights: of classes and rows. jvp_only: leave the base model's logits out.
-    """
+    """One setting: ℓ, the learning rate, λ (0 for no decay), and R of the ball that every step ends in."""
 
     loss: Loss
     rate: float
     ridge: float = 0.0
     radius: float | None = None
-    penalty: Penalty = "ridge"
-    weights: RowWeights | None = None
-    jvp_only: bool = False
-
-
-class Preset(NamedTuple):
-    """A schedule and its penalty."""
-
-    schedule: Schedule
-    penalty: Penalty
-
-
-PRESETS = {
-    "paper": Preset(Schedule(), "ridge"),
-    # The release compares with "<" and so lowers the rate one epoch late; its schedule ends at 50 epochs.
-    "release": Preset(Schedule(epochs=50, drops=(26, 41)), "norm"),
-    "adamw": Preset(Schedule(), "decoupled"),
-}
 
 
 def train_tangents(
@@ -69,7 +43,6 @@ def train_tangents(
     seed: int = 0,
     memory: int = 2 << 30,
     device: torch.device | str = "cpu",
-    on_epoch: Callable[[int], None] | None = None,
 ) -> list[Tensor]:
     """Δw [P] of each run after the schedule, in float64; computed in float32.
 
@@ -82,7 +55,6 @@ def train_tangents(
         seed: of the order of the rows, which all runs share.
         memory: bytes that the base point's state of all rows may take; it is made anew for every batch beyond that.
         device: where products run.
-        on_epoch: called after each epoch with its number from 1.
 
     Raises:
         SolveError: no rows, or a Δw that is not finite.
@@ -101,9 +73,7 @@ def train_tangents(
         for few in torch.split(torch.randperm(len(labels), generator=generator), schedule.batch):
             state = batches.state(few)
             for descent in descents:
-                descent.step(state, labels[few.to(device)], few, epoch)
-        if on_epoch is not None:
-            on_epoch(epoch + 1)
+                descent.step(state, labels[few.to(device)], epoch)
     for descent in descents:
         if not torch.isfinite(descent.value).all():
             raise SolveError(
@@ -125,23 +95,12 @@ class _Descent:
         self._out = operator.tail.bind(operator.layout.views(self._gradient))
         self._direction = operator.direction(self.value)  # views: they move with the vector
 
-    def step(self, state: Any, labels: Tensor, rows: Tensor, epoch: int) -> None:
-        """One of Adam's steps on the rows at these places [b], prepared as ``state``."""
+    def step(self, state: Any, labels: Tensor, epoch: int) -> None:
+        """One of Adam's steps on rows [b], prepared as ``state``."""
         run, operator, rate = self.run, self._operator, self._schedule.rate_at(epoch)
-        change = operator.tangent(state, self._direction)
-        z = change if run.jvp_only else state.logits + change
-        if run.penalty == "ridge":
-            torch.mul(self.value, run.ridge, out=self._gradient)
-        elif run.penalty == "norm":
-            square = (self.value @ self.value).item()
-            torch.mul(self.value, 1e-5 / (1e-6 + square) ** 0.5, out=self._gradient)
-        else:
-            self._gradient.zero_()
-            self.value.mul_(1 - rate * run.ridge)
-        cotangent = run.loss.gradient(z, labels) / len(labels)
-        if run.weights is not None:
-            cotangent = cotangent * run.weights.picked(labels, rows, z)
-        operator.adjoint(state, cotangent, self._out)
+        z = state.logits + operator.tangent(state, self._direction)
+        torch.mul(self.value, run.ridge, out=self._gradient)
+        operator.adjoint(state, run.loss.gradient(z, labels) / len(labels), self._out)
         self._adam.step(self._gradient, rate)
         if run.radius is not None:
             norm = self.value.norm().item()

@@ -32,7 +32,7 @@ DUAL = "taftcache.dual"  # no parameter has this name
 # What a component or model says of itself outside of its store. Its key has digests of its rows, and stays.
 PUBLIC = (
     "kind", "train", "shards", "rows", "converged", "status", "stats", "convergence", "certificate", "norm",
-    "ridge_choice", "radius_choice", "coefficients", "members", "identity_error", "start", "from_mean", PRIVATE,
+    "ridge_choice", "coefficients", "members", "identity_error", "start", "from_mean", PRIVATE,
 )  # fmt: skip
 # Of a private one, only what its noise and its settings decide; ``rows`` is the number that was released with noise,
 # or may be known. A member's digest would be one of its key too, where an earlier release had given it the rows'.

@@ -46,7 +46,7 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     kind: "component" or "composition". train: which parameters moved. shards, rows: whose rows, and how many.
     key: what decided its bytes, as text; with equal keys there is nothing to solve again.
     converged, status, stats, convergence: how the solve ended, its figures, and (passes, residual) on the way.
-    certificate: what is proven of it. norm: ‖Δw‖. ridge_choice, radius_choice: how λ or R was chosen, where it was.
+    certificate: what is proven of it. norm: ‖Δw‖. ridge_choice: how λ was chosen, where it was.
     coefficients, members: of a composition, μ and the digest by the component's name.
     identity_error: how far Σ μ f(Δw_i) = f(Σ μ Δw_i) was off. start, from_mean: of the exact model, where its solve
     began, and ‖Δw − Δw_mean‖.
@@ -66,7 +66,6 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     certificate: CertificateRecord | None = None
     norm: float | None = None
     ridge_choice: dict[str, Any] | None = None
-    radius_choice: dict[str, Any] | None = None
     coefficients: dict[str, float] | None = None
     members: dict[str, str] | None = None
     identity_error: float | None = None

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import msgspec
-
 from taftcache.paper.line import ReportLine, Tuned, cost, over_rows
-from taftcache.paper.private_table import private_table
-from taftcache.paper.trial import Preset, Setting, alpha_of
+from taftcache.paper.private_table import private_cells
+from taftcache.paper.trial import Preset, Setting
 from taftcache.paper.uncomposed import of_all_rows, of_shards
 from taftcache.paper.workbench import Criterion, Workbench
 
@@ -68,19 +66,7 @@ def table7(work: Workbench) -> Iterator[ReportLine]:
 
 def table3(work: Workbench) -> Iterator[ReportLine]:
     """Private training: the tangent model's beside the network's own, by what is trained."""
-    report = private_table(
-        work.store(),
-        msgspec.structs.replace(
-            work.recipe, objective=msgspec.structs.replace(work.recipe.objective, alpha=alpha_of(work.recipe))
-        ),
-        epsilons=work.spec.epsilons,
-        seeds=list(work.seeds()),
-        resets=work.spec.resets,
-        rates=work.spec.private_rates,
-        progress=work.progress,
-        fits=work.fits,
-    )
-    for cell in report.cells:
+    for cell in private_cells(work):
         chosen, figures = cell.run, cell.figures
         name = chosen.regime if chosen.mechanism != "least-squares" else f"{chosen.regime}, least squares"
         if cell.tried:

@@ -81,11 +81,6 @@ class RidgeChoice:
     def __str__(self) -> str:
         return f"λ = {self.ridge:.1e} by {self.method}"
 
-    @property
-    def taken(self) -> dict[str, Any]:
-        """What was chosen, by the name of its setting."""
-        return {"ridge": self.ridge}
-
 
 @in_full_float32
 def choose_ridge(

@@ -27,7 +27,6 @@ from taftcache.solve.methods.coordinates import Coordinates, Duals, Parameters
 from taftcache.solve.methods.decisive import decisive_pcg
 from taftcache.solve.methods.head import solve_head
 from taftcache.solve.methods.newton import newton
-from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import Restart, RowSpace
 from taftcache.solve.methods.span import SpanSolver
 from taftcache.solve.methods.span_newton import SpanNewton, span_fits
@@ -41,7 +40,7 @@ from taftcache.tangent.device import full_float32
 from taftcache.tangent.operator import targets
 from taftcache.tangent.rows import RowSource, blocks_of
 
-Method = Literal["auto", "conjugate", "projected", "accelerated"]
+Method = Literal["auto", "conjugate"]
 # M of a kernel whose Cholesky costs about what the space of the rows does; at three times as much it costs ten times.
 DIRECT = 2048
 BRACKET_PASSES = 6
@@ -81,8 +80,7 @@ def minimise(
         base: the expansion point.
         sources: the rows, read in the order given.
         objective: loss, ridge, which parameters move, weights, ball.
-        method: "conjugate" without the row space or a span of gradients; "projected" the paper's projected gradient,
-            "accelerated" its accelerated form with restarts, both for any loss, with or without a ball.
+        method: "conjugate" without the row space or a span of gradients.
         goal: tolerance, or a distance that decides of removals, and limit on passes.
         arithmetic: precision, memory and device of the products.
         start: Δw [P] to begin from, zero by default; a closed form and the methods for balls have no use for it.
@@ -102,11 +100,6 @@ def minimise(
             f"the start does not fit the {exact.operator.layout.size} parameters that are trained",
             got=f"shape {tuple(start.shape)}",
         )
-    if method in ("projected", "accelerated"):
-        accelerate = method == "accelerated"
-        found = projected_gradient(exact, goal, radius=radius, start=start, accelerate=accelerate, on_pass=on_pass)
-        found = unless_interrupted(found, interrupted)
-        return or_zero(prove(found, exact, goal.tolerance, radius=radius), exact, goal.tolerance, radius)
     if radius is None:
         found, inverse = _without_ball(problems, method, goal, start, on_pass)
         found = unless_interrupted(found, interrupted)
@@ -203,7 +196,7 @@ def certify(
     objective: Objective,
     value: Tensor,
     *,
-    method: str = "auto",
+    method: Method = "auto",
     goal: Goal = GOAL,
     arithmetic: Arithmetic = ARITHMETIC,
     dual: Tensor | None = None,
@@ -215,7 +208,7 @@ def certify(
     Args:
         base, sources, objective, goal, arithmetic: as ``minimise`` has them.
         value: Δw [P].
-        method: that found it; of another one than ``minimise`` has, four passes say all that is known.
+        method: that found it, as ``minimise`` has it.
         dual: α [N,K] with Δw = Jᵀα, where it is known: then the dual residual counts. Where ``minimise`` would have had
             one and there is none here, some passes more are spent on a bound from both sides, and ``stats`` have
             ``energy_at_least``, below which ‖Δw − Δw*‖_H is not.
@@ -224,7 +217,7 @@ def certify(
     exact, radius = problems.exact, objective.radius
     value = value.to(exact.operator.device, torch.float64)
     head = exact.operator.head_alone
-    if radius is not None or head or not objective.loss.quadratic or method not in ("auto", "conjugate"):
+    if radius is not None or head or not objective.loss.quadratic:
         return prove(looked_at(exact, value, goal.tolerance, SolveStats()), exact, goal.tolerance, radius=radius)
     by_rows = method == "auto" and through_rows(exact)
     if dual is not None:
@@ -288,9 +281,9 @@ class _Problems:
         return other
 
 
-def has_estimate(loss: Loss, radius: object, method: str) -> bool:
+def has_estimate(loss: Loss, radius: float | None, method: Method) -> bool:
     """Whether a solve estimates what removing a row moves: then a ``decisive`` goal follows from it."""
-    return radius is None and method in (("auto", "conjugate") if loss.quadratic else ("auto",))
+    return radius is None and (loss.quadratic or method == "auto")
 
 
 def _check_goal(goal: Goal, objective: Objective, method: Method) -> None:

@@ -88,9 +88,7 @@ def or_zero(proven: Solution, problem: Problem, tolerance: float, radius: float 
     return zero if zero.status is Status.converged else proven
 
 
-def looked_at(
-    problem: Problem, value: Tensor, tolerance: float, stats: SolveStats, above: Status = Status.stalled
-) -> Solution:
+def looked_at(problem: Problem, value: Tensor, tolerance: float, stats: SolveStats) -> Solution:
     """Any Δw [P] as a solution that ``prove`` can take, from its float64 gradient and that of zero.
 
     Two passes, for which the rows are prepared once.
@@ -98,16 +96,15 @@ def looked_at(
     Args:
         problem: in float64.
         value: Δw.
-        tolerance: below which it is called converged, relative to the gradient at Δw = 0.
+        tolerance: below which it is called converged, and above which stalled, relative to the gradient at Δw = 0.
         stats: figures of what found it, the passes it took among them.
-        above: its status otherwise.
 
     Raises:
         SolveError: a gradient that is not finite.
     """
     objective, gradient, (at_zero,) = problem.evaluate_beside(value, problem.gradient_at_zero())
     check_finite(gradient, f"F = {objective}")
-    status = Status.converged if gradient.norm().item() <= tolerance * at_zero.norm().item() else above
+    status = Status.converged if gradient.norm().item() <= tolerance * at_zero.norm().item() else Status.stalled
     counted = msgspec.structs.replace(stats, passes=stats.passes + 2)
     return reached(problem, value, objective, (at_zero, gradient), status, counted)
 
@@ -148,14 +145,6 @@ def reached(
         quadratic=problem.loss.quadratic,
     )
     return Solution(value, status, certificate, stats, gradients, dual)
-
-
-def certified(
-    problem: Problem, value: Tensor, tolerance: float, stats: SolveStats, above: Status = Status.stalled
-) -> Solution:
-    """Any Δw [P] as a proven solution, from the rows alone, in four passes; arguments as ``looked_at`` has them."""
-    proven = prove(looked_at(problem, value, tolerance, stats, above), problem, tolerance)
-    return proven if proven.status is Status.converged else replace(proven, status=above)
 
 
 def check_finite(values: Tensor, got: str) -> None:

@@ -23,7 +23,6 @@ class Status(Enum):
         "Rounding stopped the progress before the certified distance decided of a removal; "
         'raise ridge, or solve in precision "float64".'
     )
-    schedule_ended = 'The schedule ended above the tolerance; method "auto" solves until it is met.'
     turns_ended = "The last turn between Δw and the teachers' map ended above the tolerance; raise tolerance."
     interrupted = "The solve was interrupted; this is the best iterate so far."
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from taftcache.view.report import PageReport
 
 FEW = 5  # skipped samples that are named
-CHOSEN = (("ridge", "λ", ".1e"), ("radius", "R", "g"))
 
 
 def show_inspect(report: InspectReport) -> None:
@@ -97,12 +96,11 @@ def show_inspect(report: InspectReport) -> None:
 
 
 def _chosen(models: Iterable[Mapping[str, Any]]) -> None:
-    """Each λ or R that was chosen, how, and the models that have it."""
+    """Each λ that was chosen, how, and the models that have it."""
     names = dict[str, list[str]]()
     for m in models:
-        for what, letter, form in CHOSEN:
-            if choice := m.get(f"{what}_choice"):
-                names.setdefault(f"{letter} {choice[what]:{form}} by {choice['method']}", []).append(m["name"])
+        if choice := m.get("ridge_choice"):
+            names.setdefault(f"λ {choice['ridge']:.1e} by {choice['method']}", []).append(m["name"])
     for choice, having in names.items():
         OUT.print(f"{choice}: {first_few(having, 8)}")
     if names:
@@ -110,13 +108,12 @@ def _chosen(models: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _tried(m: Mapping[str, Any]) -> None:
-    """How a component's λ or R was chosen: the mean loss at each that was tried."""
-    for what, letter, form in CHOSEN:
-        if choice := m.get(f"{what}_choice"):
-            taken = {True: " (taken)", False: ""}
-            curve = [f"{p[what]:{form}}: {p['loss']:.4g}{taken[p[what] == choice[what]]}" for p in choice["curve"]]
-            tried = f"; mean loss at {', '.join(curve)}" if curve else ""
-            OUT.print(f"{letter} {choice[what]:{form}} by {choice['method']}{tried}")
+    """How a component's λ was chosen: the mean loss at each that was tried."""
+    if choice := m.get("ridge_choice"):
+        taken = {True: " (taken)", False: ""}
+        curve = [f"{p['ridge']:.1e}: {p['loss']:.4g}{taken[p['ridge'] == choice['ridge']]}" for p in choice["curve"]]
+        tried = f"; mean loss at {', '.join(curve)}" if curve else ""
+        OUT.print(f"λ {choice['ridge']:.1e} by {choice['method']}{tried}")
 
 
 def show_shard(report: ShardReport) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -11,20 +9,12 @@ from torch.nn.functional import cross_entropy
 
 from taftcache.baselines.adam import Adam, Schedule
 from taftcache.baselines.fine_tuning import fine_tune, logits
-from taftcache.baselines.tangent_training import PRESETS, Run, train_tangents
+from taftcache.baselines.tangent_training import Run, train_tangents
 from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
-from taftcache.objective.objective import Objective
-from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
-from taftcache.objective.weights import RowWeights
-from taftcache.solve.proof import certified
-from taftcache.solve.solution import Status
-from taftcache.solve_stats import SolveStats
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows
-from tests.solve.problems import case, dense
-from tests.solve.problems import rows as problem_rows
 from tests.tangent.vits import SPECS, make_case
 
 SCHEDULE = Schedule(1e-2, 2, 4)
@@ -113,51 +103,3 @@ def test_what_cannot_be_trained_is_said():
         train_tangents(base, [ArrayRows(rows.tokens[:0], rows.labels[:0])], RUNS, SCHEDULE)
     with pytest.raises(SolveError, match="finite"):
         train_tangents(base, [rows], [Run(RSL(), float("inf"))], SCHEDULE)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_schedule_gets_nearer_and_its_certificate_says_how_near(preset):
-    schedule, penalty = PRESETS[preset]
-    objective = Objective(loss=RSL(kappa=5.0), ridge=1e-3)
-    run = Run(objective.loss, schedule.rate, objective.ridge, penalty=penalty)
-    (delta,) = train_tangents(case().base, problem_rows(), [run], schedule)
-    problem = Problem.of(objective, TangentOperator(case().base, problem_rows(), dtype=torch.float64))
-    found = certified(problem, delta, 1e-6, SolveStats(), above=Status.max_passes)
-    whole = dense(loss=objective.loss, ridge=objective.ridge)
-    gap, best = found.certificate.objective - whole.value(whole.solution), whole.value(whole.solution)
-    assert found.status is Status.max_passes
-    assert gap < 0.9 * (whole.constant - best)
-    assert gap <= found.certificate.gap
-
-
-@pytest.mark.parametrize("penalty", ["decoupled", "norm"])
-def test_penalties_weights_and_logits_are_torchs(penalty):
-    """Against torch's AdamW, and its Adam with the norm's gradient, on a head whose J is its input."""
-    base, rows = data(n=12)
-    weights = RowWeights(by_sample=torch.rand(12, dtype=torch.float64, generator=torch.Generator().manual_seed(2)))
-    run = Run(RSL(kappa=5.0), 1e-2, 0.1, penalty=penalty, weights=weights, jvp_only=True)
-    (found,) = train_tangents(base, [rows], [run], SCHEDULE, train="head")
-    operator = TangentOperator(base, [rows], trained=base.head_layout, dtype=torch.float64)
-    x = torch.cat([state.feature for state, _ in operator.blocks()])
-    labels = torch.from_numpy(rows.labels).long()
-    delta = torch.zeros(operator.layout.size, dtype=torch.float64, requires_grad=True)
-    kind = partial(torch.optim.AdamW, weight_decay=run.ridge) if penalty == "decoupled" else torch.optim.Adam
-    optimiser = kind([delta], lr=run.rate)
-    generator = torch.Generator().manual_seed(0)
-    for epoch in range(SCHEDULE.epochs):
-        optimiser.param_groups[0]["lr"] = SCHEDULE.rate_at(epoch)
-        for few in torch.randperm(12, generator=generator).split(SCHEDULE.batch):
-            optimiser.zero_grad()
-            views = operator.layout.views(delta)
-            z = x[few] @ views["head.weight"].T + views["head.bias"]
-            loss = (run.loss.value(z, labels[few]) * weights.by_sample[few]).mean()
-            if penalty == "norm":
-                loss = loss + 1e-5 * (1e-6 + delta.square().sum()).sqrt()
-            loss.backward()
-            optimiser.step()
-    assert (found - delta.detach()).norm() < 2e-3 * delta.detach().norm()
-
-
-def test_the_releases_rate_falls_an_epoch_late():
-    rates = [PRESETS["release"].schedule.rate_at(epoch) for epoch in range(50)]
-    assert rates == pytest.approx([1e-3] * 26 + [1e-4] * 15 + [1e-5] * 9)

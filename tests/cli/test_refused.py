@@ -35,7 +35,6 @@ REFUSED_BY_THE_PLAN = [
     (["compose.weights={'zzz'=1.0}"], 2, ["compose.weights names zzz", "name some of 000, 001"]),
     (["compose.weights={'000'=0.5}"], 7, ["sum to 0.5"]),
     (["compose.mode=weighted", "compose.weights={'000'=1.0}"], 2, ["does not fit the components: 001"]),
-    (["objective.radius=1", "solver.method=paper"], 2, ["keeps to no ball"]),
     (["objective.radius=1.0", "solver.tolerance=decisive"], 2, ['"decisive" has no estimate']),
     (["forget.samples=['nobody','nothing']"], 5, ["forget.samples names 2 ids that no image has"]),
     (["prior.teachers=['nowhere']"], 5, ["no store at nowhere"]),

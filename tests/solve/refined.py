@@ -20,8 +20,8 @@ from taftcache.objective.named import named_loss
 from taftcache.objective.objective import MOST, Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.head_path import HeadPath
-from taftcache.solve.minimise import Method, minimise
-from taftcache.solve.proof import certified
+from taftcache.solve.minimise import minimise
+from taftcache.solve.proof import looked_at, prove
 from taftcache.solve.settings import Goal
 from taftcache.solve.solution import Solution
 from taftcache.solve_stats import SolveStats
@@ -207,12 +207,13 @@ class Refined:
         return float(sum(w * (self.gradient(point) @ delta) for point, w in at))
 
 
-def _minimised(method: Method = "auto") -> Callable[[Drawn, float, int], Solution]:
-    def run(drawn: Drawn, tolerance: float, passes: int) -> Solution:
-        goal = Goal(tolerance=tolerance, max_passes=passes)
-        return minimise(drawn.base, [drawn.rows], drawn.objective, method=method, goal=goal)
+def _minimised(drawn: Drawn, tolerance: float, passes: int) -> Solution:
+    goal = Goal(tolerance=tolerance, max_passes=passes)
+    return minimise(drawn.base, [drawn.rows], drawn.objective, goal=goal)
 
-    return run
+
+def _certified(problem: Problem, value: torch.Tensor, tolerance: float) -> Solution:
+    return prove(looked_at(problem, value, tolerance, SolveStats()), problem, tolerance)
 
 
 def _problem(drawn: Drawn) -> Problem:
@@ -222,26 +223,24 @@ def _problem(drawn: Drawn) -> Problem:
 
 def _path(drawn: Drawn, tolerance: float, passes: int) -> Solution:
     problem = _problem(drawn)
-    return certified(problem, HeadPath(problem).delta(drawn.ridge), tolerance, SolveStats())
+    return _certified(problem, HeadPath(problem).delta(drawn.ridge), tolerance)
 
 
 def _any(drawn: Drawn, tolerance: float, passes: int) -> Solution:
     """What Adam or anything else left: the optimum, moved by about the tolerance."""
-    found = _minimised()(drawn, 1e-14, 400).value
+    found = _minimised(drawn, 1e-14, 400).value
     noise = torch.from_numpy(np.random.default_rng(passes).normal(size=len(found)))
     moved = found + tolerance * found.norm() / len(found) ** 0.5 * noise
-    return certified(_problem(drawn), moved, tolerance, SolveStats())
+    return _certified(_problem(drawn), moved, tolerance)
 
 
 SOLVERS: dict[str, tuple[str, bool, Callable[[Drawn, float, int], Solution]]] = {
-    "head": ("rsl", False, _minimised()),
-    "head, squared error": ("mse", False, _minimised()),
+    "head": ("rsl", False, _minimised),
+    "head, squared error": ("mse", False, _minimised),
     "head, every λ": ("rsl", False, _path),
-    "cross-entropy": ("cross_entropy", False, _minimised()),
-    "ball": ("rsl", True, _minimised()),
-    "ball, cross-entropy": ("cross_entropy", True, _minimised()),
-    "projected gradient": ("rsl", True, _minimised("projected")),
-    "accelerated": ("rsl", False, _minimised("accelerated")),
+    "cross-entropy": ("cross_entropy", False, _minimised),
+    "ball": ("rsl", True, _minimised),
+    "ball, cross-entropy": ("cross_entropy", True, _minimised),
     "any change (Adam)": ("cross_entropy", False, _any),
 }
 """Name → the loss, whether there is a ball, and how a problem is solved to a tolerance within so many passes."""

@@ -141,7 +141,6 @@ WAYS: dict[str, dict[str, object]] = {
     "row space": {},
     "head": {"train": "head"},
     "ball": {"radius": 0.5},
-    "projected": {"method": "projected", "max_passes": 20},
     "cross-entropy": {"loss": CrossEntropy()},
 }
 

@@ -101,7 +101,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "head": {"train": "head"},
     "weights": {"weights": WEIGHTS},
     "conjugate": {"method": "conjugate", "proof_passes": 4},
-    "accelerated": {"method": "accelerated", "max_passes": 10},
     "ball": {"radius": 0.5},
     "token": {"spec": "class-token"},
 }
@@ -180,7 +179,7 @@ def test_a_module_has_no_convolutions_in_tf32_whoever_calls_it():
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 def test_adams_schedules(memory, gpu):
     def trained(device: str) -> Tensor:
-        run = Run(RSL5, 1e-3, ridge=1e-2, radius=0.5, weights=WEIGHTS)
+        run = Run(RSL5, 1e-3, ridge=1e-2, radius=0.5)
         return train_tangents(case().base, rows(), [run], Schedule(epochs=1), memory=memory, device=device)[0]
 
     alike(trained("cuda"), trained("cpu"), 1e-3)

@@ -11,7 +11,6 @@ from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.solve.choosing import choose_ridge, ridge_path
-from taftcache.solve.choosing_radius import choose_radius
 from taftcache.solve.leave_one_out import leave_one_out
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise, minimise_in_balls, resume
@@ -39,7 +38,6 @@ def left_out() -> object:
 
 CALLS: dict[str, Callable[[], object]] = {
     "minimise": lambda: minimised(case().base, rows(), SQUARE, RIDGE),
-    "by gradients": lambda: minimised(case().base, rows(), SQUARE, RIDGE, method="projected", tolerance=0.1),
     "in a ball": lambda: minimised(case().base, rows(), SQUARE, RIDGE, radius=1.0),
     "in balls": lambda: list(minimise_in_balls(case().base, rows(), ASKED, [0.5, 1.0])),
     "resume": resumed,
@@ -49,7 +47,6 @@ CALLS: dict[str, Callable[[], object]] = {
     ),
     "ridge by conjugate gradients": lambda: choose_ridge(case().base, rows(), Objective(loss=SQUARE), grid=GRID),
     "path": lambda: ridge_path(case().base, rows(), Objective(loss=CrossEntropy()), GRID),
-    "radius": lambda: choose_radius(case().base, rows(), ASKED, [0.5, 1.0]),
     "leave one out": left_out,
 }
 
@@ -73,7 +70,7 @@ def test_nothing_is_made_of_a_solve_that_was_interrupted(monkeypatch, call, many
         assert begun.count <= at + 4  # to look where the round leads, and where it began if that is nowhere better
 
 
-@pytest.mark.parametrize("more", [{}, {"method": "projected"}, {"radius": 1.0}], ids=["plain", "projected", "ball"])
+@pytest.mark.parametrize("more", [{}, {"radius": 1.0}], ids=["plain", "ball"])
 def test_who_asks_for_the_best_iterate_has_it(more):
     def stop(passes: int, residual: float) -> None:
         if passes >= 2:

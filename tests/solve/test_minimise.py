@@ -216,12 +216,9 @@ def test_one_row_and_one_class(train):
     ("loss", "settings"),
     [
         (LOSSES[0], {"method": "conjugate"}),
-        (LOSSES[0], {"method": "projected"}),
-        (LOSSES[0], {"method": "accelerated"}),
         (CrossEntropy(), {}),
-        (CrossEntropy(), {"method": "accelerated"}),
     ],
-    ids=["conjugate", "projected", "accelerated", "newton", "accelerated-cross-entropy"],
+    ids=["conjugate", "newton"],
 )
 def test_a_start_that_is_too_large_is_refused(loss, settings, value):
     base = case().base

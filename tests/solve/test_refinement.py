@@ -18,7 +18,6 @@ from taftcache.solve.methods.ball import solve_in_ball
 from taftcache.solve.methods.conjugate import Lazy, pcg
 from taftcache.solve.methods.coordinates import Duals, Parameters
 from taftcache.solve.methods.newton import newton
-from taftcache.solve.methods.projected import projected_gradient
 from taftcache.solve.methods.row_space import RowSpace
 from taftcache.solve.methods.span import SpanSolver
 from taftcache.solve.pair import ProblemPair
@@ -55,11 +54,6 @@ def by_newton(goal: Goal) -> Solution:
     return newton(both, goal, start=begin(both.exact))
 
 
-def by_projection(goal: Goal) -> Solution:
-    exact = pair(SQUARE).exact
-    return projected_gradient(exact, goal, radius=RADIUS, start=begin(exact))
-
-
 def in_one_ball(goal: Goal) -> Solution:
     both = pair(CrossEntropy())
 
@@ -80,7 +74,7 @@ def begin(problem: Problem) -> Tensor:
 SOLVERS: dict[str, Callable[[Goal], Solution]] = {
     solver.__name__: solver
     for solver in (
-        conjugate, in_row_space, in_span_of_rows, in_span_of_parameters, by_newton, by_projection, in_one_ball,
+        conjugate, in_row_space, in_span_of_rows, in_span_of_parameters, by_newton, in_one_ball,
     )
 }  # fmt: skip
 every_solver = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)

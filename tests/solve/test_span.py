@@ -1,29 +1,19 @@
-"""Balls of several radii from one span of directions, and the choice among them."""
+"""Balls of several radii from one span of directions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from taftcache.errors import SolveError
-from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
-from taftcache.objective.squared_error import SquaredError
-from taftcache.solve.choosing import TIE, TIE_OF_VALUES, order_of
-from taftcache.solve.choosing_radius import choose_radius
 from taftcache.solve.minimise import minimise, minimise_in_balls
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.solve.solution import Status
-from taftcache.tangent.base import make_base
-from taftcache.tangent.config import TailConfig
-from taftcache.tangent.operator import TangentOperator
-from taftcache.tangent.rows import ArrayRows, RowSubset
-from taftcache.tangent.spec import TangentSpec
-from tests.solve.problems import N, case, dense, rows
+from tests.solve.problems import case, dense, rows
 
 LOSS = RSL(alpha=1.0, kappa=5.0)
 UNEVEN = RSL(alpha=3.0, kappa=5.0)
@@ -176,53 +166,3 @@ def test_radii_that_do_not_increase_are_refused(radii):
 def test_radii_whose_numbers_do_not_fit_are_refused(radii):
     with pytest.raises(SolveError, match="radius must be a number from 1e-30 to 1e"):
         solved(radii)
-
-
-def test_the_losses_of_values_tie_within_a_thousandth_by_radius_too():
-    g = np.random.default_rng(0)
-    x = g.normal(size=(500, 1, 1))
-    given = [ArrayRows(x, x[:, 0] + 0.5 * g.normal(size=(500, 1)))]
-    base = make_base({}, TailConfig.of_vectors(1, 1), 1, TangentSpec(blocks=0, train="head", init="zero"))
-    objective = Objective(loss=SquaredError(), ridge=1e-6, train="head")
-    choice = choose_radius(base, given, objective, [0.5, 0.985, 0.989])
-    _, tied, best = (point.loss for point in choice.curve)
-    assert 1 + TIE_OF_VALUES < tied / best < 1 + TIE
-    assert choice.radius == 0.989
-
-
-@pytest.mark.parametrize(
-    ("loss", "train"), [(LOSS, "full"), (LOSS, "head"), pytest.param(CrossEntropy(), "full", marks=pytest.mark.full)]
-)
-def test_a_radius_is_chosen_by_the_rows_set_aside(loss, train):
-    """The loss at each radius is that of a solve of the other rows."""
-    radii, objective = [0.1, 0.5, 2.0], Objective(loss=loss, ridge=1e-3, train=train)
-    choice = choose_radius(case().base, rows(), objective, radii)
-    assert [point.radius for point in choice.curve] == radii
-    least = min(point.loss for point in choice.curve)
-    assert choice.radius == next(point.radius for point in choice.curve if point.loss <= (1 + TIE) * least)
-    assert choice == choose_radius(case().base, rows(sizes=(16, 24)), objective, radii)
-    drawn = order_of(rows())
-    aside, others = (RowSubset(rows(), np.sort(part)) for part in (drawn[: N // 5], drawn[N // 5 :]))
-    (block,) = aside.blocks(N)
-    for point, found in zip(
-        choice.curve,
-        minimise_in_balls(case().base, [others], objective, radii, goal=Goal(tolerance=1e-5)),
-        strict=True,
-    ):
-        layout = case().base.trained(train)
-        operator = TangentOperator(case().base, [aside], trained=layout, dtype=torch.float64)
-        ((state, y),) = operator.blocks()
-        z = state.logits + operator.tangent(state, operator.direction(found.value))
-        assert point.loss == pytest.approx(loss.value(z, y).mean().item(), rel=2e-2)
-        assert point.accuracy == pytest.approx((z.argmax(1) == y).double().mean().item(), abs=0.13)
-        assert len(block.labels) == N // 5
-
-
-def test_the_end_of_the_list_is_said_where_the_ball_binds_there():
-    objective = Objective(loss=LOSS, ridge=1e-3)
-    small, wide = (choose_radius(case().base, rows(), objective, radii) for radii in ([1e-3, 1e-2], [1e3, 1e4]))
-    assert (small.radius, small.end) == (1e-2, "largest")
-    assert (wide.radius, wide.end) == (1e3, None)
-    assert wide.curve[0].multiplier == wide.curve[1].multiplier == 0
-    one = RowSubset(rows(), np.array([0]))
-    assert choose_radius(case().base, [one], objective, [0.5, 1.0]).radius == 0.5

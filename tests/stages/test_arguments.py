@@ -188,7 +188,6 @@ TAKE_RECIPES = {
     "train": lambda recipe, path: taftcache.train(path, recipe),
     "train_private": lambda recipe, path: taftcache.train_private(path, recipe),
     "compose": lambda recipe, path: taftcache.compose(path, recipe),
-    "private_table": lambda recipe, path: taftcache.private_table(path, recipe),
 }
 
 

@@ -21,7 +21,6 @@ from taftcache.model.meta import meta_of
 from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
 from taftcache.report.paired import row_verdict
-from taftcache.solve.solution import Status
 from taftcache.stages.look import evaluation
 from taftcache.stages.look import probe as probing
 from taftcache.stages.look.evaluation import PROBE, accuracy_interval, certified_distance
@@ -58,18 +57,10 @@ def test_the_default_is_the_exact_model(default, tmp_path):
         assert taftcache.evaluate(store).against is None
 
 
-@pytest.mark.parametrize(
-    "sections",
-    [{"store": {"shards": 1}}, {"solver": {"method": "adamw", "max_passes": 2}}],
-    ids=["one shard", "Adam"],
-)
-def test_no_exact_model_where_it_says_nothing_more(tmp_path, sections):
-    report = taftcache.run(recipe(tmp_path / "store", compose={"mode": "auto"}, **sections))
+def test_no_exact_model_of_a_single_shard(tmp_path):
+    report = taftcache.run(recipe(tmp_path / "store", compose={"mode": "auto"}, store={"shards": 1}))
     assert report.compose.models == ["models/mean"]
     assert report.evaluate.default == "models/mean"
-    if "solver" in sections:  # the tolerance is none of the schedule's
-        with FeatureStore(tmp_path / "store") as store:
-            assert store.meta("components/000")["status"] == Status.schedule_ended.value
 
 
 def test_what_is_elsewhere_is_left_out_or_private_leaves_the_mean(default, tmp_path):

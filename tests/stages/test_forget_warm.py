@@ -228,7 +228,7 @@ def test_a_ridge_of_other_last_digits_is_the_same(exact):
     ridge = old.record.certified.ridge
     for near, same in ((np.nextafter(ridge, 1), True), (ridge * (1 + 1e-9), False)):
         chosen = RidgeChoice(float(near), "validation", [], 0)
-        assert solving.is_chosen_again(chosen, settings, old) == same
+        assert solving.is_chosen_again(chosen, old) == same
 
 
 @pytest.mark.parametrize("decisive", [True, False, None])

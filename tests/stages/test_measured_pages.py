@@ -16,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def tools():
     """What writes the tables, by name."""
-    names = ("make_growth", "make_defaults", "make_rows", "make_alternatives", "make_workers", "make_last_block")
-    names += ("make_classifier", "make_tangent", "make_every_block", "make_solvers", "marked")
+    parts = ("classifier", "defaults", "every_block", "growth", "last_block", "rows", "tangent", "workers")
+    names = ("marked", "measured", *(f"measured.{part}" for part in parts))
+    names += ("make_measured", "make_alternatives", "make_solvers")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "tools"))
         yield {name: importlib.import_module(name) for name in names}
@@ -38,23 +39,23 @@ def test_growth_becomes_tables_and_a_plan(tools):
     by_rows = {"sizes": [size(1000), size(10000)], "exponents": {"extract": 1.0}}
     by_classes = {"sizes": [size(2000, k) for k in (10, 1000)], "exponents": {}}
     report = {"data": "CIFAR-10", "rows": by_rows, "classes": by_classes}
-    text = tools["make_growth"].tables(report)
+    text = tools["measured.growth"].tables(report)
     assert "| rows | 1,000 | 10,000 | exponent |" in text
     assert "| classes | 10 | 1,000 | exponent |" in text
     assert "| extract | 2.5 s, 1.0 GiB | 20.5 s, 1.0 GiB | 1.0 |" in text
-    assert "| passes, a shard | 9 | 9 | |" in text
-    assert "| passes, the exact model without a sample | 7 | 7 | |" in text
-    plan = tools["make_growth"].plan(report).splitlines()
+    assert "| passes, a shard | 9 | 9 |  |" in text
+    assert "| passes, the exact model without a sample | 7 | 7 |  |" in text
+    plan = tools["measured.growth"].plan(report).splitlines()
     assert plan[0] == "|  | a row | 1,000,000 rows | 100,000,000 rows |"
     assert plan[2] == "| extract | 2.0 ms | 0.6 h | 55.6 h |"
     assert plan[-1] == "| the store | 10.0 kB | 10 GB | 1.0 TB |"
     assert "λ of the exact model" not in text
     assert text.endswith("need not decide. Measured: machine, date, commit not kept.")
     of = {"exact_ridge": 1e-4, "tolerance": "auto", "machine": "Xeon", "date": "2026-01-02", "commit": "1a2b"}
-    text = tools["make_growth"].tables({**report, "rows": {"sizes": [size(1000) | of], "exponents": {}}})
-    assert "| λ of the exact model | 1.0e-04 | |" in text
+    text = tools["measured.growth"].tables({**report, "rows": {"sizes": [size(1000) | of], "exponents": {}}})
+    assert "| λ of the exact model | 1.0e-04 |  |" in text
     assert text.endswith("`solver.tolerance` was auto. Measured: Xeon; 2026-01-02; commit 1a2b.")
-    alone = tools["make_growth"].one_size({"sizes": [size(10000)]})
+    alone = tools["measured.growth"].one_size({"rows": {"sizes": [size(10000)]}})
     assert "| extract | 20 s | 1.0 GiB |" in alone
     assert "10,000 rows, 200 MB. Passes: a shard 9, the exact model 7," in alone
 
@@ -80,7 +81,7 @@ def test_alternatives_become_two_tables(tools):
 
 
 def test_what_does_not_decide_is_counted(tools):
-    tool = tools["make_defaults"]
+    tool = tools["measured.defaults"]
     one = {"passes": 9, "moved": 1.0, "distance_bound": 0.01, "decisive": True}
     models = {"components/000": one, "models/head": one, "models/exact": {**one, "decisive": False}}
     found = {
@@ -95,7 +96,7 @@ def test_what_does_not_decide_is_counted(tools):
 
 
 def test_a_head_stands_beside_the_tangent_and_the_probe_of_its_own_features(tools):
-    tool = tools["make_every_block"]
+    tool = tools["measured.every_block"]
     models = [*tool.MODELS, tool.PROBE]
     one = {"rows": 100, "held_out": 50, "ahead_of_probe": [-0.02, -0.03, -0.01], "verdict": "behind"}
     every = {**one, "bytes_per_sample": 100.0, "accuracy": {model: [0.9, 0.8, 0.95] for model in models}}
@@ -123,7 +124,7 @@ def test_what_8_bits_cost_becomes_a_table(tools):
         "rows": 1000, "held_out": 50, "kinds": {"tokens": one}, "store_bytes": {"float16": 12520.4, "int8": 6541},
         "pass_seconds": {"float16": 0.179, "int8": 0.182},
     }  # fmt: skip
-    text = tools["make_rows"].tables({"stores": {"quickstart": found, "other": found}})
+    text = tools["measured.rows"].tables({"stores": {"quickstart": found, "other": found}})
     assert "digits through the bundled ViT: 1,000 rows, 50 held out." in text
     cells = "12,480 → 6,500 | 90.0 (80.0 to 95.0) | 91.0 (80.0 to 95.0) | +1.0 (−2.0 to +4.0): within noise | 3 of 50"
     assert f"| tokens | {cells} |" in text
@@ -134,7 +135,7 @@ def test_a_product_is_held_against_the_best_batch_of_its_peer(tools):
     of = {"shape": "vit-tiny", "samples": 256, "classes": 10, "from_tokens": True, "ready_s": 0.0391}
     of |= {"product_s": 0.0083, "torch_func_s": 1.234, "torch_func_batch": 32, "ratio_vs_torch_func": 148.7}
     of |= {"roofline_s": 0.0052, "roofline_fraction": 0.62}
-    text = tools["make_tangent"].table({"products": [of], "copy_bytes_per_s": 1e10, "gemm_flop_per_s": 2e11})
+    text = tools["measured.tangent"].table({"products": [of], "copy_bytes_per_s": 1e10, "gemm_flop_per_s": 2e11})
     cells = "ViT-tiny, from tokens | 256 | 10 | 39.1 ms | 8.3 ms | 1,234 ms | 32 | 149 | 5.2 ms | 0.62"
     assert f"| {cells} |" in text
     assert "10 GB a second here, and a 4096³ product does 200 GFLOP" in text
@@ -143,7 +144,7 @@ def test_a_product_is_held_against_the_best_batch_of_its_peer(tools):
 def test_a_classifier_is_compared_at_as_many_splits(tools):
     of_one = {"rows": 3000, "features": 64, "classes": 10, "seconds": 2.0, "one_C": 0.1, "one_C_1e-6": 0.2}
     report = {"sizes": [{**of_one, "one_split": split, "five_folds": 4.0, "agreement": 1.0} for split in (1.0, 0.5)]}
-    text = tools["make_classifier"].table({**report, "threads": 1, "machine": "Xeon", "date": "2026-01-02"})
+    text = tools["measured.classifier"].table({**report, "threads": 1, "machine": "Xeon", "date": "2026-01-02"})
     assert "| 3,000, 64, 10 | 2 s | 1 s | 4 s | 0.1 s | 0.2 s | 100.00 % |" in text
     assert "takes 2.0 to 4.0 times as long as scikit-learn" in text
     assert text.endswith("Measured: Xeon; threads of torch: 1; 2026-01-02; commit not kept.")
@@ -151,8 +152,10 @@ def test_a_classifier_is_compared_at_as_many_splits(tools):
 
 @pytest.mark.law("Measured pages are what the kept reports make, and reports say when and where they were measured")
 def test_reports_say_where_they_were_measured(monkeypatch, capsys):
-    files = [file for file in (ROOT / "benchmarks").glob("*.py") if '"--json"' in file.read_text("utf-8")]
-    assert not [file.name for file in files if not re.search(r"[ *](print_report|record)\(", file.read_text("utf-8"))]
+    texts = {file.name: file.read_text("utf-8") for file in (ROOT / "benchmarks").glob("*.py")}
+    scripts = {name: text for name, text in texts.items() if re.search(r'"--json"|_parser\(__doc__\)', text)}
+    assert len(scripts) > 20
+    assert not [name for name, text in scripts.items() if not re.search(r"[ *](print_report|record)\(", text)]
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     record = importlib.import_module("record")
     record.print_report({"rows": 3})
@@ -167,26 +170,11 @@ def test_reports_say_where_they_were_measured(monkeypatch, capsys):
 
 @pytest.mark.law("Measured pages are what the kept reports make, and reports say when and where they were measured")
 def test_the_pages_have_what_was_measured(tools):
-    def kept(name):
-        return json.loads((ROOT / "docs/results" / name).read_text("utf-8"))
-
-    growth, defaults, rows = kept("growth.json"), kept("defaults.json"), kept("rows.json")
-    every_block = kept("growth-every-block.json")
     others = tools["make_alternatives"].read(sorted((ROOT / "docs/results").glob("alternatives-*.json")))
     for page, name, text in (
         ("docs/benchmarks.md", "alternatives", tools["make_alternatives"].full(others)),
         ("README.md", "alternatives", tools["make_alternatives"].short(others)),
-        ("docs/benchmarks.md", "growth", tools["make_growth"].tables(growth)),
-        ("docs/benchmarks.md", "growth-every-block", tools["make_growth"].tables(every_block)),
-        ("docs/benchmarks.md", "million", tools["make_growth"].one_size(kept("growth-million.json")["rows"])),
-        ("docs/cluster.md", "plan", tools["make_growth"].plans(every_block, growth)),
-        ("docs/cluster.md", "workers", tools["make_workers"].table(kept("workers.json"))),
-        ("docs/benchmarks.md", "defaults", tools["make_defaults"].table(defaults)),
-        ("docs/benchmarks.md", "rows", tools["make_rows"].tables(rows)),
-        ("docs/benchmarks.md", "classifier", tools["make_classifier"].table(kept("classifier.json"))),
-        ("docs/benchmarks.md", "last-block", tools["make_last_block"].table(kept("last-block.json"))),
-        ("docs/benchmarks.md", "every-block", tools["make_every_block"].table(kept("every-block.json"))),
-        ("README.md", "every-block", tools["make_every_block"].short(kept("every-block.json"))),
+        *tools["make_measured"].made(),
         *(("docs/solvers.md", name, text) for name, text in tools["make_solvers"].parts().items()),
     ):
         assert f"<!-- {name} -->\n\n{text}\n\n<!-- /{name} -->" in (ROOT / page).read_text("utf-8"), page

@@ -120,9 +120,9 @@ def test_what_leaves_rows_out_needs_room_whatever_the_recipe_solves_by(vectors):
     path, free = vectors
     with taftcache.FeatureStore(path) as store:
         made = settings_of(store)
-        solver = msgspec.structs.replace(made.recipe.solver, method="accelerated")
-        settings = replace(made, recipe=msgspec.structs.replace(made.recipe, solver=solver))
+        prior = msgspec.structs.replace(made.recipe.prior, teachers=["teacher"])
+        settings = replace(made, recipe=msgspec.structs.replace(made.recipe, prior=prior))
         free(0)
-        check_head_fits(settings, store.shards, "head", chosen=True)
+        check_head_fits(settings, store.shards, "full", chosen=True)
         with pytest.raises(SolveError, match="no room"):
-            check_head_fits(settings, store.shards, "head", chosen=True, left_out=3)
+            check_head_fits(settings, store.shards, "full", chosen=True, left_out=3)

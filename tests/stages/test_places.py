@@ -26,7 +26,6 @@ MORE = {
     "list_samples": [],
     "write_report": ["page.html"],
     "StoreView": [],
-    "private_table": [],
 }
 PLACES: dict[str, list[str]] = {
     "verify": [],

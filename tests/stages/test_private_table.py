@@ -17,13 +17,25 @@ from taftcache.paper.comparison import compare
 from taftcache.paper.fits import Fits
 from taftcache.paper.pages import page
 from taftcache.paper.private_runs import PrivateRun, PrivateRuns
-from taftcache.paper.private_table import KINDS, Cell, PrivateTableReport
+from taftcache.paper.private_table import KINDS, Cell, private_cells
+from taftcache.paper.workbench import Workbench
 from taftcache.privacy import trainer
+from taftcache.recipe_sections import CompareSpec
 from taftcache.stages.progress import Silent
 from tests.seeded import SeededBits
 from tests.stages.making import recipe, settings
 
-SMALL = {"epsilons": [8.0], "seeds": [0, 1]}
+SMALL = {"epsilons": (8.0,), "seeds": 2}
+TWO = ("layernorm", "head")
+
+
+def cells(store, asked, folder=None, regimes=TWO, **compare):
+    """Of some regimes, by a recipe; its runs are kept in the folder."""
+    asked = msgspec.structs.replace(asked, compare=CompareSpec(**SMALL | compare))
+    with pytest.MonkeyPatch.context() as patch, Workbench(asked, Silent(), folder) as work:
+        patch.setattr("taftcache.paper.private_table.REGIMES", regimes)
+        patch.setattr(work, "store", lambda: store)
+        return private_cells(work)
 
 
 @pytest.fixture(scope="module")
@@ -39,36 +51,32 @@ def made(opened, tmp_path_factory):
     train = PrivateRuns._run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PrivateRuns, "_run", lambda self, run: runs.append(run) or train(self, run))
-        report = taftcache.private_table(
-            opened, settings(opened), regimes=["layernorm", "head"], **SMALL, fits=Fits(folder)
-        )
-    return report, folder, runs
+        found = cells(opened, settings(opened), folder)
+    return found, folder, runs
 
 
 def test_the_table_trains_both_networks_and_writes_nothing(opened, made):
-    report = made[0]
-    assert [(cell.run.regime, cell.run.network, cell.run.mechanism) for cell in report.cells] == [
+    assert [(cell.run.regime, cell.run.network, cell.run.mechanism) for cell in made[0]] == [
         ("layernorm", "tangent", "descent"),
         ("layernorm", "ordinary", "descent"),
         ("head", "tangent", "descent"),
         ("head", "tangent", "least-squares"),
     ]
-    for cell in report.cells:
-        assert [len(seed) for seed in cell.right] == [report.held_out] * 2
+    for cell in made[0]:
+        assert [len(seed) for seed in cell.right] == [opened.held_out.rows] * 2
         assert all(torch.isin(seed, torch.tensor([0, 1])).all() for seed in cell.right)
-        assert 0 <= cell.mean <= 1
         assert cell.figures["epsilon"] <= 8.0
-    assert opened.root_digest == report.root_digest == FeatureStore(opened.path).root_digest
+    assert opened.root_digest == FeatureStore(opened.path).root_digest
 
 
 @pytest.mark.law("Both networks of a private comparison begin and choose alike, and with the head alone are one model")
 def test_both_networks_choose_from_the_same_settings(made):
-    report, _, runs = made
-    for cell in report.cells:
+    found, _, runs = made
+    for cell in found:
         own = [r for r in runs if (r.regime, r.network, r.mechanism) == _place(cell.run)]
         searched = [r for r in own if r.validate]
         assert [(r.reset_block, r.rate, r.seed, r.validate) for r in own if not r.validate] == [
-            (cell.run.reset_block, cell.run.rate, seed, False) for seed in SMALL["seeds"]
+            (cell.run.reset_block, cell.run.rate, seed, False) for seed in range(2)
         ]
         if cell.run.mechanism == "least-squares":
             assert searched == []
@@ -107,27 +115,24 @@ def test_rows_to_choose_on_train_nothing_and_are_not_the_held_out_ones(opened):
 
 
 def test_a_table_trains_nothing_twice(opened, made, monkeypatch):
-    report, folder, _ = made
+    found, folder, _ = made
     recipe, runs = settings(opened), []
     run = PrivateRuns._run
     monkeypatch.setattr(PrivateRuns, "_run", lambda self, one: runs.append(one) or run(self, one))
-    which = {**SMALL, "regimes": ["layernorm", "head"]}
-    again = taftcache.private_table(opened, recipe, **which, fits=Fits(folder))
+    again = cells(opened, recipe, folder)
     assert runs == []
-    assert [(c.run, c.figures, c.accuracy, c.tried) for c in again.cells] == [
-        (c.run, c.figures, c.accuracy, c.tried) for c in report.cells
+    assert [(c.run, c.figures, torch.stack(c.right).tolist(), c.tried) for c in again] == [
+        (c.run, c.figures, torch.stack(c.right).tolist(), c.tried) for c in found
     ]
-    taftcache.private_table(
-        opened, settings(opened, steps=recipe.privacy.steps + 1), epsilons=[8.0], seeds=[0], regimes=["head"],
-        rates=[1.0], fits=Fits(folder),
-    )  # fmt: skip
+    more = settings(opened, steps=recipe.privacy.steps + 1)
+    cells(opened, more, folder, ("head",), seeds=1, private_rates=(1.0,))
     assert [(run.mechanism, run.validate) for run in runs] == [("descent", False), ("least-squares", False)]
-    taftcache.private_table(opened, settings(opened, budget=99.0), **which, fits=Fits(folder))
+    cells(opened, settings(opened, budget=99.0), folder)
     assert len(runs) == 2  # a budget decides nothing here
     for file in folder.iterdir():
         file.write_bytes(b"torn")
     with pytest.raises(FormatError):
-        taftcache.private_table(opened, recipe, **which, fits=Fits(folder))
+        cells(opened, recipe, folder)
 
 
 def _place(run):
@@ -137,7 +142,7 @@ def _place(run):
 def test_private_table_as_a_report(opened, monkeypatch):
     full = PrivateRun(regime="full", network="tangent", mechanism="descent", epsilon=3.0, reset_block=True, rate=0.3)
     said = {"epsilon": 2.9999, "delta": 1e-5, "multiplier": 2.0, "learning_rate": 0.1}
-    cells = [
+    found = [
         Cell(run=full, figures=said, right=rights(5, 7), tried=[(full, 55.0), (replace(full, rate=1.0), 50.0)]),
         Cell(run=replace(full, network="ordinary"), figures=said, right=rights(5, 5), tried=[]),
         Cell(
@@ -146,17 +151,10 @@ def test_private_table_as_a_report(opened, monkeypatch):
         ),
     ]  # fmt: skip
 
-    def table(store, recipe, *, epsilons, seeds, resets, rates, progress, fits):
-        assert (epsilons, seeds, resets, rates) == ((3.0,), [0, 1], (True,), (0.5,))
-        return PrivateTableReport(
-            store=store.path, root_digest=store.root_digest, rows=48, held_out=12, cells=cells, seconds=0.0
-        )
-
     asked = {"seeds": 2, "epsilons": [3.0], "resets": [True], "private_rates": [0.5], "reports": ["table3"]}
-    monkeypatch.setattr(paper_tables, "private_table", table)
+    monkeypatch.setattr(paper_tables, "private_cells", lambda work: found)
     made = compare(recipe(opened.path, compare=asked))
-    found = {(line.method, line.preset): line.accuracy for line in made.reports[0].lines}
-    assert found == {
+    assert {(line.method, line.preset): line.accuracy for line in made.reports[0].lines} == {
         ("full", "tangent"): pytest.approx(60.0),
         ("full", "ordinary"): pytest.approx(50.0),
         ("head, least squares", "tangent"): pytest.approx(40.0),
@@ -201,7 +199,5 @@ def rights(*counts):
 def test_a_mac_makes_the_table_on_its_cpu(opened):
     """Sums are integers that float64 carries."""
     asked = msgspec.structs.replace(settings(opened), device="auto")
-    report = taftcache.private_table(
-        opened, asked, regimes=["layernorm"], epsilons=[8.0], seeds=[0], resets=[False], rates=[1.0]
-    )
-    assert [cell.run.network for cell in report.cells] == ["tangent", "ordinary"]
+    made = cells(opened, asked, regimes=("layernorm",), seeds=1, resets=(False,), private_rates=(1.0,))
+    assert [cell.run.network for cell in made] == ["tangent", "ordinary"]

@@ -28,9 +28,7 @@ TRAIN = [
     ("--set objective.class_weights=[-1]", "class_weights"),
     ("--set objective.ridge=0", "ridge"),
     ("--set objective.loss=hinge", "hinge"),
-    ("--set objective.radius=1 --set solver.method=paper", "keeps to no ball"),
-    ("--set objective.radius=[1,2] --set objective.ridge=auto", "choose the same thing twice"),
-    ("--set objective.radius=[1,2] --set objective.ridge=1 --set solver.method=paper", "keeps to no ball"),
+    ("--set objective.radius=[1,2]", "must be a number above 0"),
     # tangent
     ("--set tangent.blocks=3", "tangent.blocks = 3"),
     ("--set tangent.blocks=stages.1", "stages.1"),

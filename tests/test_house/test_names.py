@@ -121,7 +121,7 @@ def anew() -> Iterator[None]:
     sys.modules.update(before)
 
 
-SCRIPTS = sorted(path for folder in ("benchmarks", "tools") for path in (PACKAGE.parent / folder).glob("*.py"))
+SCRIPTS = sorted(path for folder in ("benchmarks", "tools") for path in (PACKAGE.parent / folder).rglob("*.py"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

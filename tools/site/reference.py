@@ -62,8 +62,7 @@ AREAS = (
         "Looking",
         "How good the models are, what the rows say, which samples matter, and the paper's tables.",
         "evaluate inspect inspect_recipe inspect_shard inspect_class inspect_sample list_samples find "
-        "suspects duplicates outliers sample_influence query_influence show StoreView write_report compare "
-        "private_table",
+        "suspects duplicates outliers sample_influence query_influence show StoreView write_report compare",
     ),
     Area(
         "forgetting",

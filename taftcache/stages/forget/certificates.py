@@ -58,11 +58,8 @@ def _own_faults(said: CertificateRecord, component: Component, settings: Setting
     norm = component.delta.norm().item()
     if ridge != "auto" and said.ridge != ridge:
         yield f"its λ is {said.ridge:g}, the settings say {ridge:g}"
-    held = settings.radius_of(component)
-    if isinstance(radius, list) and held not in radius:
-        yield f"it was held to R = {held}, the settings have {radius}"
-    elif held is not None and not norm <= held * (1 + RELATIVE):
-        yield f"‖Δw‖ is {norm:.6g}, outside of the ball of radius {held:g}"
+    if radius is not None and not norm <= radius * (1 + RELATIVE):
+        yield f"‖Δw‖ is {norm:.6g}, outside of the ball of radius {radius:g}"
     if not abs((component.record.norm or 0.0) - norm) <= ROUNDING * norm:
         yield f"‖Δw‖ is {norm:.6g}, it says {component.record.norm}"
     for field in ("rows", "gradient_at_zero", "objective"):

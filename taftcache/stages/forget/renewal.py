@@ -15,7 +15,7 @@ from torch import Tensor
 from taftcache.cache.read.shard import Shard
 from taftcache.model.component import Component
 from taftcache.names import EXACT
-from taftcache.solve.choosing_radius import Choice
+from taftcache.solve.choosing import RidgeChoice
 from taftcache.solve.methods.decisive import AGAIN
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.proof import proven_status
@@ -30,7 +30,7 @@ from taftcache.stages.train.solving import (
     is_chosen_again,
     judged,
     record_of,
-    same_setting,
+    same_ridge,
     solve_component,
 )
 from taftcache.stages.train.without import FINEST, tolerance_for
@@ -47,15 +47,15 @@ INDECISIVE = "the certified distance did not fall below a tenth of what the remo
 class Warm:
     """A warm re-solve: its component where it became decisive, the passes it took, and why it did not.
 
-    ``old`` is the model that it began from, as far as that was tightened; ``choice`` how λ or R was chosen from the
-    rows that stay, where it was.
+    ``old`` is the model that it began from, as far as that was tightened; ``choice`` how λ was chosen from the rows
+    that stay, where it was.
     """
 
     passes: int
     component: Component | None = None
     failure: str = ""
     old: Component | None = None
-    choice: Choice | None = None
+    choice: RidgeChoice | None = None
 
 
 def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
         least = max(0.0, moved - bound - old.record.certified.distance_bound)
         entry |= {"moved": moved, "moved_at_least": least, "decisive": bound <= DECISIVE * least}
         now, before = new.record.certified.ridge, old.record.certified.ridge
-        if not same_setting(now, before):
+        if not same_ridge(now, before):
             entry |= {"ridge": now, "ridge_before": before, "decisive": None, **judged(new.meta)}
     return entry
 
@@ -100,15 +100,14 @@ def resolve_warm(
     ``stays`` [N] says which rows of ``before`` stay. What the removal moves is a distance between two optima, so the
     old model's certificate counts too: where that is the loose one, it is tightened on the old rows, which are still
     there. With dual vectors at hand the solve goes on from them; else from Δw, and then it gives up after about twice
-    the passes of a cold solve. Where λ or R is chosen from the rows, it is chosen anew once; another one is another
+    the passes of a cold solve. Where λ is chosen from the rows, it is chosen anew once; another one is another
     problem, and no place to go on from.
     """
     choice = choice_of(settings, shards, settings.train)
     if choice is not None:
-        if not is_chosen_again(choice, settings, old):
-            letter = "λ" if "ridge" in choice.taken else "R"
-            return Warm(passes=choice.passes, failure=f"the rows that stay choose another {letter}", choice=choice)
-        settings = settings.at(**choice.taken)
+        if not is_chosen_again(choice, old):
+            return Warm(passes=choice.passes, failure="the rows that stay choose another λ", choice=choice)
+        settings = settings.at(ridge=choice.ridge)
     usable = old.dual is not None and old.dual.shape == (len(stays), settings.base.config.classes)
     if usable and all(settings.starts_at_zero(rows, settings.train) for rows in (before, shards)):
         warm = _from_dual(settings, before, shards, stays, old, progress)

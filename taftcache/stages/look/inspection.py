@@ -42,7 +42,6 @@ LISTED = (
     "convergence",
     "coefficients",
     "ridge_choice",
-    "radius_choice",
     PRIVATE,
 )
 T = TypeVar("T")

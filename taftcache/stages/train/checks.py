@@ -26,7 +26,6 @@ from taftcache.tangent.spec import TAIL
 from taftcache.teaching.rows import open_teachers
 
 SUMS_TO_ONE = 1e-9
-ADAM = ("paper", "release", "adamw")  # values of solver.method that follow a schedule, to no certified end
 Weights = dict[str, float] | Literal["rows"]
 
 
@@ -91,12 +90,6 @@ def _check_samples(recipe: Recipe, planned: Collection[str], store: FeatureStore
 def check_fit(recipe: Recipe, classes: int, components: Collection[str]) -> None:
     """Look at what can be said of a recipe by the number of classes and the names of the store's ``components``."""
     check_class_weights(recipe, classes)
-    if recipe.objective.radius is not None and recipe.solver.method in ADAM:
-        raise RecipeError(
-            f'solver.method = "{recipe.solver.method}" keeps to no ball',
-            got=f"objective.radius = {recipe.objective.radius}",
-            do='leave the radius out, or set solver.method = "projected"',
-        )
     check_goal(recipe)
     given = coefficients(recipe.compose.weights)
     if unknown := sorted(set(given) - set(components)):

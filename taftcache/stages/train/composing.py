@@ -31,7 +31,6 @@ from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.train.checks import (
-    ADAM,
     Weights,
     check_coefficients,
     coefficients,
@@ -179,7 +178,7 @@ def _report(
 
 def _gone_note(store: FeatureStore, recipe: Recipe, name: str) -> str:
     """What is gone, why, and how to have it."""
-    mode, against = recipe.compose.mode, against_exact(store, recipe)
+    mode, against = recipe.compose.mode, against_exact(store)
     why = f" {against}" if name == EXACT and mode == "auto" else ""
     can = name != EXACT or not under_promises(store)
     how = f"; to have it: taftcache compose {typed(store.path)} --mode {name.removeprefix(MODELS)}"
@@ -280,7 +279,7 @@ def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> Non
 
 def asks_exact(store: FeatureStore, recipe: Recipe) -> bool:
     """Whether the recipe asks for the exact model of all shards."""
-    return recipe.compose.mode == "exact" or (recipe.compose.mode == "auto" and not against_exact(store, recipe))
+    return recipe.compose.mode == "exact" or (recipe.compose.mode == "auto" and not against_exact(store))
 
 
 def under_promises(store: FeatureStore) -> list[str]:
@@ -289,7 +288,7 @@ def under_promises(store: FeatureStore) -> list[str]:
     return sorted(there | set(map(component_of, promised(store))))
 
 
-def against_exact(store: FeatureStore, recipe: Recipe) -> str:
+def against_exact(store: FeatureStore) -> str:
     """Why ``compose.mode`` "auto" makes no exact model, in words; empty where it is to be had and is more than a
     component: the rows of every member are in the store, in two shards or more."""
     holds = {
@@ -297,6 +296,5 @@ def against_exact(store: FeatureStore, recipe: Recipe) -> str:
         "beside imported components": bool(imported(store)),
         "where a shard was subtracted": bool(subtracted(store)),
         "of a single shard": len(store.shards) < 2,
-        "after Adam's schedules": recipe.solver.method in ADAM,
     }
     return next((why for why, is_so in holds.items() if is_so), "")

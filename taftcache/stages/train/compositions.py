@@ -17,7 +17,7 @@ from taftcache.model.component import Component, StoredComponents
 from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
-from taftcache.solve.choosing_radius import Choice
+from taftcache.solve.choosing import RidgeChoice
 from taftcache.solve.settings import Goal
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficients, coefficients, imported
@@ -117,12 +117,12 @@ def solve_exact(
     digests: Mapping[str, str],
     progress: Progress,
     operator: Callable[..., TangentOperator] | None = None,
-    choice: Choice | None = None,
+    choice: RidgeChoice | None = None,
     goal: Goal | None = None,
 ) -> Component:
     """The optimum over all rows, from the mean of the components or from zero: a function of rows and settings.
 
-    ``choice``: how λ or R was chosen from these rows, where it was. ``goal``: of the solve, by default the settings'.
+    ``choice``: how λ was chosen from these rows, where it was. ``goal``: of the solve, by default the settings'.
     """
     start = mean.delta if settings.takes_start(shards, settings.train) else None
     options = SolveOptions(start=start, keep_dual=True, operator=operator or TangentOperator, choice=choice, goal=goal)

@@ -44,7 +44,7 @@ class _RowCost(NamedTuple):
         the ``products`` of so many rows and tried λ."""
         kept = min(1.0, memory / (self.nbytes * rows))  # the other rows are prepared in every pass
         each = kept * self.again + (1 - kept) * self.first
-        choice_of = meta.ridge_choice or meta.radius_choice or {}
+        choice_of = meta.ridge_choice or {}
         chosen: int = choice_of.get("passes", 0)  # as many as over all rows
         seconds = rows * (self.first + (chosen + meta.passes) * each + meta.stats.proof_passes * self.exact)
         if meta.stats.solver == CLOSED_FORM:
@@ -58,8 +58,8 @@ def expected_seconds(
     """About how many seconds it takes here to solve each of these again without the rows that are ``leaving`` each
     shard, and a note on those of which nothing is known.
 
-    A solve is expected to take as many passes as it took before. A pass says nothing of how long one of Adam's
-    schedules takes, which reads a few rows at a time, or one with teachers.
+    A solve is expected to take as many passes as it took before. A pass says nothing of how long one with teachers
+    takes.
     """
     metas = {name: meta_of(store.manifest.objects[name].meta) for name in solved}
     if not metas:
@@ -71,7 +71,7 @@ def expected_seconds(
         products = partial(head_products, settings.loss, settings.base.config.width, len(store.classes))
         for name, meta in metas.items():
             mode: Train = "head" if name == HEAD else settings.train
-            if not meta.passes or settings.is_taught(mode) or meta.stats.solver == "adam":
+            if not meta.passes or settings.is_taught(mode):
                 continue
             shards = [store.shard(shard_of(name))] if is_component(name) else store.shards
             rows = sum(shard.rows - leaving.get(shard.name, 0) for shard in shards)

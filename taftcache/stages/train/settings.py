@@ -87,13 +87,13 @@ class Settings:
         return class_weights(self.recipe.objective.class_weights, labels, self.base.config.classes)
 
     def at(self, **chosen: Any) -> Settings:
-        """The same with a ``ridge`` or a ``radius`` that was chosen."""
+        """The same with other settings of [objective], such as a ``ridge`` that was chosen."""
         structs = msgspec.structs
         objective = structs.replace(self.recipe.objective, **chosen)
         return replace(self, recipe=structs.replace(self.recipe, objective=objective))
 
     def objective(self, sources: Sequence[Shard], mode: Train) -> Objective:
-        """F over the rows of ``sources``; λ is 0, and R is none, where it is yet to be chosen."""
+        """F over the rows of ``sources``; λ is 0 where it is yet to be chosen."""
         asked = self.recipe.objective
         return Objective(
             loss=self.loss,
@@ -101,7 +101,7 @@ class Settings:
             train=mode,
             weights=self.weights(sources),
             jvp_only=asked.jvp_only,
-            radius=None if isinstance(asked.radius, list) else asked.radius,
+            radius=asked.radius,
         )
 
     def is_taught(self, mode: Train) -> bool:
@@ -153,12 +153,7 @@ class Settings:
     def _own_objective(self, sources: Sequence[Shard], component: Component) -> Objective:
         said = component.record
         objective = self.objective(sources, said.train)  # type: ignore[arg-type]
-        return replace(objective, ridge=said.certified.ridge, radius=self.radius_of(component))
-
-    def radius_of(self, component: Component) -> float | None:
-        """R that a component was held to: the settings', or the one of theirs that it says was chosen."""
-        asked, chosen = self.recipe.objective.radius, component.record.radius_choice or {}
-        return chosen.get("radius") if isinstance(asked, list) else asked
+        return replace(objective, ridge=said.certified.ridge)
 
     def starts_at_zero(self, sources: Sequence[RowSource], mode: Train) -> bool:
         """Whether a solve goes through the space of the rows, or over the span of its gradients, which begin at zero
@@ -172,14 +167,12 @@ class Settings:
         return layout != self.base.head_layout and through_rows(problem)
 
     def takes_start(self, sources: Sequence[RowSource], mode: Train) -> bool:
-        """Whether a solve goes on from a Δw that it is given: a closed form, a ball, a schedule of Adam's and what
-        starts at zero have no use for one."""
-        method, head = self.recipe.solver.method, self.base.trained(mode) == self.base.head_layout
-        if self.is_taught(mode) or method in ("projected", "accelerated"):
-            return True
-        if method not in ("auto", "conjugate") or self.recipe.objective.radius is not None:
-            return False
-        return not (head and self.loss.quadratic) and not self.starts_at_zero(sources, mode)
+        """Whether a solve goes on from a Δw that it is given: a closed form, a ball and what starts at zero have no use
+        for one."""
+        if self.is_taught(mode) or self.recipe.objective.radius is not None:
+            return self.is_taught(mode)
+        closed = self.loss.quadratic and self.base.trained(mode) == self.base.head_layout
+        return not closed and not self.starts_at_zero(sources, mode)
 
     def poses(self, component: Component, sources: Sequence[Shard], mode: Train) -> bool:
         """Whether a component is a solution of the problem that these settings pose over ``sources``, to whatever

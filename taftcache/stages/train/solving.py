@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isclose, isfinite, nan
+from math import isclose, isfinite
 from typing import Any
 
 import msgspec
@@ -12,23 +12,19 @@ import torch
 from torch import Tensor
 
 from taftcache.backbone.device import float64_device
-from taftcache.baselines.tangent_training import PRESETS, Preset, Run, train_tangents
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import RecipeError, SolveError
 from taftcache.model.component import Component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
-from taftcache.solve.choosing import choose_ridge
-from taftcache.solve.choosing_radius import Choice, choose_radius
+from taftcache.solve.choosing import RidgeChoice, choose_ridge
 from taftcache.solve.inverses.head_moments import GROUP_BYTES
 from taftcache.solve.methods.head import head_bytes, left_out_bytes
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise, resume
-from taftcache.solve.proof import certified
 from taftcache.solve.settings import DECISIVE, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Interrupted, Solution, Status
-from taftcache.solve_stats import SolveStats
 from taftcache.stages.memory import free_memory
 from taftcache.stages.progress import Progress, Task
 from taftcache.stages.train.settings import Settings
@@ -45,11 +41,11 @@ class SolveOptions:
     """What one solve does otherwise than a cold solve in this process, to the recipe's goal.
 
     interrupted: whether a solve that Ctrl-C ended raises KeyboardInterrupt, or is kept with its best iterate and
-        marked in ``meta``; one of Adam's schedules raises.
+        marked in ``meta``.
     start: as ``minimise`` has it. restart: go on from dual vectors, instead.
     keep_dual: keep the dual vectors, where the solve has them.
     goal: of a warm solve, which has one of its own.
-    choice: of λ or R, where that was made from these rows before.
+    choice: of λ, where that was made from these rows before.
     operator: makes J over the rows.
     """
 
@@ -58,7 +54,7 @@ class SolveOptions:
     restart: Restart | None = None
     keep_dual: bool = False
     goal: Goal | None = None
-    choice: Choice | None = None
+    choice: RidgeChoice | None = None
     operator: Callable[..., TangentOperator] = TangentOperator
 
 
@@ -81,8 +77,8 @@ def check_head_fits(
         SolveError: the closed form of the head needs more than there is. BackboneError: no such device here.
     """
     layout, recipe = settings.base.trained(mode), settings.recipe
-    solved = recipe.solver.method in ("auto", "conjugate") and not settings.is_taught(mode)
-    if layout != settings.base.head_layout or not settings.loss.quadratic or not (solved or left_out):
+    elsewhere = settings.is_taught(mode) and not left_out
+    if layout != settings.base.head_layout or not settings.loss.quadratic or elsewhere:
         return
     problem = Problem(TangentOperator(settings.base, sources, trained=layout), settings.loss, 1.0)
     beside = left_out_bytes(problem, left_out) if left_out else 0
@@ -117,7 +113,7 @@ def solve_component(
 
     Raises:
         KeyboardInterrupt: the solve was interrupted, unless ``options`` keep it.
-        RecipeError: a prior from teachers with a method or a ball that it does not have.
+        RecipeError: a prior from teachers within a ball.
         SolveError: as ``minimise`` and ``check_head_fits`` have it.
     """
     check_head_fits(settings, sources, mode, chosen=options.choice is None and settings.chooses_ridge)
@@ -125,7 +121,7 @@ def solve_component(
     with progress.task(f"solve {label.partition('/')[2]}", None) as task:
         curve = _Curve(task)
         if choice := options.choice or choice_of(settings, sources, mode):
-            objective = replace(objective, **choice.taken)
+            objective = replace(objective, ridge=choice.ridge)
             task.note(str(choice))
         arithmetic = replace(arithmetic, operator=options.operator)
         solution = _solution(settings, sources, objective, arithmetic, options, curve)
@@ -141,30 +137,26 @@ def solve_component(
     return Component(settings.base.digest, settings.base.trained(mode), delta, meta, dual)
 
 
-def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> Choice | None:
-    """λ, or R of a ball, as the rows of ``sources`` choose it; None where the settings name both."""
-    asked, objective, arithmetic = settings.recipe.objective, settings.objective(sources, mode), settings.arithmetic
-    if settings.chooses_ridge:
-        return choose_ridge(settings.base, sources, objective, arithmetic=arithmetic)
-    if isinstance(asked.radius, list) and not settings.is_taught(mode):
-        return choose_radius(settings.base, sources, objective, asked.radius, arithmetic=arithmetic)
-    return None
+def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> RidgeChoice | None:
+    """λ as the rows of ``sources`` choose it; None where the settings name it."""
+    if not settings.chooses_ridge:
+        return None
+    return choose_ridge(settings.base, sources, settings.objective(sources, mode), arithmetic=settings.arithmetic)
 
 
-def is_chosen_again(choice: Choice | None, settings: Settings, old: Component) -> bool:
-    """Whether ``choice`` takes the λ, or the R, of an ``old`` component; so it is where nothing was to choose."""
-    known = {"ridge": old.record.certified.ridge, "radius": settings.radius_of(old)}
-    return choice is None or all(same_setting(known[name], value) for name, value in choice.taken.items())
+def is_chosen_again(choice: RidgeChoice | None, old: Component) -> bool:
+    """Whether ``choice`` takes the λ of an ``old`` component; so it is where nothing was to choose."""
+    return choice is None or same_ridge(choice.ridge, old.record.certified.ridge)
 
 
-def same_setting(one: float | None, other: float | None) -> bool:
-    """Whether two λ, or R, are one: earlier versions computed those to choose from with other last digits."""
-    return one == other or (one is not None and other is not None and isclose(one, other, rel_tol=1e-12))
+def same_ridge(one: float, other: float) -> bool:
+    """Whether two λ are one: earlier versions computed those to choose from with other last digits."""
+    return isclose(one, other, rel_tol=1e-12)
 
 
-def record_of(choice: Choice | None) -> dict[str, Any]:
+def record_of(choice: RidgeChoice | None) -> dict[str, Any]:
     """What a component says of a choice."""
-    return {} if choice is None else {f"{name}_choice": asdict(choice) for name in choice.taken}
+    return {} if choice is None else {"ridge_choice": asdict(choice)}
 
 
 def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +204,7 @@ class _Curve:
 
     def __call__(self, passes: int, residual: float) -> None:
         self._task.advance()
-        if isfinite(residual):  # one of Adam's schedules has none
+        if isfinite(residual):  # relative to ∇F(0), which may be zero
             self.points.append([passes, float(f"{residual:.3g}")])
             self._task.note(f"pass {passes}, residual {residual:.1e}")
         else:
@@ -248,8 +240,6 @@ def _solution(
             base, sources, objective, options.restart,
             goal=goal, arithmetic=arithmetic, on_pass=on_pass, interrupted=interrupted,
         )  # fmt: skip
-    if method == "paper" or method == "release" or method == "adamw":
-        return _by_schedule(PRESETS[method], settings, sources, objective, goal, arithmetic, on_pass)
     return minimise(
         base, sources, objective, method=method,
         goal=goal, arithmetic=arithmetic, start=options.start, on_pass=on_pass, interrupted=interrupted,
@@ -257,43 +247,13 @@ def _solution(
 
 
 def _teachers(settings: Settings, sources: Sequence[Shard], objective: Objective) -> Teachers:
-    """The teachers' features of the rows; RecipeError for a method or a ball that their prior does not have."""
-    method, prior, radius = settings.recipe.solver.method, settings.recipe.prior, settings.recipe.objective.radius
-    if radius is not None or method not in ("auto", "conjugate"):
+    """The teachers' features of the rows; RecipeError for a ball, which their prior does not have."""
+    prior, radius = settings.recipe.prior, settings.recipe.objective.radius
+    if radius is not None:
         raise RecipeError(
-            "a prior from teachers has one method only, and no ball",
-            got=f"objective.radius = {radius}, solver.method = {method!r}",
-            do="leave both out, or leave [prior] out",
+            "a prior from teachers has no ball",
+            got=f"objective.radius = {radius}",
+            do="leave the radius out, or leave [prior] out",
         )
     rows = settings.taught(sources)
     return Teachers(psi=rows.psi, prior=prior, slices=rows.slices)
-
-
-def _by_schedule(
-    preset: Preset,
-    settings: Settings,
-    sources: Sequence[Shard],
-    objective: Objective,
-    goal: Goal,
-    arithmetic: Arithmetic,
-    on_pass: OnPass,
-) -> Solution:
-    """Adam to the end of its schedule, and the certificate of where that stops."""
-    if objective.radius is not None:
-        raise SolveError(
-            "Adam's schedules have no ball", got=f"radius {objective.radius}", do='solver.method = "projected"'
-        )
-    base, schedule, device = settings.base, preset.schedule, arithmetic.device
-    layout = base.trained(objective.train)
-    exact = Problem.of(objective, TangentOperator(base, sources, trained=layout, dtype=torch.float64, device=device))
-    run = Run(
-        objective.loss, schedule.rate, objective.ridge,
-        penalty=preset.penalty, weights=objective.weights, jvp_only=objective.jvp_only,
-    )  # fmt: skip
-    (delta,) = train_tangents(
-        base, sources, [run], schedule, train=objective.train, memory=arithmetic.memory, device=device,
-        on_epoch=lambda epoch: on_pass(epoch, nan),
-    )  # fmt: skip
-    steps = schedule.epochs * -(-exact.operator.rows // schedule.batch)
-    stats = SolveStats(solver="adam", passes=schedule.epochs, steps=steps)
-    return certified(exact, delta, goal.tolerance, stats, above=Status.schedule_ended)

@@ -252,13 +252,11 @@ def _put(store: FeatureStore, recipe: Recipe, group: Mapping[str, Component], lo
 
 
 def _at_the_end(metas: Mapping[str, ComponentMeta]) -> list[str]:
-    """One note for each end of the λ or R tried at which the best one lies, with the components it befell."""
-    by_end: dict[tuple[str, str], list[str]] = {}
+    """One note for each end of the λ tried at which the best one lies, with the components it befell."""
+    by_end: dict[str, list[str]] = {}
     for name, meta in metas.items():
-        for letter, choice in (("λ", meta.ridge_choice), ("R", meta.radius_choice)):
-            if choice and (end := choice.get("end")):
-                by_end.setdefault((letter, end), []).append(name)
+        if meta.ridge_choice and (end := meta.ridge_choice.get("end")):
+            by_end.setdefault(end, []).append(name)
     return [
-        f"{letter} of {', '.join(names)} is the {end} that was tried; another may be better"
-        for (letter, end), names in by_end.items()
+        f"λ of {', '.join(names)} is the {end} that was tried; another may be better" for end, names in by_end.items()
     ]

@@ -144,7 +144,7 @@ class ModelParts:
         if not settings.starts_at_zero(sources, part.train):
             return SolveOptions(start=old.delta, choice=choice_of(settings, sources, part.train))
         choice = None if old.dual is None else choice_of(settings, sources, part.train)
-        if old.dual is None or not is_chosen_again(choice, settings, old):
+        if old.dual is None or not is_chosen_again(choice, old):
             return SolveOptions(choice=choice)
         stays = np.concatenate([~np.isin(np.arange(s.rows), rows if s.name == shard.name else []) for s in part.shards])
 

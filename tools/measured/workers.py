@@ -1,15 +1,7 @@
-"""Write what workers bring, from what ``benchmarks/workers.py`` measured.
-
-python tools/make_workers.py [REPORT.json]
-
-The report is what the benchmark printed with ``--json``, docs/results/workers.json where none is named. The table goes
-to docs/cluster.md, between its marks.
-"""
+"""What workers bring, from what ``benchmarks/workers.py`` measured."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from typing import Any
 
 import marked
@@ -42,12 +34,3 @@ def cell(run: dict[str, Any], stage: str) -> str:
 def named(workers: int) -> str:
     """The first cell of a line."""
     return "without workers" if not workers else f"{workers} worker{'s' if workers > 1 else ''}"
-
-
-def main(files: Sequence[str]) -> None:
-    """Write the page."""
-    marked.put("docs/cluster.md", "workers", table(marked.report(files, "workers.json")))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

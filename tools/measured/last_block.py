@@ -1,15 +1,7 @@
-"""Write what the last block gains over the head from what ``benchmarks/last_block.py`` measured.
-
-python tools/make_last_block.py [REPORT.json]
-
-The report is what the benchmark printed with ``--json``, docs/results/last-block.json where none is named. The table
-goes to docs/benchmarks.md, between its marks.
-"""
+"""What the last block gains over the head, from what ``benchmarks/last_block.py`` measured."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from typing import Any
 
 import marked
@@ -32,12 +24,3 @@ def table(report: dict[str, Any]) -> str:
         f" points, ± {deviation:.2f} over the seeds. {marked.measured(report)}"
     )
     return "\n".join([*markdown_table(head, rows), "", said])
-
-
-def main(files: Sequence[str]) -> None:
-    """Write the page."""
-    marked.put("docs/benchmarks.md", "last-block", table(marked.report(files, "last-block.json")))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,15 +1,7 @@
-"""Write what one product takes beside torch.func from what ``benchmarks/tangent.py --full`` measured.
-
-python tools/make_tangent.py [REPORT.json]
-
-The report is what the benchmark printed with ``--json``, docs/results/tangent.json where none is named. The table goes
-to docs/benchmarks.md, between its marks.
-"""
+"""What one product takes beside torch.func, from what ``benchmarks/tangent.py --full`` measured."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from typing import Any
 
 import marked
@@ -38,12 +30,3 @@ def table(report: dict[str, Any]) -> str:
 def milliseconds(seconds: float) -> str:
     """Three digits."""
     return f"{1e3 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1e3 * seconds:.3g} ms"
-
-
-def main(files: Sequence[str]) -> None:
-    """Write the page."""
-    marked.put("docs/benchmarks.md", "tangent", table(marked.report(files, "tangent.json")))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,15 +1,7 @@
-"""Write the classifier of features beside scikit-learn's from what ``benchmarks/classifier.py`` measured.
-
-python tools/make_classifier.py [REPORT.json]
-
-The report is what the benchmark printed with ``--json``, docs/results/classifier.json where none is named. The table
-goes to docs/benchmarks.md, between its marks.
-"""
+"""The classifier of features beside scikit-learn's, from what ``benchmarks/classifier.py`` measured."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from typing import Any
 
 import marked
@@ -39,12 +31,3 @@ def table(report: dict[str, Any]) -> str:
     ratios = sorted(at["seconds"] / at["one_split"] for at in report["sizes"])
     said = f"With as many splits taftcache takes {ratios[0]:.1f} to {ratios[-1]:.1f} times as long as scikit-learn."
     return "\n".join([*lines, "", said, "", marked.measured(report)])
-
-
-def main(files: Sequence[str]) -> None:
-    """Write the page."""
-    marked.put("docs/benchmarks.md", "classifier", table(marked.report(files, "classifier.json")))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,17 +1,12 @@
-"""Write how cost grows, and what many rows would take, from what ``benchmarks/growth.py`` measured.
-
-python tools/make_growth.py
-
-The reports are what the benchmark printed with ``--json``: docs/results/growth-every-block.json of the head that
-``init`` chooses, growth.json of the last block, and growth-million.json of a million rows. The tables go to
-docs/benchmarks.md, the plan to docs/cluster.md, between their marks.
-"""
+"""How cost grows, and what many rows would take, from what ``benchmarks/growth.py`` measured."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import marked
+
+from taftcache.report.tables import markdown_table
 
 STAGES = {
     "extract": "extract",
@@ -42,30 +37,29 @@ def table(found: dict[str, Any], by: str) -> list[str]:
     """A line a stage, a column a size."""
     sizes = found["sizes"]
     head = [by, *(f"{asked(one[by]):,}" for one in sizes), "exponent"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    rows = []
     for name, title in STAGES.items():
         cells = [f"{one[name]['seconds']:,.1f} s, {one[name]['memory'] / 2**30:.1f} GiB" for one in sizes]
-        lines.append(f"| {title} | {' | '.join(cells)} | {found['exponents'].get(name, '')} |")
+        rows.append([title, *cells, str(found["exponents"].get(name, ""))])
     for title, name, key in PASSES:
-        lines.append(f"| passes, {title} | {' | '.join(str(one[name][key]) for one in sizes)} | |")
+        rows.append([f"passes, {title}", *(str(one[name][key]) for one in sizes), ""])
     if all("exact_ridge" in one for one in sizes):
-        ridges = " | ".join(f"{one['exact_ridge']:.1e}" for one in sizes)
-        lines.append(f"| λ of the exact model | {ridges} | |")
-    stored = " | ".join(f"{one['bytes'] / 1e6:,.0f} MB" for one in sizes)
-    return [*lines, f"| the store | {stored} | |"]
+        rows.append(["λ of the exact model", *(f"{one['exact_ridge']:.1e}" for one in sizes), ""])
+    stored = (f"{one['bytes'] / 1e6:,.0f} MB" for one in sizes)
+    return markdown_table(head, [*rows, ["the store", *stored, ""]])
 
 
-def one_size(found: dict[str, Any]) -> str:
+def one_size(report: dict[str, Any]) -> str:
     """A line a stage of one store."""
-    (one,) = found["sizes"]
-    lines = ["| | processor | largest memory |", "|---|---|---|"]
+    (one,) = report["rows"]["sizes"]
+    rows = []
     for name, title in STAGES.items():
         seconds = one[name]["seconds"]
         took = f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-        lines.append(f"| {title} | {took} | {one[name]['memory'] / 2**30:.1f} GiB |")
+        rows.append([title, took, f"{one[name]['memory'] / 2**30:.1f} GiB"])
     passes = ", ".join(f"{title} {one[name][key]}" for title, name, key in PASSES)
     stored = f"{asked(one['rows']):,} rows, {one['bytes'] / 1e6:,.0f} MB. Passes: {passes}."
-    return "\n".join([*lines, "", f"{stored} {how(one)}"])
+    return "\n".join([*markdown_table(["", "processor", "largest memory"], rows), "", f"{stored} {how(one)}"])
 
 
 def how(*sizes: dict[str, Any]) -> str:
@@ -82,15 +76,14 @@ def asked(count: int) -> int:
 def plan(report: dict[str, Any]) -> str:
     """Processor hours and bytes of many rows, each stage's cost a row at the largest size taken on."""
     size = report["rows"]["sizes"][-1]
-    rows = asked(size["rows"])
-    head = ["", "a row", *(f"{n:,} rows" for n in PLANNED)]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    count = asked(size["rows"])
+    rows = []
     for name in ("extract", "train", "forget"):
-        each = (size[name]["seconds"] - size["start"]["seconds"]) / rows
-        lines.append(f"| {STAGES[name]} | {1e3 * each:,.1f} ms | {' | '.join(hours(each * n) for n in PLANNED)} |")
-    stored = size["bytes"] / (rows + size["held_out"])
-    lines.append(f"| the store | {stored / 1e3:,.1f} kB | {' | '.join(amount(stored * n) for n in PLANNED)} |")
-    return "\n".join(lines)
+        each = (size[name]["seconds"] - size["start"]["seconds"]) / count
+        rows.append([STAGES[name], f"{1e3 * each:,.1f} ms", *(hours(each * n) for n in PLANNED)])
+    stored = size["bytes"] / (count + size["held_out"])
+    rows.append(["the store", f"{stored / 1e3:,.1f} kB", *(amount(stored * n) for n in PLANNED)])
+    return "\n".join(markdown_table(["", "a row", *(f"{n:,} rows" for n in PLANNED)], rows))
 
 
 def plans(head: dict[str, Any], block: dict[str, Any]) -> str:
@@ -107,16 +100,3 @@ def hours(seconds: float) -> str:
 def amount(size: float) -> str:
     """Bytes."""
     return f"{size / 1e9:,.0f} GB" if size < 1e12 else f"{size / 1e12:,.1f} TB"
-
-
-def main() -> None:
-    """Write both pages."""
-    head, block = (marked.report([], name) for name in ("growth-every-block.json", "growth.json"))
-    marked.put("docs/benchmarks.md", "growth-every-block", tables(head))
-    marked.put("docs/benchmarks.md", "growth", tables(block))
-    marked.put("docs/benchmarks.md", "million", one_size(marked.report([], "growth-million.json")["rows"]))
-    marked.put("docs/cluster.md", "plan", plans(head, block))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,19 +1,10 @@
-"""Write what rows in 8 bits cost from what ``benchmarks/rows.py`` measured.
-
-python tools/make_rows.py [REPORT.json]
-
-The report is what the benchmark printed with ``--json``, docs/results/rows.json where none is named. The tables go to
-docs/benchmarks.md, between their marks.
-"""
+"""What rows in 8 bits cost, from what ``benchmarks/rows.py`` measured."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from typing import Any
 
 import marked
-from make_defaults import interval, signed
 
 from taftcache.report.tables import markdown_table
 
@@ -42,8 +33,8 @@ def table(name: str, found: dict[str, Any]) -> str:
     rows = []
     for kind, one in found["kinds"].items():
         cells = [KINDS[kind], " → ".join(f"{one['bytes'][dtype]:,}" for dtype in ("float16", "int8"))]
-        cells += [interval(one["accuracy"][dtype]) for dtype in ("float16", "int8")]
-        cells += [f"{signed(one['ahead'])}: {one['verdict']}", f"{one['changed']} of {found['held_out']:,}"]
+        cells += [marked.interval(one["accuracy"][dtype]) for dtype in ("float16", "int8")]
+        cells += [f"{marked.signed(one['ahead'])}: {one['verdict']}", f"{one['changed']} of {found['held_out']:,}"]
         rows.append(cells)
     first = f"{title}: {found['rows']:,} rows, {found['held_out']:,} held out."
     return "\n".join([first, "", *markdown_table(head, rows), "", summary(found)])
@@ -58,12 +49,3 @@ def summary(found: dict[str, Any]) -> str:
         f"{before:,.0f} ms, {after:,.0f} ms in int8. Δw of the tokens' exact model differs by "
         f"{100 * found['kinds']['tokens']['moved']:.0f} % of its length."
     )
-
-
-def main(files: Sequence[str]) -> None:
-    """Write the page."""
-    marked.put("docs/benchmarks.md", "rows", tables(marked.report(files, "rows.json")))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

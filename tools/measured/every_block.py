@@ -1,21 +1,12 @@
-"""Write what a head on every block's feature reaches from what ``benchmarks/every_block.py`` measured.
-
-python tools/make_every_block.py [REPORT.json]
-
-The report is what the benchmark printed with ``--json``, docs/results/every-block.json where none is named. The table
-goes to docs/benchmarks.md, the short form to README.md, between their marks.
-"""
+"""What a head on every block's feature reaches, from what ``benchmarks/every_block.py`` measured."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from typing import Any
 
 import marked
-from make_alternatives import OPPOSITE
-from make_defaults import PROBE, interval, signed
 
+from measured.defaults import PROBE
 from taftcache.names import EXACT, MEAN
 from taftcache.report.tables import markdown_table
 
@@ -37,12 +28,15 @@ def table(report: dict[str, Any]) -> str:
     for name, found in report["data"].items():
         every, last = found["every"], found["last"]
         about = f"{DATA[name]}: {every['rows']:,} rows, {every['held_out']:,} held out"
-        probe = [interval(every["accuracy"][PROBE]), f"{signed(every['ahead_of_probe'])}: {every['verdict']}"]
+        probe = [
+            marked.interval(every["accuracy"][PROBE]),
+            f"{marked.signed(every['ahead_of_probe'])}: {every['verdict']}",
+        ]
         ends = [*probe, f"{every['bytes_per_sample']:,.0f}, {last['bytes_per_sample']:,.0f}"]
         for model, title in MODELS.items():
             both = found["every_against_last"][model]
-            ahead = f"{signed([both['ahead'], *both['interval']])}: {both['verdict']}"
-            scores = [interval(of["accuracy"][model]) for of in (every, last)]
+            ahead = f"{marked.signed([both['ahead'], *both['interval']])}: {both['verdict']}"
+            scores = [marked.interval(of["accuracy"][model]) for of in (every, last)]
             first = model == EXACT
             rows.append([about if first else "", title, *scores, ahead, *(ends if first else [""] * len(ends))])
     return "\n".join([*markdown_table(head, rows), "", marked.measured(report)])
@@ -54,8 +48,8 @@ def short(report: dict[str, Any]) -> str:
     rows = []
     for name, found in report["data"].items():
         every, last = found["every"], found["last"]
-        tangent = f"{percent(last, EXACT)} ({OPPOSITE[found['every_against_last'][EXACT]['verdict']]})"
-        probe = f"{percent(every, PROBE)} ({OPPOSITE[every['verdict']]})"
+        tangent = f"{percent(last, EXACT)} ({marked.OPPOSITE[found['every_against_last'][EXACT]['verdict']]})"
+        probe = f"{percent(every, PROBE)} ({marked.OPPOSITE[every['verdict']]})"
         rows.append([DATA[name], percent(every, EXACT), tangent, probe])
     less = min(f["last"]["bytes_per_sample"] / f["every"]["bytes_per_sample"] for f in report["data"].values())
     text = (
@@ -70,14 +64,3 @@ def short(report: dict[str, Any]) -> str:
 def percent(found: dict[str, Any], model: str) -> str:
     """An accuracy without its interval."""
     return f"{100 * found['accuracy'][model][0]:.1f}"
-
-
-def main(files: Sequence[str]) -> None:
-    """Write both pages."""
-    report = marked.report(files, "every-block.json")
-    marked.put("docs/benchmarks.md", "every-block", table(report))
-    marked.put("README.md", "every-block", short(report))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Tables of what benchmarks measured: each a function of a kept report."""
