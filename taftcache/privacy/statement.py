@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from taftcache.errors import FormatError, RecipeError, SolveError
-from taftcache.names import ONE_SETTING, PRIVATE, UNTUNED, component_of, epsilon_text
+from taftcache.names import ONE_SETTING, PRIVATE, component_of, epsilon_text
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import Delta, Mechanism, Relation
 
@@ -182,7 +182,7 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
             got=f"shards {', '.join(shards)}; {', '.join(sorted({s.relation for s in statements}))}",
             do="compose components of different shards that were trained with one privacy.relation",
         )
-    tuned = sorted({s.tuning for s in statements if s.tuning not in UNTUNED})
+    tuned = sorted({s.tuning for s in statements if s.tuning != ONE_SETTING})
     return {
         "private": all(s.private for s in statements),
         "relation": statements[0].relation,
@@ -221,7 +221,7 @@ def forgetting_note(meta: Mapping[str, Any], samples: int, kept: bool) -> str:
     other = "had others in their place" if said.relation == "replace-one" else "never saw them"
     group = said.delta * sum(exp(min(i * said.epsilon, 700.0)) for i in range(samples))
     bound = f"at most epsilon {epsilon_text(samples * said.epsilon)} at delta {min(1.0, group):.3g}"
-    chosen = "" if said.tuning in UNTUNED else f"; {said.tuning}"
+    chosen = "" if said.tuning == ONE_SETTING else f"; {said.tuning}"
     return (
         f"kept: by its privacy its distribution differs from that of a model that {other} by {bound} "
         f"(samples: {samples}, epsilon of one: {epsilon_text(said.epsilon)}{chosen}); those that left before count "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isclose, isfinite, nan
+from math import isfinite, nan
 from typing import Any
 
 import msgspec
@@ -154,12 +154,7 @@ def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> Choi
 def is_chosen_again(choice: Choice | None, settings: Settings, old: Component) -> bool:
     """Whether ``choice`` takes the λ, or the R, of an ``old`` component; so it is where nothing was to choose."""
     known = {"ridge": old.record.certified.ridge, "radius": settings.radius_of(old)}
-    return choice is None or all(same_setting(known[name], value) for name, value in choice.taken.items())
-
-
-def same_setting(one: float | None, other: float | None) -> bool:
-    """Whether two λ, or R, are one: earlier versions computed those to choose from with other last digits."""
-    return one == other or (one is not None and other is not None and isclose(one, other, rel_tol=1e-12))
+    return choice is None or all(known[name] == value for name, value in choice.taken.items())
 
 
 def record_of(choice: Choice | None) -> dict[str, Any]:
