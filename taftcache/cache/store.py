@@ -374,7 +374,6 @@ class FeatureStore:
         tokens_shape: tuple[int, int],
         candidates: Sequence[str] | None = None,
         labels: Mapping[str, int] | None = None,
-        relearn: bool = False,
         pad: bool = False,
     ) -> ShardWriter:
         """Write the shard ``name`` (role "train" or "held-out"), or go on where a killed run stopped.
@@ -382,8 +381,8 @@ class FeatureStore:
         ``candidates``, the ids that are to become rows or be skipped, in order, make resuming exact and let the commit
         refuse a shard with some missing. Durable chunks of other candidates, shape or identity are thrown away, and so
         are those with rows under other ``labels`` than these, by id, where they are given.
-        ``relearn`` allows ids that were forgotten. A shard of fewer rows than ``chunk_rows`` has one chunk of just
-        them, or with ``pad`` a whole one, as earlier releases wrote it.
+        A shard of fewer rows than ``chunk_rows`` has one chunk of just them, or with ``pad`` a whole one, as earlier
+        releases wrote it.
         """
         committer = self.committer()
         check_name(name)
@@ -406,7 +405,6 @@ class FeatureStore:
             pad=pad,
             identity=Header.made_from(self.manifest),
             candidates="" if candidates is None else digest(canonical(list(candidates))),
-            relearn=relearn,
         )
         return ShardWriter(committer, header, candidates, labels or {})
 

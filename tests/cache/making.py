@@ -57,7 +57,6 @@ def fill(
     bad: Sequence[str] = (),
     candidates: bool = True,
     dtype: str = "float16",
-    relearn: bool = False,
 ) -> int:
     """Extract ``ids`` into a shard as a run would; give up after ``stop`` batches. Returns where it resumed."""
     with store.writer(
@@ -67,7 +66,6 @@ def fill(
         dtype=dtype,
         tokens_shape=SHAPE,
         candidates=ids if candidates else None,
-        relearn=relearn,
     ) as writer:
         resumed = writer.consumed
         if stop == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from taftcache.cache.format.digest import SHORT, canonical, digest
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
@@ -128,6 +130,19 @@ def test_a_changed_journal_line_is_not_believed(tmp_path, plain) -> None:
         journal.write_bytes(b"\n".join(lines))
         assert fill(store, "000", IDS, stop=0) == 8
         fill(store, "000", IDS)
+    assert tree(tmp_path / "s") == plain
+
+
+def test_a_journal_of_release_0_1_0_is_gone_on_with(tmp_path, plain) -> None:
+    """Its header says one thing more."""
+    with create(tmp_path / "s") as store:
+        fill(store, "000", IDS, stop=4)
+        journal = store.path / "staging" / "shard-000" / "journal"
+        first, lines = journal.read_bytes().split(b"\n", 1)
+        text = canonical({**json.loads(first.partition(b" ")[2]), "relearn": False})
+        journal.write_bytes(digest(text)[:SHORT].encode() + b" " + text + b"\n" + lines)
+    with FeatureStore(tmp_path / "s", mode="a") as store:
+        assert fill(store, "000", IDS) == 20
     assert tree(tmp_path / "s") == plain
 
 

@@ -111,15 +111,10 @@ def keep_row(store: FeatureStore, before: Path, sample: str) -> None:
     with FeatureStore(before) as old:
         shard, row = old.locate(sample)
         tokens = shard.tokens(slice(row, row + 1))
-    with store.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape, relearn=True) as writer:
+    with store.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape) as writer:
         writer._check = lambda *args: None
         writer.append(tokens, [sample], np.zeros(1, np.int32))
-        writer._header = type(writer._header)(**{**_fields(writer._header), "relearn": False})
         writer.commit()
-
-
-def _fields(struct) -> dict:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 def keep_id_in_ledger(store: FeatureStore, before: Path, sample: str) -> None:

@@ -20,12 +20,14 @@ MAX_BYTES = 4 << 30
 NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
-class Header(ShardForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The shard's form, and what its rows were made from: a writer continues a journal only when all is the same."""
+class Header(ShardForm, frozen=True, kw_only=True):
+    """The shard's form, and what its rows were made from: a writer continues a journal only when all is the same.
+
+    Other fields are passed over: release 0.1.0 wrote one more.
+    """
 
     identity: str
     candidates: str
-    relearn: bool
     version: int = 1
 
     @staticmethod

@@ -143,13 +143,11 @@ class TombstoneFile:
         known = frozenset(known)
         return {key: hashes - known for key, hashes in self._by_key.items() if hashes - known}
 
-    def add(self, key: bytes, tombstones: Iterable[str], without: Iterable[str] = ()) -> None:
-        """Remember ``tombstones`` under ``key``, and no longer those ``without``; writes only what changes."""
+    def add(self, key: bytes, tombstones: Iterable[str]) -> None:
+        """Remember ``tombstones`` under ``key``; writes only what changes."""
         before = self._by_key.get(key, frozenset())
-        if not _same(before, tombstones):
-            after = (before - frozenset(without)) | frozenset(tombstones)
-            if before != after:
-                self._by_key[key] = after
+        if not _same(before, tombstones) and (after := before.union(tombstones)) != before:
+            self._by_key[key] = after
         self.save()
 
     def merge(self, other: TombstoneFile) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from taftcache.cache.format import layout, ledger
+from taftcache.cache.format import layout
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.format.plan import check_ids
@@ -183,23 +183,12 @@ class ShardWriter:
     def _publish(self, ref: ShardRef, plan: dict[str, Any] | None) -> None:
         self._committer.check_no_transaction("commit a shard")
         named = self._committer.manifest
-        skipped = [s for _, s in self._skipped]
-        tombstones = named.tombstones
-        if self._header.relearn and tombstones:
-            key = ledger.read_key(self._committer.root, named)
-            tombstones = tombstones.minus({ledger.tombstone(i, key) for i in (*self._ids, *(s.id for s in skipped))})
         new = named.replace(
             shards=[s for s in named.shards if s.name != ref.name] + [ref],
-            skipped=named.skipped.replaced(ref.name, skipped),
-            tombstones=tombstones,
+            skipped=named.skipped.replaced(ref.name, [s for _, s in self._skipped]),
             plan=named.plan if plan is None else plan,
         )
-        files = []
-        if len(new.tombstones) < len(named.tombstones):
-            raw, end = ledger.encode_entry({"event": ledger.RELEARN, **ledger.commitment(new.tombstones)}, named.ledger)
-            new, files = new.replace(ledger=end), [(f"{self._at}/entry", ledger.entry_path(end.entries, end.head))]
-            self._committer.staging.write(files[0][0], raw)
-        self._committer.publish(new, groups=[(self._group_at, ref.path)], files=files)
+        self._committer.publish(new, groups=[(self._group_at, ref.path)])
         self._committer.staging.remove(self._at)
 
     def _check(self, ids: list[str], labels: np.ndarray[Any, Any], skipped: list[Skipped]) -> None:
@@ -209,10 +198,9 @@ class ShardWriter:
             if i in self._seen or self._committer.contents.shard_of(i) not in (None, self.name):
                 place = f"shard {self.name}" if i in self._seen else "another shard"
                 raise DataError(f"sample {i!r} is in {place} already")
-            if not self._header.relearn and self._committer.contents.is_forgotten(i):
+            if self._committer.contents.is_forgotten(i):
                 raise DataError(
-                    f"sample {i!r} was forgotten and must not come back unasked",
-                    do="leave it out, or make a store elsewhere; a program may open the writer with relearn=True",
+                    f"sample {i!r} was forgotten and must not come back", do="leave it out, or make a store elsewhere"
                 )
         n = len(self._committer.manifest.classes)
         if labels.shape != (len(ids),) or not (labels.size == 0 or np.issubdtype(labels.dtype, np.integer)):
