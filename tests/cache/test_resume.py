@@ -51,29 +51,24 @@ def test_batch_size_leaves_no_trace(tmp_path, plain, with_skips, batch) -> None:
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     runs=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 4)), max_size=6),
-    candidates=st.booleans(),
     skips=st.booleans(),
 )
-def test_interrupted_runs_leave_no_trace(tmp_path_factory, plain, with_skips, runs, candidates, skips) -> None:
+def test_interrupted_runs_leave_no_trace(tmp_path_factory, plain, with_skips, runs, skips) -> None:
     path = tmp_path_factory.mktemp("runs") / "s"
     create(path).close()
     bad = IDS[::5] if skips else ()
     acknowledged = 0
     for batch, stop in runs:
         with FeatureStore(path, mode="a") as store:
-            resumed = fill(store, "000", IDS, batch=batch, stop=stop, bad=bad, candidates=candidates)
-            # with candidates at most one chunk is computed again; without, and with skips, at most one batch more
-            assert resumed >= acknowledged
-            if candidates:
-                rows = sum(i not in bad for i in IDS[: min(resumed + batch * stop, len(IDS))])
-                acknowledged = (
-                    resumed if rows < 4 else IDS.index([i for i in IDS if i not in bad][rows // 4 * 4 - 1]) + 1
-                )
+            resumed = fill(store, "000", IDS, batch=batch, stop=stop, bad=bad)
+            assert resumed >= acknowledged  # at most one chunk is computed again
+            rows = sum(i not in bad for i in IDS[: min(resumed + batch * stop, len(IDS))])
+            acknowledged = resumed if rows < 4 else IDS.index([i for i in IDS if i not in bad][rows // 4 * 4 - 1]) + 1
             if store.has_shard("000"):
                 break
     with FeatureStore(path, mode="a") as store:
         if not store.has_shard("000"):
-            fill(store, "000", IDS, bad=bad, candidates=candidates)
+            fill(store, "000", IDS, bad=bad)
     assert tree(path) == (with_skips if skips else plain)
 
 

@@ -87,7 +87,7 @@ def swap_a_row(path: Path) -> None:
         tokens[3], labels[3] = tokens[4] + 1, (labels[3] + 1) % len(store.classes)
         with store.transaction() as change:
             change.drop_shard("000")
-        with store.writer("000", "train", chunk_rows=size, tokens_shape=shape) as writer:
+        with store.writer("000", "train", chunk_rows=size, tokens_shape=shape, candidates=ids) as writer:
             writer.append(tokens, ids, labels)
             writer.commit()
 

@@ -39,8 +39,7 @@ class Header(ShardForm, frozen=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
     """One durable chunk: its rows' ids and labels, and for each row how many candidates are done once it is.
 
-    ``done`` is -1 at a row where that cannot be said (rows of a batch whose skipped samples came without positions):
-    such a row is no place to resume after. ``skipped`` are (row of the chunk that they come before, sample).
+    ``skipped`` are (row of the chunk that they come before, sample).
     """
 
     chunk: ChunkRecord
