@@ -29,8 +29,7 @@ from taftcache.names import BASE, counted
 
 FORMAT = "taftcache-features"
 VERSIONS = (1, 2)
-"""Version 2, which is written, says of each shard as what its rows are stored; of version 1, that is as they are in the
-file."""
+"""Those that are read; the last is written. Version 1 does not say as what rows are stored: it is as they are there."""
 MAX_TEXT = 64 << 20
 _CACHE = 64 << 20
 _EXPANDED, _RATIO = 64 << 20, 100  # bytes that labels may unpack to, and how many for each of the file's
