@@ -52,14 +52,14 @@ def enlarge(small: FeatureStore, path: Path, rows: int) -> None:
         groups = [(f"{k:03d}", "train", rows * 4 // 5 // SHARDS) for k in range(SHARDS)]
         groups.append(("held-out", "held-out", rows - sum(count for _, _, count in groups)))
         for name, role, count in groups:
-            with store.writer(name, role, tokens_shape=tokens.shape[1:]) as writer:
+            ids = [f"row/{made + k:07d}" for k in range(count)]
+            with store.writer(name, role, tokens_shape=tokens.shape[1:], candidates=ids) as writer:
                 for k in range(0, count, 1024):
                     chosen = rng.integers(0, len(tokens), min(1024, count - k))
                     noise = 0.1 * rng.standard_normal((len(chosen), 1, tokens.shape[2]), dtype=np.float32)
-                    ids = [f"row/{made + j:07d}" for j in range(len(chosen))]
-                    writer.append((tokens[chosen] + noise).astype(np.float16), ids, labels[chosen])
-                    made += len(chosen)
+                    writer.append((tokens[chosen] + noise).astype(np.float16), ids[k : k + 1024], labels[chosen])
                 writer.commit()
+            made += count
         with store.transaction() as change:
             change.put("base/tail", small.read_object("base/tail"), tail.meta)
             for k in range(SHARDS):

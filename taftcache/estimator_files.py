@@ -54,7 +54,7 @@ _FILES = {TENSORS, MODEL, WEIGHTS, *NETWORKS}  # may be there beside the descrip
 _LABELS = re.compile(r"[<>|=][iufbU][0-9]+|object")
 _LARGEST_LABEL = 1 << 20  # bytes: a dtype alone can ask for as much memory as it likes
 _SCALER = ("mean_", "scale_", "var_")
-_OF_VALUES = {"y_mean_": 0.0, "y_scale_": 1.0}  # in a folder that has neither, values were fitted as they were given
+_OF_VALUES = ("y_mean_", "y_scale_")
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -222,8 +222,7 @@ def _fitted(described: _Described, tensors: Mapping[str, Tensor]) -> dict[str, A
     if described.labels is not None:
         fitted["classes_"] = _array(*described.labels)
     else:
-        plain = {name: [value] * config.classes for name, value in _OF_VALUES.items()}
-        fitted |= {name: np.array(fitted.get(name, plain[name])) for name in plain}
+        fitted |= {name: np.array(fitted[name]) for name in _OF_VALUES}
     choice = None
     if (said := described.choice) is not None:
         choice = RidgeChoice(**said | {"curve": [TriedRidge(**point) for point in said["curve"]]})

@@ -23,9 +23,8 @@ HELD_OUT = "held-out"  # the shard that a plan keeps for testing, and its role
 ROWS_OF = "rows of"  # the key under which a student's files name what it was trained on
 META = "taftcache"  # the one key of the metadata of its weights, in which that stands
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
-ONE_SETTING = "one setting was tried; how it was chosen is not known here"
+ONE_SETTING = "one setting was tried; how it was chosen is not known here"  # a tuning that adds nothing to ε
 BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen
-UNTUNED = (ONE_SETTING, "settings fixed beforehand")  # as earlier releases had it: a tuning that adds nothing to ε
 # Ids have no control characters, so that these can stand before a shard's or a class's name among them.
 SHARD = "\x1fshard\x1f"
 CLASS = "\x1fclass\x1f"
@@ -158,4 +157,4 @@ def promise_text(said: Mapping[str, Any]) -> str:
         return "noise of a seed, not private"
     tuning = said.get("tuning", ONE_SETTING)
     promise = f"epsilon {epsilon_text(said['epsilon'])} at delta {said['delta']:g}, {said['relation']}"
-    return promise if tuning in UNTUNED else f"{promise} ({tuning})"
+    return promise if tuning == ONE_SETTING else f"{promise} ({tuning})"

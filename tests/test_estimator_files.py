@@ -132,20 +132,15 @@ def test_values_of_images(tmp_path):
             taftcache.predict(tmp_path / "saved", images[:1])
 
 
-def test_values_that_were_fitted_as_they_were_given_are_predicted_so(tmp_path):
-    """A folder of before values were standardised says nothing of that; one that says half of it is strange."""
+@pytest.mark.parametrize(("scale", "says"), [([1.0], "other values than outputs"), (None, "y_scale_")])
+def test_a_regressor_is_loaded_with_the_scale_of_each_value(tmp_path, scale, says):
     X, y = features()
-    mine = TangentRegressor(ridge=1e-2).fit(X, np.stack([y, -y], 1))
-    mine.save(tmp_path)
+    TangentRegressor(ridge=1e-2).fit(X, np.stack([y, -y], 1)).save(tmp_path)
     file = tmp_path / "estimator.json"
     said = json.loads(file.read_text(encoding="utf-8"))
-    wrong = {**said, "state": {**said["state"], "y_scale_": [1.0]}}
-    for name in ("y_mean_", "y_scale_"):
-        del said["state"][name]
+    said["state"]["y_scale_"] = scale
     file.write_text(json.dumps(said))
-    assert np.array_equal(TangentRegressor.load(tmp_path).predict(X), mine._logits(X))
-    file.write_text(json.dumps(wrong))
-    with pytest.raises(FormatError, match="other values than outputs"):
+    with pytest.raises(FormatError, match=says):
         TangentRegressor.load(tmp_path)
 
 

@@ -30,8 +30,8 @@ from taftcache.errors import (
 )
 from taftcache.estimator import TangentClassifier, TangentRegressor
 from taftcache.estimator_images import extracted
+from taftcache.stages.estimators import NO_CLASSES
 from taftcache.stages.extract.drafting import TANGENT
-from taftcache.stages.extract.listing import ImageList
 from taftcache.stages.forget.forgetting import forget
 from taftcache.tangent.spec import TangentSpec
 from tests.pictures import pictures
@@ -122,7 +122,7 @@ def test_values_of_images_come_from_a_store_as_classes_do(tmp_path, monkeypatch)
 
 
 def test_the_store_of_a_regressor_is_no_classifier(tmp_path, capsys):
-    """It was trained as one, whose only answer was "an image"."""
+    """It was trained as one, whose only answer was the name that stands for none."""
     images, _ = pictures(12)
     place = tmp_path / "store"
     mine = TangentRegressor("bundled", tangent=TangentSpec(train="bitfit"), ridge=1e-3, store=place)
@@ -143,7 +143,7 @@ def test_the_store_of_a_regressor_is_no_classifier(tmp_path, capsys):
     assert (report.rows, report.classes, report.rows_per_class) == (12, [], {})
     assert [note for note in report.notes if "holds images for TangentRegressor" in note]
     taftcache.show(report)
-    assert "an image" not in capsys.readouterr().out
+    assert NO_CLASSES[0] not in capsys.readouterr().out
     with FeatureStore(place) as store:
         first = store.sample_ids()[0]
     for dry_run in (True, False):
@@ -153,24 +153,11 @@ def test_the_store_of_a_regressor_is_no_classifier(tmp_path, capsys):
         taftcache.train(place)
 
 
-def test_the_store_of_an_earlier_regressor_is_gone_on_with(tmp_path, monkeypatch):
-    """Which called its rows "an image"; to fit again is what a command advises."""
-    images, values = pictures(12)[0], np.linspace(-1, 1, 12)
-    mine = TangentRegressor("bundled", tangent=TangentSpec(train="bitfit"), ridge=1e-3, store=tmp_path / "store")
-    monkeypatch.setattr(ImageList.__init__, "__defaults__", (None, ["an image", "none"]))
-    first = mine.fit(images[:10], values[:10]).coef_
-    monkeypatch.undo()
-    with pytest.raises(StoreError, match="fit the estimator again"):
-        taftcache.train(tmp_path / "store")
-    assert np.array_equal(clone(mine).fit(images[:10], values[:10]).coef_, first)
-    assert clone(mine).fit(images, values).solution_.converged
-
-
 def test_a_classifier_may_have_classes_called_as_those_of_a_regressor(tmp_path):
     images, _ = pictures(12)
     mine = TangentClassifier("bundled", tangent=TangentSpec(train="bitfit"), ridge=1e-3, store=tmp_path / "store")
-    mine.fit(images, ["an image", "none"] * 6)
-    assert taftcache.inspect(tmp_path / "store").rows_per_class == {"an image": 6, "none": 6}
+    mine.fit(images, NO_CLASSES * 6)
+    assert taftcache.inspect(tmp_path / "store").rows_per_class == dict.fromkeys(NO_CLASSES, 6)
     assert taftcache.train(tmp_path / "store").trained
     with FeatureStore(tmp_path / "store") as store:
         first = store.sample_ids()[0]

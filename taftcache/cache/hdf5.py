@@ -29,7 +29,7 @@ from taftcache.names import BASE, counted
 
 FORMAT = "taftcache-features"
 VERSIONS = (1, 2)
-"""Version 2 says of each shard as what its rows are stored; version 1, that of floats, as they are in the file."""
+"""Those that are read; the last is written. Version 1 does not say as what rows are stored: it is as they are there."""
 MAX_TEXT = 64 << 20
 _CACHE = 64 << 20
 _EXPANDED, _RATIO = 64 << 20, 100  # bytes that labels may unpack to, and how many for each of the file's
@@ -47,21 +47,18 @@ def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgre
     """
     total, done = sum(ref.rows for ref in store.manifest.shards), 0
     with h5py.File(file, "x", libver="v110") as out:  # through no link that stands there
-        shards = [store.shard(ref.name) for ref in store.manifest.shards]
-        said = any(shard.stored_as != shard.dtype.name for shard in shards)
-        out.attrs["format"], out.attrs["version"] = FORMAT, VERSIONS[said]
+        out.attrs["format"], out.attrs["version"] = FORMAT, VERSIONS[-1]
         out.attrs["root_digest"] = store.root_digest
         out["classes"] = np.array(store.classes, dtype=h5py.string_dtype())
         for name, value in _texts(store).items():
             out[name] = np.frombuffer(canonical(value), np.uint8)
         for name in store.objects(BASE):
             out[f"files/{name}"] = np.frombuffer(store.read_object(name), np.uint8)
-        for shard in shards:
+        for shard in store.every_shard:
             group = out.create_group(f"shards/{shard.name}")
             group.attrs["role"], group.attrs["digest"] = shard.role, shard.digest
             group.attrs["chunk_rows"] = shard.chunk_rows
-            if said:
-                group.attrs["stored_as"] = shard.stored_as
+            group.attrs["stored_as"] = shard.stored_as
             group["labels"] = shard.labels
             group["sample_id"] = np.array(shard.sample_ids, dtype=h5py.string_dtype())
             tokens = group.create_dataset("tokens", (shard.rows, *shard.tokens_shape), shard.dtype)

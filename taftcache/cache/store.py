@@ -372,18 +372,16 @@ class FeatureStore:
         chunk_rows: int | Literal["auto"] = "auto",
         dtype: str = "float16",
         tokens_shape: tuple[int, int],
-        candidates: Sequence[str] | None = None,
+        candidates: Sequence[str],
         labels: Mapping[str, int] | None = None,
-        relearn: bool = False,
         pad: bool = False,
     ) -> ShardWriter:
         """Write the shard ``name`` (role "train" or "held-out"), or go on where a killed run stopped.
 
-        ``candidates``, the ids that are to become rows or be skipped, in order, make resuming exact and let the commit
-        refuse a shard with some missing. Durable chunks of other candidates, shape or identity are thrown away, and so
-        are those with rows under other ``labels`` than these, by id, where they are given.
-        ``relearn`` allows ids that were forgotten. A shard of fewer rows than ``chunk_rows`` has one chunk of just
-        them, or with ``pad`` a whole one, as earlier releases wrote it.
+        ``candidates`` are the ids that are to become rows or be skipped, in order. Durable chunks of other candidates,
+        shape or identity are thrown away, and so are those with rows under other ``labels`` than these, by id, where
+        they are given. A shard of fewer rows than ``chunk_rows`` has one chunk of just them, or with ``pad`` a whole
+        one, as earlier releases wrote it.
         """
         committer = self.committer()
         check_name(name)
@@ -394,8 +392,7 @@ class FeatureStore:
             raise StoreError(f"cannot hold out shard {name!r}: shard {self.held_out.name!r} is held out already")
         committer.check_no_writer_of(name)
         committer.check_no_transaction("write a shard")
-        if candidates is not None:
-            check_ids(candidates)
+        check_ids(candidates)
         rows = resolve_chunk_rows(chunk_rows, (t, d), dtype)
         header = Header(
             name=name,
@@ -405,8 +402,7 @@ class FeatureStore:
             chunk_rows=rows,
             pad=pad,
             identity=Header.made_from(self.manifest),
-            candidates="" if candidates is None else digest(canonical(list(candidates))),
-            relearn=relearn,
+            candidates=digest(canonical(list(candidates))),
         )
         return ShardWriter(committer, header, candidates, labels or {})
 

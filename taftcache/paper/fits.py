@@ -32,7 +32,7 @@ class Fits:
         self.found = 0
 
     def get(self, key: Mapping[str, Any]) -> Found | None:
-        """Tensors and figures; None where there are none, and of a solve whose end an earlier version did not keep.
+        """Tensors and figures; None where there are none.
 
         Raises:
             FormatError: a file that is damaged, or of something else.
@@ -46,13 +46,10 @@ class Fits:
         tensors, meta = read_tensors(file)
         if meta.get("key") != json.loads(_text(key)):
             raise FormatError(f"{file} was trained with other settings than its name says", do="delete it")
-        figures = meta["figures"]
-        if figures.get("gradient") is not None and "converged" not in figures:
-            return None
         if name not in self._held:
             self._held[name] = None
             self.found += 1
-        return tensors, figures
+        return tensors, meta["figures"]
 
     def put(
         self,

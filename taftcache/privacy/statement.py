@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from taftcache.errors import FormatError, RecipeError, SolveError
-from taftcache.names import ONE_SETTING, PRIVATE, UNTUNED, component_of, epsilon_text
+from taftcache.names import ONE_SETTING, PRIVATE, component_of, epsilon_text
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import Delta, Mechanism, Relation
 
@@ -93,16 +93,16 @@ def _read(values: Any, form: Any) -> Any:
 def audit_statement(meta: Mapping[str, Any]) -> list[str]:
     """What is wrong with a model's privacy statement, a sentence each; ε is derived again from the noise.
 
-    A composition's is derived from its members' statements, which it carries. An empty list for a sound statement, for
-    a model that makes none, and for a composition whose promise ``is_underived``.
+    A composition's is derived from its members' statements, which it carries. An empty list for a sound statement, and
+    for a model that makes none.
     """
-    if PRIVATE not in meta or is_underived(meta):
+    if PRIVATE not in meta:
         return []
     said = meta[PRIVATE]
     try:
         if not is_joint(said):
             return _audited(Statement.from_dict(said))
-        members: list[Statement] = _read(said[MEMBERS], _MEMBERS)
+        members: list[Statement] = _read(said.get(MEMBERS), _MEMBERS)
     except FormatError as error:
         return [f"{error.fault}: {error.got}"]
     found = [f"{', '.join(member.shards)}: {problem}" for member in members for problem in _audited(member)]
@@ -113,27 +113,20 @@ def audit_statement(meta: Mapping[str, Any]) -> list[str]:
     return [*found, *composition_problems(said, members)]
 
 
-def is_underived(meta: Mapping[str, Any]) -> bool:
-    """Whether a composition claims a promise without its members' statements, as it did in earlier releases."""
-    return is_joint(meta.get(PRIVATE)) and MEMBERS not in meta[PRIVATE]
-
-
 def composition_problems(said: Mapping[str, Any], members: Sequence[Statement]) -> list[str]:
     """How what a composition says differs from what follows from its ``members``, a sentence each."""
     try:
         follows = parallel(members)
     except RecipeError as error:
         return [error.fault]
-    found, carried = [], said.get(MEMBERS, follows[MEMBERS])
-    if carried != follows[MEMBERS]:
+    found = []
+    if said.get(MEMBERS) != follows[MEMBERS]:
         found.append("the statements that it carries are not those of its members")
     keys = sorted({*said, *follows} - {MEMBERS, "not_covered"})
     if wrong := [key for key in keys if said.get(key) != follows.get(key)]:
         claims, gives = (", ".join(f"{key} {of.get(key)}" for key in wrong) for of in (said, follows))
         found.append(f"it claims {claims}; its members give {gives}")
-    if MEMBERS in said:
-        found += _left_out(said.get("not_covered"))
-    return found
+    return found + _left_out(said.get("not_covered"))
 
 
 def is_joint(said: Any) -> bool:
@@ -189,7 +182,7 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
             got=f"shards {', '.join(shards)}; {', '.join(sorted({s.relation for s in statements}))}",
             do="compose components of different shards that were trained with one privacy.relation",
         )
-    tuned = sorted({s.tuning for s in statements if s.tuning not in UNTUNED})
+    tuned = sorted({s.tuning for s in statements if s.tuning != ONE_SETTING})
     return {
         "private": all(s.private for s in statements),
         "relation": statements[0].relation,
@@ -226,7 +219,7 @@ def forgetting_note(meta: Mapping[str, Any], samples: int, kept: bool) -> str:
     other = "had others in their place" if said.relation == "replace-one" else "never saw them"
     group = said.delta * sum(exp(min(i * said.epsilon, 700.0)) for i in range(samples))
     bound = f"at most epsilon {epsilon_text(samples * said.epsilon)} at delta {min(1.0, group):.3g}"
-    chosen = "" if said.tuning in UNTUNED else f"; {said.tuning}"
+    chosen = "" if said.tuning == ONE_SETTING else f"; {said.tuning}"
     return (
         f"kept: by its privacy its distribution differs from that of a model that {other} by {bound} "
         f"(samples: {samples}, epsilon of one: {epsilon_text(said.epsilon)}{chosen}); those that left before count "

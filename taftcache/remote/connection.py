@@ -84,7 +84,6 @@ class Connection:
         *,
         threads: int | None = None,
         timeout: float | None = None,
-        dashboard: bool = False,
         say: Callable[[str], object] = str,
     ) -> Self:
         """Processes of this machine, one a GPU where there are GPUs; ended with the connection.
@@ -98,8 +97,6 @@ class Connection:
             threads: ``OMP_NUM_THREADS`` where that is set, else the cores divided by the workers.
             timeout: seconds without scheduler or workers until the run gives up; Dask's own to connect by default
                 (distributed.comm.timeouts.connect, 30 s).
-            dashboard: whether Dask's page is served on the loopback interface. It asks nobody who they are: other users
-                of the machine see it, and so does a page in a browser that gives this address another name.
             say: what is told, once, that workers which start have been waited for as long as ``timeout``; and that
                 workers ended since.
         """
@@ -118,7 +115,7 @@ class Connection:
             )
         threads = threads or _pinned() or max(1, cores // workers)
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{timeout}s"}):
-            own = processes(workers, threads, gpus, dashboard, say, timeout)
+            own = processes(workers, threads, gpus, say, timeout)
         try:
             client = Client(own, direct_to_workers=True, set_as_default=False)
         except BaseException:
@@ -156,22 +153,13 @@ class Connection:
             ) from None
         return cls(client, threads or _pinned() or 1, timeout, say=say)
 
-    @property
-    def dashboard(self) -> str | None:
-        """Address of Dask's page about what goes on; None where there is none."""
-        if self._own is not None and not self._own.scheduler_spec["options"]["dashboard"]:
-            return None
-        link: str = self._client.dashboard_link
-        return link
-
     def describe(self) -> str:
         """One line for the user."""
         there = self.workers()
         hosts = {address.rpartition(":")[0] for address in there}
-        what = (
+        return (
             f"{counted(len(there), 'worker')} on {counted(len(hosts), 'host')}, {counted(self.threads, 'thread')} each"
         )
-        return f"{what}; dashboard {self.dashboard}" if self.dashboard else what
 
     def workers(self) -> dict[str, int]:
         """Address → threads that take tasks, of the workers that are there now, sorted."""

@@ -39,24 +39,23 @@ class _Pinned(LocalCluster):
 
 
 def processes(
-    workers: int, threads: int, gpus: Sequence[str], dashboard: bool, say: Callable[[str], object], patience: float
+    workers: int, threads: int, gpus: Sequence[str], say: Callable[[str], object], patience: float
 ) -> LocalCluster:
     """``workers`` processes with one task at a time each, on the loopback interface, under TLS made for this run.
 
     ``say`` is told, once, that some have not started in ``patience`` seconds; they are waited for all the same.
 
     No memory limit: mapped chunks of a store count as memory in Dask's eyes, and a worker near its limit would write
-    what it holds to disk. Dask serves pages over plain HTTP, to whoever on this machine asks and under any name: those
-    of the scheduler only with ``dashboard``, those of workers never. It has workers give memory back as soon as it is
-    free, with which a forward pass spends as long on getting it again as on its products: not here.
+    what it holds to disk. No pages: Dask serves them over plain HTTP, to whoever on this machine asks and under any
+    name. It has workers give memory back as soon as it is free, with which a forward pass spends as long on getting it
+    again as on its products: not here.
     """
     number = str(threads)
     settings: dict[str, list[str] | None] = {
+        "distributed.scheduler.http.routes": [],
         "distributed.worker.http.routes": [],
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
     }
-    if not dashboard:
-        settings["distributed.scheduler.http.routes"] = []
     with dask.config.set(settings):
         cluster = _Pinned(
             n_workers=0,
@@ -65,7 +64,7 @@ def processes(
             memory_limit=0,
             security=Security.temporary(),
             dashboard_address="127.0.0.1:0",  # else Dask asks for one port, and warns where two clusters want it
-            scheduler_kwargs={"dashboard": dashboard},
+            scheduler_kwargs={"dashboard": False},
             silence_logs=logging.CRITICAL,
             env={"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number},
         )

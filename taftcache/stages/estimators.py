@@ -7,7 +7,6 @@ from taftcache.errors import StoreError
 
 MADE_FROM = {"file": "a list of images"}  # what the identity of such a store says it was made from
 NO_CLASSES = ["no class", "none"]  # of a regressor: a store has two classes, and values are not kept in it
-_NO_CLASSES = (NO_CLASSES, ["an image", "none"])  # as stores have them that were made before this release was whole
 HOLDS = "holds images for TangentRegressor; no values are kept in it"
 
 
@@ -18,7 +17,7 @@ def is_of_estimator(store: FeatureStore) -> bool:
 
 def lacks_classes(store: FeatureStore) -> bool:
     """Whether a regressor made the store. A classifier whose classes have these names has rows of both."""
-    if not is_of_estimator(store) or store.classes not in _NO_CLASSES:
+    if not is_of_estimator(store) or store.classes != NO_CLASSES:
         return False
     return all(set(shard.statistics["rows_per_class"]) <= {0} for shard in store.shards)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import UNTUNED, counted, epsilon_text, typed
+from taftcache.names import ONE_SETTING, counted, epsilon_text, typed
 from taftcache.terminal.console import OUT, print_notes, say
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def show_train_private(report: PrivateTrainReport) -> None:
     for shard, total in report.spent.items():
         OUT.print(f"shard {shard}: epsilon {epsilon_text(total)} spent in all, of {report.budget:g}")
     for name, s in report.statements.items():
-        if s["tuning"] not in UNTUNED:
+        if s["tuning"] != ONE_SETTING:
             OUT.print(f"{name}: {s['tuning']}")
     print_notes(report.notes)
     statements = list(report.statements.values())

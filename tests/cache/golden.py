@@ -33,8 +33,11 @@ def make(path: Path, dtypes: Mapping[str, str] = DTYPES) -> None:
         for name, ids in ROWS.items():
             some = [*ids, FORGOTTEN] if name == "000" else ids
             role = "train" if name != "held-out" else "held-out"
-            with store.writer(name, role, tokens_shape=SHAPE, chunk_rows=2, dtype=dtypes[name]) as writer:
-                skipped = [Skipped(SKIPPED, "does not decode")] if name == "001" else []
+            skipped = [Skipped(SKIPPED, "does not decode")] if name == "001" else []
+            everyone = [*some, *(s.id for s in skipped)]
+            with store.writer(
+                name, role, tokens_shape=SHAPE, chunk_rows=2, dtype=dtypes[name], candidates=everyone
+            ) as writer:
                 writer.append(np.stack([row(i) for i in some]), some, [label(i) for i in some], skipped)
                 writer.commit()
         with store.transaction() as change:

@@ -55,9 +55,7 @@ def fill(
     chunk_rows: int = 4,
     stop: int | None = None,
     bad: Sequence[str] = (),
-    candidates: bool = True,
     dtype: str = "float16",
-    relearn: bool = False,
 ) -> int:
     """Extract ``ids`` into a shard as a run would; give up after ``stop`` batches. Returns where it resumed."""
     with store.writer(
@@ -66,8 +64,7 @@ def fill(
         chunk_rows=chunk_rows,
         dtype=dtype,
         tokens_shape=SHAPE,
-        candidates=ids if candidates else None,
-        relearn=relearn,
+        candidates=ids,
     ) as writer:
         resumed = writer.consumed
         if stop == 0:

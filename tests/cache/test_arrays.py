@@ -120,7 +120,7 @@ def test_no_shards_are_no_empty_store(path, tmp_path):
     with FeatureStore.create(tmp_path / "s", identity={}, classes=["a"], plan={"groups": 1}, recipe={}) as store:
         with pytest.raises(StoreError, match="no training rows\n  try: taftcache extract, or"):
             store.dataset()
-        with store.writer("held-out", "held-out", tokens_shape=(1, 2)) as writer:
+        with store.writer("held-out", "held-out", tokens_shape=(1, 2), candidates=["i"]) as writer:
             writer.append(np.ones((1, 1, 2)), ["i"], [0])
             writer.commit()
         with pytest.raises(StoreError, match=r'\["held-out"\]'):

@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_refused(tmp_path) -> None:
         rows[3, 1, 2] = bad
         with (
             create(tmp_path / what.replace(" ", "") / str(bad)) as store,
-            store.writer("000", "train", tokens_shape=SHAPE, dtype=DTYPE) as writer,
+            store.writer("000", "train", tokens_shape=SHAPE, dtype=DTYPE, candidates=SOME) as writer,
             pytest.raises(DataError, match=f"{SOME[3]}.*{what}"),
         ):
             writer.append(rows, SOME, [label(i) for i in SOME])
@@ -261,7 +261,7 @@ def test_a_reader_from_before_says_which_version_it_lacks(whole, monkeypatch) ->
 
 def test_an_unknown_dtype_is_refused(tmp_path) -> None:
     with create(tmp_path / "s") as store, pytest.raises(RecipeError, match=r"int4(.|\n)*float16, float32, int8"):
-        store.writer("000", "train", tokens_shape=SHAPE, dtype="int4")
+        store.writer("000", "train", tokens_shape=SHAPE, dtype="int4", candidates=SOME)
 
 
 def test_copies_exports_and_conversions(tmp_path) -> None:

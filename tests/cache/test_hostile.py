@@ -309,7 +309,7 @@ def test_names_stay_below(path) -> None:
             with pytest.raises(FormatError, match="below the store"):
                 store.root.read(name, 10)
         with pytest.raises(RecipeError):
-            store.writer("..", "train", tokens_shape=(1, 1))
+            store.writer("..", "train", tokens_shape=(1, 1), candidates=["a"])
 
 
 def test_a_ledger_whose_first_entry_names_another(path) -> None:

@@ -126,7 +126,7 @@ def test_the_lock_is_kept_while_a_thread_writes(path, monkeypatch) -> None:
     monkeypatch.setattr(GroupWriter, "put_chunk", put)
     store = FeatureStore(path, mode="a")
     try:
-        writer = store.writer("001", "train", chunk_rows=4, tokens_shape=SHAPE)
+        writer = store.writer("001", "train", chunk_rows=4, tokens_shape=SHAPE, candidates=NEW[:9])
         writer.append(np.stack([row(i) for i in NEW[:9]]), NEW[:9], [label(i) for i in NEW[:9]])
         assert begun.wait(60)
         monkeypatch.setattr(writer._disk, "shutdown", interrupt)
@@ -142,7 +142,7 @@ def test_the_lock_is_kept_while_a_thread_writes(path, monkeypatch) -> None:
         go.set()
     store.close()
     with FeatureStore(path, mode="a") as store:
-        assert fill(store, "001", NEW[:9], candidates=False) == 8
+        assert fill(store, "001", NEW[:9]) == 8
         assert holds(store, NEW[:9])
 
 
@@ -288,7 +288,7 @@ def test_a_writer_that_was_interrupted_takes_no_more_rows(path) -> None:
         update = interrupt
 
     with FeatureStore(path, mode="a") as store:
-        with store.writer("001", "train", chunk_rows=8, tokens_shape=SHAPE) as writer:
+        with store.writer("001", "train", chunk_rows=8, tokens_shape=SHAPE, candidates=NEW) as writer:
             for at in range(0, len(NEW), 4):
                 part = NEW[at : at + 4]
                 rows = np.stack([row(i) for i in part]), part, [label(i) for i in part]
@@ -302,7 +302,7 @@ def test_a_writer_that_was_interrupted_takes_no_more_rows(path) -> None:
                 writer._seen = seen
             with pytest.raises(StoreError, match="was interrupted and takes no more rows"):
                 writer.commit()
-        fill(store, "001", NEW, candidates=False)
+        fill(store, "001", NEW)
         assert holds(store, NEW)
 
 

@@ -118,8 +118,9 @@ def test_too_long_a_curve(path, monkeypatch, limit) -> None:
 def test_a_store_of_the_documented_sizes(path) -> None:
     """1,700 components with their curves, 500,000 tombstones, 300,000 skipped samples: the root manifest is small."""
     skipped = [Skipped(f"x{k}", "cannot be read: " + "y" * 80) for k in range(300_000)]
+    everyone = [*(s.id for s in skipped), "good"]
     with FeatureStore(path, mode="a") as store:
-        with store.writer("001", "train", tokens_shape=SHAPE) as writer:
+        with store.writer("001", "train", tokens_shape=SHAPE, candidates=everyone) as writer:
             writer.append(NO_ROWS, [], [], skipped)
             writer.append([row("good")], ["good"], [0])
             writer.commit()
@@ -192,10 +193,11 @@ def test_commas_in_the_names_of_classes_are_no_classes(tmp_path) -> None:
 def test_too_many_skipped_samples(path, monkeypatch, limit) -> None:
     """Of a shard's writer the work stays, as after any commit that failed, and can be thrown away."""
     skipped = [Skipped(f"x{k}", "cannot be read: " + "y" * 80) for k in range(300)]
+    everyone = [*(s.id for s in skipped), "good"]
     monkeypatch.setattr(parts, limit, 299)
     before = tree(path)
     with FeatureStore(path, mode="a") as store:
-        with store.writer("001", "train", tokens_shape=SHAPE) as writer:
+        with store.writer("001", "train", tokens_shape=SHAPE, candidates=everyone) as writer:
             writer.append(NO_ROWS, [], [], skipped)
             writer.append([row("good")], ["good"], [0])
             with pytest.raises(StoreWriteError, match=f"a shard has 300 skipped samples in .*{limit and 299}"):

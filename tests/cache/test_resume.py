@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from taftcache.cache.format.digest import SHORT, canonical, digest
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
@@ -49,29 +51,24 @@ def test_batch_size_leaves_no_trace(tmp_path, plain, with_skips, batch) -> None:
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     runs=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 4)), max_size=6),
-    candidates=st.booleans(),
     skips=st.booleans(),
 )
-def test_interrupted_runs_leave_no_trace(tmp_path_factory, plain, with_skips, runs, candidates, skips) -> None:
+def test_interrupted_runs_leave_no_trace(tmp_path_factory, plain, with_skips, runs, skips) -> None:
     path = tmp_path_factory.mktemp("runs") / "s"
     create(path).close()
     bad = IDS[::5] if skips else ()
     acknowledged = 0
     for batch, stop in runs:
         with FeatureStore(path, mode="a") as store:
-            resumed = fill(store, "000", IDS, batch=batch, stop=stop, bad=bad, candidates=candidates)
-            # with candidates at most one chunk is computed again; without, and with skips, at most one batch more
-            assert resumed >= acknowledged
-            if candidates:
-                rows = sum(i not in bad for i in IDS[: min(resumed + batch * stop, len(IDS))])
-                acknowledged = (
-                    resumed if rows < 4 else IDS.index([i for i in IDS if i not in bad][rows // 4 * 4 - 1]) + 1
-                )
+            resumed = fill(store, "000", IDS, batch=batch, stop=stop, bad=bad)
+            assert resumed >= acknowledged  # at most one chunk is computed again
+            rows = sum(i not in bad for i in IDS[: min(resumed + batch * stop, len(IDS))])
+            acknowledged = resumed if rows < 4 else IDS.index([i for i in IDS if i not in bad][rows // 4 * 4 - 1]) + 1
             if store.has_shard("000"):
                 break
     with FeatureStore(path, mode="a") as store:
         if not store.has_shard("000"):
-            fill(store, "000", IDS, bad=bad, candidates=candidates)
+            fill(store, "000", IDS, bad=bad)
     assert tree(path) == (with_skips if skips else plain)
 
 
@@ -128,6 +125,19 @@ def test_a_changed_journal_line_is_not_believed(tmp_path, plain) -> None:
         journal.write_bytes(b"\n".join(lines))
         assert fill(store, "000", IDS, stop=0) == 8
         fill(store, "000", IDS)
+    assert tree(tmp_path / "s") == plain
+
+
+def test_a_journal_of_release_0_1_0_is_gone_on_with(tmp_path, plain) -> None:
+    """Its header says one thing more."""
+    with create(tmp_path / "s") as store:
+        fill(store, "000", IDS, stop=4)
+        journal = store.path / "staging" / "shard-000" / "journal"
+        first, lines = journal.read_bytes().split(b"\n", 1)
+        text = canonical({**json.loads(first.partition(b" ")[2]), "relearn": False})
+        journal.write_bytes(digest(text)[:SHORT].encode() + b" " + text + b"\n" + lines)
+    with FeatureStore(tmp_path / "s", mode="a") as store:
+        assert fill(store, "000", IDS) == 20
     assert tree(tmp_path / "s") == plain
 
 

@@ -106,7 +106,7 @@ def test_blocks_do_not_depend_on_chunks(tmp_path, ids, size, start, stop) -> Non
     with create(tmp_path / "s") as store:
         for name, chunk in (("000", 4), ("001", 7), ("002", 64)):
             renamed = [f"{name}/{i}" for i in ids]
-            with store.writer(name, "train", tokens_shape=SHAPE, chunk_rows=chunk) as writer:
+            with store.writer(name, "train", tokens_shape=SHAPE, chunk_rows=chunk, candidates=renamed) as writer:
                 writer.append(np.stack([row(i) for i in ids]), renamed, [label(i) for i in ids])
                 writer.commit()
             blocks = list(store.shard(name).blocks(size, start, stop))
@@ -207,7 +207,7 @@ def test_statistics(store, ids) -> None:
 
 @pytest.mark.parametrize("given", [np.float16, np.float32, np.float64])
 def test_input_dtypes(tmp_path, given) -> None:
-    with create(tmp_path / "s") as store, store.writer("000", "train", tokens_shape=SHAPE) as writer:
+    with create(tmp_path / "s") as store, store.writer("000", "train", tokens_shape=SHAPE, candidates=["a"]) as writer:
         x = row("a").astype(given)
         writer.append(x[None], ["a"], np.array([1], np.uint8))
         writer.commit()
@@ -226,7 +226,10 @@ def test_input_dtypes(tmp_path, given) -> None:
     ],
 )
 def test_what_is_not_finite_is_refused(tmp_path, value, dtype, says) -> None:
-    with create(tmp_path / "s") as store, store.writer("000", "train", tokens_shape=SHAPE, dtype=dtype) as writer:
+    with (
+        create(tmp_path / "s") as store,
+        store.writer("000", "train", tokens_shape=SHAPE, dtype=dtype, candidates="abcd") as writer,
+    ):
         x = np.stack([row(i) for i in "abcd"])
         x[2, 1, 3] = value
         with pytest.raises(DataError, match=says):
@@ -239,7 +242,7 @@ def test_what_is_not_finite_is_refused(tmp_path, value, dtype, says) -> None:
 
 
 def test_rows_that_cannot_be(store, ids) -> None:
-    with store.writer("002", "train", tokens_shape=SHAPE) as writer:
+    with store.writer("002", "train", tokens_shape=SHAPE, candidates=["new"]) as writer:
         one = row("new")[None]
         writer.append(one, ["new"], [0])
         for tokens, some, labels, says in [
@@ -257,13 +260,14 @@ def test_rows_that_cannot_be(store, ids) -> None:
                 writer.append(tokens, some, labels)
         with pytest.raises(DataError, match="'new'"):
             writer.append(NO_ROWS, [], [], [Skipped("new", "x")])
-    with store.writer("003", "train", tokens_shape=SHAPE) as writer:
+    with store.writer("003", "train", tokens_shape=SHAPE, candidates=["gone"]) as writer:
         writer.append(NO_ROWS, [], [], [("gone", "unreadable")])
         with pytest.raises(DataError, match="1 sample skipped"):
             writer.commit()
 
 
 def test_writers_are_refused(store) -> None:
+    given = {"name": "002", "role": "train", "tokens_shape": SHAPE, "candidates": ["a"]}
     for wrong, kind in [
         ({"name": "../x"}, RecipeError),
         ({"name": "A"}, RecipeError),
@@ -276,10 +280,10 @@ def test_writers_are_refused(store) -> None:
         ({"candidates": ["a", "a"]}, DataError),
     ]:
         with pytest.raises(kind):
-            store.writer(**({"name": "002", "role": "train", "tokens_shape": SHAPE} | wrong))
-    with store.writer("002", "train", tokens_shape=SHAPE):
+            store.writer(**(given | wrong))
+    with store.writer(**given):
         with pytest.raises(StoreError, match="another writer already"):
-            store.writer("002", "train", tokens_shape=SHAPE)
+            store.writer(**given)
         for change_rows in (
             lambda change: change.erase([store.sample_ids()[0]]),
             lambda change: change.drop_shard("000"),

@@ -36,11 +36,9 @@ def put_back(tmp_path) -> None:
     shutil.copytree(tmp_path / "old", tmp_path / "s")
 
 
-def first_version(file, key: bytes, ids: list[str]) -> None:
-    """What version 1 of the file has."""
-    hashes = sorted(ledger.tombstone(i, key) for i in ids)
-    pages = [{"key": key.hex(), "tombstones": hashes}]
-    file.write_bytes(canonical({"format": "taftcache-forgotten", "version": 1, "pages": pages}))
+def remember(store, key: bytes, ids: list[str]) -> None:
+    """A file beside ``store``, which says that ``ids`` were forgotten."""
+    TombstoneFile(store).add(key, [ledger.tombstone(i, key) for i in ids])
 
 
 @pytest.mark.law("An old copy is noticed under every name of the place, and never copied over a newer state")
@@ -73,11 +71,11 @@ def test_a_store_made_anew_through_a_link_adopts_the_tombstones(path, tmp_path) 
         assert store.is_forgotten(GONE)
 
 
-def test_a_file_that_was_named_by_a_link_is_merged(path, tmp_path) -> None:
-    """An earlier version forgot through a link: its file lies beside the link, under the same key or another."""
+def test_a_file_beside_a_link_is_merged(path, tmp_path) -> None:
+    """The folder was moved, and a link stands in its place, beside its file; under the same key or another."""
     for key in ((path / "tombstones.key").read_bytes(), b"k" * 32):
+        remember(tmp_path / "link", key, [IDS[7]])
         (tmp_path / "link").symlink_to(path)
-        first_version(tmp_path / "link.forgotten", key, [IDS[7]])
         with pytest.raises(StaleStore):
             FeatureStore(tmp_path / "link")
         assert (tmp_path / "link.forgotten").exists()
@@ -105,8 +103,8 @@ def test_a_link_above_the_store_names_the_same_file(path, tmp_path) -> None:
 
 def test_destroying_the_key_reaches_the_file_of_a_link(path, tmp_path) -> None:
     key = (path / "tombstones.key").read_bytes()
+    remember(tmp_path / "link", key, [GONE])
     (tmp_path / "link").symlink_to(path)
-    first_version(tmp_path / "link.forgotten", key, [GONE])
     with FeatureStore(tmp_path / "link", mode="a") as store, store.transaction() as change:
         change.destroy_key()
     assert not (tmp_path / "link.forgotten").exists()
@@ -138,21 +136,17 @@ def test_what_is_no_such_file(path, tmp_path, text) -> None:
         FeatureStore(path)
 
 
-def test_version_1_is_read_and_written_as_version_2(path, tmp_path) -> None:
-    file = tmp_path / "s.forgotten"
-    newest = file.read_bytes()
-    first_version(file, (path / "tombstones.key").read_bytes(), [GONE])
-    before = file.read_bytes()
-    file.chmod(0o644)
-    with FeatureStore(path) as store:
-        assert store.tombstone_file.holds(GONE)
-    assert file.read_bytes() == before, "a reader writes nothing"
-    FeatureStore(path, mode="a").close()
-    assert file.read_bytes() == newest
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    put_back(tmp_path)
-    with pytest.raises(StaleStore):
-        FeatureStore(path)
+@pytest.mark.parametrize("mode", ["r", "a"])
+@pytest.mark.parametrize("beside", ["s", "link"])
+def test_version_1_is_refused(path, tmp_path, mode, beside) -> None:
+    """Without a digest, a changed digit in it would go unnoticed: it is neither believed nor passed over."""
+    (tmp_path / "link").symlink_to(path)
+    pages = [{"key": "0" * 64, "tombstones": ["1" * 64]}]
+    first = canonical({"format": "taftcache-forgotten", "version": 1, "pages": pages})
+    (tmp_path / f"{beside}.forgotten").write_bytes(first)
+    with pytest.raises(FormatError, match="of version 1, and versions 2 and 3 are read"):
+        FeatureStore(tmp_path / "link", mode=mode)
+    assert (tmp_path / f"{beside}.forgotten").read_bytes() == first
 
 
 def test_they_are_private(path, tmp_path, monkeypatch) -> None:
@@ -193,7 +187,7 @@ def test_advice_fits_why_it_cannot_be_read(tmp_path) -> None:
 
 def test_a_copy_takes_the_tombstones_along(path, tmp_path) -> None:
     """Those of the manifest, and those that only the file knows."""
-    first_version(tmp_path / "old.forgotten", b"k" * 32, ["from an earlier store"])
+    remember(tmp_path / "old", b"k" * 32, ["from an earlier store"])
     other = TombstoneFile(tmp_path / "old")
     TombstoneFile(path).merge(other)
     with FeatureStore(path) as store:

@@ -187,7 +187,7 @@ def test_float16_to_float32_keeps_every_number(path, tmp_path) -> None:
 
 def test_overflow_is_refused_by_name(tmp_path) -> None:
     with create(tmp_path / "s") as store:
-        with store.writer("000", "train", tokens_shape=SHAPE, dtype="float32") as writer:
+        with store.writer("000", "train", tokens_shape=SHAPE, dtype="float32", candidates=["small", "large"]) as writer:
             writer.append(np.full((2, *SHAPE), 1e5) * [[[1e-5]], [[1.0]]], ["small", "large"], [0, 1])
             writer.commit()
         with pytest.raises(DataError, match=r"'large'.*overflows float16"):

@@ -24,7 +24,7 @@ def cluster() -> Iterator[Cluster]:
     end with the folder's tests, for they are never quite idle."""
     forked.context()
     forking = dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
-    with forking, Cluster.local(1, threads=1, timeout=60, dashboard=False) as one:
+    with forking, Cluster.local(1, threads=1, timeout=60) as one:
         yield one
 
 

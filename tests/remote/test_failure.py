@@ -52,7 +52,7 @@ from tests.stages.test_damage import chunk_of, flip
 @pytest.fixture
 def ours(tmp_path):
     """Two workers that may be broken."""
-    with Cluster.local(2, threads=1, timeout=60, dashboard=False) as cluster:
+    with Cluster.local(2, threads=1, timeout=60) as cluster:
         yield cluster
 
 
@@ -112,7 +112,7 @@ def test_killed_workers_take_their_shards_along_and_the_sum_has_the_same_bytes(
 @pytest.mark.law("A lost worker, scheduler, driver or link costs what was under way")
 @pytest.mark.full
 def test_a_worker_that_stands_still_is_left_behind(extracted, tmp_path):
-    with Cluster.local(2, threads=1, timeout=3, dashboard=False) as cluster:
+    with Cluster.local(2, threads=1, timeout=3) as cluster:
         still = pids(cluster)[0]
         try:
             taftcache.extract(

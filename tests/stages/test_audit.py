@@ -111,15 +111,10 @@ def keep_row(store: FeatureStore, before: Path, sample: str) -> None:
     with FeatureStore(before) as old:
         shard, row = old.locate(sample)
         tokens = shard.tokens(slice(row, row + 1))
-    with store.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape, relearn=True) as writer:
+    with store.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape, candidates=[sample]) as writer:
         writer._check = lambda *args: None
         writer.append(tokens, [sample], np.zeros(1, np.int32))
-        writer._header = type(writer._header)(**{**_fields(writer._header), "relearn": False})
         writer.commit()
-
-
-def _fields(struct) -> dict:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 def keep_id_in_ledger(store: FeatureStore, before: Path, sample: str) -> None:
@@ -394,7 +389,7 @@ def test_an_old_copy_that_lists_a_forgotten_skipped_sample_forgets_it_again(tmp_
     taftcache.import_vectors(x, np.arange(20) % 2, path, overrides=["store.shards=2"])
     with open_store(path) as opened:
         shape = opened.shards[0].tokens_shape
-        with opened.writer("002", "train", tokens_shape=shape) as writer:
+        with opened.writer("002", "train", tokens_shape=shape, candidates=["a", "b", "ada.png"]) as writer:
             writer.append(x[:2, None], ["a", "b"], [0, 1], [Skipped("ada.png", "cannot identify ada.png")])
             writer.commit()
     shutil.copytree(path, copy)

@@ -6,7 +6,6 @@ import pytest
 
 from taftcache.errors import FormatError
 from taftcache.paper.comparison import compare
-from taftcache.paper.fits import Fits
 from taftcache.paper.trial import Trial
 from tests.stages.making import recipe
 from tests.stages.test_compare import QUICK, SMALL
@@ -70,24 +69,3 @@ def test_a_damaged_model_is_found(finished, tmp_path):
         file.write_bytes(damaged)
         with pytest.raises(FormatError, match="delete it"):
             compare(recipe(finished, compare=small), keep=tmp_path)
-
-
-def test_a_model_whose_end_was_not_kept_is_solved_again(finished, tmp_path, monkeypatch):
-    """As before 0.2.0 was out: it may have stopped early."""
-    small = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "tokens": [False], "reports": ["figure2b"]}
-    made = recipe(finished, solver=QUICK, compare=small)
-    put = Fits.put
-    monkeypatch.setattr(
-        Fits, "put",
-        lambda self, key, tensors, figures, *of: put(
-            self, key, tensors, {k: v for k, v in figures.items() if k not in ("tolerance", "converged")}, *of
-        ),
-    )  # fmt: skip
-    compare(made, keep=tmp_path)
-    monkeypatch.setattr(Fits, "put", put)
-    calls, fit = [], Trial.fit
-    monkeypatch.setattr(Trial, "fit", lambda self, s, parts=None: calls.extend(s) or fit(self, s, parts))
-    again = compare(made, keep=tmp_path)
-    assert {setting.preset for setting in calls} == {"exact"}
-    assert again.kept == len(list(tmp_path.iterdir())) - len(calls)
-    assert all(line.converged is not None for line in again.reports[0].lines if line.preset == "exact")

@@ -325,8 +325,9 @@ def test_a_component_that_came_since_does_not_hold_up_those_that_have_coefficien
         first, *_ = capsys.readouterr().out.splitlines()
         assert first.startswith("models/weighted written: sum of 0.25 × 000, 0.75 × 001, identity holds to ")
         shard = opened.shard("001")
-        with opened.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape) as writer:
-            writer.append(shard.tokens(slice(0, 8)), [f"new/{k}" for k in range(8)], shard.labels[:8])
+        new = [f"new/{k}" for k in range(8)]
+        with opened.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape, candidates=new) as writer:
+            writer.append(shard.tokens(slice(0, 8)), new, shard.labels[:8])
             writer.commit()
     for _ in range(2):
         told = CliRunner().invoke(app, ["train", str(store), "--set", "objective.ridge=1e-2", "--json"])
@@ -440,7 +441,7 @@ def test_shards_can_be_added_later(finished, tmp_path):
         first = opened.objects()["components/000"].digest
         shard = opened.shard("001")
         tokens, ids, labels = shard.tokens(slice(0, 8)), [f"new/{k}" for k in range(8)], shard.labels[:8]
-        with opened.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape) as writer:
+        with opened.writer("002", "train", chunk_rows=8, tokens_shape=shard.tokens_shape, candidates=ids) as writer:
             writer.append(tokens, ids, labels)
             writer.commit()
         assert taftcache.train(opened).trained == ["components/002", "models/head"]

@@ -96,8 +96,9 @@ def staged(made: Path, path: Path) -> Path:
     with open_store(shutil.copytree(made, path)) as store:
         shard, row = store.locate("v/04")
         tokens = np.concatenate([shard.tokens(slice(row, row + 1)) + 1, shard.tokens(slice(row, row + 1))])
-        with store.writer("002", "train", chunk_rows=2, dtype="float32", tokens_shape=tokens.shape[1:]) as writer:
-            writer.append(tokens, ["new/0", "new/1"], [0, 1])
+        shape, ids = tokens.shape[1:], ["new/0", "new/1"]
+        with store.writer("002", "train", chunk_rows=2, dtype="float32", tokens_shape=shape, candidates=ids) as writer:
+            writer.append(tokens, ids, [0, 1])
     return path
 
 

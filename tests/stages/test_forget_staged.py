@@ -22,7 +22,7 @@ def stage(path: Path) -> None:
     """A chunk of a further shard that is not committed."""
     with open_store(path) as store:
         old = store.shard("000")
-        with store.writer("002", "train", chunk_rows=8, tokens_shape=old.tokens_shape) as writer:
+        with store.writer("002", "train", chunk_rows=8, tokens_shape=old.tokens_shape, candidates=NEW) as writer:
             writer.append(old.tokens(slice(0, 8)), NEW, np.zeros(8, np.int32))
     assert FeatureStore(path).staged_ids() == {"002": NEW}
 
@@ -53,7 +53,7 @@ def test_a_staged_sample_is_forgotten(store, monkeypatch):
         assert opened.ledger()[-1]["samples"] == 2
         shape = opened.shard("000").tokens_shape
         with (
-            opened.writer("002", "train", chunk_rows=8, tokens_shape=shape) as writer,
+            opened.writer("002", "train", chunk_rows=8, tokens_shape=shape, candidates=["new/3"]) as writer,
             pytest.raises(DataError, match="forgotten"),
         ):
             writer.append(np.zeros((1, *shape), np.float16), ["new/3"], np.zeros(1, np.int32))

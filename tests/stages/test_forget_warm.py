@@ -12,7 +12,7 @@ import torch
 import taftcache
 from taftcache.errors import RecipeError
 from taftcache.model.component import Component, read_component
-from taftcache.solve.choosing import RidgeChoice, choose_ridge
+from taftcache.solve.choosing import choose_ridge
 from taftcache.stages.forget import forgetting, renewal
 from taftcache.stages.forget.renewal import Warm
 from taftcache.stages.progress import Silent
@@ -218,17 +218,6 @@ def test_a_model_at_the_floor_of_rounding_has_converged(tmp_path):
     found = report.certificates["models/exact"]
     assert (found["converged"], found["decisive"]) == (True, True)
     assert not any("Rounding stopped" in note for note in taftcache.train(path).notes + taftcache.compose(path).notes)
-
-
-def test_a_ridge_of_other_last_digits_is_the_same(exact):
-    """An earlier version computed those to choose from otherwise: the model was solved cold, for "another λ"."""
-    with open_store(exact) as store:
-        settings = record.settings_of(store)
-        old = read_component(store, "models/exact", settings.base)
-    ridge = old.record.certified.ridge
-    for near, same in ((np.nextafter(ridge, 1), True), (ridge * (1 + 1e-9), False)):
-        chosen = RidgeChoice(float(near), "validation", [], 0)
-        assert solving.is_chosen_again(chosen, old) == same
 
 
 @pytest.mark.parametrize("decisive", [True, False, None])

@@ -51,10 +51,11 @@ def test_statistics_read_a_few_chunks_however_many_there_are(tmp_path, monkeypat
 
     with FeatureStore.create(tmp_path / "many", identity={"cut": {}}, classes=["a", "b"], plan={}, recipe={}) as store:
         rng = np.random.default_rng(0)
-        with store.writer("000", "train", chunk_rows=4, dtype="float16", tokens_shape=(2, 3)) as writer:
+        ids = [f"s{k}" for k in range(400)]
+        with store.writer("000", "train", chunk_rows=4, tokens_shape=(2, 3), candidates=ids) as writer:
             rows = rng.standard_normal((400, 2, 3)).astype(np.float16)
             rows[:, :, 1] *= 40
-            writer.append(rows, [f"s{k}" for k in range(400)], np.arange(400) % 2)
+            writer.append(rows, ids, np.arange(400) % 2)
             writer.commit()
         read: list[slice] = []
         tokens = Shard.tokens

@@ -16,7 +16,7 @@ from taftcache.errors import FormatError, RecipeError
 from taftcache.model.component import Component, read_meta
 from taftcache.model.description import DESCRIPTION
 from taftcache.names import PRIVATE
-from taftcache.privacy.statement import audit_statement, is_underived
+from taftcache.privacy.statement import audit_statement
 from tests.stages.forging import forge_meta
 from tests.stages.making import open_store, settings
 
@@ -34,11 +34,6 @@ def forge_file(file: Path, change: Callable[[Said], Said]) -> None:
         component = Component.decode(file.read_bytes())
         said = change(component.meta[PRIVATE])
         file.write_bytes(replace(component, meta={**component.meta, PRIVATE: said}).encode())
-
-
-def without_members(said: Said) -> Said:
-    """As earlier releases wrote a composition's promise."""
-    return {key: value for key, value in said.items() if key != "members"}
 
 
 @pytest.fixture
@@ -104,6 +99,7 @@ def test_a_mean_says_from_what_its_epsilon_follows(private, exported):
         ({"members": [{**first, "rows": 30}, second]}, "not a privacy statement as taftcache writes it"),
         ({"members": []}, "not a privacy statement as taftcache writes it"),
         ({"members": "both"}, "not a privacy statement as taftcache writes it"),
+        ({"members": None}, "not a privacy statement as taftcache writes it"),
     ):
         found = audit_statement({**meta, PRIVATE: {**meta[PRIVATE], **change}})
         assert any(words in problem for problem in found), (change, found)
@@ -131,29 +127,12 @@ def test_noise_that_no_training_would_have_is_a_finding(exported):
         assert problem.startswith("no epsilon is derived")
 
 
-def test_a_mean_of_an_earlier_release_is_read_and_audited_as_before(private, exported, tmp_path):
-    """It carries no statements: in its store its members have them, elsewhere that is noted."""
-    for name in ("mean.safetensors", "mean/taftcache.json"):
-        forge_file(exported[name], without_members)
-    meta = read_meta(exported["mean.safetensors"])
-    assert is_underived(meta)
-    assert audit_statement(meta) == []
-    report = taftcache.audit(private, also=[tmp_path / "exported"])
-    assert report.findings == []
-    (note,) = [note for note in report.notes if "exported" in note]
-    assert "2 files (mean.safetensors, …) of a composition without its members' statements" in note
-    taftcache.export_model(exported["mean/taftcache.json"].parent, tmp_path / "program", program=True)
-    forge_meta(private, "models/mean", lambda meta: {**meta, PRIVATE: without_members(meta[PRIVATE])})
-    assert taftcache.audit(private).findings == []
-    taftcache.export_component(private, "models/mean", tmp_path / "old.safetensors")
-    forge_meta(private, "models/mean", lambda meta: {**meta, PRIVATE: {**meta[PRIVATE], "epsilon": 0.01}})
-    assert ["its members give" in found.problem for found in taftcache.audit(private).findings] == [True]
-
-
-def test_in_its_store_a_mean_carries_what_the_members_there_state(private):
+@pytest.mark.parametrize("forged", [True, False], ids=["others", "none"])
+def test_in_its_store_a_mean_carries_what_the_members_there_state(private, forged):
     def other(meta: Said) -> Said:
-        first, *rest = meta[PRIVATE]["members"]
-        return {**meta, PRIVATE: {**meta[PRIVATE], "members": [{**first, "unit": 1.0}, *rest]}}
+        said = dict(meta[PRIVATE])
+        first, *rest = said.pop("members")
+        return {**meta, PRIVATE: {**said, "members": [{**first, "unit": 1.0}, *rest]} if forged else said}
 
     forge_meta(private, "models/mean", other)
     (found,) = taftcache.audit(private).findings
@@ -177,14 +156,6 @@ def test_members_that_were_trained_again_are_carried_with_all_that_they_spent(st
     assert meta[PRIVATE]["epsilon"] == first["epsilon"] > second["epsilon"]
     meta[PRIVATE].pop("tuning")
     assert any("it claims tuning None" in problem for problem in audit_statement(meta))
-
-
-def test_composing_again_gives_a_mean_of_an_earlier_release_its_members_statements(private):
-    forge_meta(private, "models/mean", lambda meta: {**meta, PRIVATE: without_members(meta[PRIVATE])})
-    assert taftcache.compose(private).made == ["models/mean"]
-    assert not taftcache.compose(private).changed
-    with FeatureStore(private) as store:
-        assert not is_underived(store.objects()["models/mean"].meta)
 
 
 def test_an_audit_without_the_extra_searches_on_and_notes_what_it_did_not_check(

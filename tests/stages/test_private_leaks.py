@@ -87,7 +87,7 @@ def swap_a_row(path: Path) -> None:
         tokens[3], labels[3] = tokens[4] + 1, (labels[3] + 1) % len(store.classes)
         with store.transaction() as change:
             change.drop_shard("000")
-        with store.writer("000", "train", chunk_rows=size, tokens_shape=shape) as writer:
+        with store.writer("000", "train", chunk_rows=size, tokens_shape=shape, candidates=ids) as writer:
             writer.append(tokens, ids, labels)
             writer.commit()
 
@@ -197,28 +197,6 @@ def test_a_field_more_stays(private, tmp_path):
         taftcache.export_component(store, "000", tmp_path / "one.safetensors")
     assert set(header(tmp_path / "one.safetensors")["meta"]) == COMPONENT
     assert set(header(tmp_path / "one.safetensors")["meta"]["stats"]) == {"rows_said", "learning_rate"}
-
-
-def as_of_old(store: FeatureStore) -> None:
-    """Keys as releases before this one wrote them: the settings and the rows' digests themselves."""
-    keys = read_keys(store)
-    for name in ("components/000", "components/001"):
-        rewritten(store, name, key=keys[store.objects()[name].meta["key"]])
-    with store.transaction() as change:
-        change.drop(KEYS)
-    taftcache.compose(store)
-
-
-def test_components_of_earlier_releases_are_read_and_leave_without_their_key(private, tmp_path):
-    with open_store(private) as store:
-        as_of_old(store)
-        assert '"rows"' in store.objects()["components/000"].meta["key"]
-        report = taftcache.train_private(store)
-        assert (report.trained, report.kept) == ([], ["components/000", "components/001"])
-        digests = digests_of_rows(store)
-        for file in leave(store, tmp_path / "out"):
-            assert [d for d in digests if d[:16].encode() in file.read_bytes()] == []
-    assert taftcache.audit(private).findings == []
 
 
 def test_forgetting_clears_what_the_key_stood_for(private):

@@ -303,6 +303,18 @@ def _erase(path: Path, sample: str) -> None:
         change.record({"event": "test"})
 
 
+def test_an_outcome_is_read_by_the_fields_that_are_known(teachers, tmp_path):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, train={"epochs": 1})
+    file = teach(recipe).student.with_name("outcome.json")
+    said = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**said, "outcome": {**said["outcome"], "notes": {}}}))  # as once kept
+    assert teach(recipe).kept == 1
+    del said["outcome"]["accuracy"]
+    file.write_text(json.dumps(said))
+    with pytest.raises(FormatError, match="or damaged"):
+        teach(recipe)
+
+
 def test_a_student_whose_file_is_gone_is_trained_again(teachers, tmp_path):
     recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "none"}, train={"epochs": 1})
     student = teach(recipe).student
@@ -336,15 +348,10 @@ def test_timm_builds_a_student_from_its_folder(teachers, tmp_path, of):
     size = [3, 32, 32] if of == "bundled" else [3, 16, 16]
     sections = {"student": student, "preprocess": {"input_size": size, "mean": [0.2, 0.3, 0.4]}}
     recipe = teaching_recipe(tmp_path / "out", teachers, teach={"prior": "none"}, train={"epochs": 1}, **sections)
-    before = tmp_path / "out" / "students" / "none-b0-s0" / "student.safetensors"
-    before.parent.mkdir(parents=True)
-    before.touch()  # as students were once kept
     with open_students(recipe, Silent()) as students:
         settings = students.settings("none", 0.0, 0)
         outcome, file = students.outcome(settings), students.student_file(settings)
         joined, images = students.joined, students._images
-    assert file.parent == before.parent
-    assert not before.exists()
     model = timm.create_model(f"local-dir:{file.parent}", pretrained=True).eval()
     assert model.pretrained_cfg["label_names"] == joined.classes
     data = timm.data.resolve_model_data_config(model)

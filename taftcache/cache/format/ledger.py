@@ -21,9 +21,8 @@ MAX_ENTRY_VALUES = 1 << 20
 RESERVED = ("seq", "previous")
 AFTER = "tombstones_after"
 """The field in which an entry says what the store remembers once it is there."""
-ADOPT, RELEARN = "adopt tombstones", "relearn"
-"""Events of entries that the store itself writes: tombstones taken over from an earlier store at the same place, and
-given up because their samples were asked for again."""
+ADOPT = "adopt tombstones"
+"""The event of entries that the store itself writes: tombstones taken over from an earlier store at the same place."""
 
 
 RELEASED = "releases"

@@ -172,12 +172,6 @@ class Tombstones(Collection[str]):
         new = [one for one in hashes if one not in self]
         return Tombstones._sorted(self._raw() + bytes.fromhex("".join(new))) if new else self
 
-    def minus(self, hashes: Collection[str]) -> Tombstones:
-        """These without those."""
-        if not any(one in self for one in hashes):
-            return self
-        return Tombstones.of(set(self) - set(hashes))
-
     def beyond(self, others: Tombstones) -> list[str]:
         """Those that ``others`` does not have."""
         if self == others or not len(self):

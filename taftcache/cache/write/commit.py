@@ -155,7 +155,7 @@ class Committer:
             if new.tombstone_key:
                 key = ledger.read_key(self.root, new)
                 now = new.tombstones if old is new else new.tombstones.beyond(old.tombstones)
-                self.tombstone_file.add(key, now, old.tombstones.beyond(new.tombstones))
+                self.tombstone_file.add(key, now)
         except StoreError:
             pass
 

@@ -20,12 +20,14 @@ MAX_BYTES = 4 << 30
 NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
-class Header(ShardForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The shard's form, and what its rows were made from: a writer continues a journal only when all is the same."""
+class Header(ShardForm, frozen=True, kw_only=True):
+    """The shard's form, and what its rows were made from: a writer continues a journal only when all is the same.
+
+    Other fields are passed over: release 0.1.0 wrote one more.
+    """
 
     identity: str
     candidates: str
-    relearn: bool
     version: int = 1
 
     @staticmethod
@@ -37,8 +39,7 @@ class Header(ShardForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
     """One durable chunk: its rows' ids and labels, and for each row how many candidates are done once it is.
 
-    ``done`` is -1 at a row where that cannot be said (rows of a batch whose skipped samples came without positions):
-    such a row is no place to resume after. ``skipped`` are (row of the chunk that they come before, sample).
+    ``skipped`` are (row of the chunk that they come before, sample).
     """
 
     chunk: ChunkRecord

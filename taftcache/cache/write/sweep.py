@@ -145,7 +145,7 @@ def _resumable(root: Home, staging: Folder, path: str, named: Manifest) -> bool:
         return False
     if seal is not None and _is_named(named, header.name, seal.digest) and not staging.exists(f"{path}/group"):
         return False  # its commit went through
-    if named.tombstones and not header.relearn:
+    if named.tombstones:
 
         def free() -> bool:
             key = ledger.read_key(root, named)

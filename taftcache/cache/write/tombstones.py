@@ -23,7 +23,7 @@ from taftcache.cache.read.around import REMEMBERED
 from taftcache.errors import FormatError, IntegrityError, StoreError, StoreWriteError
 
 FORMAT = "taftcache-forgotten"
-VERSIONS = (1, 2, 3)
+VERSIONS = (2, 3)
 MAX_BYTES = 1 << 30
 READABLE = (
     "let its owner change the file's mode (chmod g+r), which later writes keep, where others read the store: the file "
@@ -44,14 +44,6 @@ class _UnderKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Head(msgspec.Struct, frozen=True):
     format: str = ""
     version: int = 0
-
-
-class _First(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Version 1, which has no digest: a changed digit in it goes unnoticed."""
-
-    format: str
-    version: int
-    pages: list[_UnderKey]
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -77,8 +69,8 @@ class TombstoneFile:
     A copy of the store from before a request has neither the tombstones nor the receipt, so it cannot tell that rows
     were forgotten since; and neither a copy from before a private training nor a store made anew knows what was spent.
     This file lies outside, so that restoring the folder leaves it as it is. It is named by the real folder, whatever
-    links a path goes through; a file that an earlier version named by a link is read too, and merged into this one at
-    the next write. A store in a bucket has none: then what is added is remembered by this object alone.
+    links a path goes through; a file beside a link, as where the folder lay before, is read too, and merged into this
+    one at the next write. A store in a bucket has none: then what is added is remembered by this object alone.
 
     Raises:
         IntegrityError: the file is damaged. FormatError: it is of another version. StoreError: it cannot be read.
@@ -101,9 +93,8 @@ class TombstoneFile:
             self._take(found)
         if (found := _read(self.file)) is not None:
             self._take(found)
-            self._saved = (dict(self._by_key), dict(self._charges)) if found.digest else None
-            if found.digest:  # a file of version 1 is everyone's to read, which nobody chose
-                self._mode = stat.S_IMODE(self.file.stat().st_mode)
+            self._saved = dict(self._by_key), dict(self._charges)
+            self._mode = stat.S_IMODE(self.file.stat().st_mode)
         if self._earlier is not None:
             self._saved = None
 
@@ -152,13 +143,11 @@ class TombstoneFile:
         known = frozenset(known)
         return {key: hashes - known for key, hashes in self._by_key.items() if hashes - known}
 
-    def add(self, key: bytes, tombstones: Iterable[str], without: Iterable[str] = ()) -> None:
-        """Remember ``tombstones`` under ``key``, and no longer those ``without``; writes only what changes."""
+    def add(self, key: bytes, tombstones: Iterable[str]) -> None:
+        """Remember ``tombstones`` under ``key``; writes only what changes."""
         before = self._by_key.get(key, frozenset())
-        if not _same(before, tombstones):
-            after = (before - frozenset(without)) | frozenset(tombstones)
-            if before != after:
-                self._by_key[key] = after
+        if not _same(before, tombstones) and (after := before.union(tombstones)) != before:
+            self._by_key[key] = after
         self.save()
 
     def merge(self, other: TombstoneFile) -> None:
@@ -239,7 +228,7 @@ def _beside(store: Path) -> Path:
 
 
 def _read(file: Path) -> _File | None:
-    """The file, version 1 with an empty digest; None where there is none."""
+    """The file; None where there is none."""
     try:
         folder = Folder(file.parent)
     except OSError:
@@ -273,20 +262,15 @@ def _decode(raw: bytes, file: Path) -> _File:
         head = msgspec.json.decode(raw, type=_Head)
         if head.format == FORMAT and head.version not in VERSIONS:
             raise FormatError(
-                f"the tombstones beside the store are of version {head.version}, and versions 1 to {VERSIONS[-1]} are "
-                "read",
+                f"the tombstones beside the store are of version {head.version}, and versions"
+                f" {' and '.join(map(str, VERSIONS))} are read",
                 got=str(file),
-                do="use the version of taftcache that wrote the file, or a newer one",
+                do="use the version of taftcache that wrote the file",
             )
-        if head.version == 1:
-            found = _File("", FORMAT, 1, msgspec.json.decode(raw, type=_First).pages)
-            whole = head.format == FORMAT
-        else:
-            found = msgspec.json.decode(raw, type=_File)
-            whole = canonical(found) == raw and found == _File.of(found.keys, found.charges)
+        found = msgspec.json.decode(raw, type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(file, str(error)) from None
-    if not whole:
+    if canonical(found) != raw or found != _File.of(found.keys, found.charges):
         raise _damaged(file, "its contents do not have the digest or the format that it names")
     if not all(_is_key(under.key) and all(map(_DIGEST.fullmatch, under.tombstones)) for under in found.keys):
         raise _damaged(file, "a key or a tombstone in it does not have 64 hex digits")

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from taftcache.cache.format import layout, ledger
+from taftcache.cache.format import layout
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.format.parts import Skipped
 from taftcache.cache.format.plan import check_ids
@@ -39,11 +39,11 @@ class ShardWriter:
     """
 
     def __init__(
-        self, committer: Committer, header: Header, candidates: Sequence[str] | None, labels: Mapping[str, int]
+        self, committer: Committer, header: Header, candidates: Sequence[str], labels: Mapping[str, int]
     ) -> None:
         self.name = header.name
         self._committer, self._header = committer, header
-        self._candidates = None if candidates is None else list(candidates)
+        self._candidates = list(candidates)
         self._at = f"staging/shard-{header.name}"
         self._group_at = f"{self._at}/group"
         staging = committer.staging
@@ -124,7 +124,7 @@ class ShardWriter:
         digest of has other rows.
         """
         self._usable()
-        if self._candidates is not None and self.consumed != len(self._candidates):
+        if self.consumed != len(self._candidates):
             raise DataError(
                 f"cannot commit shard {self.name}: not every candidate is a row or skipped",
                 got=f"{self.consumed} of {len(self._candidates)} candidates",
@@ -183,23 +183,12 @@ class ShardWriter:
     def _publish(self, ref: ShardRef, plan: dict[str, Any] | None) -> None:
         self._committer.check_no_transaction("commit a shard")
         named = self._committer.manifest
-        skipped = [s for _, s in self._skipped]
-        tombstones = named.tombstones
-        if self._header.relearn and tombstones:
-            key = ledger.read_key(self._committer.root, named)
-            tombstones = tombstones.minus({ledger.tombstone(i, key) for i in (*self._ids, *(s.id for s in skipped))})
         new = named.replace(
             shards=[s for s in named.shards if s.name != ref.name] + [ref],
-            skipped=named.skipped.replaced(ref.name, skipped),
-            tombstones=tombstones,
+            skipped=named.skipped.replaced(ref.name, [s for _, s in self._skipped]),
             plan=named.plan if plan is None else plan,
         )
-        files = []
-        if len(new.tombstones) < len(named.tombstones):
-            raw, end = ledger.encode_entry({"event": ledger.RELEARN, **ledger.commitment(new.tombstones)}, named.ledger)
-            new, files = new.replace(ledger=end), [(f"{self._at}/entry", ledger.entry_path(end.entries, end.head))]
-            self._committer.staging.write(files[0][0], raw)
-        self._committer.publish(new, groups=[(self._group_at, ref.path)], files=files)
+        self._committer.publish(new, groups=[(self._group_at, ref.path)])
         self._committer.staging.remove(self._at)
 
     def _check(self, ids: list[str], labels: np.ndarray[Any, Any], skipped: list[Skipped]) -> None:
@@ -209,10 +198,9 @@ class ShardWriter:
             if i in self._seen or self._committer.contents.shard_of(i) not in (None, self.name):
                 place = f"shard {self.name}" if i in self._seen else "another shard"
                 raise DataError(f"sample {i!r} is in {place} already")
-            if not self._header.relearn and self._committer.contents.is_forgotten(i):
+            if self._committer.contents.is_forgotten(i):
                 raise DataError(
-                    f"sample {i!r} was forgotten and must not come back unasked",
-                    do="leave it out, or make a store elsewhere; a program may open the writer with relearn=True",
+                    f"sample {i!r} was forgotten and must not come back", do="leave it out, or make a store elsewhere"
                 )
         n = len(self._committer.manifest.classes)
         if labels.shape != (len(ids),) or not (labels.size == 0 or np.issubdtype(labels.dtype, np.integer)):
@@ -222,29 +210,23 @@ class ShardWriter:
             raise DataError(f"a class index must be 0 to {n - 1}", got=f"sample {ids[row]!r}: {labels[row]}")
 
     def _places(self, ids: list[str], skipped: list[Skipped]) -> tuple[list[int], list[tuple[int, Skipped]]]:
-        """For each row how many candidates are done after it (-1: cannot be said); (row it comes before, skipped)."""
+        """For each row how many candidates are done after it; (row it comes before, skipped)."""
         base = self.consumed
-        if self._candidates is not None:
-            reasons = {s.id: s for s in skipped}
-            due = self._candidates[base : base + len(ids) + len(skipped)]
-            if [i for i in due if i not in reasons] != ids or len(due) != len(ids) + len(skipped):
-                raise DataError(
-                    "rows and skipped samples are not in the order of the candidates",
-                    got=f"shard {self.name}, after {base} candidates: {', '.join(map(repr, (*ids, *reasons))):.200}",
-                )
-            done: list[int] = []
-            before: list[tuple[int, Skipped]] = []
-            for place, i in enumerate(due):
-                if i in reasons:
-                    before.append((len(done), reasons[i]))
-                else:
-                    done.append(base + place + 1)
-            return done, before
-        if not skipped or not ids:
-            return [base + k + 1 for k in range(len(ids))], [(0, s) for s in skipped]
-        # where in the batch the skipped samples lay is unknown: only its end is a place to resume after
-        end = base + len(ids) + len(skipped)
-        return [*[-1] * (len(ids) - 1), end], [(len(ids) - 1, s) for s in skipped]
+        reasons = {s.id: s for s in skipped}
+        due = self._candidates[base : base + len(ids) + len(skipped)]
+        if [i for i in due if i not in reasons] != ids or len(due) != len(ids) + len(skipped):
+            raise DataError(
+                "rows and skipped samples are not in the order of the candidates",
+                got=f"shard {self.name}, after {base} candidates: {', '.join(map(repr, (*ids, *reasons))):.200}",
+            )
+        done: list[int] = []
+        before: list[tuple[int, Skipped]] = []
+        for place, i in enumerate(due):
+            if i in reasons:
+                before.append((len(done), reasons[i]))
+            else:
+                done.append(base + place + 1)
+        return done, before
 
     def _flush(self) -> None:
         start, stop = self._flushed, self._flushed + self._header.chunk_rows
@@ -307,7 +289,7 @@ class ShardWriter:
             raise self._failure
 
     def _resume(self, lines: list[Line]) -> None:
-        """Take up the durable rows: whole chunks, up to the last row after which the candidates done are known."""
+        """Take up the durable rows, which are whole chunks."""
         root, c, count = self._committer.staging, self._header.chunk_rows, len(lines)
         seen: set[str] = set()
         for index, line in enumerate(lines):
@@ -315,32 +297,23 @@ class ShardWriter:
                 lines = lines[:index]
                 break
             seen.update(line.ids)
-        kept = 0
         for index, line in enumerate(lines):
             # only the last may have been replaced since its line was written; hashing all again would take too long
             if self._group.get_chunk(index, line.chunk, sure=index == len(lines) - 1) is None:
+                lines = lines[:index]
                 break
-            kept = index + 1
-        done = [d for line in lines[:kept] for d in line.done]
-        rows = next((r + 1 for r in reversed(range(len(done))) if done[r] >= 0), 0)
-        whole, rest = divmod(rows, c)
-        if rest:
-            last = self._group.get_chunk(whole, lines[whole].chunk, sure=False)
-            assert last is not None  # it was there above, and the lock keeps others out
-            self._buffer[:rest] = last[:rest]
-        if whole < count:
-            self._journal.start(self._header, lines[:whole])
-        for index, line in enumerate(lines[: whole + (rest > 0)]):
-            here = c if index < whole else rest
-            self._skipped += [(index * c + place, s) for place, s in line.skipped if place < here]
-            self._ids += line.ids[:here]
-            self._labels += line.labels[:here]
-            self._done += line.done[:here]
-        self._chunks = [line.chunk for line in lines[:whole]]
-        self._flushed = whole * c
+        if len(lines) < count:
+            self._journal.start(self._header, lines)
+        for index, line in enumerate(lines):
+            self._skipped += [(index * c + place, s) for place, s in line.skipped]
+            self._ids += line.ids
+            self._labels += line.labels
+            self._done += line.done
+        self._chunks = [line.chunk for line in lines]
+        self._flushed = len(lines) * c
         self.consumed = self._done[-1] if self._done else 0
         dtype = self._header.dtype
-        durable = {f"{self._group_at}/{name}" for i in range(whole) for name in layout.chunk_names(i, dtype)}
+        durable = {f"{self._group_at}/{name}" for i in range(len(lines)) for name in layout.chunk_names(i, dtype)}
         for file in list(root.walk(self._group_at)):
             if file not in durable:
                 root.remove(file)

@@ -24,7 +24,7 @@ from taftcache.consent import remember
 from taftcache.errors import DataError, StoreError
 from taftcache.names import BASE
 from taftcache.recipe import Recipe, parse_recipe
-from taftcache.stages.estimators import MADE_FROM, NO_CLASSES, lacks_classes
+from taftcache.stages.estimators import MADE_FROM, NO_CLASSES
 from taftcache.stages.extract.appending import NewSamples
 from taftcache.stages.extract.classes import NewClasses, growth_of
 from taftcache.stages.extract.extraction import ImageRows, create_store, put_tail
@@ -106,8 +106,6 @@ def cached_images(
     """
     recipe = _recipe(path, backbone, tangent, device)
     there = FeatureStore(path) if FeatureStore.exists(path) else None
-    if there is not None and source.classes == NO_CLASSES and lacks_classes(there):
-        source.classes = list(there.classes)  # which stores of earlier call otherwise
     model = load_frozen(recipe, source.classes if there is None else there.classes)
     identity = made_from(recipe, *model) | {"imported": MADE_FROM}
     if lasting:

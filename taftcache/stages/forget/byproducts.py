@@ -32,7 +32,7 @@ from taftcache.cache.write.tombstones import are_tombstones
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError
 from taftcache.model.component import Component
 from taftcache.names import ROWS_OF, counted, is_model
-from taftcache.privacy.statement import audit_statement, is_underived
+from taftcache.privacy.statement import audit_statement
 from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
@@ -99,8 +99,8 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
     found, noted = defaultdict[tuple[Path, str], list[Path]](list), defaultdict[str, list[Path]](list)
     for path in _things(folder, Path(store.path)):
         problem = _of_store(known, path) if path.is_dir() else _of_file(known, path)
-        if not path.is_dir() and (untold := _claim(path, to)):
-            noted[untold].append(path)
+        if not path.is_dir() and not _checked_claim(path, to):
+            noted[UNCHECKED].append(path)
         if problem in NOTES:
             noted[problem].append(path)
         elif problem:
@@ -121,20 +121,19 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
         )
 
 
-def _claim(path: Path, to: Findings) -> str | None:
-    """What cannot be told of a promise of privacy in ``path``; one that does not follow is found."""
-    claimed = exported_meta(path)
+def _checked_claim(path: Path, to: Findings) -> bool:
+    """Whether a promise of privacy in ``path`` could be checked; one that does not follow is found."""
     try:
-        for false in audit_statement(claimed):
+        for false in audit_statement(exported_meta(path)):
             to.found("privacy statement", str(path), false, "delete it, and export it again from its store")
     except RecipeError:  # dp-accounting is an extra
-        return UNCHECKED
-    return UNDERIVED if is_underived(claimed) else None
+        return False
+    return True
 
 
 OTHER_STORE = "delete it if it is an old copy; else forget the same samples there: taftcache forget STORE --file FILE"
 A_STUDENT = "a student, "
-UNSURE, UNREAD, UNDERIVED, UNCHECKED = "unsure", "not searched", "not derived", "not checked"
+UNSURE, UNREAD, UNCHECKED = "unsure", "not searched", "not checked"
 NOTES = {
     UNSURE: "of rows or a state of a store that no receipt here names; where that was this store, before "
     "a request, what was forgotten is in there",
@@ -142,8 +141,6 @@ NOTES = {
     "'taftcache[parquet]'); what was forgotten may be in there",
     UNCHECKED: "promising privacy: whether their epsilon follows from their noise is checked with "
     "pip install 'taftcache[privacy]'",
-    UNDERIVED: "of a composition without its members' statements, as earlier releases wrote it: its epsilon cannot be "
-    "derived",
 }
 SINGLY = 5  # so many files of one folder with the same problem are listed one by one
 

@@ -36,7 +36,7 @@ class _Said(msgspec.Struct, frozen=True):
 
 def is_receipt(entry: Entry) -> bool:
     """Whether an entry of the ledger is that of a request, and not of a private training or the store's own."""
-    return entry.get("event") not in (EVENT, ledger.ADOPT, ledger.RELEARN)
+    return entry.get("event") not in (EVENT, ledger.ADOPT)
 
 
 def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> tuple[int, int]:

@@ -30,7 +30,6 @@ from taftcache.stages.train.solving import (
     is_chosen_again,
     judged,
     record_of,
-    same_ridge,
     solve_component,
 )
 from taftcache.stages.train.without import FINEST, tolerance_for
@@ -82,7 +81,7 @@ def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
         least = max(0.0, moved - bound - old.record.certified.distance_bound)
         entry |= {"moved": moved, "moved_at_least": least, "decisive": bound <= DECISIVE * least}
         now, before = new.record.certified.ridge, old.record.certified.ridge
-        if not same_ridge(now, before):
+        if now != before:
             entry |= {"ridge": now, "ridge_before": before, "decisive": None, **judged(new.meta)}
     return entry
 

@@ -25,7 +25,6 @@ from taftcache.names import (
     shard_of,
     typed,
 )
-from taftcache.privacy.statement import is_underived
 from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
@@ -230,7 +229,7 @@ class _Composing:
         """Whether ``name`` has to be made; one that is not wanted and not current joins the ``dropped``."""
         there = self.store.objects().get(name)
         key = wanted or (there and current_key(self.store, self.settings, name, self.digests))
-        if there is not None and there.meta.get("key") == key and (wanted is None or not is_underived(there.meta)):
+        if there is not None and there.meta.get("key") == key:
             return False
         if there is not None and wanted is None:
             dropped.append(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isclose, isfinite
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -146,12 +146,7 @@ def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> Ridg
 
 def is_chosen_again(choice: RidgeChoice | None, old: Component) -> bool:
     """Whether ``choice`` takes the λ of an ``old`` component; so it is where nothing was to choose."""
-    return choice is None or same_ridge(choice.ridge, old.record.certified.ridge)
-
-
-def same_ridge(one: float, other: float) -> bool:
-    """Whether two λ are one: earlier versions computed those to choose from with other last digits."""
-    return isclose(one, other, rel_tol=1e-12)
+    return choice is None or choice.ridge == old.record.certified.ridge
 
 
 def record_of(choice: RidgeChoice | None) -> dict[str, Any]:

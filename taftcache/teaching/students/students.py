@@ -167,8 +167,7 @@ class Students:
 
     def _keep(self, student: Student, outcome: StudentOutcome, folder: Path, meta: dict[str, Any]) -> None:
         """Write a trained student in the place of what is there; its record last, which says that it is whole."""
-        for before in (OUTCOME, "student.safetensors"):  # as students were once kept, without what builds them
-            (folder / before).unlink(missing_ok=True)
+        (folder / OUTCOME).unlink(missing_ok=True)
         write_tensors(folder / WEIGHTS_NAME, student.model.state_dict(), meta)
         name_classes(student.model, self.joined.classes, student.backbone.data_config)
         save_config(student.backbone, folder)
@@ -360,6 +359,6 @@ def _read_outcome(file: Path, key: dict[str, Any]) -> StudentOutcome | None:
         return None
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
-        return StudentOutcome(**held["outcome"]) if held["key"] == key else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return msgspec.convert(held["outcome"], StudentOutcome) if held["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise FormatError(f"{file} is no outcome of a student, or damaged", got=error, do="delete it") from error

@@ -10,7 +10,7 @@ import math
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,6 @@ class StudentOutcome:
     energy: what the prior gives each feature (ρ², say) times the feature's mean square, its teacher's weight included.
     tested_loss: mean cross entropy on the tested rows.
     right: which of them it gets right, in their order: one bit a row, packed, base64.
-    notes: empty; kept students of before may have some.
     """
 
     accuracy: float
@@ -92,7 +91,6 @@ class StudentOutcome:
     steps: int
     seconds: float
     energy: list[float] | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
     tested_loss: float = float("nan")
     right: str = ""
 

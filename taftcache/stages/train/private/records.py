@@ -87,13 +87,9 @@ def read_keys(store: FeatureStore) -> dict[str, str]:
 
 
 def is_current(keys: Mapping[str, str], meta: Mapping[str, Any], settings: str) -> bool:
-    """Whether a component with ``meta`` was made from these rows and ``settings``, with noise that nobody can know.
-
-    Components of earlier releases have the settings themselves as their key, and all of them.
-    """
-    key = str(meta.get("key", ""))
+    """Whether a component with ``meta`` was made from these rows and ``settings``, with noise that nobody can know."""
     private = bool(meta.get(PRIVATE, {}).get("private"))
-    return private and deciding(settings) in (deciding(key), deciding(keys.get(key, "")))
+    return private and deciding(settings) == deciding(keys.get(str(meta.get("key", "")), ""))
 
 
 def deciding(settings: str) -> str:
@@ -108,7 +104,7 @@ def deciding(settings: str) -> str:
         read = {k: objective[k] for k in ("alpha", "kappa") if k in objective} if privacy.get("loss") == "rsl" else {}
         return json.dumps({**values, "privacy": privacy, "objective": read}, sort_keys=True)
     except (KeyError, TypeError, ValueError):
-        return settings  # no such text: a key that nobody can tell anything from
+        return settings  # no such text
 
 
 def new_key() -> str:
