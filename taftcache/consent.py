@@ -25,7 +25,7 @@ import msgspec
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
-from taftcache.recipe import Overrides, Recipe, apply_overrides, parse_recipe, recipe_values
+from taftcache.recipe import Overrides, Recipe, apply_overrides, check_names, parse_recipe, recipe_values
 
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore
@@ -69,16 +69,18 @@ class Consent:
 def recorded_recipe(store: FeatureStore) -> Recipe:
     """The recipe as the store records it; what it names is the store's word, and is not to be followed unasked.
 
-    FormatError for settings, or values of them, that this release does not have.
+    FormatError for settings that this release does not have.
     """
+    recorded, where = store.manifest.recipe, str(store.path)
     try:
-        return parse_recipe(store.manifest.recipe, str(store.path))
+        check_names(recorded, where)
     except RecipeError as error:
         raise FormatError(
             f"the recipe that the store records is none of this release: {error.fault}",
             got=error.got,
             do="use the release that made the store, or extract its images again",
         ) from error
+    return parse_recipe(recorded, where)
 
 
 def overridden(store: FeatureStore, overrides: Overrides, recipe: Recipe | None = None) -> Recipe:

@@ -165,6 +165,11 @@ def parse_as(struct: type[Parsed], values: Mapping[str, Any], where: str) -> Par
         raise _wrong_value(values, struct, str(error), where) from error
 
 
+def check_names(values: Mapping[str, Any], where: str) -> None:
+    """RecipeError for plain values with a key that no recipe has."""
+    _check_names(values, Recipe, Recipe, "", where)
+
+
 def stored_at(place: str | Path, recipe: Recipe) -> Recipe:
     """The recipe, with its store at ``place``."""
     return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, path=str(place)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import taftcache
-from taftcache.errors import CompositionError, FormatError, RecipeError
+from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import read_base, read_component
 from taftcache.names import EXACT, MEAN
 from taftcache.recipe import parse_recipe
@@ -127,7 +127,7 @@ def test_a_record_that_only_earlier_checkouts_read_is_refused(store, section, sa
     with open_store(store) as opened:
         with opened.transaction() as change:
             change.update(recipe=opened.manifest.recipe | section)
-        with pytest.raises(FormatError, match=f"is none of this release: {says}, but must be"):
+        with pytest.raises(RecipeError, match=f"^{says}, but must be"):
             taftcache.train(opened)
 
 
