@@ -113,9 +113,9 @@ def told_apart(ids: Sequence[str]) -> list[str]:
     return [repr(i) if re.search(r"[\s,'\"]", i) else i for i in ids]
 
 
-def with_counts(counts: Mapping[str, int], most: int = 20) -> str:
+def with_counts(counts: Mapping[str, int]) -> str:
     """``cat (3), dog (1)``, and how many more there are."""
-    return first_few([f"{name} ({n})" for name, n in sorted(counts.items())], most)
+    return first_few([f"{name} ({n})" for name, n in sorted(counts.items())], 20)
 
 
 def typed(place: object) -> str:

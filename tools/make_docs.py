@@ -40,7 +40,7 @@ COMPLETION = (
     "[bundled recipes](../pipelines/README.md): `quickstart`, `published/cub200`. A file of that name wins.",
 )
 TABLE = ("| argument | meaning |", "|---|---|")
-SHARED = 4  # commands with the same row, from which on it stands once
+SHARED = 4  # commands with the same option, from which on it stands once
 MANY = 12  # quotation marks of values that are not listed twice
 NO_BOUND = 1e100  # at which numbers stop whatever they are
 # Lines of the demo that README.md shows.
@@ -84,7 +84,8 @@ def command_line() -> str:
     root: Any = typer.main.get_command(app)
     tables = {name: _parameters(root.commands[name]) for names in groups().values() for name in names}
     counts = Counter(row for rows in tables.values() for row in rows)
-    shared = {row for row, count in counts.items() if count >= SHARED}
+    # Arguments are never shared: their order is told by where they stand.
+    shared = {row for row, count in counts.items() if count >= SHARED and row[0].startswith("`-")}
     lines = ["# Command line", "", "Made from the program by `tools/make_docs.py`.", "", *COMPLETION, ""]
     lines += ["## Shared options", "", "Commands name those that they take, after their own.", ""]
     lines += [*TABLE, *(f"| {' | '.join(row)} |" for row in counts if row in shared), ""]

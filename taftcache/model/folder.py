@@ -224,7 +224,7 @@ def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
     """The model that ``save_model`` wrote; needs neither its store nor anything that trained it.
 
     A network in timm's layout whose config.json names its classes is taken too, as a model that nothing has moved from:
-    a student of ``teach``, say, or a merged model of 0.1.0.
+    a student of ``teach``, say.
 
     Nothing in the folder is believed: digests are compared, and the tail must be the one that its backbone has.
 

@@ -59,7 +59,7 @@ MAY_IMPORT["teaching"] = (
     | _SOLVE
 )
 MAY_IMPORT["teaching.students"] = MAY_IMPORT["teaching"] | {"teaching", "backbone.sources", "report"}
-_BELOW = MAY_IMPORT["teaching.students"] | _SOLVING | {"names", "consent", "model", "privacy", "baselines"}
+_BELOW = MAY_IMPORT["teaching.students"] | _SOLVING | {"names", "consent", "model", "privacy"}
 _STAGE = _BELOW | {"cache.write", "cache.place", "stages", "teaching.students"}
 MAY_IMPORT["stages.extract"] = (
     _STORE | {"errors", "names", "consent", "recipe", "cache.write", "cache.place", "stages"} | _TANGENT
@@ -88,7 +88,7 @@ MAY_IMPORT["stages.files"] |= {
 MAY_IMPORT["stages"] = {"errors", "recipe", "backbone", "backbone.sources", "cache.place", "model"} | _STORE | _TANGENT
 MAY_IMPORT["stages"] |= {"backbone.forward"} | {f"stages.{room}" for room in ("extract", "train", "look", "forget")}
 MAY_IMPORT["remote"] = _STAGE | {"rounding", "backbone.forward", "stages.extract", "stages.train"}
-MAY_IMPORT["paper"] = _STAGE | {"rounding", "stages.extract", "stages.train", "stages.train.private"}
+MAY_IMPORT["paper"] = _STAGE | {"baselines", "rounding", "stages.extract", "stages.train", "stages.train.private"}
 MAY_IMPORT["view.asked"] = _STORE | {"errors", "names", "stages", "stages.forget", "stages.look", "view"}
 MAY_IMPORT["view"] = _STORE | {
     "errors",

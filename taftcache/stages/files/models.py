@@ -67,8 +67,7 @@ def export_model(
 
     Raises:
         StoreError: no such model. BackboneError: a store of vectors, without a network. StoreWriteError: the folder is
-        not empty, or cannot be written. FormatError: the model's claim of privacy
-        does not follow from its noise.
+        not empty, or cannot be written. FormatError: the model's claim of privacy does not follow from its noise.
     """
     if isinstance(store, str | os.PathLike) and is_model_folder(Path(store)):
         return _in_another_form(Path(store), Path(folder), program, onnx)

@@ -139,15 +139,9 @@ class Settings:
         same = torch.equal(again.value.to(component.delta), component.delta)
         return again.dual.to(component.delta) if same and again.dual is not None else None
 
-    def problem(self, sources: Sequence[Shard], component: Component, *, exact: bool = True) -> Problem:
-        """The problem that a component is the solution of, under its own ridge and without a prior.
-
-        In float64, a block of rows at a time; not ``exact``, in float32, prepared rows kept up to ``solver.memory``.
-        """
-        dtype, memory = (torch.float64, 0) if exact else (torch.float32, memory_of(self.recipe))
-        operator = TangentOperator(
-            self.base, sources, trained=component.layout, dtype=dtype, memory=memory, repeated=not exact
-        )
+    def problem(self, sources: Sequence[Shard], component: Component) -> Problem:
+        """The problem that a component is the solution of, under its own ridge and without a prior, in float64."""
+        operator = TangentOperator(self.base, sources, trained=component.layout, dtype=torch.float64)
         return Problem.of(self._own_objective(sources, component), operator)
 
     def _own_objective(self, sources: Sequence[Shard], component: Component) -> Objective:
@@ -169,8 +163,10 @@ class Settings:
     def takes_start(self, sources: Sequence[RowSource], mode: Train) -> bool:
         """Whether a solve goes on from a Δw that it is given: a closed form, a ball and what starts at zero have no use
         for one."""
-        if self.is_taught(mode) or self.recipe.objective.radius is not None:
-            return self.is_taught(mode)
+        if self.is_taught(mode):
+            return True
+        if self.recipe.objective.radius is not None:
+            return False
         closed = self.loss.quadratic and self.base.trained(mode) == self.base.head_layout
         return not closed and not self.starts_at_zero(sources, mode)
 
