@@ -65,7 +65,7 @@ class TriedRidge:
     @classmethod
     def of(cls, unseen: Unseen) -> TriedRidge:
         """What is kept of one λ."""
-        return cls(unseen.ridge, unseen.loss, share(unseen.right, unseen.weight))
+        return cls(unseen.ridge, unseen.loss, _share(unseen.right, unseen.weight))
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def choose_ridge(
         if has_path(exact):
             found = every_head(exact, ridges[0]).leave_one_out(ridges)
             best = _best(found)
-            return RidgeChoice(best, "leave-one-out", [*map(TriedRidge.of, found)], 2, end_of(best, ridges))
+            return RidgeChoice(best, "leave-one-out", [*map(TriedRidge.of, found)], 2, _end_of(best, ridges))
     drawn = order_of(sources) if hashes is None else np.argsort(hashes, kind="stable")
     most = rows if head and objective.loss.quadratic else MOST_ROWS
     return _validated(base, sources, objective, arithmetic, ridges, drawn[:most], folds)
@@ -156,7 +156,7 @@ def _validated(
     """By the loss on one row in five of those ``drawn``, or on every second where there are fewer than five; by its
     mean over some of the ``folds``."""
     rows, some = sum(source.rows for source in sources), len(drawn)
-    held = validating(some)
+    held = _validating(some)
     trials = []
     for k in range(min(folds, some // held)):
         aside = slice(k * held, (k + 1) * held)
@@ -166,7 +166,8 @@ def _validated(
     passes = 0
     for found in _until_refused(zip(*(path for _, path in trials), strict=True)):
         tried.insert(
-            0, _joined([Unseen(at.ridge, *tested(test, at.delta)) for (test, _), at in zip(trials, found, strict=True)])
+            0,
+            _joined([Unseen(at.ridge, *_tested(test, at.delta)) for (test, _), at in zip(trials, found, strict=True)]),
         )
         passes = sum(at.passes for at in found)
         losses = [each.loss for each in tried[: RISES + 1]]
@@ -174,10 +175,10 @@ def _validated(
             break
     passes, best = ceil((passes + len(trials)) * some / rows), _best(tried)
     curve = [*map(TriedRidge.of, tried)]
-    return RidgeChoice(best * 2.0 ** round(log2(some / rows)), "validation", curve, passes, end_of(best, ridges))
+    return RidgeChoice(best * 2.0 ** round(log2(some / rows)), "validation", curve, passes, _end_of(best, ridges))
 
 
-def validating(rows: int) -> int:
+def _validating(rows: int) -> int:
     """How many of some rows are set aside: one in five, or every second where there are fewer than five."""
     return rows // (EVERY if rows >= EVERY else 2)
 
@@ -321,7 +322,7 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
         yield _Solved(ridge, delta, passes, more=True)
 
 
-def tested(problem: Problem, delta: Tensor) -> tuple[float, Tensor | None, Tensor | None]:
+def _tested(problem: Problem, delta: Tensor) -> tuple[float, Tensor | None, Tensor | None]:
     """Mean loss of Δw [P] on the rows of ``problem``, which of them [N] get their class (None for a regression), and
     what each weighs [N] (None where all weigh one)."""
     loss, right, weights = 0.0, [], []
@@ -340,7 +341,7 @@ def tested(problem: Problem, delta: Tensor) -> tuple[float, Tensor | None, Tenso
     return loss / operator.rows, torch.cat(right) if right else None, torch.cat(weights) if weights else None
 
 
-def share(right: Tensor | None, weight: Tensor | None) -> float | None:
+def _share(right: Tensor | None, weight: Tensor | None) -> float | None:
     """Accuracy, of rows that count as they weigh; None for a regression."""
     if right is None:
         return None
@@ -349,14 +350,14 @@ def share(right: Tensor | None, weight: Tensor | None) -> float | None:
     return ((weight * right).sum() / weight.sum().clamp_min(TINY)).item()
 
 
-def end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"] | None:
+def _end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"] | None:
     """At which end of several increasing ``ridges`` the ``best`` lies."""
     if len(ridges) == 1 or ridges[0] < best < ridges[-1]:
         return None
     return "least" if best == ridges[0] else "largest"
 
 
-def about_as_good(losses: Sequence[float], *, classes: bool) -> float:
+def _about_as_good(losses: Sequence[float], *, classes: bool) -> float:
     """The largest loss that is not told apart from the least (``TIE``, or ``TIE_OF_VALUES``); the least itself where
     none is."""
     least = min(losses)
@@ -372,12 +373,12 @@ def _best(tried: Sequence[Unseen]) -> float:
     other is wrong. Of few rows that is next to none of them; of 50,000 of CIFAR-10 all λ from 10⁻⁴ to 3·10⁻³ had about
     the same loss, and 86.4 to 85.0 % of their classes.
     """
-    limit = about_as_good([each.loss for each in tried], classes=tried[0].right is not None)
+    limit = _about_as_good([each.loss for each in tried], classes=tried[0].right is not None)
     alike = [each for each in tried if each.loss <= limit]
     known = [(each.ridge, each.right) for each in alike if each.right is not None]
     if known:
         weight = tried[0].weight
-        _, most = max(known, key=lambda each: (share(each[1], weight), each[0]))
+        _, most = max(known, key=lambda each: (_share(each[1], weight), each[0]))
         return max(ridge for ridge, right in known if _no_worse(right, most, weight))
     return max(each.ridge for each in alike)
 

@@ -148,8 +148,8 @@ def test_accuracies_are_compared_as_rows_weigh(weight):
     assert choosing._best(tried) == 1e-6
     light = torch.where(first & ~second, 1e-9, 1.0).double()
     assert choosing._best([each._replace(weight=light) for each in tried]) == 1e-3
-    assert choosing.share(second, every) == pytest.approx(0.86)
-    assert choosing.share(second, light) > choosing.share(first, light)
+    assert choosing._share(second, every) == pytest.approx(0.86)
+    assert choosing._share(second, light) > choosing._share(first, light)
 
 
 def test_a_head_chooses_by_all_rows_and_a_tail_by_some(monkeypatch):

@@ -27,7 +27,6 @@ from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import (
     SolveOptions,
     choice_of,
-    is_chosen_again,
     judged,
     record_of,
     solve_component,
@@ -104,7 +103,7 @@ def resolve_warm(
     """
     choice = choice_of(settings, shards, settings.train)
     if choice is not None:
-        if not is_chosen_again(choice, old):
+        if choice.ridge != old.record.certified.ridge:
             return Warm(passes=choice.passes, failure="the rows that stay choose another λ", choice=choice)
         settings = settings.at(ridge=choice.ridge)
     usable = old.dual is not None and old.dual.shape == (len(stays), settings.base.config.classes)

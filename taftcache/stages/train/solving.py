@@ -144,11 +144,6 @@ def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> Ridg
     return choose_ridge(settings.base, sources, settings.objective(sources, mode), arithmetic=settings.arithmetic)
 
 
-def is_chosen_again(choice: RidgeChoice | None, old: Component) -> bool:
-    """Whether ``choice`` takes the λ of an ``old`` component; so it is where nothing was to choose."""
-    return choice is None or choice.ridge == old.record.certified.ridge
-
-
 def record_of(choice: RidgeChoice | None) -> dict[str, Any]:
     """What a component says of a choice."""
     return {} if choice is None else {"ridge_choice": asdict(choice)}

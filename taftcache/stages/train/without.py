@@ -21,7 +21,7 @@ from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.settings import DECISIVE
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.record import settings_of
-from taftcache.stages.train.solving import SolveOptions, choice_of, is_chosen_again, solve_component
+from taftcache.stages.train.solving import SolveOptions, choice_of, solve_component
 from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
 
@@ -144,7 +144,7 @@ class ModelParts:
         if not settings.starts_at_zero(sources, part.train):
             return SolveOptions(start=old.delta, choice=choice_of(settings, sources, part.train))
         choice = None if old.dual is None else choice_of(settings, sources, part.train)
-        if old.dual is None or not is_chosen_again(choice, old):
+        if old.dual is None or (choice is not None and choice.ridge != old.record.certified.ridge):
             return SolveOptions(choice=choice)
         stays = np.concatenate([~np.isin(np.arange(s.rows), rows if s.name == shard.name else []) for s in part.shards])
 
