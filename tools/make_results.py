@@ -29,6 +29,7 @@ from taftcache.paper.comparison import TITLES, CompareReport, Figures
 from taftcache.paper.findings import findings
 from taftcache.paper.line import ReportLine, at_their_ends
 from taftcache.paper.pages import about, said, table, write_figures, write_pages
+from taftcache.recipe_sections import SolverSpec
 from taftcache.report.tables import markdown_table
 from taftcache.terminal.console import bars
 
@@ -111,10 +112,20 @@ def kept() -> dict[str, list[CompareReport]]:
             read = msgspec.convert(
                 json.loads(file.read_text("utf-8")), CompareReport, dec_hook=lambda kind, value: kind(value)
             )
+            read.reports[:] = [replace(made, lines=[known(line, read) for line in made.lines]) for made in read.reports]
             alone = replace(read, reports=[])
             of = found.setdefault(place.name, {}).setdefault(msgspec.json.encode(alone, enc_hook=str), alone)
             of.reports.extend(read.reports)
     return {name: with_ends(list(runs.values())) for name, runs in found.items()}
+
+
+def known(line: ReportLine, report: CompareReport) -> ReportLine:
+    """A line of a report of 0.1.0, which tells of some that they stopped early: a gradient above the recipe's own
+    tolerance, the loosest of all, met none."""
+    if line.converged is not None or line.gradient is None:
+        return line
+    above = line.gradient > msgspec.convert(report.recipe["solver"], SolverSpec).relative
+    return msgspec.structs.replace(line, converged=False if above else None)
 
 
 def with_ends(runs: list[CompareReport]) -> list[CompareReport]:
