@@ -67,10 +67,14 @@ class _Commands(TyperGroup):
         except OSError as error:
             self._check_written(error)
             if not isinstance(error, FileNotFoundError) or _has_folder():
+                self._unforeseen(error)
                 raise
             complain(f"taftcache: {NO_FOLDER}", f"  try: {ELSEWHERE}")
             self._report("FileNotFoundError", NO_FOLDER, UsageError.exit_code, do=ELSEWHERE)
             sys.exit(UsageError.exit_code)
+        except Exception as error:
+            self._unforeseen(error)
+            raise
 
     def _tried(self, *arguments: Any, **named: Any) -> Any:
         """Once more for a command that met another's commit: it read, for who writes holds the lock."""
@@ -102,6 +106,10 @@ class _Commands(TyperGroup):
         complain(f"taftcache: {INTERRUPTED}")
         self._report("KeyboardInterrupt", INTERRUPTED, INTERRUPTED_CODE)
         sys.exit(INTERRUPTED_CODE)
+
+    def _unforeseen(self, error: Exception) -> None:
+        """The JSON of an error without words of its own; Python's traceback follows on stderr."""
+        self._report(type(error).__name__, first_line(error), 1)
 
     def _check_written(self, error: OSError) -> None:
         """The end where standard output took no more; help is printed by typer, whose errors say no more than that."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from taftcache.cache.store import FeatureStore
+from taftcache.cli import main
 from tests.cli.making import refused
 from tests.stages.making import open_store, toml, tree, write_images
 
@@ -282,6 +284,21 @@ def test_an_error_is_json_where_a_report_would_be(cli, tmp_path):
     assert plain.err.splitlines()[0] == f"taftcache: {said['fault']}"
     got = [] if said["got"] is None else [f"  got: {said['got']}"]
     assert plain.err.splitlines()[1:] == [*got, f"  try: {said['try']}"]
+
+
+@pytest.mark.parametrize("error", [AttributeError("no buffer"), OSError(5, "input or output")], ids=["any", "os"])
+def test_an_error_without_words_of_its_own_is_json_too(store, monkeypatch, capsys, error):
+    """A traceback alone, and nothing on stdout, for who parses it."""
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr("taftcache.receipts", fails)
+    with pytest.raises(type(error)):
+        main(["receipts", str(store), "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert (said["error"], said["exit_code"]) == (type(error).__name__, 1)
+    assert str(error) == said["fault"]
 
 
 @pytest.mark.parametrize(

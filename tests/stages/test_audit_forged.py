@@ -16,7 +16,7 @@ import taftcache
 from taftcache.cache.format import ledger
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
-from taftcache.errors import FormatError, RecipeError
+from taftcache.errors import FormatError, RecipeError, StoreWriteError
 from taftcache.model.component import read_component
 from taftcache.names import PRIVATE
 from taftcache.privacy.budget import EVENT
@@ -207,6 +207,21 @@ def test_a_pinned_head_of_another_form_is_refused(copy, tmp_path, changed):
     with pytest.raises(FormatError, match="newest entry as an audit writes it"):
         taftcache.audit(copy, head=file)
     assert json.loads(file.read_text(encoding="utf-8")) == changed
+
+
+def test_a_pinned_head_that_cannot_be_moved_is_found_and_costs_no_report(copy, tmp_path, monkeypatch):
+    """The whole audit was lost for it, where nothing had changed, too."""
+    file = tmp_path / "head.json"
+    assert kinds(copy, head=file) == []
+
+    def refuse(file, value):
+        raise StoreWriteError(f"cannot write {file}", got="Read-only file system", do="name another file")
+
+    monkeypatch.setattr("taftcache.stages.forget.pin.write_json", refuse)
+    assert kinds(copy, head=file) == []
+    (found,) = taftcache.audit(copy, head=tmp_path / "new.json").findings
+    assert (found.kind, found.do) == ("head", "name another file")
+    assert found.problem.endswith(f"cannot write {tmp_path / 'new.json'}: Read-only file system")
 
 
 def test_a_folder_in_the_place_of_a_pinned_head(copy, tmp_path):

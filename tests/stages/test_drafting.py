@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,10 +125,16 @@ def test_a_recipe_for_what_lies_there(place, kind):
         assert extracted.bytes == pytest.approx(report.estimate.bytes, rel=0.1)
 
 
+@pytest.mark.parametrize(("asked", "written"), [("stores/mine", "{}/stores/mine"), ("${STORES}/x", "${{STORES}}/x")])
+def test_a_store_that_is_named_is_the_same_from_anywhere(place, monkeypatch, asked, written):
+    monkeypatch.setenv("STORES", "here")
+    taftcache.init_recipe("images", overrides=[f"store.path={asked}"])
+    assert load_recipe("images.toml").store.path == written.format(place)
+
+
 def test_a_relative_store_is_said_in_full_where_it_is_made(place):
-    taftcache.init_recipe("images", overrides=["store.path=stores/mine"])
-    recipe = load_recipe("images.toml")
-    assert recipe.store_path == Path("stores/mine")
+    taftcache.init_recipe("images")
+    recipe = load_recipe("images.toml", ["store.path=stores/mine"])
     made = taftcache.extract(recipe)
     assert [note for note in made.notes if f"created {place}/stores/mine (" in note]
     assert taftcache.extract(recipe).notes == []

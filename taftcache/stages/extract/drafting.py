@@ -11,13 +11,14 @@ from typing import Any
 from taftcache.backbone.model import named_by
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.spec import EVERY_BLOCK, Features
+from taftcache.cache.place.address import is_bucket
 from taftcache.errors import BackboneError
 from taftcache.names import HELD_OUT, counted, first_few, typed
 from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, parse_recipe
 from taftcache.stages.extract.classes import classes_of, lone_classes_note, unshared_notes
 from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.forgotten import open_images
-from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, look_at
+from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, full_path, look_at
 from taftcache.stages.extract.plan import split
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import whole
@@ -91,6 +92,9 @@ def init_recipe(
     """
     place, progress, overrides = Path(place), progress or Silent(), as_mapping(overrides)
     file = file_for(place, file, force)
+    stored = overrides.get("store.path")
+    if isinstance(stored, str) and "$" not in stored and not is_bucket(stored):
+        overrides["store.path"] = str(full_path(Path(stored)))
     given = apply_overrides({}, overrides)
     values: dict[str, Any] = {"data": data_section(place, given.get("data", {}))}
     data = parse_recipe({"data": apply_overrides(values, overrides)["data"]}, str(place)).data

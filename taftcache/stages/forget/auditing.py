@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taftcache.cache.opening import Place
+from taftcache.cache.read.around import check_outside
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.stages.completeness import still_missing
@@ -70,7 +71,7 @@ def audit(
     Args:
         public_key: hex; the ledger must not be empty, and everything in it be signed with this key.
         head: a file outside the store that pins the ledger's newest entry. The ledger must go on from the one it names;
-            after an audit without findings the file is written, or moved forward.
+            after an audit without findings the file is written, or moved forward; where that fails, it is a finding.
         also: folders to search for what was made of rows that are forgotten, and for false promises of privacy.
         replay: first forget again what an old copy of the store brought back, and take over the tombstones beside it.
         signing_key: for ``replay``: a file with an Ed25519 key that its entries in the ledger are signed with.
@@ -78,12 +79,14 @@ def audit(
     Raises:
         StoreChanged: another process committed meanwhile, and something was found. RecipeError: no public key, no
             such folder or signing key, or a signing key without ``replay``. FormatError: ``head`` is something
-            else. StoreWriteError: it cannot be written.
+            else. StoreWriteError: it lies in a store.
     """
     check_several(also=also)
     progress = progress or Silent()
     key = None if public_key is None else checked_public_key(public_key)
     folders = [existing_folder(folder) for folder in also]
+    if head is not None:
+        check_outside(head)
     if signing_key is not None and not replay:
         raise RecipeError(
             "a signing key is for what a replay writes, and an audit alone writes nothing", do="--replay beside --sign"
@@ -105,7 +108,7 @@ def audit(
         if to.findings:
             store.check_current()  # what belonged to the commit before is nobody's fault
         elif head is not None:
-            move_pin(store, Path(head))
+            move_pin(store, Path(head), to)
         return AuditReport(
             store=store.path,
             root_digest=store.root_digest,

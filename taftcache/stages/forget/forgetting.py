@@ -143,7 +143,7 @@ def forget(
     else:
         plan = plan_forgetting(store, request, mode)
         report = _timed(store, plan) if dry_run else _carry_out(store, plan, signer, progress)
-    left, said = ([], []) if dry_run else _in_source(store, report.forgotten)
+    left, said = _in_source(store, [*report.forgotten, *report.already])
     return replace(report, in_source=left, notes=[*report.notes, *said], seconds=time.perf_counter() - begin)
 
 

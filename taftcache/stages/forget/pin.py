@@ -9,9 +9,8 @@ import msgspec
 
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.place.failure import cannot
-from taftcache.cache.read.around import check_outside
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError, StoreError
+from taftcache.errors import FormatError, StoreError, StoreWriteError
 from taftcache.names import counted
 from taftcache.report.write import write_json
 from taftcache.stages.forget.finding import Findings
@@ -77,10 +76,16 @@ def check_pin(store: FeatureStore, file: Path, to: Findings) -> None:
         to.found("head", str(file), f"entry {pin.entries} of the ledger is another than it was")
 
 
-def move_pin(store: FeatureStore, file: Path) -> None:
-    """Write the newest entry to ``file``, atomically; StoreWriteError where the disk refuses, or within a store."""
-    check_outside(file)
-    write_json(file, Pin.of(store))
+def move_pin(store: FeatureStore, file: Path, to: Findings) -> None:
+    """Write the newest entry to ``file``, atomically, where it names another; what forbids that is a finding, for the
+    next audit would know of no later entry."""
+    if read_pin(file) == (now := Pin.of(store)):
+        return
+    try:
+        write_json(file, now)
+    except StoreWriteError as error:
+        why = f"{error.fault}: {error.got}" if error.got else error.fault
+        to.found("head", str(file), f"it does not name the newest entry: {why}", do=error.do)
 
 
 def _head_after(store: FeatureStore, entries: int) -> str | None:
