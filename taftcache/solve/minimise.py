@@ -162,6 +162,7 @@ def minimise_in_balls(
     *,
     goal: Goal = GOAL,
     arithmetic: Arithmetic = ARITHMETIC,
+    on_pass: OnPass | None = None,
 ) -> Iterator[Solution]:
     """What `minimise` finds within each of some radii, one after the other; Ctrl-C raises KeyboardInterrupt.
 
@@ -169,7 +170,7 @@ def minimise_in_balls(
     all of them cost little more passes than the last alone.
 
     Args:
-        base, sources, arithmetic: as ``minimise`` has them.
+        base, sources, arithmetic, on_pass: as ``minimise`` has them.
         objective: its own radius has no part in it.
         radii: R > 0, increasing.
         goal: of each radius.
@@ -181,7 +182,7 @@ def minimise_in_balls(
         raise SolveError("the radii do not increase from above 0", got=f"{list(radii)}", do="sort them, each once")
     replace(objective, radius=radii[-1]).check()
     problems = _Problems(base, sources, replace(objective, radius=radii[0]), arithmetic)
-    found = _in_balls(problems, "auto", radii, goal, None)
+    found = _in_balls(problems, "auto", radii, goal, on_pass)
     for _ in radii:
         with full_float32(arithmetic.device):  # not around the yield: who asks for the next one has settings of his own
             solution = next(found)
