@@ -70,7 +70,7 @@ APPEND = {
     "seconds",
     "dry_run",
 }
-APPEND |= {"unread", "closed", "new_classes", "dropped", "relabelled", "notes"}
+APPEND |= {"unread", "closed", "new_classes", "dropped", "relabelled", "notes", "skipped_ids"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "again", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
@@ -83,7 +83,7 @@ FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards
 FORGET |= {"mode", "destroyed", "dropped_shards", "classes", "passes", "bytes", "dry_run", "notes", "copies"}
 FORGET |= {"expected_seconds", "matched", "copies_taken", "in_source", "held_out"}
 AUDIT = {"store", "root_digest", "findings", "receipts", "signed", "tombstones", "certificates", "replayed", "notes"}
-AUDIT |= {"newest", "also"}
+AUDIT |= {"newest", "also", "passed"}
 RECEIPTS = {"store", "root_digest", "receipts", "unreadable", "samples"}
 COMPARE = {"store", "digests", "rows", "held_out", "classes", "backbone", "seeds", "reports", "spent", "seconds"}
 COMPARE |= {"machine", "date", "libraries", "recipe", "kept", "notes", "shards"}
