@@ -1,5 +1,5 @@
-"""Write what is made from the code: the command line, the recipe keys, the list of recipes, the laws that tests hold,
-and the public names for type checkers.
+"""Write what is made from the code: the command line, what it prints as JSON, the recipe keys, the list of recipes, the
+laws that tests hold, and the public names for type checkers.
 
 python tools/make_docs.py            write them
 python tools/make_docs.py --check    exit 1 and name those that are out of date
@@ -9,6 +9,8 @@ python tools/make_docs.py --output   run the demo, and show in README.md some li
 from __future__ import annotations
 
 import ast
+import dataclasses
+import inspect
 import os
 import re
 import subprocess
@@ -17,6 +19,7 @@ import tempfile
 import tomllib
 import types
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -27,6 +30,7 @@ import taftcache
 from taftcache import errors
 from taftcache.cli import app, groups
 from taftcache.expected import choices
+from taftcache.model.meta import CertificateRecord
 from taftcache.recipe import Recipe
 from taftcache.teaching.recipe import TeachingRecipe
 
@@ -38,6 +42,71 @@ COMPLETION = (
     "process that writes to the store, says so once on stderr, and goes on; without it a second writer ends at once. "
     "A RECIPE is a TOML file, or the name of one of the "
     "[bundled recipes](../pipelines/README.md): `quickstart`, `published/cub200`. A file of that name wins.",
+)
+# Fields that mean the same in every report that does not say otherwise.
+ALIKE = {
+    "store": "the store's folder, or its place in a bucket",
+    "root_digest": "names the store's state; after the command, where that changes it",
+    "root_before": "the same before the command",
+    "seconds": "how long it took, on the wall clock",
+    "notes": "sentences worth reading; none of them is an error",
+    "dry_run": "whether nothing was changed",
+    "passes": "how often the rows were gone through to solve",
+    "bytes": "size of what was written, or would be, or is there",
+    "file": "path of the file",
+    "model": "name of a model, `models/mean` for one",
+    "sample": "the sample's id",
+    "label": "its class, as text",
+    "shard": "name of its shard; that of held-out rows is `held-out`",
+    "role": '"train" or "held-out"',
+}
+# Of commands with several reports, what asks for one.
+ASKED = {
+    "EstimateReport": "--dry-run",
+    "PrivateTrainReport": "--private",
+    "SampleReport": "--sample",
+    "ShardReport": "--shard",
+    "ClassReport": "--class",
+    "Sample": "--ids",
+    "SuspectsReport": "--suspects",
+    "OutliersReport": "--outliers",
+    "DuplicatesReport": "--duplicates",
+    "SampleInfluence": "--sample",
+    "QueryInfluence": "--query",
+}
+JSON_HEAD = """# What --json prints
+
+Made from the reports' classes by `tools/make_docs.py`. Python's functions return the same reports as objects.
+
+With `--json` a command prints one JSON value to stdout, in ASCII, and shows no progress. Errors, and the few things
+that have to be said at once, are text on stderr. The [exit codes](cli.md#exit-codes) are those of the command
+without it: after 0 and 10 stdout has a report; after an error (but 1, a mistake of taftcache's own) an object:
+
+- `error` (text): its kind, a name from that table, or UsageError, MemoryError, KeyboardInterrupt, FileNotFoundError
+- `fault` (text): what went wrong, in one sentence
+- `got` (text or null): what was found instead
+- `try` (text or null): what to do about it
+- `exit_code` (integer): that of the process
+
+Numbers are plain JSON numbers, and paths are text. What is unknown or does not apply is null. "Texts" are a list of
+them. An "object of X" has names as keys and X as values; a plain "object" has values of several kinds.
+
+**What stays.** A release may add fields: ignore those that you do not know. Tests hold the fields, so that
+none goes or changes its type by accident; where a release changes one, the [changelog](../CHANGELOG.md) says so.
+
+## Fields of many reports
+
+They mean this where a report names them after "Also".
+"""
+CERTIFIED = "[CertificateRecord](#certificaterecord)"
+# What certificates in reports of train and forget have, beside those of components.
+ALSO_CERTIFIED = (
+    "- `converged` (true/false): after forget, whether the solve met its tolerance",
+    "- `passes` (integer): after forget, what the solve took",
+    "- `moved`, `moved_at_least` (number or null): after forget, how far Δw moved, and its optimum at least",
+    "- `row_moves` (number): about how far a typical row's removal would move Δw, where that was estimated",
+    "- `decisive` (true/false or null): whether the bound is a tenth or less of what a removal moves",
+    "- `ridge_before` (number): after forget, λ before, where another one was chosen",
 )
 TABLE = ("| argument | meaning |", "|---|---|")
 SHARED = 4  # commands with the same option, from which on it stands once
@@ -55,6 +124,7 @@ def pages() -> dict[Path, str]:
     """Path → the text that it must have."""
     return {
         ROOT / "docs" / "cli.md": command_line(),
+        ROOT / "docs" / "json.md": json_reports(),
         ROOT / "docs" / "recipe.md": recipe_reference(),
         ROOT / "pipelines" / "README.md": recipes(ROOT / "pipelines"),
         ROOT / "docs" / "laws.md": laws(ROOT / "tests"),
@@ -88,7 +158,8 @@ def command_line() -> str:
     counts = Counter(row for rows in tables.values() for row in rows)
     # Arguments are never shared: their order is told by where they stand.
     shared = {row for row, count in counts.items() if count >= SHARED and row[0].startswith("`-")}
-    lines = ["# Command line", "", "Made from the program by `tools/make_docs.py`.", "", *COMPLETION, ""]
+    origin = "Made from the program by `tools/make_docs.py`. [What --json prints](json.md) has a page of its own."
+    lines = ["# Command line", "", origin, "", *COMPLETION, ""]
     lines += ["## Shared options", "", "Commands name those that they take, after their own.", ""]
     lines += [*TABLE, *(f"| {' | '.join(row)} |" for row in counts if row in shared), ""]
     for title, names in groups().items():
@@ -117,6 +188,111 @@ def command_line() -> str:
         "| 141 | | nobody reads the output any more; what was committed is kept |",
     ]
     return "\n".join(lines) + "\n"
+
+
+def json_reports() -> str:
+    """The fields of what each command prints with ``--json``, from the reports' classes and docstrings."""
+    types_of = {name: "text" for name in ALIKE} | {"seconds": "number", "passes": "integer", "bytes": "integer"}
+    types_of |= {"notes": "texts", "dry_run": "true/false"}
+    lines = [JSON_HEAD, *(f"- `{name}` ({types_of[name]}): {meaning}" for name, meaning in ALIKE.items()), ""]
+    nested: list[type] = [CertificateRecord]
+    places: dict[type, str] = {}
+    for name, made in reports().items():
+        lines += [f"## {name}", ""]
+        for report in sorted(made, key=lambda each: each.__name__ in ASKED):
+            asked = f"With `{ASKED[report.__name__]}`" if report.__name__ in ASKED else ""
+            if report in places:
+                lines += [f"As [{places[report]}](#{places[report]}).", ""]
+                continue
+            if asked:
+                lines += [f"{asked}{', a list of' if report.__name__ == 'Sample' else ''}:", ""]
+            lines += [*fields_of(report), ""]
+            places[report] = name
+            nested += [each for _, hint in typed_fields(report) for each in _records(hint)]
+    lines += ["## Records", ""]
+    for record in nested:  # which grows
+        if record not in places:
+            places[record] = record.__name__
+            certified = ALSO_CERTIFIED if record is CertificateRecord else []
+            lines += [f"### {record.__name__}", "", *fields_of(record), *certified, ""]
+            nested += [each for _, hint in typed_fields(record) for each in _records(hint)]
+    # A record that is a command's report, too, stands there.
+    links = {f"(#{record.__name__.lower()})": f"(#{place.lower()})" for record, place in places.items()}
+    return re.sub(r"\(#\w+\)", lambda m: links.get(m[0], m[0]), "\n".join(lines).strip()) + "\n"
+
+
+def reports() -> dict[str, list[type]]:
+    """Command → classes of what it prints: those that the functions which it calls to show them take."""
+    public = [getattr(taftcache, name) for name in vars(taftcache)["__all__"]]
+    given = [get_type_hints(function).get("return") for function in public if inspect.isfunction(function)]
+    known = {record.__name__: record for hint in given for record in _records(hint)}
+    commands: Any = typer.main.get_command(app)
+    found = {name: [*_shown(inspect.unwrap(commands.commands[name].callback))] for n in groups().values() for name in n}
+    return {name: [known[each] for each in dict.fromkeys(names)] for name, names in found.items() if names}
+
+
+def _shown(function: Any) -> Iterator[str]:
+    """Names of the classes whose ``show_`` a command uses, itself or in a helper of its file."""
+    for name in function.__code__.co_names:
+        used = function.__globals__.get(name)
+        if name.startswith("show_") and "report" in used.__annotations__:
+            yield used.__annotations__["report"].removeprefix("list[").removesuffix("]")
+        elif name.startswith("_") and inspect.isfunction(used):
+            yield from _shown(used)
+
+
+def fields_of(record: type) -> list[str]:
+    """A line for each field with type and meaning; at the end names of those that mean what they always do."""
+    _, meanings = described(record)
+    meanings.pop("notes", None)  # for people: one meaning serves all reports
+    own: dict[tuple[str, str], list[str]] = {}
+    for name, hint in typed_fields(record):
+        if name in meanings or name not in ALIKE:
+            kind = json_type(hint)
+            if name.startswith("certificate"):
+                kind = re.sub(r"object\b(?! of)", CERTIFIED, kind)
+            own.setdefault((kind, _short(meanings.get(name, ""))), []).append(f"`{name}`")
+    also = [f"`{name}`" for name, _ in typed_fields(record) if name not in meanings and name in ALIKE]
+    lines = [f"- {', '.join(names)} ({kind}): {meaning}" for (kind, meaning), names in own.items()]
+    sparse = issubclass(record, msgspec.Struct) and record.__struct_config__.omit_defaults
+    lines += [f"- Also: {', '.join(also)}"] if also else []
+    return [*lines, *(["- Left out where they are null, false or empty: all of these"] if sparse else [])]
+
+
+def typed_fields(record: type) -> list[tuple[str, Any]]:
+    """Name and type of each field of a dataclass or struct."""
+    hints, named = get_type_hints(record), getattr(record, "__struct_fields__", None)
+    return [(name, hints[name]) for name in named or (field.name for field in dataclasses.fields(record))]
+
+
+def json_type(hint: Any) -> str:
+    """What JSON has for a type of a report, in words; records as links."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(["null" if a is type(None) else json_type(a) for a in arguments])
+    if origin is dict:
+        return "object" if arguments[1] is Any else f"object of {json_type(arguments[1])}"
+    if origin is list:
+        kind = json_type(arguments[0])
+        return f"{kind}s" if kind in ("text", "integer", "number") else f"list of {kind}"
+    if origin is tuple:
+        return f"{len(arguments)} {json_type(arguments[0])}s"
+    if records := [*_records(hint)]:
+        return f"[{records[0].__name__}](#{records[0].__name__.lower()})"
+    return "object" if hint is dict else {Path: "text", bool: "true/false"}.get(hint) or values(hint)
+
+
+def _records(hint: Any) -> Iterator[type]:
+    """The classes of records in a type."""
+    if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct)):
+        yield hint
+    for argument in get_args(hint):
+        yield from _records(argument)
+
+
+def _short(meaning: str) -> str:
+    """The first sentence, without its full stop, in JSON's words."""
+    return re.sub(r"\bNone\b", "null", re.split(r"\. (?=[A-Z\"])", meaning)[0].rstrip(".;"))
 
 
 def recipe_reference() -> str:
@@ -165,13 +341,11 @@ def recipe_keys(recipe: type[msgspec.Struct] = Recipe) -> str:
     return "\n".join(lines)
 
 
-def described(struct: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
-    """A section's summary, and the meaning of each key that its docstring explains as ``key, key: text``."""
+def described(struct: type) -> tuple[str, dict[str, str]]:
+    """A record's summary, and the meaning of each key that its docstring explains as ``key, key: text``."""
     text = re.sub(r"\s+", " ", (struct.__doc__ or "").strip()).replace("``", "`")
-    fields = set(struct.__struct_fields__)
-    marks = [
-        m for m in re.finditer(r"(?:^|(?<=[.;] ))([a-z_]+(?:, [a-z_]+)*): ", text) if {*m[1].split(", ")} <= fields
-    ]
+    fields = {name for name, _ in typed_fields(struct)}
+    marks = [m for m in re.finditer(r"(?:^|(?<=[.;] ))(\w+(?:, \w+)*): ", text) if {*m[1].split(", ")} <= fields]
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
     meanings: dict[str, str] = {}
     for mark, end in zip(marks, ends, strict=False):

@@ -155,7 +155,7 @@ def audit(
             store, progress=progress, public_key=public_key, head=head, also=also or [], replay=replay, signing_key=sign
         )
     print_report(report, as_json, show_audit)
-    if report.findings:
+    if not report.passed:
         raise typer.Exit(FOUND_CODE)
 
 

@@ -18,10 +18,9 @@ from taftcache.solve_stats import SolveStats
 class CertificateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A ``solve.solution.Certificate`` as it was written, with the bounds that followed from it.
 
-    gradient, gradient_at_zero: ‖∇F(Δw)‖ and ‖∇F(0)‖ in float64. relative_gradient: their quotient.
-    ridge: λ. objective: F(Δw). rows: N.
-    energy_bound: on ‖Δw − Δw*‖_H. distance_bound: on ‖Δw − Δw*‖. gap_bound: on F(Δw) − F*.
-    residual, tightened, rounding, quadratic, constrained: as ``Certificate`` has them.
+    gradient, gradient_at_zero: ‖∇F(Δw)‖ and ‖∇F(0)‖ in float64. relative_gradient: their quotient. ridge: λ. objective:
+    F(Δw). rows: N. distance_bound: on ‖Δw − Δw*‖. gap_bound: on F(Δw) − F*. energy_bound: on ‖Δw − Δw*‖_H. residual,
+    tightened, rounding, quadratic, constrained: what the bounds follow from. See ``Certificate``.
     """
 
     gradient: float

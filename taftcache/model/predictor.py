@@ -39,9 +39,10 @@ from taftcache.tangent.device import full_float32
 
 @dataclass(frozen=True)
 class Alike:
-    """How many of the held-out ``rows`` with the nearest margins got their own class.
+    """The held-out rows with the nearest margins.
 
-    ``largest`` is the largest margin of all of them. Beyond it no row has such a margin: ``rows`` is 0.
+    right: how many of them got their own class. rows: how many; 0 beyond the largest margin. largest: the largest
+    margin of all held-out rows.
     """
 
     right: int
@@ -51,13 +52,13 @@ class Alike:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The classes of one image, most probable by logit first.
+    """The classes of one image, most probable by logit first. A logit is no probability: what is trained is a square
+    loss.
 
-    A logit is no probability, for what is trained is a square loss. ``margin`` is by how much the first is larger than
-    the second, None of one class alone; ``alike`` is how often that was right, where a store has held-out rows.
-    ``image`` is the file's path, of an image in memory its place in the list: "at index 3"; of a row of vectors the
-    file's path and the row's number: "new.npy/00000003". ``labels`` are texts, "7" of a class that was given as 7;
-    ``index`` is the place of the first of them among the model's classes.
+    image: the file, or where it was given. Of an image in memory its place in the list: "at index 3"; of a row of
+    vectors the file's path and the row's number: "new.npy/00000003". labels: as texts, "7" of a class that was given as
+    7. logits: of these. index: place of the first label among the model's classes. margin: by how much the first logit
+    is larger; None of one class. alike: how often such a margin was right, where held-out rows tell.
     """
 
     image: str

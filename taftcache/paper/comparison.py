@@ -58,9 +58,8 @@ REPORTS: dict[str, Callable[[Workbench], Iterator[ReportLine]]] = {
 class Figures:
     """One table or figure.
 
-    lines: one a point.
-    settings: what was chosen for it, on a fifth of the training rows of seed 0, and all that was tried.
-    seconds: of its making.
+    report: its name, as "table1". title: in words. lines: one a point. settings: what was chosen for it, and all that
+    was tried. That was on a fifth of the training rows of seed 0. seconds: of its making.
     """
 
     report: str
@@ -84,9 +83,11 @@ class Figures:
 class CompareReport:
     """All reports of a comparison, and what they were made from and on.
 
-    digests, shards: root digest of every store read, and those of its shards, by its folder.
-    spent: processor seconds by method and preset, those of models that an earlier run left included. kept: how many of
-        its models were found so. seconds: of this run. date: of its end; empty in reports of before 0.2.0.
+    digests: root digest of every store read, by its folder. shards: digests of its shards, likewise. rows, held_out:
+    training and held-out rows. classes: how many. backbone: the model's name. seeds: how many. reports: the tables and
+    figures. spent: processor seconds by method and preset. Those of models that an earlier run left are included.
+    seconds: of this run. machine: what it ran on, in words. libraries: their versions. recipe: the recipe, by section.
+    kept: models of an earlier run that were used again. date: of its end; empty in reports of before 0.2.0.
     """
 
     store: Path

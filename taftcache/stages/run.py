@@ -26,7 +26,11 @@ from taftcache.stages.train.training import TrainReport, train
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """One report a stage; ``evaluate`` is None when the store has no held-out rows, ``forget`` when none is asked."""
+    """One report a stage.
+
+    extract, train, compose: what these stages did. evaluate: None when the store has no held-out rows. forget: None
+    when the recipe forgets nothing.
+    """
 
     store: Path
     root_digest: str

@@ -34,7 +34,10 @@ THUMBNAIL, PICTURE = 96, 192
 
 @dataclass(frozen=True, kw_only=True)
 class PageReport:
-    """The file that was written."""
+    """The file that was written.
+
+    rows: that it shows. details: ids of which it has all details.
+    """
 
     store: Path
     root_digest: str

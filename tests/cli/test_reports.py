@@ -22,6 +22,7 @@ from taftcache.terminal.showing import _SHOWN
 from taftcache.terminal.text import plain_table
 from tests.stages.making import toml
 from tests.stages.test_damage import chunk_of, flip
+from tests.test_house.pages import load_tool
 
 COMMANDS = [name for name, command in get_command(app).commands.items() if not command.hidden]
 # One serves until it is ended; the others' reports are read in tests/stages/test_private.py and tests/teaching/.
@@ -70,7 +71,7 @@ APPEND = {
     "seconds",
     "dry_run",
 }
-APPEND |= {"unread", "closed", "new_classes", "dropped", "relabelled", "notes"}
+APPEND |= {"unread", "closed", "new_classes", "dropped", "relabelled", "notes", "skipped_ids"}
 COPY = {"store", "root_digest", "files", "bytes", "there", "seconds"}
 CONVERT = {"store", "root_digest", "dtype", "chunk_rows", "rows", "bytes", "left", "again", "seconds"}
 EXPORT = {"store", "root_digest", "file", "format", "rows", "bytes", "seconds"}
@@ -83,7 +84,7 @@ FORGET = {"store", "root_before", "root_digest", "forgotten", "already", "shards
 FORGET |= {"mode", "destroyed", "dropped_shards", "classes", "passes", "bytes", "dry_run", "notes", "copies"}
 FORGET |= {"expected_seconds", "matched", "copies_taken", "in_source", "held_out"}
 AUDIT = {"store", "root_digest", "findings", "receipts", "signed", "tombstones", "certificates", "replayed", "notes"}
-AUDIT |= {"newest", "also"}
+AUDIT |= {"newest", "also", "passed"}
 RECEIPTS = {"store", "root_digest", "receipts", "unreadable", "samples"}
 COMPARE = {"store", "digests", "rows", "held_out", "classes", "backbone", "seeds", "reports", "spent", "seconds"}
 COMPARE |= {"machine", "date", "libraries", "recipe", "kept", "notes", "shards"}
@@ -95,6 +96,14 @@ COMPONENT |= {"notes"}
 CERTIFICATE = {"gradient", "gradient_at_zero", "ridge", "objective", "rows"}
 CERTIFICATE |= {"relative_gradient", "distance_bound", "gap_bound", "energy_bound"}
 CERTIFICATE |= {"constrained", "residual", "rounding", "tightened", "quadratic"}
+
+
+def fields_by_command():
+    """Command → the fields of each of its reports that docs/json.md lists."""
+    maker = load_tool("make_docs")
+    return {
+        name: [{field for field, _ in maker.typed_fields(r)} for r in some] for name, some in maker.reports().items()
+    }
 
 
 def test_json_of_every_command(cli, store, images, tmp_path):
@@ -140,11 +149,12 @@ def test_json_of_every_command(cli, store, images, tmp_path):
         (("audit", store), AUDIT),
         (("receipts", store, "--sample", sample), RECEIPTS),
     ]
-    seen = {}
+    seen, on_page = {}, fields_by_command()
     for arguments, keys in calls:
         outcome = cli(*arguments, "--json")
         assert (outcome.code, outcome.err) == (0, ""), arguments
         assert set(outcome.json) == keys, arguments
+        assert keys in on_page[arguments[0]], arguments
         seen[arguments[0]] = outcome.json
     assert {c for c, *_ in (a for a, _ in calls)} == set(COMMANDS) - ELSEWHERE
     assert set(seen["run"]["train"]["certificates"]["components/000"]) == CERTIFICATE | {"row_moves", "decisive"}
@@ -300,7 +310,7 @@ def test_what_is_lost_is_made_again_by_the_command_that_is_named(cli, store, tmp
     assert "components/away" not in cli("inspect", store).out
 
 
-def test_a_command_that_is_named_can_be_typed(cli, store, tmp_path):
+def test_a_command_that_is_named_can_betyped_fields(cli, store, tmp_path):
     """Of a store in a folder with a blank in its name the commands named another place."""
     place, wide = tmp_path / "my store", tmp_path / "my wide"
     assert f"made again by taftcache train '{wide}'" in cli("convert", store, wide, "--dtype", "float32").out

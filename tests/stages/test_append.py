@@ -213,7 +213,7 @@ def test_where_all_new_images_are_skipped_no_row_is_said_to_come(few, images, tm
     (folder / "0" / "torn.png").write_bytes(b"no image")
     capsys.readouterr()
     report = taftcache.append(asked(few, folder))
-    assert (report.added, report.images, report.skipped) == ({}, 0, 1)
+    assert (report.added, report.images, report.skipped, report.skipped_ids) == ({}, 0, 1, ["0/torn.png"])
     show_append(report)
     said = capsys.readouterr().out
     assert "no row more: 1 new sample skipped" in said
@@ -229,6 +229,7 @@ def test_where_all_new_images_are_skipped_no_row_is_said_to_come(few, images, tm
     shutil.copy(next((folder / "1").glob("*.png")), folder / "0" / "good.png")
     report = taftcache.append(asked(few, folder))
     assert (sum(report.added.values()), report.images, report.skipped, report.unread) == (1, 1, 1, 2)
+    assert report.skipped_ids == ["0/another.png"]
 
 
 def test_no_further_shard_is_made_of_images_that_cannot_be_read(few, images, tmp_path, capsys):
@@ -240,6 +241,7 @@ def test_no_further_shard_is_made_of_images_that_cannot_be_read(few, images, tmp
     for _ in range(2):  # each night
         report = taftcache.append(asked(few, folder), new_shard=True)
         assert (report.added, report.images, report.skipped) == ({}, 0, 2)
+        assert sorted(report.skipped_ids) == ["0/torn.png", "0/worn.png"]
         assert report.notes == [
             "no shard 002 was made: none of its 2 samples can be read (first: 0/torn.png); the next append tries again"
         ]

@@ -119,6 +119,22 @@ def test_a_command_names_all_that_it_takes():
         assert not [word for word in taken if word and word.replace("|", "\\|") not in commands[name]], name
 
 
+def test_every_command_that_prints_json_is_on_its_page():
+    """Its fields stood nowhere but in a test."""
+    commands = get_command(app).commands.items()
+    asked = {name for name, command in commands if any("--json" in option.opts for option in command.params)}
+    assert set(re.findall(r"^## ([a-z-]+)$", _text("docs/json.md"), re.MULTILINE)) == asked
+
+
+def test_every_field_of_a_report_has_its_meaning():
+    maker = load_tool("make_docs")
+    lines = [line for line in _text("docs/json.md").splitlines() if line.startswith("- ")]
+    assert [line for line in lines if not line.partition(": ")[2].strip()] == []
+    for report in {report for some in maker.reports().values() for report in some}:
+        named = re.findall(r"`(\w+)`", " ".join(line.partition(" (")[0] for line in maker.fields_of(report)))
+        assert sorted(named) == sorted(get_type_hints(report)), report.__name__
+
+
 @pytest.mark.parametrize("recipe", [Recipe, TeachingRecipe])
 def test_every_key_of_a_recipe_is_listed_with_its_meaning(recipe):
     text = load_tool("make_docs").recipe_keys(recipe)

@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One damaged object: its ``shard``, ``array`` and ``chunk`` where it has them, its ``file`` below the store."""
+    """One damaged object.
+
+    shard, array, chunk: where it is; None where it has none. file: below the store. problem: what is wrong.
+    """
 
     shard: str | None = None
     array: str | None = None

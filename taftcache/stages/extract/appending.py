@@ -62,14 +62,14 @@ PLACES = ("source", "train", "root", "image_key", "label_key", "train_split", "t
 
 @dataclass(frozen=True, kw_only=True)
 class AppendReport:
-    """``added``: shard -> rows more in it; ``relabelled``: shard -> rows under a corrected label; ``untouched`` shards
-    kept their files; ``known`` samples were there before.
+    """New samples in a store, and what they changed.
 
-    ``images`` (or vectors) were made rows of, ``skipped`` of them did not decode; ``unread`` are those known samples
-    that were skipped before. ``closed``: of forgotten classes, how many further samples each has, which were left out;
-    ``new_classes``: the same of classes that the store does not have, or of those that it has now; ``dropped`` are its
-    models, which had no column for them. ``dry_run``: all of this is planned only, as if every new sample could be
-    read.
+    added: rows more in each shard. relabelled: rows under a corrected label, by shard. untouched: shards that kept
+    their files. known: samples that were there before. unread: of those, samples that were skipped before. images:
+    images or vectors that became rows. skipped: how many new samples did not decode. skipped_ids: which they are.
+    closed: further samples of forgotten classes, by class, which were left out. new_classes: samples of classes that
+    the store did not have, by class. dropped: models that went, which had no column for the new classes. dry_run:
+    whether all of this is planned only. Then it is as if every new sample could be read.
     """
 
     store: Path
@@ -82,6 +82,7 @@ class AppendReport:
     unread: int = 0
     images: int = 0
     skipped: int = 0
+    skipped_ids: list[str] = field(default_factory=list)
     seconds: float = 0.0
     dry_run: bool = False
     closed: dict[str, int] = field(default_factory=dict)
@@ -298,6 +299,7 @@ class NewSamples:
             unread=self._unread,
             images=sum(count.rows for count in counts or ()),
             skipped=sum(count.skipped for count in counts or ()),
+            skipped_ids=[] if counts is None else self._skipped(),
             seconds=time.perf_counter() - begin,
             dry_run=counts is None,
             closed=dict(sorted(Counter(self._closed).items())),
@@ -312,6 +314,12 @@ class NewSamples:
                 *([] if counts is None else self._unmade()),
             ],
         )
+
+    def _skipped(self) -> list[str]:
+        """Ids of new samples that no row was made of."""
+        made = [name for name in (shard.name for shard in self.shards) if self._store.has_shard(name)]
+        rows = {i for name in made for i in self._store.shard(name).sample_ids}
+        return [i for shard in self.shards for i in shard.ids if i not in rows]
 
     def _unmade(self) -> list[str]:
         return [

@@ -51,8 +51,9 @@ COMMENTS = {
 class InitReport:
     """A recipe that was written, what it was made of, and what it costs.
 
-    images: in all; held_out: of them, for testing. pixels: width and height of the image in the middle. features: what
-    the head reads. estimate: bytes and seconds of the extraction, measured on a few images.
+    recipe: its file. source: the kind of data, as ``data.source``. images: in all. held_out: of them, for testing.
+    classes: their names. shards: how many. pixels: width and height of the image in the middle. backbone: the model, or
+    its weights. features: what the head reads. estimate: bytes and seconds of the extraction, measured on a few images.
     """
 
     recipe: Path

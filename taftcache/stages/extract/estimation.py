@@ -30,10 +30,11 @@ BATCHES = 2  # timed, after one that warms up
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateReport:
-    """Images by shard, bytes of all rows, and seconds, measured on a few of the images; nothing was written.
+    """What an extraction would take, measured on a few of the images; nothing was written.
 
-    numbers: of a row. bytes: of the activations, in whole chunks. free_bytes: where the store would lie, None for a
-    bucket. notes: on what lies there and is left out.
+    rows: images, by shard. classes: how many. kept: what of a sample is cached, in words. numbers: of a row. bytes: of
+    the activations, in whole chunks. free_bytes: where the store would lie, None for a bucket. tried: images that were
+    measured. images_per_second: measured. seconds: all images, by that. notes: on what lies there and is left out.
     """
 
     store: Path

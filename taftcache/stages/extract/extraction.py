@@ -47,7 +47,11 @@ from taftcache.tangent.spec import TAIL
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractReport:
-    """What stage 1 did; ``images`` were run through the model now, the rest was there. ``bytes``: without models."""
+    """What stage 1 did.
+
+    shards: rows, by shard. images: run through the model now; the rest was there. skipped: images that could not be
+    read. bytes: of the store without models.
+    """
 
     store: Path
     root_digest: str

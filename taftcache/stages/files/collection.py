@@ -12,7 +12,10 @@ from taftcache.cache.store import FeatureStore
 
 @dataclass(frozen=True, kw_only=True)
 class CollectReport:
-    """Path -> bytes of what was ``removed`` (would be, when ``dry_run``), and of what nothing names and is ``kept``."""
+    """What nothing in the store names.
+
+    removed: bytes by path of what was removed, or would be. kept: the same of what stays all the same.
+    """
 
     store: Path
     root_digest: str

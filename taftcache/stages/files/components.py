@@ -31,9 +31,10 @@ PROMISE_STAYS = "its promise of privacy is not taken over: no ledger here has it
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentReport:
-    """A component that was written to a file, or taken in from one, where it may have ``replaced`` another.
+    """A component that was written to a file, or taken in from one.
 
-    rows: None where it does not say how many.
+    component: its name in the store. base_digest: of its base point. rows: it was trained on; None where it does not
+    say. changed: whether anything was written. replaced: whether another one of that name went.
     """
 
     store: Path

@@ -23,7 +23,10 @@ _MADE_OF = {"float32": None, "float16": "float32", "int8": "float16"}
 
 @dataclass(frozen=True, kw_only=True)
 class CopyReport:
-    """``files`` and ``bytes`` copied now; ``there``: files that the target had already, to the bit."""
+    """What was copied now.
+
+    files, bytes: copied now. there: files that the target had already, to the bit.
+    """
 
     store: Path
     root_digest: str
@@ -35,7 +38,11 @@ class CopyReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertReport:
-    """The new store; ``left``: components and models of the old one, ``again`` the command that makes each anew."""
+    """The new store, and what it does not have of the old one.
+
+    dtype: of the new store's rows. chunk_rows: rows of a chunk, by shard. rows: how many. left: components and models
+    of the old store. again: the command that makes each of these anew.
+    """
 
     store: Path
     root_digest: str

@@ -22,7 +22,10 @@ _OVERHEAD = 1 << 16  # of an HDF5 file's own tables, at the least
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """The file that was made of a store's rows."""
+    """The file that was made of a store's rows.
+
+    format: the file's, as --format names it. rows: in it.
+    """
 
     store: Path
     root_digest: str

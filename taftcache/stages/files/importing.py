@@ -42,11 +42,12 @@ from taftcache.tangent.spec import TAIL
 
 @dataclass(frozen=True, kw_only=True)
 class ImportReport:
-    """The store that was made of a file, or of arrays (``file`` is None).
+    """The store that was made of a file, or of arrays.
 
-    exported: the file came from a store, whose bytes the shards have again. trainable: the store has a base, so that
-    stage 2 can go on from it. scaling: what was done to each vector; None where the rows are no vectors. notes: what
-    may cost vectors accuracy.
+    file: what was read; None of arrays. exported: whether it came from a store, whose bytes the shards have again.
+    shards: rows, by shard. tokens: shape of a row. classes: how many. trainable: whether the store has a base, so that
+    stage 2 can go on. scaling: what was done to each vector; None where rows are no vectors. notes: what may cost
+    vectors accuracy.
     """
 
     store: Path

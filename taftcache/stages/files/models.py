@@ -29,7 +29,10 @@ ABOUT = "about.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportModelReport:
-    """The folder's files and bytes. notes: that the model is outdated."""
+    """A folder with one model, which needs no store.
+
+    folder: where it lies. files: their names. notes: that the model is outdated.
+    """
 
     store: Path
     root_digest: str

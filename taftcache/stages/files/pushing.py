@@ -11,7 +11,11 @@ from taftcache.stages.train.private.claims import check_exported
 
 @dataclass(frozen=True, kw_only=True)
 class PushReport:
-    """Where the model is now: name and page on the hub, commit, files and their bytes."""
+    """Where the model is now on the hub.
+
+    folder: that was sent. name: of the repository. revision: its branch; None for the main one. url: its page. commit:
+    the hub's digest of it. files: their names.
+    """
 
     folder: Path
     name: str

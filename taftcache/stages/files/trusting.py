@@ -13,8 +13,11 @@ from taftcache.consent import KINDS, SECTION, names, recorded_recipe, remember, 
 
 @dataclass(frozen=True, kw_only=True)
 class TrustReport:
-    """``named``: what the store names and may open from now on, by the recipe's key ("data.train"); where ``removed``,
-    what it was allowed until now."""
+    """What a store names and may open from now on.
+
+    named: places and names by the recipe's key ("data.train"). removed: whether that was allowed until now, and no
+    longer.
+    """
 
     store: Path
     named: dict[str, Any]

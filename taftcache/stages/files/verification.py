@@ -18,12 +18,12 @@ from taftcache.stages.progress import Progress, Silent, noting
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """Faults found (none: every object has the digest its manifest names) and files that no manifest names.
+    """Whether every object has the digest that its manifest names, and which files no manifest names.
 
-    After a repair ``faults`` are those that are left, ``mended`` says of each other file where its bytes came from,
-    ``dropped`` names damaged components and models, ``again`` the command that makes each of them again, and
-    ``reasons`` says why a file was left.
-    ``left`` is the root digest that was gone back from, "" where its manifest could not be read; None for none.
+    faults: damaged objects; after a repair those that are left. strays: files that no manifest names. ledger_entries:
+    how many were read. mended: of each mended file, where its bytes came from. dropped: damaged components and models
+    that went. again: the command that makes each of these again. reasons: why a file was left damaged. left: the root
+    that --back went back from; None for none. It is "" where its manifest could not be read.
     """
 
     store: Path

@@ -26,17 +26,18 @@ from taftcache.stages.train.record import promised
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """``findings`` is empty when every promise holds.
+    """Whether every promise holds, and what was looked at for that.
 
-    ``also`` are the folders that were searched. ``receipts`` are the requests in the ledger, ``signed`` how many of its
-    entries carry a valid signature, and ``newest`` is the ledger's length and the digest of its last entry.
-    ``certificates`` has, by component, what `certificates.check_certificate` returns: the gradient norm and the bound
-    on the distance, recorded and proven here. ``replayed`` are rows that an old copy of the store had brought back and
-    that were forgotten again. ``notes`` are no failures.
+    passed: whether there is no finding. findings: the promises that do not hold. receipts: requests in the ledger.
+    signed: entries of the ledger with a valid signature. tombstones: one for each sample, class and shard that was
+    forgotten. also: further folders that were searched. certificates: by component, ‖∇F‖ and the bound on the distance,
+    recorded and proven here. See `certificates.check_certificate`. newest: the ledger's last entry. replayed: rows that
+    an old copy of the store had brought back, forgotten again. notes: what is no failure.
     """
 
     store: Path
     root_digest: str
+    passed: bool
     findings: list[Finding]
     receipts: int
     signed: int
@@ -112,6 +113,7 @@ def audit(
         return AuditReport(
             store=store.path,
             root_digest=store.root_digest,
+            passed=not to.findings,
             findings=to.findings,
             receipts=receipts,
             signed=signatures,

@@ -43,7 +43,10 @@ ADVICE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One promise that does not hold: its ``kind``, ``where``, what is wrong, and what to ``do`` about it."""
+    """One promise that does not hold.
+
+    kind: which one, in a word or two. where: file or object. problem: what is wrong. do: what to try.
+    """
 
     kind: str
     where: str

@@ -46,15 +46,17 @@ OTHER_COLUMNS = (
 class ForgetReport:
     """What was forgotten now, what had been before, what was renewed and destroyed, and what proves it.
 
-    ``certificates[name]`` has the certificate's fields and those of `renewal.certificate_of`. ``passes`` counts
-    passes over the rows of what was solved. A dry run changes nothing: its certificates are empty and ``passes``
-    is an estimate, what the present components took; so is ``expected_seconds``, how long each solve would take here
-    (see ``duration.expected_seconds``; what is not known has none). ``bytes`` are those of the shards that were or
-    would be written anew, before. ``matched`` has the ids that each pattern named. ``copies`` are ids of rows that stay
-    and hold the very bytes of rows that leave, ``copies_taken`` those of ``forgotten`` that left for
-    that alone. ``in_source`` are those whose images are still where the store's recipe names them, as far as that may
-    be opened here and lists them (see ``still_there``). ``held_out``: what became of the default model's accuracy,
-    where anything was renewed or destroyed; None without held-out rows, and after a dry run.
+    forgotten: ids that were forgotten now. already: ids that had been before. shards: whose rows left. renewed:
+    components and models that were solved or added up again. certificates: of each that was solved again; empty after a
+    dry run. They have the fields of `renewal.certificate_of`. mode: how models were renewed. destroyed: what went and
+    was not made again. dropped_shards: shards that are empty now, and gone. classes: classes that were forgotten as a
+    whole. passes: over the rows of what was solved; after a dry run an estimate. That is what the present components
+    took. bytes: of the shards that were or would be written anew, before. copies: ids that stay and hold the very bytes
+    of rows that leave. copies_taken: ids of ``forgotten`` that left as such copies alone. in_source: ids whose images
+    are still where the recipe names them. As far as that may be opened here, and lists them (see ``still_there``).
+    expected_seconds: how long each solve would take here, by component; after a dry run. What is not known has none
+    (see ``duration.expected_seconds``). matched: ids that each pattern named. held_out: what became of the default
+    model's accuracy. None without held-out rows, where nothing was renewed or destroyed, and after a dry run.
     """
 
     store: Path

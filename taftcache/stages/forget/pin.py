@@ -17,7 +17,10 @@ from taftcache.stages.forget.finding import Findings
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The ledger's length, and the digest of its last entry ("" of none); ``store`` is a digest of its identity."""
+    """The ledger's length and end.
+
+    entries: how many. head: digest of the last one, "" of none. store: a digest of the store's identity.
+    """
 
     entries: Annotated[int, msgspec.Meta(ge=0)]
     head: str

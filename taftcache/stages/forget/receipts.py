@@ -45,9 +45,13 @@ NOT_COVERED = (
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a receipt says of a renewed component: the figures of `renewal.certificate_of` that stay.
 
-    Bounds from above are rounded up to a power of two, what others are held against down to one. ``decisive`` is of the
-    figures themselves. ``other_ridge``: the rows that stay chose another λ, so that ``decisive`` is of ``row_moves``.
-    ``moved`` and ``ridge_before`` are of receipts of earlier releases, which round nothing.
+    Bounds from above are rounded up to a power of two, what others are held against down to one.
+
+    relative_gradient: ‖∇F(Δw)‖ / ‖∇F(0)‖. distance_bound: on ‖Δw − Δw*‖. converged: whether the solve met its
+    tolerance. moved: ‖Δw_new − Δw_old‖; of receipts of earlier releases, which round nothing. moved_at_least: the least
+    by which the optimum moved. decisive: whether the bound is a tenth of that or less, by exact figures. ridge: λ.
+    ridge_before: λ before; of receipts of earlier releases. other_ridge: whether the rows that stay chose another λ;
+    ``decisive`` is of ``row_moves`` then. row_moves: about how far a typical row's removal moves Δw.
     """
 
     relative_gradient: float
@@ -88,12 +92,14 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """One receipt of the ledger, without the hashes of its ids.
 
-    ``file`` lies in the store, ``digest`` is what the next entry names it by. ``listed``: it has a hash of every id
-    that it forgot, and not a digest of them all. ``signature`` is "none", "valid", "wrong", or "unchecked" where the
-    package cryptography is not installed. ``shards`` has the number of rows that left, by shard; ``copies`` is how many
-    rows of other ids held the same bytes and stayed, ``copies_taken`` how many of ``samples`` were not named, but held
-    the same bytes. ``root_before``, ``content_before`` and ``content_after`` are keyed hashes of the store's digests;
-    in receipts of earlier releases the digests themselves.
+    seq: its number. file: in the store. digest: what the next entry names it by. event: what it records. listed:
+    whether it has a hash of every id, not one of all. signature: "none", "valid", "wrong", or "unchecked" without the
+    package cryptography. public_key: that it was signed with. time: of the request. mode: how models were renewed.
+    samples: how many were forgotten. shards: rows that left, by shard. dropped_shards: that went empty.
+    classes_removed: how many. renewed: what was made again. destroyed: what was not. certificates: by component,
+    rounded. copies: rows of other ids that held the same bytes and stayed. copies_taken: samples that were not named,
+    but held the same bytes. root_before, content_before, content_after: keyed hashes of the store's digests. In
+    receipts of earlier releases the digests themselves. not_covered: what the receipt does not promise.
     """
 
     seq: int
@@ -133,12 +139,14 @@ def _power_of_two(figure: float, up: bool) -> float:
 class Answer:
     """What a store knows of one id.
 
-    ``state``: "held", a row of ``shard`` has it; "skipped", the shard left it out; "staged", an extraction that was
-    stopped has it; "forgotten"; "unknown", none of these. ``receipts`` are the numbers of those that name it: of a held
-    one, it was taken in again since. Of a forgotten one that none names, ``perhaps`` are those of the entries that may
-    have: receipts that keep a digest of their ids alone, and tombstones taken over from an earlier store at this place.
-    ``beside``: only the file beside the store knows that it was forgotten; its receipt is not in this store. ``alike``:
-    of an unknown one, an id that the store has or forgot, and that differs by its Unicode form alone.
+    state: a row of ``shard``, left out by it, in a stopped extraction, forgotten, or none. "held" says that a row of
+    ``shard`` has it; "skipped", that the shard left it out; "staged", that an extraction that was stopped has it;
+    "forgotten"; "unknown", none of these. shard: None where none has it. receipts: numbers of those that name it. Of a
+    held one, it was taken in again since. perhaps: numbers of entries that may have forgotten it, where none names it.
+    These are receipts that keep a digest of their ids alone, and tombstones taken over from an earlier store at this
+    place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is not in this store
+    then. alike: an id that differs by its Unicode form alone; None for none. Of an unknown one; the store has it or
+    forgot it.
     """
 
     sample: str
@@ -152,10 +160,11 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptsReport:
-    """The receipts of a store, oldest first, and its answers for the ids that were asked about, in their order.
+    """The receipts of a store, oldest first, and its answers for ids.
 
-    ``unreadable`` are the numbers of entries from before their key was destroyed, receipts and adopted tombstones: of
-    an id that is "unknown", nobody can tell whether one of them forgot it.
+    receipts: one a request. unreadable: numbers of entries from before their key was destroyed. These are receipts and
+    adopted tombstones: of an id that is "unknown", nobody can tell whether one of them forgot it. samples: an answer
+    for each id that was asked about, in their order.
     """
 
     store: Path

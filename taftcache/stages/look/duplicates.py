@@ -27,7 +27,11 @@ ROUNDING = 1e-5  # of a similarity in float32, for rows a few lengths from the m
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two rows and their ``similarity``: ids, classes, shards, and roles ("train" or "held-out")."""
+    """Two rows.
+
+    samples: their ids. similarity: 1 for the same means of rows. labels: their classes. shards: theirs. roles: "train"
+    or "held-out".
+    """
 
     samples: tuple[str, str]
     similarity: float
@@ -40,9 +44,10 @@ class Pair:
 class DuplicatesReport:
     """Pairs of rows whose similarity reaches ``threshold``, the largest first.
 
-    leaks, pairs: of a training row with a held-out one, and of rows of one role; leaks_found, pairs_found: how many
-    there are, listed or not. rows: how many were compared. notes: rows that are too far out to compare by, and what the
-    promise of private models does not cover.
+    threshold: the least similarity that is listed. rows: how many were compared. leaks_found, pairs_found: how many
+    leaks and pairs there are, listed or not. leaks: pairs of a training row with a held-out one. pairs: pairs of rows
+    of one role. notes: on rows too far out to compare by, and on promises of privacy. The promise of private models
+    does not cover this list.
     """
 
     store: Path

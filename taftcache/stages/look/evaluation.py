@@ -56,8 +56,9 @@ MARGINS = 1000  # rows: a pass over more would take longer than what it stands b
 class Against:
     """The store's default model beside the linear probe, on the same rows.
 
-    ahead: by how much its accuracy is larger. interval: of that, at 95 %, from the rows on which only one of the two
-    is right (Agresti and Min, 2005: half a row is added to each cell). verdict: what the interval says.
+    ahead: by how much its accuracy is larger. interval: of that, at 95 %. From the rows on which only one of the two is
+    right (Agresti and Min, 2005: half a row is added to each cell). verdict: what the interval says. probe: the linear
+    probe.
     """
 
     model: str
@@ -71,15 +72,14 @@ class Against:
 class EvaluateReport:
     """Top-1 accuracy by model over ``rows`` held-out rows.
 
-    accuracy: also of the untouched network with its new head; where that begins at zero, which tells no class from
-    another, only as long as there is no model.
-    default: the model that ``predict`` takes where none is named (``model_of``); None before there is one.
-    intervals: of each accuracy, at 95 % (Wilson's).
-    proven: the share of labels that are provably the exact optimum's, by model, where it was asked for.
-    against: the linear probe, where it was asked for and the rows allow one. notes: why they do not, which held-out
-    rows hold the bytes of a training row (looked for beside the probe), which classes only they or only training rows
-    have, which private models have a learning rate that they chose, which models do better than the default one, and
-    which were solved from other rows than the store has now: these are ``outdated``.
+    rows: how many. accuracy: by model, 0 to 1. That of the untouched network with its new head, too; where that begins
+    at zero, which tells no class from another, only as long as there is no model. default: the model that ``predict``
+    takes where none is named; None without one. See ``model_of``. intervals: of each accuracy, at 95 % (Wilson's).
+    against: the linear probe, if it was asked for and the rows allow one. proven: the share of labels that are provably
+    the exact optimum's, by model. It is there where it was asked for. outdated: models that were solved from other rows
+    than the store has now. notes: why there is no probe, which model does better than the default one, and more. Which
+    held-out rows hold the bytes of a training row (looked for beside the probe), which classes only they or only
+    training rows have, and which private models have a learning rate that they chose.
     """
 
     store: Path

@@ -39,12 +39,13 @@ SOLVED = 3  # samples that are also solved without, where there is no closed for
 class SampleInfluence:
     """A model with and without one training sample.
 
-    ``moved`` is ‖Δw₋ₙ − Δw‖ of the model, ``distance_bound`` how far the solves with and without the sample can be
-    from their optima, together, weighted as they enter the model. ``own_logit`` and ``own_logit_without`` are of
-    the sample's class at the sample: what the model says of an image that it has seen, and would say had it not. Of
-    ``held_out`` rows, ``labels_changed`` get another label, and no logit moves by more than ``largest_change``.
-    ``ridge``: λ of what was solved, with the sample and without it; where the rows that stay choose another one, as
-    they do when the sample is forgotten, all of this is the doing of both.
+    moved: ‖Δw₋ₙ − Δw‖ of the model. distance_bound: how far both solves can be from their optima, together. They are
+    weighted as they enter the model. own_logit, own_logit_without: logit of the sample's class at the sample, with it
+    and without it. What the model says of an image that it has seen, and would say had it not. own_label,
+    own_label_without: the class that is predicted there, with it and without it. held_out: rows that were compared.
+    labels_changed: how many of them get another label. largest_change: no logit of theirs moves by more. ridge: λ of
+    what was solved, with the sample and without it. Where the rows that stay choose another one, as they do when the
+    sample is forgotten, all of this is the doing of both.
     """
 
     store: Path
@@ -67,9 +68,10 @@ class SampleInfluence:
 
 @dataclass(frozen=True, kw_only=True)
 class InfluentialSample:
-    """A training sample, its class and shard, and the ``change`` that its removal would add to a predicted logit.
+    """A training sample that moved a prediction.
 
-    Where it was ``solved`` without the sample, the change as it is then, and its certified ``bound``.
+    change: what its removal would add to the predicted logit. solved: the same, solved without the sample; None where
+    it was not. bound: certified on ``solved``.
     """
 
     sample: str
@@ -82,11 +84,13 @@ class InfluentialSample:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryInfluence:
-    """The training ``samples`` that moved one prediction most.
+    """The training samples that moved one prediction most.
 
-    ``logit`` is that of the predicted ``label``. ``method`` is "closed form": exact leave-one-out, or "estimated
-    leverages": leave-one-out by what a row has of the prediction with itself as the kernel taken apart has it, or
-    "first order": the influence function, without that. Of the last two the first samples are solved.
+    query: the image, or what was given. label: the predicted class. logit: of that class. method: "closed form",
+    "estimated leverages" or "first order". The first is exact leave-one-out; the second leave-one-out by what a row has
+    of the prediction with itself as the kernel taken apart has it; the third the influence function, without that. Of
+    the last two the first samples are solved. residual: the largest relative residual of the systems that were solved.
+    samples: the largest change first.
     """
 
     store: Path

@@ -51,9 +51,9 @@ LEFT_OUT = 1000  # skipped samples that are named: a store may have millions
 
 @dataclass(frozen=True, kw_only=True)
 class Integrity:
-    """What was looked at: ``files`` are named by the manifests, which are verified; ``missing`` are not there.
+    """What was looked at; bytes are verified when they are read, and all of them by ``taftcache verify``.
 
-    Bytes are verified when they are read, and all of them by ``taftcache verify``.
+    files: named by the manifests, which are verified. missing: those that are not there. text: this in words.
     """
 
     files: int
@@ -63,10 +63,17 @@ class Integrity:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectReport:
-    """A store's contents in JSON types; ``rows``, ``rows_per_class`` count training rows.
+    """A store's contents in JSON types.
 
-    left_out: of the ``skipped`` samples the first thousand, each with its id, its shard and the reason. budget: of
-    private trainings, None where there was none. classes: of a regressor's images, none.
+    rows: training rows. held_out_rows: held-out rows. classes: their names; of a regressor's images, none.
+    rows_per_class: training rows, by class. cut: where the network is cut, and the shape of a row. tangent: how the
+    tail's derivative is computed, and why. dtype: of the rows. identity: what decided the rows' bytes: backbone, cut,
+    preprocessing, libraries. plan: how samples are split into shards. shards: one object each: name, role, rows, bytes,
+    digest and statistics. models: components and compositions: name, digest, certificate and how each was solved.
+    activations: statistics; None where none can be read. integrity: which files were looked at. skipped: samples that
+    were left out. left_out: the first thousand of these, with id, shard and reason. forgotten: tombstones, one for each
+    sample, class and shard that was forgotten. ledger_entries: how many. ledger: the entries. budget: of private
+    trainings; None where there was none.
     """
 
     store: Path
@@ -96,7 +103,11 @@ class InspectReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardReport:
-    """One shard: its description, rows per class, activations, and the component made from it."""
+    """One shard.
+
+    shard: name, role, rows, bytes, digest and statistics. rows_per_class: by class. activations: statistics of its
+    rows. component: as in ``models`` of a store; None where there is none. first_samples: a few ids.
+    """
 
     store: Path
     shard: dict[str, Any]
@@ -108,7 +119,11 @@ class ShardReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassReport:
-    """One class: its rows in every shard, its share of each and of all training rows, and its first samples."""
+    """One class.
+
+    rows: its training rows. held_out_rows: its held-out rows. share: of all training rows. shards: one object each:
+    name, role, rows and share of the class. first_samples: a few ids.
+    """
 
     store: Path
     label: str
@@ -123,11 +138,11 @@ class ClassReport:
 class SampleReport:
     """One sample: where it lies, its class, statistics of its cached rows, and what every model says of it.
 
-    predictions: by model ("base" is the untouched one): class, logit of its own class, and margin over the best other,
-        None where there is no other class.
-    moved_bound: the most by which forgetting it can move its shard's component; None for held-out rows, and where the
-        component is not a solution of the rows.
-    notes: what the promise of private models does not cover of all this.
+    row: its number in the shard, from 0. first_token_norm, mean_token_norm: norm of its first token, and mean norm of
+    its tokens. max_abs: its largest absolute value. predictions: by model: class, logit of its own class, margin over
+    the best other. "base" is the untouched one; the margin is None where there is no other class. moved_bound: the most
+    by which forgetting it can move its shard's component. None for held-out rows, and where the component is not a
+    solution of the rows. notes: what the promise of private models does not cover of all this.
     """
 
     sample: str

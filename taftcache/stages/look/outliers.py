@@ -24,8 +24,11 @@ STEP = 4096  # rows whose neighbours are asked for at once
 
 @dataclass(frozen=True, kw_only=True)
 class Outlier:
-    """A row: ``distance`` to its k-th nearest training row, and how many ``times`` the median of that over the other
-    training rows of its class; over all training rows where it is the only one."""
+    """A row that lies far from others.
+
+    times: how many times the median distance in its class. Of the other training rows of its class; of all training
+    rows where it is the only one. distance: to its k-th nearest training row.
+    """
 
     sample: str
     label: str
@@ -39,7 +42,8 @@ class Outlier:
 class OutliersReport:
     """Rows by their distance to the k-th nearest training row over their class's median, the largest first.
 
-    neighbour: k. rows: how many were compared. notes: what the promise of private models does not cover.
+    neighbour: k. rows: how many were compared. outliers: the rows. notes: what the promise of private models does not
+    cover.
     """
 
     store: Path

@@ -47,8 +47,8 @@ ROUNDED = 0.01  # by which part a margin may exceed the cached row's of the very
 class PredictReport:
     """Predictions of one model, each with how often such a margin was right, where the store has held-out rows.
 
-    ``root_digest`` is that of the store it was read from, or was saved from. ``unreadable``: images that were left out,
-    and why. notes: that the model is outdated, and on files that a folder has of other types.
+    root_digest: of the store that the model was read from, or saved from. predictions: one an image. unreadable: images
+    that were left out, and why. notes: that the model is outdated, and on files of other types in a folder.
     """
 
     store: Path
@@ -205,8 +205,10 @@ def logits(
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A sample, its class, shard and role ("train" or "held-out"), how like an image its row is (``similarity``, 1 for
-    the same means of rows, as ``duplicates`` has it), and whether it is the ``same`` to the byte."""
+    """A sample that is like an image.
+
+    similarity: 1 for the same means of rows. As ``duplicates`` has it. same: whether it is the same to the byte.
+    """
 
     sample: str
     label: str
@@ -218,8 +220,11 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class FindReport:
-    """The samples most like each image, by what the image is called. rows: how many were compared. notes: on files that
-    a folder has of other types, and what the promise of private models does not cover."""
+    """The samples most like each image.
+
+    rows: how many were compared. found: by what the image is called, the most similar first. notes: on files of other
+    types in a folder, and on promises of privacy. The promise of private models does not cover this list.
+    """
 
     store: Path
     root_digest: str

@@ -34,8 +34,8 @@ MOST_QUICK = 1 << 34
 class Probe:
     """Logistic regression on standardised features of the pre-trained network, its C chosen on one row in five.
 
-    accuracy: on the held-out rows, which had no part in the choice. C: scikit-learn's, the inverse of its ridge.
-    rows: it was fitted to. of: training rows that there are. seconds: of choice and fit.
+    accuracy: on the held-out rows, which had no part in the choice. C: scikit-learn's, the inverse of its ridge. rows:
+    it was fitted to. of: training rows that there are. seconds: of choice and fit.
     """
 
     accuracy: float

@@ -52,8 +52,9 @@ def no_class(store: FeatureStore, name: str) -> StoreError:
 class Sample:
     """A sample whose id a store keeps.
 
-    role: "train" or "held-out" for a row; "skipped", ``shard`` left it out; "staged", an extraction of ``shard`` that
-    was stopped has it. label: its class, None where nothing says it.
+    shard: where it is, or would be. role: "train", "held-out", "skipped" or "staged". The first two are rows; ``shard``
+    left a skipped one out, and an extraction of ``shard`` that was stopped has a staged one. label: its class, None
+    where nothing says it.
     """
 
     sample: str

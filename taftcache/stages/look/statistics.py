@@ -22,11 +22,11 @@ LISTED = 5
 class Activations:
     """Statistics of the cached activations in JSON types.
 
-    gathered: of every value, at extraction: ``max_abs``, ``mean_token_norm``, ``headroom`` (how many times larger a
-        value could be before what is computed for the store overflows). NaN, infinities and overflow never get into a
-        store: they are refused at extraction.
-    sampled: of ``rows`` rows out of ``of``: quantiles of the token norms, outlier channels (root mean square against
-        the median channel's), fractions of zeros and of subnormal values (stored with fewer digits), values not finite.
+    gathered: of every value, at extraction: ``max_abs``, ``mean_token_norm``, ``headroom``. The last is how many times
+    larger a value could be before what is computed for the store overflows. NaN, infinities and overflow never get into
+    a store: they are refused at extraction. sampled: of ``rows`` rows out of ``of``: quantiles of the token norms,
+    outlier channels and more. Outlier channels are told by their root mean square against the median channel's; then
+    there are fractions of zeros and of subnormal values (stored with fewer digits), and values not finite.
     """
 
     gathered: dict[str, float]

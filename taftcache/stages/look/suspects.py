@@ -38,9 +38,10 @@ OTHER_SHARDS = "the mean of the other shards' components"
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """A training row: its label, what a model that did not see it ``says``, and the label's margin under that model.
+    """A training row whose label a model doubts.
 
-    margin: the logit of the label less the largest other one; below 0 where the model says another class.
+    says: the class that a model which did not see it gives. margin: the label's logit less the largest other one; below
+    0 where they differ.
     """
 
     sample: str
@@ -55,8 +56,8 @@ class SuspectsReport:
     """The training rows of least margin, the least first.
 
     method: which model judges a row. rows: how many were judged. disagreeing: how many it gives another class.
-    notes: what the promise of private models does not cover of all this, which shards have few classes, and of which
-    classes no judge can tell.
+    suspects: the rows. notes: on shards with few classes, classes without a judge, and promises of privacy. The promise
+    of private models does not cover this list.
     """
 
     store: Path

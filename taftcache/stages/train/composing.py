@@ -56,13 +56,15 @@ from taftcache.stages.train.solving import judged, unfinished
 
 @dataclass(frozen=True, kw_only=True)
 class ComposeReport:
-    """The composition ``model``: members, their coefficients, how far the identity was off, and what else was made.
+    """The composition ``model``, and what else was made.
 
-    ``models`` are all compositions that are current now, ``made`` those that were not before, ``dropped`` those that
-    are gone. ``certificate`` and ``moved``, ‖Δw_exact − Δw_mean‖, are of the exact model, ``passes`` what it took.
-    ``left_out`` are shards that were subtracted. ``held_out``: what became of the default model's accuracy, where there
-    was a composition before and anything was made or dropped. ``notes``: why models are gone and how to have them,
-    which members are out of date, have no coefficient or no ε, and why the exact model ended above its tolerance.
+    members: components in it. coefficients: of each of them. identity_error: how far Σ μ f(Δw_i) = f(Σ μ Δw_i) was off.
+    changed: whether anything was made or dropped. models: all compositions that are current now. made: those that were
+    not current before. dropped: those that are gone. left_out: shards that were subtracted. certificate: of the exact
+    model. moved: ‖Δw_exact − Δw_mean‖. passes: what the exact model took. held_out: what became of the default model's
+    accuracy. None where there was no composition before, or nothing was made or dropped. notes: why models are gone,
+    which members are out of date, and more. They say how to have models again, which members have no coefficient or no
+    ε, and why the exact model ended above its tolerance.
     """
 
     store: Path

@@ -62,10 +62,11 @@ class HeldOutHits:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutChange:
-    """A store's default model before something was done, and after it, on the ``rows`` that were held out both times.
+    """A store's default model before something was done, and after it.
 
-    models and accuracy: before and after. gain: by how much the later one is the more accurate, with ``interval`` and
-    ``verdict`` as ``paired.row_verdict`` has them.
+    models: before and after. rows: held out both times. accuracy: before and after, 0 to 1. gain: by how much the later
+    one is the more accurate. interval: of the gain, at 95 %. verdict: what the interval says. See
+    ``paired.row_verdict``.
     """
 
     models: tuple[str, str]

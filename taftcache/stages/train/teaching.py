@@ -37,9 +37,10 @@ from taftcache.teaching.students.trainer import OnEpoch
 class TeachReport:
     """The recipe's student, and what it was set beside.
 
-    folder: students, tables and plots. student: file of the first seed's weights. beta: chosen or given.
-    tables: as they stand in report.md, by title; each a list of rows of plain values.
-    plots: files. trained, kept: students trained now and found trained.
+    folder: students, tables and plots. student: file of the first seed's weights. prior: which one the recipe asks for.
+    beta: its weight, chosen or given. accuracy: of the students, by seed. tables: as they stand in report.md, by title.
+    Each is a list of rows of plain values. conclusions: sentences on the tables. plots: files. trained, kept: students
+    trained now and found trained.
     """
 
     folder: Path

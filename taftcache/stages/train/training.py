@@ -54,9 +54,11 @@ _HEAD_GONE = (
 
 @dataclass(frozen=True, kw_only=True)
 class TrainReport:
-    """What stage 2 did: ``trained`` now, ``kept`` from before; certificates by name, as ``judged`` has them.
+    """What stage 2 did.
 
-    composed: what was made of the components afterwards, by the command ``taftcache train``.
+    trained: components trained now. kept: components from before. certificates: by component. Empty of one without;
+    they have the fields of ``judged``. composed: what was made of the components afterwards. By the command ``taftcache
+    train``; None from ``train``.
     """
 
     store: Path

@@ -30,8 +30,11 @@ _READ_BY_LEAST_SQUARES = ("mechanism", "epsilon", "delta", "multiplier", "relati
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The ε, at δ and under a relation, that all private trainings of a shard may spend together, and what each shard
-    has ``spent`` of it so far, by its name."""
+    """What all private trainings of a shard may spend together.
+
+    epsilon, delta: of that promise. relation: what neighbouring data sets differ in. spent: the ε spent so far, by
+    shard.
+    """
 
     epsilon: float
     delta: float

@@ -52,9 +52,11 @@ from taftcache.stages.train.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateTrainReport:
-    """What was ``trained`` now and ``kept`` from before; statements by component.
+    """What private training did.
 
-    ``spent``: of each shard that was asked for, the ε of all its trainings.
+    trained: components trained now. kept: components from before. dropped: models that went. statements: what each
+    component promises, by name. spent: of each shard that was asked for, the ε of all its trainings. budget: the ε that
+    these may spend together.
     """
 
     store: Path
