@@ -82,8 +82,8 @@ With `--json` a command prints one JSON value to stdout, in ASCII, and shows no 
 that have to be said at once, are text on stderr. The [exit codes](cli.md#exit-codes) are those of the command
 without it: after 0 and 10 stdout has a report, after an error an object:
 
-- `error` (text): its kind, a name from that table, or UsageError, MemoryError, KeyboardInterrupt, FileNotFoundError; after exit code
-  1, a mistake of taftcache's own, a name of Python's
+- `error` (text): its kind, a name from that table, or UsageError, MemoryError, KeyboardInterrupt, FileNotFoundError;
+  after exit code 1, a mistake of taftcache's own, a name of Python's
 - `fault` (text): what went wrong, in one sentence
 - `got` (text or null): what was found instead
 - `try` (text or null): what to do about it
