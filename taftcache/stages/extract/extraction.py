@@ -32,6 +32,7 @@ from taftcache.stages.extract.forgotten import (
     forgotten_beside,
     in_source_note,
     left_out_notes,
+    misnamed_notes,
     open_images,
     remembered,
     staying_out,
@@ -238,7 +239,7 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     skipped = {left_out.id for left_out in store.manifest.skipped}
     known = rows | skipped
     out = staying_out(store.is_forgotten, source, test, known=store.classes)
-    notes = left_out_notes(name for i, name in out.closed.items() if i not in known)
+    notes = [*misnamed_notes(source, test), *left_out_notes(n for i, n in out.closed.items() if i not in known)]
     if strange := sorted(out.strange.keys() - known):
         lacking = f"{counted(len({there[i] for i in strange}), 'class')} that the store does not have"
         notes.append(

@@ -4,7 +4,7 @@ it does not have their classes; folders without images, and files that no folder
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -181,11 +181,20 @@ def _leave_out(source: Source, names: set[str]) -> None:
     source.classes = kept
 
 
-def _aside_notes(sources: Iterable[Source]) -> list[str]:
+def misnamed_notes(*sources: Source | None) -> list[str]:
+    """A note on images that folders have under names which no store takes; none where there are none."""
+    aside = [path for source in sources if source is not None for path in left_aside(source)]
+    if not (misnamed := [ascii(path) for path in aside if suffix(path) in SUFFIXES and not path.isprintable()]):
+        return []
+    left = counted(len(misnamed), "image")
+    return [f"{left} left out, of names that are not printable text: {first_few(misnamed)}; rename them"]
+
+
+def _aside_notes(sources: Sequence[Source]) -> list[str]:
     """Notes on images that folders have and that are not taken; none where there are none."""
     aside = [path for source in sources for path in left_aside(source)]
-    loose = [path for path in aside if suffix(path) in SUFFIXES]
-    notes = unread_notes(aside)
+    loose = [path for path in aside if suffix(path) in SUFFIXES and path.isprintable()]
+    notes = [*unread_notes(aside), *misnamed_notes(*sources)]
     if loose:
         notes.append(f"{counted(len(loose), 'image')} left out, beside the class folders: {first_few(loose)}")
     return notes
