@@ -63,7 +63,8 @@ def test_every_unknown_id_is_named_and_nothing_leaves(store, tmp_path, capsys):
         root = opened.root_digest
     code, told = ended(capsys, "forget", str(store), "--file", str(tmp_path / "ids"))
     assert code == UnknownSample.exit_code
-    assert told["got"] == "'nobody', 'nowhere'"
+    assert (told["got"], told["ids"]) == ("'nobody', 'nowhere'", ["nobody", "nowhere"])
+    assert ended(capsys, "forget", str(store), "--sample", "u1", "--sample", "a, b")[1]["ids"] == ["a, b"]
     with FeatureStore(store) as opened:
         assert opened.root_digest == root
 

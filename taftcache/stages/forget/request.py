@@ -132,6 +132,7 @@ def resolve_request(
         raise UnknownSample(
             f"no row has any of {counted(len(unknown), 'id')} that are named; nothing is changed",
             got=", ".join(map(repr, unknown)),
+            ids=unknown,
             do=f"taftcache receipts {typed(store.path)} --file FILE, which says of each id what is known",
         )
     leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
