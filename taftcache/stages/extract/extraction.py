@@ -21,7 +21,7 @@ from taftcache.cache.opening import Place
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe, remember
-from taftcache.names import counted, is_model
+from taftcache.names import counted, is_model, them
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
@@ -244,10 +244,10 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
         lacking = f"{counted(len({there[i] for i in strange}), 'class')} that the store does not have"
         notes.append(
             f"not in the store: {counted(len(strange), 'image')} of {lacking} (first: {strange[0]}); taftcache append "
-            "RECIPE --new-classes take takes them in"
+            f"RECIPE --new-classes take takes {them(len(strange))} in"
         )
     if new := sorted(there.keys() - known - out.all):
-        takes = f"taftcache append RECIPE{' --new-classes skip' if strange else ''} takes them in"
+        takes = f"taftcache append RECIPE{' --new-classes skip' if strange else ''} takes {them(len(new))} in"
         notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); {takes}")
     notes += other_classes_note(other_classes(store, there))
     if gone := sorted(rows - there.keys()):
