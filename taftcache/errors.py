@@ -139,7 +139,14 @@ class StoreWriteError(StoreError):
 
 
 class UnknownSample(StoreError):
-    """No row of the store has that sample id."""
+    """No row of the store has that sample id.
+
+    ``ids`` are those that were named and have none, as far as whoever raises it lists them.
+    """
+
+    def __init__(self, fault: str, *, got: object = None, do: str | None = None, ids: Iterable[str] = ()) -> None:
+        super().__init__(fault, got=got, do=do)
+        self.ids = list(ids)
 
 
 class SolveError(TaftcacheError, ValueError):

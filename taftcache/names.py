@@ -102,6 +102,11 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {many}"
 
 
+def them(count: int) -> str:
+    """What stands for so many things that were named."""
+    return "it" if count == 1 else "them"
+
+
 def first_few(names: Sequence[str], most: int = 5) -> str:
     """The first names, and how many more there are."""
     more = len(names) - most

@@ -4,7 +4,8 @@ Public names are called as ``taftcache.<name>``, which loads their module on fir
 are of modules that have no public name and load numpy, zarr, torch or Dask: ``--help`` and a wrong option must be
 answered before any of these is there.
 
-With ``--json`` an error is printed to stdout as JSON, too: {"error", "fault", "got", "try", "exit_code"}.
+With ``--json`` an error is printed to stdout as JSON, too: {"error", "fault", "got", "try", "exit_code"}, and "ids"
+where samples are named that are unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from typer.main import get_command
 import taftcache
 from taftcache.cache.place.lock import waiting
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
-from taftcache.errors import INTERRUPTED, INTERRUPTED_CODE, StoreChanged, StoreWriteError, TaftcacheError, first_line
+from taftcache.errors import (
+    INTERRUPTED,
+    INTERRUPTED_CODE,
+    StoreChanged,
+    StoreWriteError,
+    TaftcacheError,
+    UnknownSample,
+    first_line,
+)
 from taftcache.terminal.console import OUT, Unwritten, complain, note, print_json
 
 # click's, or typer's own copy of it, whichever this typer has
@@ -62,7 +71,8 @@ class _Commands(TyperGroup):
         except TaftcacheError as error:
             fault, *more = error.lines()
             complain(f"taftcache: {fault}", *more)
-            self._report(type(error).__name__, error.fault, error.exit_code, error.got, error.do)
+            ids = error.ids if isinstance(error, UnknownSample) else []
+            self._report(type(error).__name__, error.fault, error.exit_code, error.got, error.do, ids)
             sys.exit(error.exit_code)
         except OSError as error:
             self._check_written(error)
@@ -167,13 +177,21 @@ class _Commands(TyperGroup):
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(widest), text) for name, text in rows])
 
-    def _report(self, kind: str, fault: str, exit_code: int, got: object = None, do: str | None = None) -> None:
+    def _report(
+        self,
+        kind: str,
+        fault: str,
+        exit_code: int,
+        got: object = None,
+        do: str | None = None,
+        ids: Sequence[str] = (),
+    ) -> None:
         """The error as JSON, for who asked for a report as JSON; the text goes to stderr all the same."""
         if not self.as_json:
             return
         try:
             said = {"error": kind, "fault": fault, "got": None if got is None else str(got), "try": do}
-            print_json({**said, "exit_code": exit_code})
+            print_json({**said, "exit_code": exit_code} | ({"ids": ids} if ids else {}))
             OUT.file.flush()
         except Unwritten as error:
             self._unwritten(error, exit_code)

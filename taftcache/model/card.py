@@ -19,6 +19,13 @@ if TYPE_CHECKING:  # timm, which who names a model's score does not need
 
 HERE = 'open_model(".")'  # in the snippet; a copy on a hub says where it is
 TIMM_HERE = "local-dir:."
+# In the snippets: as `to_rgb` has it. PIL would clip 16-bit grey to white.
+OPENED = [
+    'image = Image.open("image.jpg")',
+    'if image.mode.startswith("I;16"):  # 16-bit grey: its upper 8 bits',
+    "    image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))",
+    'image = image.convert("RGB")',
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,9 +247,12 @@ def _transform(said: Mapping[str, Any]) -> list[str]:
         "What the model is given of an image, [1, 3, height, width]; EXIF rotation is not applied:",
         "",
         "```python",
+        "import numpy as np",
         "from PIL import Image",
         *code,
-        'x = preprocess(Image.open("image.jpg").convert("RGB"))[None]',
+        "",
+        *OPENED,
+        "x = preprocess(image)[None]",
         "```",
     ]
 
@@ -261,7 +271,7 @@ def onnx_snippet(file: str, said: Mapping[str, Any]) -> list[str]:
         "from PIL import Image",
         "",
         f'session = onnxruntime.InferenceSession("{file}")',
-        'image = Image.open("image.jpg").convert("RGB")',
+        *OPENED,
         f"sides = [{math.floor(width / said['crop_pct'])} * side // min(image.size) for side in image.size]",
         f"left, top = (round((side - {width}) / 2) for side in sides)",
         f"image = image.resize(sides, Image.Resampling.{said['interpolation'].upper()})",
@@ -296,12 +306,14 @@ def _use(native: bool) -> list[str]:
         "Its head alone has moved, so it is also an ordinary timm model, which agrees up to float32 rounding:",
         "",
         "```python",
+        "import numpy as np",
         "import timm",
         "from PIL import Image",
         "",
         f'network = timm.create_model("{TIMM_HERE}", pretrained=True).eval()',
         "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network))",
-        'logits = network(transform(Image.open("image.jpg").convert("RGB"))[None])',
+        *OPENED,
+        "logits = network(transform(image)[None])",
         'print(network.pretrained_cfg["label_names"][logits.argmax()])',
         "```",
     ]

@@ -20,6 +20,7 @@ from taftcache.names import (
     is_component,
     points_text,
     shard_of,
+    them,
     typed,
     with_counts,
 )
@@ -177,7 +178,8 @@ def show_append(report: AppendReport) -> None:
             OUT.print(f"Nothing to do: {known}, each in the store or forgotten.")
     if report.unread:
         left = counted(report.unread, "sample")
-        print_notes([f"{left} skipped before, and not to be read now either; once mended, append takes them in"])
+        mended = f"once mended, append takes {them(report.unread)} in"
+        print_notes([f"{left} skipped before, and not to be read now either; {mended}"])
     print_notes(report.notes)
     for name, rows in report.added.items():
         OUT.print(f"shard {name}: {counted(rows, 'sample')} more")

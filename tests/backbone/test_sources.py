@@ -10,7 +10,7 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from taftcache.backbone.sources.base import Item
-from taftcache.backbone.sources.folder import empty_folders
+from taftcache.backbone.sources.folder import empty_folders, left_aside
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.sources.pictures import decoded
 from taftcache.backbone.sources.rgb import to_rgb
@@ -95,6 +95,17 @@ def test_a_folder_that_is_no_set_of_classes(folder, change, named):
     change(folder)
     with pytest.raises(DataError, match=named):
         only(source="folder", train=str(folder))
+
+
+@pytest.mark.parametrize("name", ["a\nb.png", os.fsdecode(b"\xff.png")], ids=["line break", "not UTF-8"])
+def test_images_of_names_that_are_not_printable_are_skipped(folder, name):
+    whole = only(source="folder", train=str(folder)).items
+    os.rename(folder / "ant" / "0.png", folder / "ant" / name)
+    with pytest.raises(DataError, match=r'; or set data\.unreadable = "skip"'):
+        only(source="folder", train=str(folder))
+    source = only(source="folder", train=str(folder), unreadable="skip")
+    assert source.items == [item for item in whole if item.id != "ant/0.png"]
+    assert left_aside(source) == [f"ant/{name}"]
 
 
 @pytest.mark.parametrize("limit", [None, 5])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -16,7 +18,7 @@ from taftcache.backbone.sources.folder import FolderSource
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.cache.format.ledger import ADOPT
 from taftcache.cache.store import FeatureStore
-from taftcache.cli import app
+from taftcache.cli import app, main
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, UnreadableImage
 from taftcache.names import counted
 from taftcache.stages.extract.appending import AppendReport
@@ -120,6 +122,29 @@ def test_what_still_does_not_decode_is_said_beside_what_was_added(capsys):
     assert "1 row made in 0.0 s, 1 known" in said  # of what stays skipped it is not said that nothing is
     show_append(replace(report, skipped=2))
     assert "made in 0.0 s, 2 new samples skipped, 1 known" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_file_of_no_printable_name_does_not_stop_a_finished_store(tmp_path, capsys):
+    folder = write_images(tmp_path / "digits")
+    made = asked(tmp_path / "store", folder, unreadable="stop")
+    taftcache.extract(made)
+    file = sorted((folder / "1").iterdir())[0]
+    for name in (b"a\nb.png", b"\xff.png"):
+        shutil.copy(file, folder / "1" / os.fsdecode(name))
+    for stage in (taftcache.extract, taftcache.append):
+        with pytest.raises(DataError, match=r'; or set data\.unreadable = "skip"'):
+            stage(made)
+    skipping = asked(tmp_path / "store", folder)
+    names = r"'1/a\nb.png', '1/\udcff.png'"
+    note = f"2 images left out, of names that are not printable text: {names}; rename them"
+    before = tree(tmp_path / "store")
+    assert taftcache.extract(skipping).notes == [note]
+    assert taftcache.append(skipping).notes == [note]
+    assert tree(tmp_path / "store") == before
+    set_skip = ("--set", "data.unreadable=skip", "--set", "backbone.weights=bundled")
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["init", str(folder), "-o", str(tmp_path / "made.toml"), *set_skip, "--json"])
+    assert note in json.loads(capsys.readouterr().out)["notes"]
 
 
 class Interrupting(Silent):
@@ -443,7 +468,9 @@ def test_a_refused_store_remembers_nothing_and_other_ids_are_refused(tmp_path, i
 def test_what_another_store_forgot_is_counted_in_a_dry_run_and_the_data_listed_once(tmp_path, images, monkeypatch):
     old, listed, init = tmp_path / "old", [], FolderSource.__init__
     file = toml(tmp_path / "new.toml", tmp_path / "new", data={"source": "folder", "train": str(images)})
-    monkeypatch.setattr(FolderSource, "__init__", lambda self, *args: [listed.append(args), init(self, *args)][1])
+    monkeypatch.setattr(
+        FolderSource, "__init__", lambda self, *args, **named: [listed.append(args), init(self, *args, **named)][1]
+    )
     taftcache.extract(asked(old, images))
     with FeatureStore(old) as store:
         shard = store.shards[0]

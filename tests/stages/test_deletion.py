@@ -111,7 +111,7 @@ def test_what_is_left_of_the_source_is_said(people, made, tmp_path, capsys):
     assert set(told["in_source"]) == set(others[1:]), "one that was skipped, too"
     shutil.rmtree(images / "1")
     assert taftcache.forget(people, [others[0]]).notes == [
-        f"1 of 1 image still in the source (data.train = {images}): deleting them is yours to do"
+        f"1 of 1 image still in the source (data.train = {images}): deleting it is yours to do"
     ]
     shutil.rmtree(images)
     gone = taftcache.forget(people, classes=["2"])

@@ -230,9 +230,7 @@ def test_a_forgotten_sample_does_not_come_back(photographed, images, tmp_path):
     before = tree(path)
     report = taftcache.run(recipe(path, data={"source": "folder", "train": str(images)}))
     assert report.idle
-    assert report.extract.notes == [
-        f"1 image still in the source, forgotten here: {gone}; deleting them is yours to do"
-    ]
+    assert report.extract.notes == [f"1 image still in the source, forgotten here: {gone}; deleting it is yours to do"]
     assert tree(path) == before
 
 

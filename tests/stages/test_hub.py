@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -225,6 +226,11 @@ def test_the_snippets_run(folders, images, tmp_path, monkeypatch):
     assert one == f"['{other}']"
     [label] = open_model(".", device="cpu").predict(["image.jpg"], top=1)[0].labels
     assert label == other
+    Image.fromarray(np.random.default_rng(0).integers(0, 1 << 16, (32, 40), np.uint16)).save("image.jpg", format="PNG")
+    found: dict[str, Any] = {}
+    exec(Path("README.md").read_text(encoding="utf-8").split("```python")[2].split("```")[0], found)
+    (deep,) = open_model(".", device="cpu").predict(["image.jpg"], top=1)
+    assert found["logits"].max().item() == pytest.approx(deep.logits[0], abs=1e-4), "16-bit grey"
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,15 @@ def test_a_copy_of_a_model_predicts_the_same_and_is_one_of_its_own(tail, how):
     assert copied.backbone is copied.cut.backbone.model
 
 
+def saved() -> Iterator[str]:
+    """The mode of each of some images, saved as image.jpg one after the other: wide, high, small, and 16-bit grey."""
+    rng = np.random.default_rng(0)
+    pixels = [rng.integers(0, 256, (*shape, 3), np.uint8) for shape in [(50, 71), (97, 41), (32, 32)]]
+    for image in map(Image.fromarray, [*pixels, rng.integers(0, 1 << 16, (50, 71), np.uint16)]):
+        image.save("image.jpg", format="PNG")
+        yield image.mode
+
+
 def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monkeypatch, capsys):
     """The card's snippet, which needs onnxruntime alone, says what the model does."""
     pytest.importorskip("onnxscript")
@@ -91,8 +101,7 @@ def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monke
     blocks = [block.split("```")[0] for block in text.split("```python")[1:]]
     (snippet,) = [block for block in blocks if "onnxruntime" in block]
     monkeypatch.chdir(tmp_path / "model")
-    for seed, size in enumerate([(50, 70, 3), (90, 41, 3), (32, 32, 3)]):
-        Image.fromarray(np.random.default_rng(seed).integers(0, 256, size, np.uint8)).save("image.jpg", quality=95)
+    for _ in saved():
         found: dict[str, Any] = {}
         exec(snippet, found)
         (expected,) = model.predict(["image.jpg"], top=len(model.classes))
@@ -106,7 +115,7 @@ def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monke
     ("mode", "interpolation"), [("center", "bicubic"), ("squash", "bilinear"), ("border", "bicubic")]
 )
 def test_the_cards_preprocessing_is_the_models_own(tmp_path, monkeypatch, mode, interpolation):
-    """Bit for bit, of images that are wide, high, and of sides that leave a fraction of a pixel."""
+    """Bit for bit, of images that are wide, high, of sides that leave a fraction of a pixel, and of 16-bit grey."""
     model = made("feature")
     model.transform.config.update(crop_pct=0.9, crop_mode=mode, interpolation=interpolation, mean=(0.1, 0.2, 0.3))
     model.transform = type(model.transform)(model.cut.backbone)
@@ -118,8 +127,7 @@ def test_the_cards_preprocessing_is_the_models_own(tmp_path, monkeypatch, mode, 
     ]
     assert ("torchvision" in text) == (mode != "border")
     monkeypatch.chdir(tmp_path)
-    for seed, shape in enumerate([(50, 71, 3), (97, 41, 3), (32, 32, 3)]):
-        Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, np.uint8)).save("image.jpg", quality=95)
+    for _ in saved():
         found: dict[str, Any] = {}
         exec(text, found)
         assert torch.equal(found["x"][0], model.transform(open_rgb("image.jpg")))

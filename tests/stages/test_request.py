@@ -63,21 +63,28 @@ def test_every_unknown_id_is_named_and_nothing_leaves(store, tmp_path, capsys):
         root = opened.root_digest
     code, told = ended(capsys, "forget", str(store), "--file", str(tmp_path / "ids"))
     assert code == UnknownSample.exit_code
-    assert told["got"] == "'nobody', 'nowhere'"
+    assert (told["got"], told["ids"]) == ("'nobody', 'nowhere'", ["nobody", "nowhere"])
+    assert ended(capsys, "forget", str(store), "--sample", "u1", "--sample", "a, b")[1]["ids"] == ["a, b"]
     with FeatureStore(store) as opened:
         assert opened.root_digest == root
 
 
 @pytest.mark.parametrize("text", ["", "\n\n"])
-def test_a_file_without_an_id_is_refused(store, tmp_path, capsys, text):
-    """As a request that names nothing is: a script whose list went wrong has to notice."""
+def test_an_empty_file_of_ids_is_nothing_to_do(store, tmp_path, capsys, text):
+    """A queue may be empty; a request that names nothing at all is refused."""
     (tmp_path / "ids").write_text(text)
     with FeatureStore(store) as opened:
         root = opened.root_digest
-    for words in (("forget", "--file"), ("forget", "--shard", "000", "--file"), ("receipts", "--file")):
-        code, told = ended(capsys, words[0], str(store), *words[1:], str(tmp_path / "ids"))
-        assert (code, told["fault"]) == (RecipeError.exit_code, f"{tmp_path / 'ids'} names no id")
-        assert "one id a line" in told["try"]
+    named = (str(store), "--file", str(tmp_path / "ids"))
+    for more in ((), ("--dry-run",)):
+        code, told = ended(capsys, "forget", *named, *more)
+        assert (code, told["forgotten"], told["already"], told["renewed"]) == (0, [], [], [])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["forget", *named])
+    assert capsys.readouterr().out.startswith("nothing to forget\n")
+    code, told = ended(capsys, "receipts", *named)
+    assert (code, told["samples"]) == (0, [])
+    assert ended(capsys, "forget", *named, "--destroy-key")[0] == RecipeError.exit_code
     code, told = ended(capsys, "forget", str(store))
     assert (code, told["fault"]) == (RecipeError.exit_code, "nothing to forget: no sample, shard or class is named")
     with FeatureStore(store) as opened:

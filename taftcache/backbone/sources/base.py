@@ -43,8 +43,9 @@ class Source(Protocol):
         ...
 
 
-def check_items(place: str, classes: Sequence[str], items: Sequence[Item]) -> None:
-    """DataError unless there are images, two classes of distinct names, and ids that are unique text."""
+def check_items(place: str, classes: Sequence[str], items: Sequence[Item], otherwise: str = "") -> None:
+    """DataError unless there are images, two classes of distinct names, and ids that are unique text; ``otherwise`` is
+    what else helps against ids that are not printable."""
     if len(classes) < 2:
         raise DataError(
             f"{place} has fewer than two classes",
@@ -61,7 +62,7 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item]) -> No
         raise DataError(
             f"ids at {place} that are not printable text",
             got=f"{len(unprintable)}: {', '.join(map(ascii, unprintable[:8]))}",
-            do="rename the files or the ids: stores, ledgers and requests to forget carry them",
+            do=f"rename the files or the ids: stores, ledgers and requests to forget carry them{otherwise}",
         )
     for item in items:
         if not 0 <= item.label < len(classes):
@@ -114,7 +115,7 @@ _UNREACHABLE = {
     )
     if hasattr(errno, name)
 }
-_SKIP = 'set data.unreadable = "skip" to leave such images out and have them listed'
+SKIP = 'set data.unreadable = "skip" to leave such images out and have them listed'
 
 
 @contextmanager
@@ -144,7 +145,7 @@ def no_memory(id: str) -> MemoryError:
     return MemoryError(f"no memory to decode the image {id}")
 
 
-def unreadable(id: str, error: BaseException | str, otherwise: str = _SKIP) -> UnreadableImage:
+def unreadable(id: str, error: BaseException | str, otherwise: str = SKIP) -> UnreadableImage:
     """The error for one image that cannot be read, with what helps against its cause, or ``otherwise``."""
     reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     if isinstance(error, PermissionError):

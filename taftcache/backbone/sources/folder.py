@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from taftcache.backbone.sources.base import Item, Source, check_items, decoding
+from taftcache.backbone.sources.base import SKIP, Item, Source, check_items, decoding
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
@@ -28,12 +28,13 @@ class FolderSource:
     """Classes are the folders in ``root`` sorted by name, ids the paths below ``root`` with ``/``; those without an
     image are ``empty``, too.
 
-    prefix: put before every id, to tell two roots apart. Names that begin with a dot and files
-    without an image's suffix are left out; ``aside`` has those that are images all the same: of types that are not
-    read, or beside the folders. Links are followed, but not in circles.
+    prefix: put before every id, to tell two roots apart. skip: leave out images whose paths are not printable text.
+    Names that begin with a dot and files without an image's suffix are left out; ``aside`` has what is left out and is
+    an image all the same: these, those of types that are not read, and those beside the folders. Links are followed,
+    but not in circles.
     """
 
-    def __init__(self, root: Path, prefix: str = "") -> None:
+    def __init__(self, root: Path, prefix: str = "", *, skip: bool = False) -> None:
         if not root.is_dir():
             raise DataError(
                 f"no folder of images at {root}", do="name where they lie, by --set data.train=… or in the recipe"
@@ -57,17 +58,17 @@ class FolderSource:
         self.aside = [prefix + name for name in loose]
         for label, name in enumerate(folders):
             paths = sorted(_images(root / name, name, [_identity(root)]))
-            found = [path for path in paths if suffix(path) in SUFFIXES]
+            found = [path for path in paths if suffix(path) in SUFFIXES and (path.isprintable() or not skip)]
             self.items += [Item(prefix + path, label) for path in found]
             self.empty += [] if found else [root / name]
-            self.aside += [prefix + path for path in paths if suffix(path) in UNREAD]
+            self.aside += [prefix + path for path in sorted({*paths}.difference(found))]
         if not self.items and self.aside:
             raise DataError(
                 f"no images in the folders of {root} that are read",
                 got=f"{counted(len(self.aside), 'file')} left out, the first: {self.aside[0]}",
                 do=f"put files of these types there: {', '.join(sorted(SUFFIXES))}",
             )
-        check_items(str(root), self.classes, self.items)
+        check_items(str(root), self.classes, self.items, f"; or {SKIP}")
 
     def read(self, index: int) -> Image.Image:
         id = self.items[index].id

@@ -64,7 +64,7 @@ def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
         return TimmSource(place, split, _root(spec), prefix)
     path = expand_path(place)
     if spec.source == "folder":
-        return FolderSource(path, prefix)
+        return FolderSource(path, prefix, skip=spec.unreadable == "skip")
     if spec.source == "table" and spec.test == spec.train:
         return TableSource(path, spec.image_key, spec.label_key, _root(spec), split)
     # Stems usually tell two files apart; where they do not, the role does.

@@ -81,22 +81,26 @@ class Contents:
                     raise UnknownSample(
                         f"no row has the id {sample_id!r}, which was skipped when shard {left_out.shard} was made",
                         got=left_out.reason,
+                        ids=[sample_id],
                         do="taftcache inspect, which names what was skipped",
                     )
             if self.is_forgotten(sample_id):
                 raise UnknownSample(
                     f"no row has the id {sample_id!r}, which was forgotten",
+                    ids=[sample_id],
                     do=f"taftcache receipts {typed(self.root.path)} --sample {typed(sample_id)}, which says when",
                 )
             if (same := in_another_form([sample_id], self._rows()).get(sample_id)) is not None:
                 raise UnknownSample(
                     f"no row has the id {sample_id!r} as it is written here",
                     got=ascii(sample_id),
+                    ids=[sample_id],
                     do=f"{same!a}, which looks the same: take it from taftcache inspect STORE --ids",
                 )
             close = ", ".join(map(repr, nearest(sample_id, self._rows())))
             raise UnknownSample(
                 f"no row has the id {sample_id!r}",
+                ids=[sample_id],
                 do=f"did you mean {close}?" if close else "taftcache inspect STORE --ids lists all",
             )
         name, row = self._rows()[sample_id]

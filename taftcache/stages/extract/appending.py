@@ -25,6 +25,7 @@ from taftcache.names import (
     counted,
     first_few,
     is_model,
+    them,
     typed,
     with_counts,
 )
@@ -310,7 +311,7 @@ class NewSamples:
                 *self._of_classes(),
                 *self._of_labels(),
                 *left_out_notes(self._closed),
-                *left_out_notes(self._strange, NOT_THERE, "--new-classes take takes them in"),
+                *left_out_notes(self._strange, NOT_THERE, f"--new-classes take takes {them(len(self._strange))} in"),
                 *([] if counts is None else self._unmade()),
             ],
         )

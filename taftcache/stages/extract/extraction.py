@@ -21,7 +21,7 @@ from taftcache.cache.opening import Place
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe, remember
-from taftcache.names import counted, is_model
+from taftcache.names import counted, is_model, them
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
@@ -32,6 +32,7 @@ from taftcache.stages.extract.forgotten import (
     forgotten_beside,
     in_source_note,
     left_out_notes,
+    misnamed_notes,
     open_images,
     remembered,
     staying_out,
@@ -242,15 +243,15 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
     skipped = {left_out.id for left_out in store.manifest.skipped}
     known = rows | skipped
     out = staying_out(store.is_forgotten, source, test, known=store.classes)
-    notes = left_out_notes(name for i, name in out.closed.items() if i not in known)
+    notes = [*misnamed_notes(source, test), *left_out_notes(n for i, n in out.closed.items() if i not in known)]
     if strange := sorted(out.strange.keys() - known):
         lacking = f"{counted(len({there[i] for i in strange}), 'class')} that the store does not have"
         notes.append(
             f"not in the store: {counted(len(strange), 'image')} of {lacking} (first: {strange[0]}); taftcache append "
-            "RECIPE --new-classes take takes them in"
+            f"RECIPE --new-classes take takes {them(len(strange))} in"
         )
     if new := sorted(there.keys() - known - out.all):
-        takes = f"taftcache append RECIPE{' --new-classes skip' if strange else ''} takes them in"
+        takes = f"taftcache append RECIPE{' --new-classes skip' if strange else ''} takes {them(len(new))} in"
         notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); {takes}")
     notes += other_classes_note(other_classes(store, there))
     if gone := sorted(rows - there.keys()):

@@ -4,7 +4,7 @@ it does not have their classes; folders without images, and files that no folder
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import names
 from taftcache.errors import StoreError, TaftcacheError
-from taftcache.names import CLASS, counted, first_few, typed, with_counts
+from taftcache.names import CLASS, counted, first_few, them, typed, with_counts
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.plan import PlannedShard
 
@@ -103,8 +103,8 @@ def in_source_note(recipe: Recipe, ids: Collection[str]) -> list[str]:
     """A note on forgotten samples that the recipe's source still has; none of data that comes with a library."""
     if not (ids and names(recipe, "images")):
         return []
-    left = counted(len(ids), "image")
-    return [f"{left} still in the source, forgotten here: {first_few(sorted(ids))}; deleting them is yours to do"]
+    left, deleting = counted(len(ids), "image"), f"deleting {them(len(ids))} is yours to do"
+    return [f"{left} still in the source, forgotten here: {first_few(sorted(ids))}; {deleting}"]
 
 
 def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
@@ -181,11 +181,22 @@ def _leave_out(source: Source, names: set[str]) -> None:
     source.classes = kept
 
 
-def _aside_notes(sources: Iterable[Source]) -> list[str]:
+def misnamed_notes(*sources: Source | None) -> list[str]:
+    """A note on images that folders have under names which no store takes; none where there are none."""
+    aside = [path for source in sources if source is not None for path in left_aside(source)]
+    if not (misnamed := [ascii(path) for path in aside if suffix(path) in SUFFIXES and not path.isprintable()]):
+        return []
+    left = counted(len(misnamed), "image")
+    return [
+        f"{left} left out, of names that are not printable text: {first_few(misnamed)}; rename {them(len(misnamed))}"
+    ]
+
+
+def _aside_notes(sources: Sequence[Source]) -> list[str]:
     """Notes on images that folders have and that are not taken; none where there are none."""
     aside = [path for source in sources for path in left_aside(source)]
-    loose = [path for path in aside if suffix(path) in SUFFIXES]
-    notes = unread_notes(aside)
+    loose = [path for path in aside if suffix(path) in SUFFIXES and path.isprintable()]
+    notes = [*unread_notes(aside), *misnamed_notes(*sources)]
     if loose:
         notes.append(f"{counted(len(loose), 'image')} left out, beside the class folders: {first_few(loose)}")
     return notes

@@ -18,7 +18,7 @@ from taftcache.consent import names, recorded_recipe, refusal
 from taftcache.errors import RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, is_model, shard_of
+from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, is_model, shard_of, them
 from taftcache.privacy.statement import forgetting_note
 from taftcache.stages.estimators import fitted_note
 from taftcache.stages.forget.chain import DESTROYED
@@ -332,7 +332,8 @@ def _in_source(store: FeatureStore, forgotten: list[str]) -> tuple[list[str], li
     except (TaftcacheError, OSError):  # the rows have left, whatever became of their source
         return [], [f"{unseen}it cannot be read"]
     said = (
-        f"{len(left)} of {counted(len(forgotten), 'image')} still in the source ({where}): deleting them is yours to do"
+        f"{len(left)} of {counted(len(forgotten), 'image')} still in the source ({where}): "
+        f"deleting {them(len(left))} is yours to do"
     )
     return left, [said] if left else []
 

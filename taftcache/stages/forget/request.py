@@ -62,9 +62,10 @@ _LISTED = "write one id a line, as taftcache inspect STORE --ids lists them"
 
 def read_ids(file: Path) -> list[str]:
     """Ids in a text file, or of standard input where it is "-": one a line, as it stands; blank lines are skipped.
+    None of a file without: a queue may be empty.
 
     Raises:
-        RecipeError: no such file, not UTF-8, no id, or more than is read.
+        RecipeError: no such file, not UTF-8, or more than is read.
     """
     try:
         # A pipe may name ids, too, but not one without end.
@@ -84,10 +85,7 @@ def read_ids(file: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise RecipeError(f"{file} is not UTF-8 text", got=error, do=_LISTED) from error
     # Nothing else is taken off: an id may begin or end with a blank, and without it be another sample's.
-    ids = [line.removesuffix("\r") for line in lines if line.strip()]
-    if not ids:
-        raise RecipeError(f"{file} names no id", got=counted(len(raw), "byte"), do=_LISTED)
-    return ids
+    return [line.removesuffix("\r") for line in lines if line.strip()]
 
 
 def ids_of_files(store: FeatureStore, samples: Sequence[str]) -> list[str]:
@@ -134,6 +132,7 @@ def resolve_request(
         raise UnknownSample(
             f"no row has any of {counted(len(unknown), 'id')} that are named; nothing is changed",
             got=", ".join(map(repr, unknown)),
+            ids=unknown,
             do=f"taftcache receipts {typed(store.path)} --file FILE, which says of each id what is known",
         )
     leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
