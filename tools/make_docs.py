@@ -88,6 +88,7 @@ without it: after 0 and 10 stdout has a report, after an error an object:
 - `got` (text or null): what was found instead
 - `try` (text or null): what to do about it
 - `exit_code` (integer): that of the process
+- `ids` (texts): only of UnknownSample: those that were named and are not known
 
 Numbers are plain JSON numbers, and paths are text. What is unknown or does not apply is null. "Texts" are a list of
 them. An "object of X" has names as keys and X as values; a plain "object" has values of several kinds.
