@@ -21,6 +21,7 @@ import torch
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
+from taftcache.backbone.every_block import EveryBlock
 from taftcache.errors import BackboneError
 
 # timm's names of residual blocks; where one such name lies inside another, the inner one is the block.
@@ -147,11 +148,13 @@ def _run(model: nn.Module, name: str, images: Tensor) -> CallTrace:
                 got=str(error),
                 do="set preprocess.input_size or model_args.img_size; images have three channels, in RGB",
             ) from error
-        except (AttributeError, TypeError) as error:
+        except Exception as error:  # a model's code raises whatever it likes
+            wide = isinstance(model, EveryBlock)
+            run_by = "forward_intermediates" if wide else "forward_features and forward_head(pre_logits)"
             raise BackboneError(
-                f"{name} cannot be run by timm's forward_features and forward_head(pre_logits)",
-                got=str(error),
-                do="choose another model of timm's",
+                f"{name} cannot be run by timm's {run_by}",
+                got=f"{type(error).__name__}: {error}",
+                do='set backbone.features = "last"' if wide else "choose another model of timm's",
             ) from error
     return made
 
