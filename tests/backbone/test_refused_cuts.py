@@ -80,6 +80,22 @@ def test_no_pooling_and_no_linear_head():
         Cut(wrap_model(timm.create_model("levit_128s", num_classes=2), "levit"))
 
 
+@pytest.mark.parametrize("name", ["shvit_s1", "volo_d1_224"])
+def test_logits_that_are_no_linear_map_of_the_feature(name):
+    """A BatchNorm before the last layer, and a second head, were left out without a word; a head of zeros hides it."""
+    torch.manual_seed(0)
+    small = {"img_size": 64} if name == "volo_d1_224" else {}
+    model, size = timm.create_model(name, num_classes=2, **small).eval(), PreprocessSpec(input_size=(3, 64, 64))
+    for key, tensor in model.state_dict().items():
+        if key.endswith("head.bn.running_var"):
+            tensor.add_(1.0)
+    nn.init.zeros_(model.get_classifier().weight)
+    with pytest.raises(BackboneError, match=r"logits of \w+ are not one linear map(.|\n)*num_classes = 0"):
+        Cut(wrap_model(model, name, size), 0)
+    model.reset_classifier(0)
+    assert Cut(wrap_model(model, name, size), 0).replay(torch.ones(1, 1, 3)).shape == (1, 3)
+
+
 ELSEWHERE = {
     "gcvit_xxtiny": ("cut before stages.3, ", "stages.3"),
     "cs3darknet_focus_s": ("cut before stages.3, ", "stages.3"),

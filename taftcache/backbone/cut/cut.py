@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from taftcache.backbone.cut.describe import DescribedTail, describe
-from taftcache.backbone.cut.locate import classifier_of, locate, others
+from taftcache.backbone.cut.locate import WITHOUT_HEAD, check_linear, classifier_of, locate, others
 from taftcache.backbone.cut.remainder import PREFIX, Remainder
 from taftcache.backbone.cut.trace import feature, trace
 from taftcache.backbone.model import Backbone
@@ -98,6 +98,8 @@ class Cut:
                 self._model.get_submodule(self.start).register_forward_pre_hook(partial(_stop_before, self.start))
                 self._probe()
                 self._closed = self._describe()
+            if self._head()[0] is not None and not isinstance(self._model, VisionTransformerDistilled):
+                check_linear(backbone.name, self._model, self._classifier, self._image_shape, do=WITHOUT_HEAD)
             if isinstance(self._closed, DescribedTail):
                 self.buffers = tuple(self._closed.buffers)
                 self._fix_all_but(self._closed.read)

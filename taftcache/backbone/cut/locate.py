@@ -5,12 +5,17 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
+import torch
 from timm.models.deit import VisionTransformerDistilled
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
-from taftcache.backbone.cut.trace import CallTrace, Shape
+from taftcache.backbone.cut.trace import CallTrace, Shape, feature
 from taftcache.backbone.model import Backbone
 from taftcache.errors import BackboneError
+
+WITHOUT_HEAD = "build the model with num_classes = 0 in model_args, which leaves the head away"
+_LINEAR = 1e-4  # of logits in float32, relative; a second head or a normalisation gives tenths
 
 
 def classifier_of(backbone: Backbone) -> str:
@@ -36,7 +41,36 @@ def classifier_of(backbone: Backbone) -> str:
     raise BackboneError(
         f"the head of {backbone.name} is not one Linear layer",
         got=f"a {type(found).__name__}",
-        do="build the model with num_classes = 0 in model_args, which leaves the head away",
+        do=WITHOUT_HEAD,
+    )
+
+
+def check_linear(name: str, model: nn.Module, classifier: str, image_shape: tuple[int, ...], do: str) -> None:
+    """BackboneError, with the advice ``do``, where the logits of ``model`` are not its classifier on ``feature``.
+
+    Random numbers stand for the classifier's, which may be zeros and would hide it.
+    """
+    generator = torch.Generator().manual_seed(0)
+    held = {f"{classifier}.{part}": tensor for part, tensor in model.get_submodule(classifier).named_parameters()}
+    drawn = {key: torch.randn(tensor.shape, generator=generator).to(tensor) for key, tensor in held.items()}
+    images = torch.randn(2, *image_shape, generator=generator).to(next(model.parameters()))
+    weight, bias = (drawn.get(f"{classifier}.{part}") for part in ("weight", "bias"))
+    with torch.no_grad():
+        features = feature(model, images)
+        logits = functional_call(model, drawn, (images,))
+        assert weight is not None
+        fits = features.shape[-1] == weight.shape[-1]
+        found = nn.functional.linear(features, weight, bias) if fits else None
+    if found is None or not isinstance(logits, Tensor) or found.shape != logits.shape:
+        got = "logits of another shape"
+    elif (off := (found - logits).norm() / logits.norm()) > _LINEAR:
+        got = f"logits {off.item():.1e} off"
+    else:
+        return
+    raise BackboneError(
+        f"the logits of {name} are not one linear map of its feature",
+        got=f"{got} from {classifier} on forward_head(pre_logits=True)",
+        do=do,
     )
 
 
