@@ -345,6 +345,19 @@ def test_preprocessing_overrides_and_their_limits():
             PreprocessSpec(**wrong)
 
 
+def test_a_model_that_keeps_no_size_is_given_images_of_the_size_it_was_built_for():
+    for size in (64, [64, 64]):
+        options = {"img_size": size, "num_classes": 0}
+        config = wrap_model(timm.create_model("levit_128s", **options), "levit", model_args=options).data_config
+        assert config["input_size"] == (3, 64, 64)
+    options = {"num_classes": 0}
+    alone = wrap_model(timm.create_model("levit_128s", **options), "levit", PreprocessSpec(input_size=(3, 64, 64)))
+    with pytest.raises(
+        BackboneError, match=r"preprocess\.input_size and, where the model has it, model_args\.img_size"
+    ):
+        Cut(alone, 0)
+
+
 def test_devices():
     assert resolve_device("cpu") == torch.device("cpu")
     assert resolve_device("auto").type in ("cpu", "cuda", "mps")

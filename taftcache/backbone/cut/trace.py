@@ -146,7 +146,8 @@ def _run(model: nn.Module, name: str, images: Tensor) -> CallTrace:
             raise BackboneError(
                 f"{name} does not take images of the size {tuple(images.shape[1:])}",
                 got=str(error),
-                do="set preprocess.input_size or model_args.img_size; images have three channels, in RGB",
+                do="set preprocess.input_size and, where the model has it, model_args.img_size to one size that it takes;"
+                " images have three channels, in RGB",
             ) from error
         except Exception as error:  # a model's code raises whatever it likes
             wide = isinstance(model, EveryBlock)
