@@ -240,17 +240,17 @@ def _data_config(model: nn.Module, preprocess: PreprocessSpec, model_args: Mappi
     """timm's configuration for the model, overridden, in JSON types except for tuples."""
     overrides = {k: getattr(preprocess, k) for k in preprocess.__struct_fields__ if getattr(preprocess, k) is not None}
     config = resolve_model_data_config(model, args=overrides)
-    size, given = getattr(getattr(model, "patch_embed", None), "img_size", None), model_args.get("img_size")
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    size, given = None if size is None else tuple(size), model_args.get("img_size")
     if preprocess.input_size is None:
         # model_args may have changed the size; the pretrained configuration still tells the old one.
         told = size or ((given, given) if isinstance(given, int) else given)
         if told is not None:
             config["input_size"] = (3, *told)
-    elif size is not None and tuple(preprocess.input_size[1:]) != tuple(size):
-        if not getattr(model, "dynamic_img_size", False):
-            raise BackboneError(
-                f"the model takes only images of the size {list(size)}",
-                got=f"preprocess.input_size {list(preprocess.input_size)}",
-                do=f"set model_args = {{ img_size = {list(preprocess.input_size[1:])} }} as well",
-            )
+    elif size not in (None, tuple(preprocess.input_size[1:])) and not getattr(model, "dynamic_img_size", False):
+        raise BackboneError(
+            f"the model takes only images of the size {list(size)}",
+            got=f"preprocess.input_size {list(preprocess.input_size)}",
+            do=f"set model_args = {{ img_size = {list(preprocess.input_size[1:])} }} as well",
+        )
     return {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}

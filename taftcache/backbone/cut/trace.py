@@ -27,7 +27,7 @@ from taftcache.errors import BackboneError
 # timm's names of residual blocks; where one such name lies inside another, the inner one is the block.
 _BLOCK = re.compile(
     r"(?:layers|stages|network)\.\d+(?:(?:\.blocks)?\.\d+)?|(?:blocks|blocks_token_only|cls_attn_blocks)\.\d+(?:\.\d+)?"
-    r"|layer\d+\.\d+|s\d+\.b\d+"
+    r"|(?:encoder|transformers\.\d+)\.blocks\.\d+|(?:body\.)?layer\d+\.\d+|stage\d+\.\d+|s\d+\.b\d+"
 )
 # Two sizes tell an axis that counts images from one that does not; neither is 1, which squeezing would hide.
 _SIZES = (2, 3)
@@ -146,8 +146,8 @@ def _run(model: nn.Module, name: str, images: Tensor) -> CallTrace:
             raise BackboneError(
                 f"{name} does not take images of the size {tuple(images.shape[1:])}",
                 got=str(error),
-                do="set preprocess.input_size and, where the model has it, model_args.img_size to one size that it takes;"
-                " images have three channels, in RGB",
+                do="set preprocess.input_size and, where the model has it, model_args.img_size to a size that it takes"
+                "; images have three channels, in RGB",
             ) from error
         except Exception as error:  # a model's code raises whatever it likes
             wide = isinstance(model, EveryBlock)
