@@ -99,9 +99,9 @@ def test_logits_that_are_no_linear_map_of_the_feature(name):
 ELSEWHERE = {
     "gcvit_xxtiny": ("cut before stages.3, ", "stages.3"),
     "cs3darknet_focus_s": ("cut before stages.3, ", "stages.3"),
-    "cait_xxs24_224": ("cut before blocks_token_only.0, blocks.23, ", "blocks_token_only.0"),
+    "cait_xxs24_224": ("cut before blocks_token_only.0, ", "blocks_token_only.0"),
     "tnt_s_patch16_224": ("norm, or 0", "norm"),
-    "densenet121": ("features.denseblock4, features.norm5, or 0 for the head alone", "features.denseblock4"),
+    "densenet121": ("cut before features.denseblock4, or 0 for the head alone", "features.denseblock4"),
 }
 
 
@@ -117,9 +117,19 @@ def test_a_refused_cut_says_where_another_one_can_be(name):
     assert Cut(backbone, offered).start == offered
 
 
+@pytest.mark.parametrize(("name", "options"), [("crossvit_tiny_240", {"num_classes": 0})])
+def test_what_cannot_be_cut_in_turn_is_not_offered(name, options):
+    """Each of four cuts that were named was refused, and named the others."""
+    backbone = wrap_model(timm.create_model(name, **options), name)
+    for blocks in (1, "blocks.2"):
+        with pytest.raises(BackboneError, match=r"before none of the \d+ modules that were tried can it be cut"):
+            Cut(backbone, blocks)
+    assert Cut(backbone, 0).start == ""
+
+
 @pytest.mark.parametrize("inside", ["blocks.1.mlp", "blocks.1.norm2"])
 def test_what_was_refused_is_not_offered(inside):
-    with pytest.raises(BackboneError, match=r"cut before blocks\.1, blocks\.0, or 0 for the head alone"):
+    with pytest.raises(BackboneError, match=r"cut before blocks\.1, or 0 for the head alone"):
         Cut(small_backbone(), inside)
 
 
