@@ -32,7 +32,8 @@ BATCHES = 2  # timed, after one that warms up
 class EstimateReport:
     """Images by shard, bytes of all rows, and seconds, measured on a few of the images; nothing was written.
 
-    numbers: of a row. bytes: of the activations, in whole chunks. free_bytes: where the store would lie, None for a
+    start: timm's name of the module where the tail begins, "" for the head's input. trained: how many numbers of the
+    tail and head move. numbers: of a row. bytes: of the activations, in whole chunks. free_bytes: where the store would lie, None for a
     bucket. notes: on what lies there and is left out.
     """
 
@@ -40,6 +41,8 @@ class EstimateReport:
     rows: dict[str, int]
     classes: int
     kept: str
+    start: str
+    trained: int
     numbers: int
     bytes: int
     free_bytes: int | None
@@ -84,6 +87,8 @@ def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateRe
         rows=rows,
         classes=len(classes),
         kept=model[0].describe(),
+        start=model[0].cut.start,
+        trained=model[0].trained,
         numbers=math.prod(model[0].tokens_shape),
         bytes=bytes_of(rows.values(), model[0], recipe),
         free_bytes=free_bytes(recipe.store_path),
