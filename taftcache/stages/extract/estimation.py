@@ -33,8 +33,8 @@ class EstimateReport:
     """Images by shard, bytes of all rows, and seconds, measured on a few of the images; nothing was written.
 
     start: timm's name of the module where the tail begins, "" for the head's input. trained: how many numbers of the
-    tail and head move. numbers: of a row. bytes: of the activations, in whole chunks. free_bytes: where the store would lie, None for a
-    bucket. notes: on what lies there and is left out.
+    tail and head move. numbers: of a row. bytes: of the activations, in whole chunks. free_bytes: where the store would
+    lie, None for a bucket. notes: on what lies there and is left out.
     """
 
     store: Path
