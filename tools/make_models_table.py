@@ -195,7 +195,7 @@ def rows(families: tuple[Family, ...] = FAMILIES) -> Iterator[str]:
 def full_size(family: Family) -> tuple[str, int]:
     """Shape of a cached row of the model as named, and its bytes in float16."""
     model, traced = _as_named(family.model)
-    start = locate(family.model, traced, family.blocks, model)
+    start = locate(family.model, traced, family.blocks, model, lambda _: True)
     given = next((call.given for call in traced.calls if call.name == start), traced.feature)
     assert given is not None
     return " × ".join(map(str, given.lengths[1:])), 2 * prod(given.lengths[1:])
@@ -229,11 +229,13 @@ no file of weights.
 Whatever the rows depend on is not trained: a parameter that both halves read, such as a position bias that all blocks \
 share, stays as it is. So do the statistics of BatchNorm, and the frequencies of rotary embeddings where J is \
 coded by hand. A module is refused as a cut where something of the sample goes around it (the inside of a residual \
-branch), where it is called twice, or where it is given windows instead of images.
+branch), where it is called twice, or where it is given windows instead of images. The error then names another cut \
+that was tried and passes, or says that none near it does.
 
-A model whose head is not one linear layer (LeViT, RepViT, EfficientFormer, SAM's ViT and others) needs \
-`model_args = { num_classes = 0 }`, which leaves that head out: the new head reads what the old one would have \
-read. Images are RGB, so every model takes three channels.
+A model whose head is not one linear layer on its feature (LeViT, RepViT, EfficientFormer, SAM's ViT, VOLO with its \
+second head and others) needs `model_args = { num_classes = 0 }`, which leaves that head out: the new head reads what \
+the old one would have read. Its own file of weights still fits. Some models can be cut before their head alone \
+(`tangent.blocks = 0`): CrossViT has two streams. Images are RGB, so every model takes three channels.
 
 In the table, "a row" is what is cached of one sample by the model as named, and "bytes" is its size in float16. J and \
 Jᵀ are relative errors in float64 against `torch.func` on the whole uncut model, for a small random model of the family.

@@ -39,8 +39,10 @@ class EveryBlock(nn.Module):
             )
         forward: Any = self.network.forward_intermediates
         asked = inspect.signature(forward).parameters
-        self._prefix = {"return_prefix_tokens": True} if "return_prefix_tokens" in asked else {}
         self._class_token = getattr(network, "cls_token", None) is not None
+        # timm fails where it is asked for tokens that a model has not.
+        prefixed = self._class_token and "return_prefix_tokens" in asked
+        self._prefix = {"return_prefix_tokens": True} if prefixed else {}
 
     def get_classifier(self) -> nn.Module:
         """None of its own."""

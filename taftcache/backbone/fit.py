@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,7 +23,8 @@ def load_into(model: nn.Module, path: Path) -> dict[str, str]:
     Float16 and bfloat16 become float32 exactly. Where names or shapes differ, timm's own conversion
     is tried (position embeddings of another grid, other spellings). A head that is absent or of
     another class count is no error, for the head is re-initialised before training anyway: it is
-    filled with zeros, so that the model's digest does not depend on a random draw.
+    filled with zeros, so that the model's digest does not depend on a random draw. A model of no
+    classes leaves out all that the file holds of the head, such as a normalisation before its last layer.
 
     Returns what was done beyond copying, for the record: {} or "converted" and "head" with a sentence.
     Raises BackboneError naming missing, unexpected and mis-shaped tensors.
@@ -32,7 +34,7 @@ def load_into(model: nn.Module, path: Path) -> dict[str, str]:
     except (SafetensorError, OSError) as error:
         raise BackboneError(f"the weights {path} cannot be read as safetensors", got=str(error)) from error
     done: dict[str, str] = {}
-    head = _head_names(model)
+    head = _head_names(model, stored)
     problems = _differences(model, stored, head)
     if problems and isinstance(model, VisionTransformer):
         converted = _convert(stored, model)
@@ -48,8 +50,8 @@ def load_into(model: nn.Module, path: Path) -> dict[str, str]:
     own = model.state_dict()
     misfit = [k for k in head if (k in own) != (k in stored) or (k in own and own[k].shape != stored[k].shape)]
     if misfit:
-        shapes = ", ".join(f"{k} {_shape(stored, k)} for {_shape(own, k)}" for k in misfit)
-        done["head"] = f"zeros, the file's head does not fit: {shapes}"
+        shapes = [f"{k} {_shape(stored, k)} for {_shape(own, k)}" for k in misfit]
+        done["head"] = f"zeros, the file's head does not fit: {_first(shapes)}"
     with torch.no_grad():
         for name, tensor in own.items():
             if misfit and name in head:
@@ -59,11 +61,15 @@ def load_into(model: nn.Module, path: Path) -> dict[str, str]:
     return done
 
 
-def _head_names(model: nn.Module) -> list[str]:
-    """Names of the classifier's tensors, whether the model has one now or not."""
+def _head_names(model: Any, stored: Mapping[str, Tensor]) -> list[str]:
+    """Names of the classifier's tensors, whether the model has one now or not; without, of all that went with it."""
     classifier = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or "head"
     prefixes = [classifier] if isinstance(classifier, str) else list(classifier)
-    return [f"{prefix}.{part}" for prefix in prefixes for part in ("weight", "bias")]
+    names = [f"{prefix}.{part}" for prefix in prefixes for part in ("weight", "bias")]
+    if getattr(model, "num_classes", None) == 0:
+        own, holders = model.state_dict(), {prefix.partition(".")[0] for prefix in prefixes}
+        names += [k for k in stored if k.partition(".")[0] in holders and k not in own and k not in names]
+    return names
 
 
 def _differences(model: nn.Module, stored: Mapping[str, Tensor], head: list[str]) -> list[str]:
@@ -75,11 +81,11 @@ def _differences(model: nn.Module, stored: Mapping[str, Tensor], head: list[str]
     misshaped = [f"{k} {_shape(stored, k)} for {_shape(own, k)}" for k in shared if own[k].shape != stored[k].shape]
     typed = [f"{k} {stored[k].dtype}" for k in shared if own[k].is_floating_point() != stored[k].is_floating_point()]
     found = {"missing": missing, "unexpected": unexpected, "mis-shaped": misshaped, "of a wrong type": typed}
-    return [
-        f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{' ...' * (len(names) > _SHOWN)}"
-        for what, names in found.items()
-        if names
-    ]
+    return [f"{len(names)} {what}: {_first(names)}" for what, names in found.items() if names]
+
+
+def _first(said: list[str]) -> str:
+    return f"{', '.join(said[:_SHOWN])}{' ...' * (len(said) > _SHOWN)}"
 
 
 def _convert(stored: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor] | None:

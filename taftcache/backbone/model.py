@@ -220,7 +220,7 @@ def wrap_model(
         "num_classes": int(getattr(model, "num_classes", 0)),
         "loading": dict(record or {}),
     }
-    data_config = _data_config(model, preprocess)
+    data_config = _data_config(model, preprocess, model_args or {})
     return Backbone(model.to(resolve_device(str(device))), name, digest, data_config, config)
 
 
@@ -236,19 +236,21 @@ def weights_digest(state: dict[str, torch.Tensor]) -> str:
     return hasher.hexdigest()
 
 
-def _data_config(model: nn.Module, preprocess: PreprocessSpec) -> dict[str, Any]:
+def _data_config(model: nn.Module, preprocess: PreprocessSpec, model_args: Mapping[str, Any]) -> dict[str, Any]:
     """timm's configuration for the model, overridden, in JSON types except for tuples."""
     overrides = {k: getattr(preprocess, k) for k in preprocess.__struct_fields__ if getattr(preprocess, k) is not None}
     config = resolve_model_data_config(model, args=overrides)
     size = getattr(getattr(model, "patch_embed", None), "img_size", None)
-    if size is not None:
+    size, given = None if size is None else tuple(size), model_args.get("img_size")
+    if preprocess.input_size is None:
         # model_args may have changed the size; the pretrained configuration still tells the old one.
-        if preprocess.input_size is None:
-            config["input_size"] = (3, *size)
-        elif tuple(preprocess.input_size[1:]) != tuple(size) and not getattr(model, "dynamic_img_size", False):
-            raise BackboneError(
-                f"the model takes only images of the size {list(size)}",
-                got=f"preprocess.input_size {list(preprocess.input_size)}",
-                do=f"set model_args = {{ img_size = {list(preprocess.input_size[1:])} }} as well",
-            )
+        told = size or ((given, given) if isinstance(given, int) else given)
+        if told is not None:
+            config["input_size"] = (3, *told)
+    elif size not in (None, tuple(preprocess.input_size[1:])) and not getattr(model, "dynamic_img_size", False):
+        raise BackboneError(
+            f"the model takes only images of the size {list(size)}",
+            got=f"preprocess.input_size {list(preprocess.input_size)}",
+            do=f"set model_args = {{ img_size = {list(preprocess.input_size[1:])} }} as well",
+        )
     return {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}

@@ -51,7 +51,9 @@ class Reduction:
         self._alone = Lock()  # torch.func puts a tail's weights into its one module for the time of a call
         self._state, config = cut.tail_state(), cut.tail_config()
         base = make_base(self._state, config, classes, tangent, cut.module())
-        least = smallest_rows(config, base.trained(tangent.train))
+        trained = base.trained(tangent.train)
+        self.trained = trained.size  # numbers of the parameters that move
+        least = smallest_rows(config, trained)
         self.rows: Rows = least if cache == "auto" else cache
         if ROWS.index(self.rows) > ROWS.index(least):
             raise RecipeError(

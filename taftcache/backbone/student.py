@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from taftcache.backbone.build import build
+from taftcache.backbone.cut.locate import check_linear
 from taftcache.backbone.device import float64_device
 from taftcache.backbone.files import STUDENT
 from taftcache.backbone.model import Backbone, load_backbone, not_built, wrap_model
@@ -91,8 +92,10 @@ def build_student(
         torch.manual_seed(seed)
         head.reset_parameters()
     module.requires_grad_(True)
+    shape = tuple(backbone.data_config["input_size"])
+    name = next(name for name, part in module.named_modules() if part is head)
+    check_linear(f"the student {backbone.name}", module, name, shape, do="take another model")
     student = Student(backbone, head.in_features)
-    _check_linear(student)
     module.to(float64_device(device))  # in which priors are solved
     return student
 
@@ -129,17 +132,3 @@ def _first_blocks(backbone: Backbone, count: int) -> Backbone:
     module.blocks = held[:count]
     config = {**backbone.config, "model_args": {**backbone.config["model_args"], **depth}}
     return replace(backbone, name=f"{backbone.name}, first {count} of {len(held)} blocks", config=config)
-
-
-def _check_linear(student: Student) -> None:
-    """BackboneError for a model whose logits are not one linear map of one feature."""
-    backbone, module = student.backbone, student.backbone.model
-    with torch.no_grad():
-        images = torch.zeros(2, *backbone.data_config["input_size"], dtype=torch.float32)
-        feature, logits = student(images)
-        if feature.shape != (2, student.width) or not torch.allclose(logits, module(images), atol=1e-4):
-            raise BackboneError(
-                f"the logits of the student {backbone.name} are not one linear map of its feature",
-                got=f"{backbone.name}: forward_head(pre_logits=True) and the classifier do not give its logits",
-                do="take another model",
-            )

@@ -128,7 +128,7 @@ def show_init(report: InitReport) -> None:
         f"split    {report.images - report.held_out:,} to train on in {counted(report.shards, 'shard')},"
         f" {report.held_out:,} held out to test",
         f"model    {report.backbone}{small}",
-        f"trained  {'a head on every block' if report.features == 'every block' else 'the end of it, linearised'}",
+        f"trained  {_trained(report)}, {costs.trained:,} parameters",
         f"cost     about {readable_size(costs.bytes)} of rows, models apart;"
         f" {readable_time(costs.seconds)} to run the frozen layers once",
         f"store    {costs.store}{free}",
@@ -136,6 +136,13 @@ def show_init(report: InitReport) -> None:
     print_notes(report.notes)
     say(f"recipe   {report.recipe} written; each choice has its reason beside it")
     say(f"next     taftcache run {typed(report.recipe)}")
+
+
+def _trained(report: InitReport) -> str:
+    """Which part of the model."""
+    if start := report.estimate.start:
+        return f"the end of it from {start} on, linearised"
+    return f"a head on {'every block' if report.features == 'every block' else 'its last features'}"
 
 
 def show_estimate(report: EstimateReport) -> None:

@@ -34,6 +34,23 @@ def test_prefix_then_replay_is_the_model(options):
         assert torch.equal(cut.replay(cut.prefix(x)), backbone.model(x))
 
 
+@pytest.mark.parametrize(
+    ("name", "small", "last"),
+    [
+        ("pit_ti_224", {"img_size": 64}, "transformers.2.blocks.3"),
+        ("tresnet_m", {}, "body.layer4.2"),
+        ("visformer_tiny", {"img_size": 64}, "stage3.3"),
+    ],
+)
+def test_blocks_of_other_names_are_found(name, small, last):
+    options = {"num_classes": 0, **small}
+    size = PreprocessSpec(input_size=(3, 64, 64)) if name == "tresnet_m" else PreprocessSpec()
+    backbone = wrap_model(timm.create_model(name, **options), name, size, model_args=options)
+    cut, x = Cut(backbone, 1), images(2, 64)
+    assert cut.start == last
+    assert torch.allclose(cut.replay(cut.prefix(x)), backbone.model(x), atol=1e-5)
+
+
 @few
 def test_prefix_is_what_a_hook_on_the_last_block_sees(options):
     backbone = small_backbone(**options)

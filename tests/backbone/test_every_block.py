@@ -30,6 +30,7 @@ MODELS = {
     "registers": ("vit_small_patch14_reg4_dinov2", {"img_size": 28, "depth": 2}),
     "distilled": ("deit_tiny_distilled_patch16_224", {"img_size": 32, "depth": 2}),
     "no class token": ("vit_base_patch16_clip_224", {"img_size": 32, "depth": 2, "class_token": False}),
+    "relative positions": ("vit_relpos_small_patch16_224", {"img_size": 32, "depth": 2}),
     "convolutions": ("convnext_atto", {"depths": (1, 1, 1, 1)}),
 }
 
@@ -74,6 +75,16 @@ def test_a_tail_between_the_blocks_and_such_a_head_is_refused():
 def test_a_model_whose_blocks_cannot_be_looked_at_is_refused():
     with pytest.raises(BackboneError, match=r'leave backbone\.features at "last"'):
         with_features(_plain(), "every block")
+
+
+def test_a_model_that_fails_as_its_blocks_are_looked_at_is_refused(monkeypatch):
+    def failing(*_, **__):
+        raise UnboundLocalError("prefix_tokens")
+
+    _, backbone = wide(*MODELS["vit"])
+    monkeypatch.setattr(backbone.network, "forward_intermediates", failing)
+    with pytest.raises(BackboneError, match=r"(?s)forward_intermediates.*UnboundLocalError.*features = \"last\""):
+        Cut(backbone, 0)
 
 
 def _plain() -> Backbone:

@@ -125,6 +125,21 @@ def test_a_file_without_head_or_a_model_without_head(saved):
     assert "head.bias absent for 7" in load_backbone(spec_of(path)).config["loading"]["head"]
 
 
+@pytest.mark.parametrize("name", ["levit_128s", "iformer_t"])
+def test_a_model_without_classes_takes_the_whole_file(name, tmp_path):
+    """What goes with the head, a BatchNorm before its last layer, was called unexpected."""
+    made = timm.create_model(name)
+    path = tmp_path / "whole.safetensors"
+    save_file({k: v.contiguous() for k, v in made.state_dict().items()}, path)
+    backbone = load_backbone(BackboneSpec(model=name, weights=str(path), model_args={"num_classes": 0}))
+    assert ".bn." in backbone.config["loading"]["head"]
+    assert all(torch.equal(made.state_dict()[k], tensor) for k, tensor in backbone.model.state_dict().items())
+    stored = load_file(path)
+    save_file(stored | {"another.bn.weight": torch.zeros(2)}, path)
+    with pytest.raises(BackboneError, match=r"1 unexpected: another\.bn\.weight"):
+        load_backbone(BackboneSpec(model=name, weights=str(path), model_args={"num_classes": 0}))
+
+
 def test_tensors_that_do_not_fit_are_named(saved):
     path, state = saved
     broken = {k: v.clone() for k, v in state.items() if k != "blocks.1.norm1.bias"}
@@ -328,6 +343,17 @@ def test_preprocessing_overrides_and_their_limits():
     for wrong in ({"input_size": (1, 32, 32)}, {"std": (0.1, 0.0, 0.1)}, {"crop_pct": 0.0}):
         with pytest.raises(RecipeError):
             PreprocessSpec(**wrong)
+
+
+def test_a_model_that_keeps_no_size_is_given_images_of_the_size_it_was_built_for():
+    for size in (64, [64, 64]):
+        options = {"img_size": size, "num_classes": 0}
+        config = wrap_model(timm.create_model("levit_128s", **options), "levit", model_args=options).data_config
+        assert config["input_size"] == (3, 64, 64)
+    options = {"num_classes": 0}
+    alone = wrap_model(timm.create_model("levit_128s", **options), "levit", PreprocessSpec(input_size=(3, 64, 64)))
+    with pytest.raises(BackboneError, match=r"input_size and, where the model has it, model_args\.img_size"):
+        Cut(alone, 0)
 
 
 def test_devices():

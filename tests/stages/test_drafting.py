@@ -205,6 +205,21 @@ def test_a_head_on_every_block_unless_something_else_is_asked_for(place, changes
     assert (values["backbone"], values["tangent"]) == (backbone, tangent)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["tangent.blocks=1"], "the end of it from blocks.5 on, linearised, 112,323 parameters"),
+        (["tangent.blocks=1", "tangent.train=head"], "the end of it from blocks.5 on, linearised, 291 parameters"),
+        (["tangent.blocks=0"], "a head on its last features, 291 parameters"),
+        ([], "a head on every block, 3,459 parameters"),
+    ],
+)
+def test_what_is_trained_and_how_much_of_it_is_shown(place, changes, said, capsys):
+    """``blocks = 1`` of some models is nearly the whole network."""
+    show_init(taftcache.init_recipe(place / "images", overrides=changes))
+    assert f"trained  {said}\n" in capsys.readouterr().out
+
+
 def test_a_feature_that_there_is_not_is_refused(place):
     with pytest.raises(RecipeError, match="features"):
         taftcache.init_recipe("images", overrides=["backbone.features=first"])

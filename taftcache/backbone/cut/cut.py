@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from taftcache.backbone.cut.describe import DescribedTail, describe
-from taftcache.backbone.cut.locate import classifier_of, locate, others
+from taftcache.backbone.cut.locate import WITHOUT_HEAD, check_linear, classifier_of, elsewhere, locate
 from taftcache.backbone.cut.remainder import PREFIX, Remainder
 from taftcache.backbone.cut.trace import feature, trace
 from taftcache.backbone.model import Backbone
@@ -82,22 +82,25 @@ class Cut:
         with torch.inference_mode(False), full_float32(backbone.device):
             self._trace = trace(self._model, backbone.name, self._image_shape)
             assert self._trace.feature is not None
-            self.start = locate(backbone.name, self._trace, blocks, self._model)
+            self.start = locate(backbone.name, self._trace, blocks, self._model, self._fits)
             self._rest: Remainder | None = None
             self.parameters: tuple[str, ...] = ()
             self.buffers: tuple[str, ...] = ()
             self._fixed: tuple[str, ...] = ()  # what the model's own code reads besides the parameters
             self.shape: tuple[int, ...] = self._trace.feature.lengths[1:]
-            if self.start:
-                self._rest = Remainder(self._model, self._trace, self.start, self._image_shape)
-                self.shape = self._rest.shape
+            fault = self._fault() if self.start else ""
+            if fault:
+                raise BackboneError(
+                    f"{backbone.name} cannot be cut before {self.start}: {fault}",
+                    do=elsewhere(self._trace, self._model, self.start, self._fits),
+                )
             size = torch.Size(self.shape).numel()
             self.tokens_shape: tuple[int, int] = (size // self.shape[-1], self.shape[-1])
             self._closed: DescribedTail | str = ""
             if self.start:
-                self._model.get_submodule(self.start).register_forward_pre_hook(partial(_stop_before, self.start))
-                self._probe()
                 self._closed = self._describe()
+            if self._head()[0] is not None and not isinstance(self._model, VisionTransformerDistilled):
+                check_linear(backbone.name, self._model, self._classifier, self._image_shape, do=WITHOUT_HEAD)
             if isinstance(self._closed, DescribedTail):
                 self.buffers = tuple(self._closed.buffers)
                 self._fix_all_but(self._closed.read)
@@ -236,10 +239,20 @@ class Cut:
         state = self._model.state_dict()
         return {f"{PREFIX}{name}": state[name] for name in (*self.parameters, *self._fixed)}
 
-    def _probe(self) -> None:
-        """Find what the tail depends on by a backward pass, and see that prefix and rest are the model."""
-        assert self._rest is not None
-        rest, state = self._rest, self._model.state_dict()
+    def _fits(self, start: str) -> bool:
+        """Whether the model can be cut before ``start``, tried as a cut is."""
+        tried = copy.copy(self)
+        tried.start = start
+        try:
+            return not tried._fault()
+        except Exception:  # a model's code on what such a cut leaves it raises whatever it likes
+            return False
+
+    def _fault(self) -> str:
+        """Find what the tail depends on by a backward pass; "" where prefix and rest are the model, else why not."""
+        self._rest = rest = Remainder(self._model, self._trace, self.start, self._image_shape)
+        self.shape, state = rest.shape, self._model.state_dict()
+        self._model.get_submodule(self.start).register_forward_pre_hook(partial(_stop_before, self.start))
         drawn = torch.randn(2, *self._image_shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
         images = drawn.to(self.device)
         seen: list[Tensor] = []
@@ -266,17 +279,10 @@ class Cut:
         if not torch.isfinite(expected).all():
             raise BackboneError(f"the features of {name} are not finite", got="NaN or infinity for random images")
         if not torch.isfinite(found).all():
-            raise BackboneError(
-                f"{name} cannot be cut before {self.start}: a branch goes around it",
-                got="a residual or parallel branch that reaches the head",
-                do=f"cut before {others(self._trace, self._model, self.start)}",
-            )
-        if (found - expected).norm() > AGREEMENT * expected.norm():
-            raise BackboneError(
-                f"{name} cannot be cut before {self.start}: the two parts compute something else than the model",
-                got=f"features {((found - expected).norm() / expected.norm()).item():.1e} off",
-                do="cut it elsewhere",
-            )
+            return "a residual or parallel branch that reaches the head goes around it"
+        if (off := (found - expected).norm() / expected.norm()) > AGREEMENT:
+            return f"the two parts compute something else than the model (features {off.item():.1e} off)"
+        return ""
 
     def _before(self, images: Tensor, names: Sequence[str]) -> set[str]:
         """Those of the parameters on which the rows depend too: they stay as they are."""

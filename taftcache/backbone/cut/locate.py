@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from timm.models.deit import VisionTransformerDistilled
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
-from taftcache.backbone.cut.trace import CallTrace, Shape
+from taftcache.backbone.cut.trace import CallTrace, Shape, feature
 from taftcache.backbone.model import Backbone
 from taftcache.errors import BackboneError
+
+WITHOUT_HEAD = "build the model with num_classes = 0 in model_args, which leaves the head away"
+_TRIED = 8  # modules near a refused cut, each by a pass of two images, before those that no block's name tells
+_LINEAR = 1e-4  # of logits in float32, relative; a second head or a normalisation gives tenths
 
 
 def classifier_of(backbone: Backbone) -> str:
@@ -36,12 +43,41 @@ def classifier_of(backbone: Backbone) -> str:
     raise BackboneError(
         f"the head of {backbone.name} is not one Linear layer",
         got=f"a {type(found).__name__}",
-        do="build the model with num_classes = 0 in model_args, which leaves the head away",
+        do=WITHOUT_HEAD,
     )
 
 
-def locate(name: str, trace: CallTrace, blocks: int | str, model: nn.Module) -> str:
-    """timm's name of the module before which ``blocks`` cuts; "" for the head."""
+def check_linear(name: str, model: nn.Module, classifier: str, image_shape: tuple[int, ...], do: str) -> None:
+    """BackboneError, with the advice ``do``, where the logits of ``model`` are not its classifier on ``feature``.
+
+    Random numbers stand for the classifier's, which may be zeros and would hide it.
+    """
+    generator = torch.Generator().manual_seed(0)
+    held = {f"{classifier}.{part}": tensor for part, tensor in model.get_submodule(classifier).named_parameters()}
+    drawn = {key: torch.randn(tensor.shape, generator=generator).to(tensor) for key, tensor in held.items()}
+    images = torch.randn(2, *image_shape, generator=generator).to(next(model.parameters()))
+    weight, bias = (drawn.get(f"{classifier}.{part}") for part in ("weight", "bias"))
+    with torch.no_grad():
+        features = feature(model, images)
+        logits = functional_call(model, drawn, (images,))
+        assert weight is not None
+        fits = features.shape[-1] == weight.shape[-1]
+        found = nn.functional.linear(features, weight, bias) if fits else None
+    if found is None or not isinstance(logits, Tensor) or found.shape != logits.shape:
+        got = "logits of another shape"
+    elif (off := (found - logits).norm() / logits.norm()) > _LINEAR:
+        got = f"logits {off.item():.1e} off"
+    else:
+        return
+    raise BackboneError(
+        f"the logits of {name} are not one linear map of its feature",
+        got=f"{got} from {classifier} on forward_head(pre_logits=True)",
+        do=do,
+    )
+
+
+def locate(name: str, trace: CallTrace, blocks: int | str, model: nn.Module, fits: Callable[[str], bool]) -> str:
+    """timm's name of the module before which ``blocks`` cuts; "" for the head. fits: tries a module, for the advice."""
     if blocks == 0:
         return ""
     if isinstance(blocks, int):
@@ -49,7 +85,7 @@ def locate(name: str, trace: CallTrace, blocks: int | str, model: nn.Module) -> 
             raise BackboneError(
                 f"tangent.blocks is {blocks}, more than the {len(trace.blocks)} blocks of {name}",
                 got=f"blocks: {', '.join(trace.blocks[-4:]) or 'none that are known as such'}",
-                do=f"name a module instead: {_said(_pieces(trace, model))}",
+                do=_advice(_pieces(trace, model), fits),
             )
         blocks = trace.blocks[-blocks]
     if blocks not in trace.called:
@@ -62,28 +98,32 @@ def locate(name: str, trace: CallTrace, blocks: int | str, model: nn.Module) -> 
         )
     if reason := _refusal(trace, blocks):
         raise BackboneError(
-            f"{name} cannot be cut before {blocks}: it {reason}", do=f"cut before {others(trace, model, blocks)}"
+            f"{name} cannot be cut before {blocks}: it {reason}", do=elsewhere(trace, model, blocks, fits)
         )
     return blocks
 
 
-def others(trace: CallTrace, model: nn.Module, refused: str) -> str:
-    """In words: where else to cut, nearest first: modules that ``refused`` is inside of, and blocks before it."""
+def elsewhere(trace: CallTrace, model: nn.Module, refused: str, fits: Callable[[str], bool]) -> str:
+    """In words: where else to cut. Nearest first: modules that ``refused`` is inside of, blocks before it, the rest."""
     before = trace.names[: trace.names.index(refused)][::-1]
     around = [name for name in before if refused.startswith(f"{name}.")]
     near = dict.fromkeys([*around, *(name for name in before if name in trace.blocks)])
     # A sequence is cut where its first member is.
     whole = [name for name in near if not isinstance(model.get_submodule(name), nn.Sequential)]
-    found = [name for name in whole if not _refusal(trace, name)][:4]
-    return _said(found or [name for name in _pieces(trace, model) if name != refused])
+    found = [name for name in whole if not _refusal(trace, name)][:_TRIED]
+    return _advice([*found, *(name for name in _pieces(trace, model) if name not in (refused, *found))], fits)
 
 
-def _said(names: list[str]) -> str:
-    return f"{', '.join(names)}, or 0 for the head alone" if names else "0, for the head alone"
+def _advice(names: list[str], fits: Callable[[str], bool]) -> str:
+    """The first of ``names`` that can be cut before."""
+    if found := next((name for name in names if fits(name)), None):
+        return f"cut before {found}, or 0 for the head alone"
+    none = f"; before none of the {len(names)} modules that were tried can it be cut" if names else ""
+    return f"0, for the head alone{none}"
 
 
 def _pieces(trace: CallTrace, model: nn.Module) -> list[str]:
-    """The last large modules that can be cut, in forward order, of a model whose blocks have no names of that kind.
+    """The last large modules that can be cut, last first, of a model whose blocks have no names of that kind.
 
     What only holds others is opened: sequences, and what is given the image or several tensors.
     """
@@ -96,7 +136,9 @@ def _pieces(trace: CallTrace, model: nn.Module) -> list[str]:
             opened.add(k)
         elif not _refusal(trace, call.name) and any(True for _ in module.parameters()):
             found.append(call.name)
-    return found[-4:]
+    # A single layer, a last norm, is a poor tail: it comes after what holds several.
+    layers = {name: {n.rpartition(".")[0] for n, _ in model.get_submodule(name).named_parameters()} for name in found}
+    return sorted(found[-4:][::-1], key=lambda name: len(layers[name]) < 2)
 
 
 def _refusal(trace: CallTrace, name: str) -> str:

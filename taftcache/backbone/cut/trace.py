@@ -21,12 +21,13 @@ import torch
 from timm.models.deit import VisionTransformerDistilled
 from torch import Tensor, nn
 
+from taftcache.backbone.every_block import EveryBlock
 from taftcache.errors import BackboneError
 
 # timm's names of residual blocks; where one such name lies inside another, the inner one is the block.
 _BLOCK = re.compile(
     r"(?:layers|stages|network)\.\d+(?:(?:\.blocks)?\.\d+)?|(?:blocks|blocks_token_only|cls_attn_blocks)\.\d+(?:\.\d+)?"
-    r"|layer\d+\.\d+|s\d+\.b\d+"
+    r"|(?:encoder|transformers\.\d+)\.blocks\.\d+|(?:body\.)?layer\d+\.\d+|stage\d+\.\d+|s\d+\.b\d+"
 )
 # Two sizes tell an axis that counts images from one that does not; neither is 1, which squeezing would hide.
 _SIZES = (2, 3)
@@ -145,13 +146,16 @@ def _run(model: nn.Module, name: str, images: Tensor) -> CallTrace:
             raise BackboneError(
                 f"{name} does not take images of the size {tuple(images.shape[1:])}",
                 got=str(error),
-                do="set preprocess.input_size or model_args.img_size; images have three channels, in RGB",
+                do="set preprocess.input_size and, where the model has it, model_args.img_size to a size that it takes"
+                "; images have three channels, in RGB",
             ) from error
-        except (AttributeError, TypeError) as error:
+        except Exception as error:  # a model's code raises whatever it likes
+            wide = isinstance(model, EveryBlock)
+            run_by = "forward_intermediates" if wide else "forward_features and forward_head(pre_logits)"
             raise BackboneError(
-                f"{name} cannot be run by timm's forward_features and forward_head(pre_logits)",
-                got=str(error),
-                do="choose another model of timm's",
+                f"{name} cannot be run by timm's {run_by}",
+                got=f"{type(error).__name__}: {error}",
+                do='set backbone.features = "last"' if wide else "choose another model of timm's",
             ) from error
     return made
 

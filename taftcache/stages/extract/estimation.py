@@ -32,15 +32,19 @@ BATCHES = 2  # timed, after one that warms up
 class EstimateReport:
     """What an extraction would take, measured on a few of the images; nothing was written.
 
-    rows: images, by shard. classes: how many. kept: what of a sample is cached, in words. numbers: of a row. bytes: of
-    the activations, in whole chunks. free_bytes: where the store would lie, None for a bucket. tried: images that were
-    measured. images_per_second: measured. seconds: all images, by that. notes: on what lies there and is left out.
+    rows: images, by shard. classes: how many. kept: what of a sample is cached, in words. start: timm's name of the
+    module where the tail begins, "" for the head's input. trained: how many numbers of the tail and head move. numbers:
+    of a row. bytes: of the activations, in whole chunks. free_bytes: where the store would lie, None for a bucket.
+    tried: images that were measured. images_per_second: measured. seconds: all images, by that. notes: on what lies
+    there and is left out.
     """
 
     store: Path
     rows: dict[str, int]
     classes: int
     kept: str
+    start: str
+    trained: int
     numbers: int
     bytes: int
     free_bytes: int | None
@@ -85,6 +89,8 @@ def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateRe
         rows=rows,
         classes=len(classes),
         kept=model[0].describe(),
+        start=model[0].cut.start,
+        trained=model[0].trained,
         numbers=math.prod(model[0].tokens_shape),
         bytes=bytes_of(rows.values(), model[0], recipe),
         free_bytes=free_bytes(recipe.store_path),
