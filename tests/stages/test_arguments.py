@@ -204,7 +204,7 @@ def test_recipes_of_programs_are_held_to_what_those_of_files_are(store, tmp_path
         (Recipe(store=StoreSpec(dtype="float64")), "store.dtype is 'float64'"),
         (Recipe(solver=SolverSpec(max_passes=-5)), "solver.max_passes is -5"),
         (Recipe(solver=SolverSpec(memory="lots")), "'lots' is not a size"),
-        (Recipe(objective=ObjectiveSpec(ridge=1e-3, radius=[2.0, 1.0])), "do not increase"),
+        (Recipe(objective=ObjectiveSpec(ridge=1e-3, radius=[2.0, 1.0])), r"objective.radius is \[2.0, 1.0\]"),
         (Recipe(device=3), "device is 3"),
     ):
         with pytest.raises(RecipeError, match=says):
