@@ -168,7 +168,7 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
     of ``ridge_choice_`` are of y'.
 
     After ``fit``: ``y_mean_`` and ``y_scale_`` [m], ``solution_``, ``ridge_``, ``ridge_choice_`` where ridge = "auto",
-    ``base_``, and ``coef_``: for features in the units of y and of X as it was given, [d] or of y [n,m] [m,d], with
+    ``base_``, and ``coef_``: for features in the units of y and of X as it was given, [d], or [m,d] of y [n,m], with
     ``intercept_``, a number or [m], so that ``predict(X)`` is X coef_ᵀ + intercept_; else Δw [P], of y'.
 
     Args:
