@@ -289,6 +289,7 @@ class NewSamples:
         else:
             now = {ref.name: ref.rows for ref in self._store.manifest.shards}
             added = {shard.name: now.get(shard.name, 0) - self._rows.get(shard.name, 0) for shard in self.shards}
+        skipped = sum(count.skipped for count in counts or ())
         return AppendReport(
             store=self._store.path,
             root_before=self._before,
@@ -299,8 +300,8 @@ class NewSamples:
             known=self._known,
             unread=self._unread,
             images=sum(count.rows for count in counts or ()),
-            skipped=sum(count.skipped for count in counts or ()),
-            skipped_ids=[] if counts is None else self._skipped(),
+            skipped=skipped,
+            skipped_ids=self._skipped() if skipped else [],  # which reads the ids of every shard that grew
             seconds=time.perf_counter() - begin,
             dry_run=counts is None,
             closed=dict(sorted(Counter(self._closed).items())),
