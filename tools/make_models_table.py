@@ -216,29 +216,30 @@ HEAD = """# Models
 
 Made by `tools/make_models_table.py`.
 
-A model is cut by depth (`tangent.blocks = k`: its last k blocks are the tail, 0 leaves the head alone) or before any \
-module that it calls (`tangent.blocks = "stages.3"`). `extract` and `inspect` say in which of these ways J, the \
-derivative of the logits by the tail's weights, is computed:
+You can cut a model by depth (`tangent.blocks = k`: its last k blocks are the tail, 0 leaves the head alone) or before \
+any module that it calls (`tangent.blocks = "stages.3"`). `extract` and `inspect` say which of these paths computes J, \
+the derivative of the logits with respect to the tail's weights:
 
 - **feature**: the rows are the head's input, and the head is linear.
 - **class row**: one block from which only the class token reaches the head; J is coded by hand.
 - **layers**: blocks of known layers; J is coded by hand.
-- **functional**: `torch.func` on timm's own code of the tail. It is slower. Training then needs timm, but \
-no file of weights.
+- **functional**: `torch.func` on timm's own code of the tail. It is slower. Training then needs timm, but no file of \
+weights.
 
-Whatever the rows depend on is not trained: a parameter that both halves read, such as a position bias that all blocks \
-share, stays as it is. So do the statistics of BatchNorm, and the frequencies of rotary embeddings where J is \
-coded by hand. A module is refused as a cut where something of the sample goes around it (the inside of a residual \
-branch), where it is called twice, or where it is given windows instead of images. The error then names another cut \
-that was tried and passes, or says that none near it does.
+Parameters on which the rows depend are not trained: one that both halves read, such as a position bias that all \
+blocks share, stays as it is. So do the statistics of BatchNorm, and the frequencies of rotary embeddings where J is \
+coded by hand. A module is refused as a cut if something of the sample goes around it (the inside of a residual \
+branch), if it is called twice, or if it gets windows instead of images. The error then names another cut that was \
+tried and passes, or says that none nearby does.
 
 A model whose head is not one linear layer on its feature (LeViT, RepViT, EfficientFormer, SAM's ViT, VOLO with its \
-second head and others) needs `model_args = { num_classes = 0 }`, which leaves that head out: the new head reads what \
-the old one would have read. Its own file of weights still fits. Some models can be cut before their head alone \
-(`tangent.blocks = 0`): CrossViT has two streams. Images are RGB, so every model takes three channels.
+second head and others) needs `model_args = { num_classes = 0 }`. This leaves that head out: the new head reads what \
+the old one would have read, and the model's own file of weights still fits. Some models can be cut only before their \
+head (`tangent.blocks = 0`): CrossViT, for one, has two streams. Images are RGB, so every model takes three channels.
 
 In the table, "a row" is what is cached of one sample by the model as named, and "bytes" is its size in float16. J and \
-Jᵀ are relative errors in float64 against `torch.func` on the whole uncut model, for a small random model of the family.
+Jᵀ are relative errors in float64 against `torch.func` on the whole uncut model, for a small random model of the \
+family.
 """
 
 
