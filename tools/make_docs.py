@@ -38,8 +38,8 @@ ROOT = Path(__file__).resolve().parent.parent
 COMPLETION = (
     "`taftcache --version` prints the version. `taftcache --install-completion` teaches the shell in use (bash, zsh, "
     "fish, PowerShell) to complete commands, options, choices and the names of recipes with the Tab key; "
-    "`--show-completion` prints the script instead. `taftcache --wait SECONDS COMMAND` waits so long for another "
-    "process that writes to the store, says so once on stderr, and goes on; without it a second writer ends at once. "
+    "`--show-completion` prints the script instead. `taftcache --wait SECONDS COMMAND` waits up to so long for "
+    "another process that writes to the store, and says so once on stderr; without it, a second writer ends at once. "
     "A RECIPE is a TOML file, or the name of one of the "
     "[bundled recipes](../pipelines/README.md): `quickstart`, `published/cub200`. A file of that name wins.",
 )
@@ -162,7 +162,7 @@ def command_line() -> str:
     shared = {row for row, count in counts.items() if count >= SHARED and row[0].startswith("`-")}
     origin = "Made from the program by `tools/make_docs.py`. [What --json prints](json.md) has a page of its own."
     lines = ["# Command line", "", origin, "", *COMPLETION, ""]
-    lines += ["## Shared options", "", "Commands name those that they take, after their own.", ""]
+    lines += ["## Shared options", "", "Each command lists those that it takes after its own.", ""]
     lines += [*TABLE, *(f"| {' | '.join(row)} |" for row in counts if row in shared), ""]
     for title, names in groups().items():
         lines += [f"## {title}", ""]
@@ -176,18 +176,18 @@ def command_line() -> str:
     lines += [
         "## Exit codes",
         "",
-        "An error says what went wrong, what was got, and what to try. Its kind decides the exit code.",
+        "An error says what went wrong, what was found instead, and what to try. Its kind decides the exit code.",
         "",
         "| code | error | when |",
         "|---|---|---|",
         "| 0 | | done |",
         *(f"| {e.exit_code} | `{e.__name__}` | {_first(e)} |" for e in _error_tree(errors.TaftcacheError)[1:]),
-        "| 1 | | an error of taftcache's own, with what Python says of it |",
+        "| 1 | | an error in taftcache itself, with Python's traceback |",
         "| 2 | | a command, option or argument that does not exist |",
         "| 10 | | verify or audit found something |",
         "| 130 | | interrupted, by Ctrl-C, SIGTERM or SIGHUP; what was committed is kept (view ends with 0) |",
         "| 137 | | memory ran out; what was committed is kept |",
-        "| 141 | | nobody reads the output any more; what was committed is kept |",
+        "| 141 | | nobody reads the output any longer; what was committed is kept |",
     ]
     return "\n".join(lines) + "\n"
 
