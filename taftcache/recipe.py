@@ -42,8 +42,8 @@ _hints = cache(get_type_hints)  # a millisecond for all sections, at every look 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything a run needs; every section and key has a default.
 
-    name: of the store, ``stores/<name>``, where ``store.path`` names none; by default the file's own.
-    device: where arithmetic runs; "auto" takes a GPU where there is one (docs/gpu.md).
+    name: names the store, ``stores/<name>``, unless ``store.path`` does; by default the recipe file's name.
+    device: where arithmetic runs; "auto" takes a GPU if there is one (docs/gpu.md).
     """
 
     name: str = "run"

@@ -22,8 +22,8 @@ class TeachingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     ``load_teaching`` reads one from a file. One that is built of its sections in Python is checked by ``teach``.
 
-    name: of the folder, ``stores/teach/<name>``, where ``path`` names none; by default the file's own.
-    device: where students are trained; "auto" takes a GPU where there is one.
+    name: names the folder, ``stores/teach/<name>``, unless ``path`` does; by default the recipe file's name.
+    device: where students are trained; "auto" takes a GPU if there is one.
     path: the folder in which students and the report are kept. ``${VAR}`` and ``~`` are expanded.
     """
 
