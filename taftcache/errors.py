@@ -141,7 +141,7 @@ class StoreWriteError(StoreError):
 class UnknownSample(StoreError):
     """No row of the store has that sample id.
 
-    ``ids`` are those that were named and have none, as far as whoever raises it lists them.
+    ``ids`` are those that were named and have no row, if the code that raises it lists them.
     """
 
     def __init__(self, fault: str, *, got: object = None, do: str | None = None, ids: Iterable[str] = ()) -> None:

@@ -73,8 +73,8 @@ def load_recipe(path: str | Path, overrides: Overrides = (), *, needs: Sequence[
 
     Args:
         path: a file, or the name of a bundled recipe (``quickstart``).
-        overrides: texts ["objective.ridge=1e-3"], or a mapping {"objective.ridge": 1e-3}, of numpy's numbers too.
-        needs: sections that must be said, by the file or an override; none of them is guessed.
+        overrides: texts ["objective.ridge=1e-3"], or a mapping {"objective.ridge": 1e-3}, whose numbers may be numpy's.
+        needs: sections that must be given, in the file or by an override; none of them is guessed.
 
     Raises:
         RecipeError: no such file, not TOML, an unknown key (the nearest right one is named), a wrong value, or a

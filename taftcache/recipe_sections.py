@@ -126,7 +126,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def relative(self) -> float:
-        """``tolerance`` as a number; that of a solve which no removal is decided by where it is a word."""
+        """``tolerance`` as a number; if it is a word, that of a solve that decides about no removal."""
         return 1e-6 if isinstance(self.tolerance, str) else self.tolerance
 
 

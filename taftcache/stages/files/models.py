@@ -31,7 +31,7 @@ ABOUT = "about.json"
 class ExportModelReport:
     """A folder with one model, which needs no store.
 
-    folder: where it lies. files: their names. notes: that the model is outdated.
+    folder: where it is. files: names of its files. notes: if the model is outdated.
     """
 
     store: Path
@@ -54,16 +54,16 @@ def export_model(
 ) -> ExportModelReport:
     """Write one of the store's models into a new folder that loads without the store.
 
-    A private model's folder says what is promised, and nothing that its promise does not cover: not the store's root
-    digest either, which is a digest of all rows, and no accuracy, for no promise covers held-out rows.
+    A private model's folder says what is promised, and nothing that its promise does not cover: not even the store's
+    root digest, which is a digest of all rows, and no accuracy, because no promise covers held-out rows.
 
-    Of a model that has left its store, or was taught or fitted without one, the program and ONNX are made alone, with
-    a card and ``about.json``, which has the classes, the preprocessing, and what the model was made from.
+    For a model that has left its store, or was taught or fitted without one, only the program and ONNX are made, with a
+    card and ``about.json``, which has the classes, the preprocessing, and what the model was made from.
 
     Args:
         store: open, or its place; or a folder with one model, as ``open_model`` takes it.
-        folder: where to.
-        model: its name in the store; its default one where none is named (``model_of``).
+        folder: where to write it.
+        model: its name in the store; by default the store's default model (``model_of``).
         program: beside the weights, the whole model as a torch.export program.
         onnx: beside the weights, the whole model in ONNX, which is run and compared.
         consent: as for ``predict``.
