@@ -98,7 +98,7 @@ def forget(
         }  # fmt: skip
         if beside := [name for name, said in of_rows.items() if said]:
             raise RecipeError(
-                "--destroy-key cannot stand beside what is said of rows",
+                "--destroy-key cannot be combined with options about rows",
                 got=", ".join(beside),
                 do="forget first, then destroy the key",
             )

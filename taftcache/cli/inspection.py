@@ -116,9 +116,9 @@ def _check_reading(asked: list[str], others: list[str], top: int | None, thresho
             do="name one of the three",
         )
     if len(asked) + len(others) > 1:
-        raise RecipeError("these options cannot stand beside each other", got=" ".join(asked + others), do=asked[0])
+        raise RecipeError("these options cannot be combined", got=" ".join(asked + others), do=asked[0])
     if threshold is not None and asked != ["--duplicates"]:
-        raise RecipeError("--threshold has no part in this", got=asked[0], do="--duplicates --threshold")
+        raise RecipeError("--threshold is only for --duplicates", got=asked[0], do="--duplicates --threshold")
 
 
 def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_json: bool) -> None:

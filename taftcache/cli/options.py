@@ -209,7 +209,7 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
         return
     if workers is not None and scheduler is not None:
         raise RecipeError(
-            "--workers cannot stand beside --scheduler, which has its own", got="both", do="leave one out"
+            "--workers cannot be combined with --scheduler, which has its own", got="both", do="leave one out"
         )
     from taftcache.remote.cluster import Cluster
 

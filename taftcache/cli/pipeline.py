@@ -143,7 +143,7 @@ def run(
     made = read_recipe(recipe, set_, device)
     if made.compare.reports:
         raise RecipeError(
-            f"{recipe} is a recipe of comparisons, and run makes none",
+            f"{recipe} is a recipe for comparisons, which run does not make",
             got=f"compare.reports = {list(made.compare.reports)}",
             do=f"taftcache compare {shlex.quote(str(recipe))}",
         )
@@ -233,7 +233,9 @@ def append(
     """
     if file is not None:
         if set_ or device:
-            raise RecipeError("vectors take no settings but the store's", got="--set or --device", do="leave it out")
+            raise RecipeError(
+                "vectors take no settings other than the store's", got="--set or --device", do="leave it out"
+            )
         from taftcache.cache.columns import Columns
         from taftcache.stages.files.growing import append_file
 
@@ -318,7 +320,7 @@ def _check_private(private: bool, own: dict[str, object], workers: int | None, s
     given = [name for name, value in own.items() if value]
     if given and not private:
         raise RecipeError(
-            f"{given[0]} is of private training only",
+            f"{given[0]} is only for private training",
             got=f"{given[0]} without --private",
             do="leave it out, or add --private",
         )

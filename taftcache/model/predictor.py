@@ -135,7 +135,7 @@ class TangentModel(nn.Module):
 
         Raises:
             StoreError: no such model. UntrustedStore: only the store names the weights.
-            BackboneError: the store was made of vectors, without a backbone.
+            BackboneError: the store was made from vectors, without a backbone.
             IdentityError: the backbone at hand has other weights than the store's.
         """
         if not isinstance(store, FeatureStore):

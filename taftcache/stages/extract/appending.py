@@ -196,7 +196,7 @@ def _by_shard(
     """Shard -> the classes that some of its rows get; DataError for those of a class that was forgotten."""
     if gone := sorted(i for i, (_, given) in relabelled.items() if given not in classes):
         raise DataError(
-            f"{store.path} has forgotten the class that the data has now for {counted(len(gone), 'row')}",
+            f"{store.path} has forgotten the class that the data now has for {counted(len(gone), 'row')}",
             got=f"the first: {gone[0]!r}, now {relabelled[gone[0]][1]!r}",
             do="forget these rows too, or leave their labels as they were",
         )

@@ -122,7 +122,7 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
         )
     if given.layout != base.trained(recipe.tangent.train):  # beside it nothing could be composed, or forgotten
         raise CompositionError(
-            f"{file} is over other parameters than this store's components",
+            f"{file} has other parameters than this store's components",
             got=f"{counted(len(given.layout.shapes), 'tensor')}; tangent.train = {recipe.tangent.train!r} has "
             f"{len(base.trained(recipe.tangent.train).shapes)}",
             do="use the same [tangent] section on both sides",

@@ -101,7 +101,7 @@ def _append(
         if "converted" in store.identity:
             raise StoreError(
                 f"cannot append vectors to {store.path}: its rows were converted from those of another store",
-                do="append to the store that it was made of, and convert that",
+                do="append to the store that it was made from, and convert that",
             )
         if list(given.tokens_shape) != (shape := store.identity["cut"]["shape"]):
             raise DataError(

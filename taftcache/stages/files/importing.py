@@ -111,7 +111,7 @@ def import_(
         if isinstance(features, FeatureFile):
             if forgotten_of is not None:
                 raise StoreError(
-                    f"{path} is the export of a store, of which nothing is left out",
+                    f"{path} is the export of a store, from which nothing can be left out",
                     got=f"--forgotten-of {os.fspath(forgotten_of)}",
                     do="import it without, and forget the samples in the new store",
                 )
@@ -312,7 +312,7 @@ def _check(asked: _Request) -> None:
         raise RecipeError(f"no scaling of vectors is called {asked.scaling!r}", do=" or ".join(SCALINGS))
     if asked.of_vectors and asked.scaling == "row" and features.tokens_shape[1] == 1:
         raise DataError(
-            f"cannot scale vectors of one number by themselves, for only their signs would stay: {features.path}",
+            f"cannot scale vectors of one number, because only their signs would be left: {features.path}",
             got=f"{counted(len(features.ids), 'vector')} of one number",
             do="--scaling none, or scaling='none' in Python",
         )
@@ -332,9 +332,9 @@ def _check(asked: _Request) -> None:
         )
     if both := set(test.ids) & set(features.ids):
         raise DataError(
-            "held-out rows have ids that others have, too",
+            "held-out rows have ids that other rows have, too",
             got=f"{counted(len(both), 'id')}, the first: {min(both)!r}",
-            do="give ids of their own (--ids, or ids=… and test=(x, y, ids)), or rename a file that makes them",
+            do="give ids of their own (--ids, or ids=… and test=(x, y, ids)), or rename the file that they come from",
         )
 
 

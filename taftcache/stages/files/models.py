@@ -81,9 +81,9 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> Ex
     """The program and ONNX of the model in the folder ``store``, a card, and what an audit knows them by."""
     if not (program or onnx):
         raise RecipeError(
-            "a saved model is exported in other forms only: as a program, or in ONNX",
+            "a saved model can only be exported in other forms: as a program, or in ONNX",
             got=f"{store}, which is one already",
-            do="add --onnx or --program, or name its store in its place",
+            do="add --onnx or --program, or name its store instead",
         )
     check_exported(store)
     writable(folder, folder=True)
@@ -116,7 +116,7 @@ def _export_model(
     model = model_of(store.objects(), model)
     if scaling_of(store.identity) is not None:
         raise BackboneError(
-            f"{store.path} was made of vectors, and has no network to export",
+            f"{store.path} was made from vectors, and has no network to export",
             got=model,
             do=f"taftcache export-component {typed(store.path)} {model} head.safetensors writes the head "
             "alone: its weight and bias",

@@ -91,7 +91,8 @@ def audit(
         check_outside(head)
     if signing_key is not None and not replay:
         raise RecipeError(
-            "a signing key is for what a replay writes, and an audit alone writes nothing", do="--replay beside --sign"
+            "a signing key is for what a replay writes, and an audit alone writes nothing",
+            do="add --replay, or leave --sign out",
         )
     replayed = _replay(store, progress, signing_key) if replay else 0
     with FeatureStore(store, stale=True) as store:

@@ -326,7 +326,7 @@ def _converted(file: str, entry: Mapping[str, Any], kind: type[T]) -> T:
         raise FormatError(
             f"the ledger has an entry that no request to forget writes: {error}",
             got=f"{file}, whose bytes are whole",
-            do="read the file: other programs, and releases to come, may write entries of their own",
+            do="read the file: other programs, and later releases, may write entries of their own",
         ) from None
 
 

@@ -81,7 +81,9 @@ def duplicates(
     """
     check_counts(0, top=top)
     if not 0 < threshold <= 1:
-        raise RecipeError("the threshold is no similarity of a pair", got=f"{threshold:g}", do=f"{THRESHOLD}")
+        raise RecipeError(
+            "the threshold is not a similarity above 0 and at most 1", got=f"{threshold:g}", do=f"{THRESHOLD}"
+        )
     progress, table = progress or Silent(), RowTable.of(store)
     scaled = _scaled(mean_vectors(table, progress))
     far = _far_out(scaled, table)

@@ -119,7 +119,7 @@ def evaluate(
     check_several(without=without)
     check_has_classes(store)
     if probe not in (True, False, "quick"):
-        raise ArgumentError("probe cannot be taken", got=repr(probe), do='True, False or "quick"')
+        raise ArgumentError("probe cannot have this value", got=repr(probe), do='True, False or "quick"')
     progress, rows = progress or Silent(), _held_out(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
@@ -293,7 +293,7 @@ def _held_out(store: FeatureStore) -> Shard:
         )
         raise StoreError(
             f"{store.path} has no held-out rows to measure an accuracy on",
-            got="training rows alone",
+            got="training rows only",
             do=next(iter(still_missing(store)), anew),
         )
     return store.held_out

@@ -262,7 +262,9 @@ class _Setting(ModelParts):
             except UnknownSample as error:
                 if vectors:
                     raise
-                raise UnknownSample(f"no file, and no sample: {error.fault}", got=error.got, do=error.do) from error
+                raise UnknownSample(
+                    f"neither a file nor a sample: {error.fault}", got=error.got, do=error.do
+                ) from error
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
         tokens = TangentModel.load(self.store, consent=consent).tokens([query])
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
@@ -274,7 +276,7 @@ def _objective(settings: Settings, part: ModelPart) -> Objective:
     weighted = asked.class_weights != "none" or asked.jvp_only or asked.radius or recipe.prior.teachers
     if not isinstance(loss, RSL) or weighted:
         raise SolveError(
-            "no influence on a prediction but for the rescaled square loss with equal weights, a ridge and no prior",
+            "influence on a prediction needs the rescaled square loss with equal weights, a ridge and no prior",
             got=f"loss = {asked.loss!r}, class_weights = {asked.class_weights!r}, radius = {asked.radius},"
             f" {counted(len(recipe.prior.teachers), 'teacher')}",
         )

@@ -74,7 +74,7 @@ def outliers(store: FeatureStore, *, top: int = 20, progress: Progress | None = 
     held = table.held_out
     train = len(table) - int(held.sum())
     if train < 2:
-        raise StoreError("a row alone has no neighbours", got=counted(train, "training row"), do="append further rows")
+        raise StoreError("a single row has no neighbours", got=counted(train, "training row"), do="append more rows")
     k = min(NEIGHBOUR, train - 1)
     distances = _distances(mean_vectors(table, progress), train, k, progress)
     times = _relative(distances, table.label, ~held)

@@ -192,7 +192,7 @@ def logits(
     if isinstance(images, Shard):
         if images.digest not in {shard.digest for shard in store.manifest.shards}:
             raise DataError(
-                f"the shard {images.name} is none of {store.path}",
+                f"the shard {images.name} is not one of {store.path}",
                 got=repr(images),
                 do="logits(STORE, STORE.shard(NAME))",
             )
@@ -428,9 +428,9 @@ def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Ca
     for file in listed(given):
         if not isinstance(file, str | Path):
             raise DataError(
-                f"{store.path} was made of vectors, but what was given is neither an array [n, d] nor .npy files",
+                f"{store.path} was made from vectors, but what was given is neither an array [n, d] nor .npy files",
                 got=f"a list with {type(file).__name__} {list(getattr(file, 'shape', []))}",
-                do='x[None] in place of one vector x [d]; ["new.npy"] for files',
+                do='x[None] instead of one vector x [d]; ["new.npy"] for files',
             )
         file = Path(file).expanduser()
         if not file.is_file():

@@ -86,7 +86,7 @@ def suspects(store: FeatureStore, *, top: int = 20, progress: Progress | None = 
     progress = progress or Silent()
     if not store.shards or len(store.classes) < 2:
         raise StoreError(
-            "no label can be told from others",
+            "cannot judge labels without training rows of two classes",
             got=f"{counted(len(store.shards), 'training shard')}, {counted(len(store.classes), 'class')}",
             do="append rows of a second class",
         )
@@ -190,14 +190,14 @@ def _by_head(
     radius = settings.recipe.objective.radius
     if radius is not None or not objective.loss.quadratic:
         raise SolveError(
-            f"{missing}, and a head has no exact leave-one-out but for a square loss without a ball",
+            f"{missing}, and a head has an exact leave-one-out only with a square loss and no ball",
             got=f"{objective.loss}" if radius is None else f"radius {radius}",
             do="train more than one shard",
         )
     problem = pose(base, store.shards, objective, settings.arithmetic, torch.float64)
     rows = problem.operator.rows
     if rows < 2:
-        raise SolveError(f"{missing}, and a row alone leaves none to judge it", got="1 row", do="append further rows")
+        raise SolveError(f"{missing}, and a single row leaves none to judge it", got="1 row", do="append more rows")
     check_head_fits(settings, store.shards, "head", chosen=True, left_out=len(store.classes))
     with progress.task("λ of the head", None):
         ridge = choose_ridge(base, store.shards, objective, arithmetic=settings.arithmetic).ridge

@@ -138,7 +138,7 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
 def _with_backbone(store: FeatureStore) -> Recipe:
     """The recipe that a teacher's store keeps; BackboneError where no backbone made its features."""
     if scaling_of(store.identity) is not None:
-        raise BackboneError(f"{store.path} was made of vectors, without a backbone")
+        raise BackboneError(f"{store.path} was made from vectors, without a backbone")
     return followed(store, "weights")
 
 
