@@ -51,11 +51,11 @@ class _Line(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Consent:
-    """What one call may open in place of what the store names.
+    """What one call may open instead of what the store names.
 
-    images: a folder or file for each that the store was made from (training, then test), of the same kind of source;
-        of a published dataset, its root. weights: a .safetensors file or a folder in timm's layout. hub: whether the
-        model hub may be asked for what the store names.
+    images: a folder or file for each one that the store was made from (training, then test), of the same kind of
+        source; for a published dataset, its root. weights: a .safetensors file or a folder in timm's layout. hub:
+        whether the model hub may be asked for what the store names.
     """
 
     images: tuple[Path | str, ...] = ()

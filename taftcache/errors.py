@@ -18,7 +18,7 @@
     │   ├── StoreWriteError   5    disk full or an I/O error; the last commit is intact
     │   ├── UntrustedStore    5    it names files of this machine that its user did not allow it
     │   └── UnknownSample     5    no row of that id
-    ├── SolveError            6    a problem that has no solution as asked
+    ├── SolveError            6    a problem that has no solution as posed
     ├── CompositionError      7    components that do not share one base
     └── ClusterError          8    workers that cannot be reached, are lost, or are not alike
 
@@ -69,7 +69,7 @@ class RecipeError(TaftcacheError):
 
 
 class ArgumentError(RecipeError, ValueError):
-    """An argument of a call is wrong; a ValueError too, which is what callers of scikit-learn catch."""
+    """An argument of a call is wrong; also a ValueError, which callers of scikit-learn catch."""
 
 
 class DataError(TaftcacheError):
@@ -89,7 +89,7 @@ class BackboneError(TaftcacheError):
 
 
 class StoreError(TaftcacheError):
-    """The feature store; subclasses say what of it."""
+    """Something is wrong with the feature store; subclasses say what."""
 
     exit_code = 5
 
@@ -125,7 +125,7 @@ class StoreLocked(StoreError):
 
 
 class StoreUnreachable(StoreError):
-    """What holds a store's file, or the model hub, does not answer, or does not let it be read."""
+    """Whatever holds a file of the store, or the model hub, does not answer, or does not let it be read."""
 
 
 class StoreChanged(StoreUnreachable):
@@ -141,7 +141,7 @@ class StoreWriteError(StoreError):
 class UnknownSample(StoreError):
     """No row of the store has that sample id.
 
-    ``ids`` are those that were named and have none, as far as whoever raises it lists them.
+    ``ids`` are those that were named and have no row, if the code that raises it lists them.
     """
 
     def __init__(self, fault: str, *, got: object = None, do: str | None = None, ids: Iterable[str] = ()) -> None:
@@ -150,7 +150,7 @@ class UnknownSample(StoreError):
 
 
 class SolveError(TaftcacheError, ValueError):
-    """A problem that has no solution as asked; a ValueError too, for an estimator's arguments ask for it."""
+    """A problem that has no solution as posed; also a ValueError, because an estimator's arguments pose it."""
 
     exit_code = 6
 

@@ -28,32 +28,34 @@ from taftcache.tangent.spec import TangentSpec
 class TangentClassifier(ClassifierMixin, TangentEstimator):
     """A classifier that is linear in its weights around a base point, solved to its one optimum.
 
-    ``X`` is what ``backbone`` says: None takes features [n,d] and trains a linear head; a name ("bundled", a timm
+    What ``X`` is depends on ``backbone``: None takes features [n,d] and trains a linear head; a name ("bundled", a timm
     model, a file of weights) or a ``BackboneSpec`` takes image files, PIL images or uint8 arrays [h,w,3], runs the
     frozen layers over them, and trains as ``tangent`` says; a pair (state, config) of a cut's tail takes the rows
-    [n,t,d] that enter it. ``fit`` caches images in a store, which is gone afterwards unless it has a name.
+    [n,t,d] that enter it. ``fit`` caches images in a store, which is removed afterwards unless ``store`` names it.
 
-    After ``fit``: ``classes_``, ``solution_`` with its certificate, ``ridge_``, ``ridge_choice_`` where ridge =
-    "auto", ``base_``, and ``coef_``: Δw [P], but for features those of ``decision_function`` for X as it was given,
-    [K,d] or of two classes [1,d], with ``intercept_`` [K] or [1].
+    After ``fit``: ``classes_``, ``solution_`` with its certificate, ``ridge_``, ``ridge_choice_`` if ridge = "auto",
+    ``base_``, and ``coef_``: Δw [P], but for features the coefficients of ``decision_function`` for X as it was given,
+    [K,d] or for two classes [1,d], with ``intercept_`` [K] or [1].
 
     Args:
         backbone: see above.
         tangent: what is trained, and from where. By default the last block, for images from a new start
-            (``reset_block``), or a head from zero where the backbone's ``features`` are "every block"; none for
-            features, of which a head is trained.
-        scaling: of features, for one λ serves all columns: "column" takes from each its mean over the rows of ``fit``
-            and divides by its deviation, as StandardScaler does before a LogisticRegression; "none" leaves them.
+            (``reset_block``), or a head from zero if the backbone's ``features`` are "every block"; none for features,
+            on which a head is trained.
+        scaling: for features, because one λ serves all columns: "column" subtracts from each its mean over the rows of
+            ``fit`` and divides by its deviation, as StandardScaler does before a LogisticRegression; "none" leaves them
+            as they are.
         loss: "rsl", "mse" or "cross_entropy"; "auto" is "cross_entropy" for features, "rsl" for all else.
-        alpha, kappa: of "rsl"; alpha = "auto" is √K for K classes.
-        ridge: λ beside the mean loss (biases included, from where they begin: of features under cross-entropy at the
-            logarithms of the classes' shares); "auto" chooses it from the rows, some of them left out for it. Of N rows
-            LogisticRegression's C is 1/(λN) (of two classes 2/(λN)), and Ridge's alpha λNm/2 for m values.
-        radius: of a ball ‖Δw‖ ≤ R. class_weight: None, "balanced", or a mapping of classes to weights, of which only
+        alpha, kappa: for "rsl"; alpha = "auto" is √K for K classes.
+        ridge: λ beside the mean loss (biases are penalised too, from where they begin: for features under
+            cross-entropy, at the logarithms of the classes' shares); "auto" chooses it from the rows, leaving some of
+            them out for that. For N rows, LogisticRegression's C is 1/(λN) (2/(λN) for two classes), and Ridge's alpha
+            is λNm/2 for m values.
+        radius: R of a ball ‖Δw‖ ≤ R. class_weight: None, "balanced", or a mapping of classes to weights, of which only
             the ratios count.
         tolerance, max_passes: when a solve ends; see ``minimise``. memory: bytes for prepared rows.
-        device: where products run. store: the folder of a store for the images of ``fit``: a later fit runs the
-            frozen layers over those alone that it does not hold yet, as in a search or a cross-validation.
+        device: where products run. store: the folder of a store for the images of ``fit``: a later fit runs the frozen
+            layers only over those that it does not hold yet, as in a search or a cross-validation.
     """
 
     def __init__(
@@ -85,7 +87,8 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
 
     @refused_is_unchanged
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentClassifier:
-        """Solve over X [n,…] with classes y [n] of any kind; a row of weight 2 is as two rows but where λ is chosen."""
+        """Solve over X [n,…] with classes y [n] of any kind; a row of weight 2 counts as two rows, except when λ is
+        chosen."""
         self._check_arguments()
         X, y = self._checked(X, y)
         try:
@@ -140,7 +143,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         return targets.tolist(), [str(name) for name in self.classes_]
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Logits [n,K], or the difference of the two [n] where there are two classes."""
+        """Logits [n,K], or for two classes their difference [n]."""
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits[:, : len(self.classes_)]
 
@@ -151,29 +154,30 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         return labels
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """softmax of the logits [n,K]: probabilities under "cross_entropy", under the square losses only an order."""
+        """softmax of the logits [n,K]: probabilities with "cross_entropy", only an order with the square losses."""
         return torch.softmax(torch.from_numpy(self._logits(X)[:, : len(self.classes_)]), 1).numpy()
 
 
 class TangentRegressor(RegressorMixin, TangentEstimator):
     """A regressor that is linear in its weights around a base point: squared error + ridge, solved exactly.
 
-    ``X`` is that of ``TangentClassifier``; y is [n], then m = 1, or [n,m]. Fitted are standardised values
-    y' = (y − mean) / deviation, of each column over the rows of ``fit`` as they weigh (1 where it does not deviate):
+    ``X`` is as for ``TangentClassifier``; y is [n], then m = 1, or [n,m]. What is fitted are standardised values y' =
+    (y − mean) / deviation, each column's over the weighted rows of ``fit`` (deviation 1 if it is constant):
 
         F(Δw) = 1/N Σ_n 1/m Σ_i (z_i(x_n; Δw) − y'_ni)² + λ/2 ‖Δw‖²
 
-    So neither what y is measured from nor its units change a prediction but by that. Of features, λ is a ridge on y
-    itself, too: scikit-learn's Ridge with alpha = λNm/2. ``radius``, ``solution_`` with its certificate, and the losses
-    of ``ridge_choice_`` are of y'.
+    So a change of y's origin or units changes predictions by just that. For features, λ is also a ridge on y itself:
+    scikit-learn's Ridge with alpha = λNm/2. ``radius``, ``solution_`` with its certificate, and the losses of
+    ``ridge_choice_`` refer to y'.
 
-    After ``fit``: ``y_mean_`` and ``y_scale_`` [m], ``solution_``, ``ridge_``, ``ridge_choice_`` where ridge = "auto",
-    ``base_``, and ``coef_``: for features in the units of y and of X as it was given, [d], or [m,d] of y [n,m], with
-    ``intercept_``, a number or [m], so that ``predict(X)`` is X coef_ᵀ + intercept_; else Δw [P], of y'.
+    After ``fit``: ``y_mean_`` and ``y_scale_`` [m], ``solution_``, ``ridge_``, ``ridge_choice_`` if ridge = "auto",
+    ``base_``, and ``coef_``: for features in the units of y and of X as they were given, [d], or [m,d] for y [n,m],
+    with ``intercept_``, a number or [m], so that ``predict(X)`` is X coef_ᵀ + intercept_; otherwise Δw [P], for y'.
 
     Args:
-        backbone, tangent, scaling, ridge, radius, tolerance, max_passes, memory, device, store: as of
-            ``TangentClassifier``, whose loss, alpha, kappa and class_weight are of classes: a regressor has none.
+        backbone, tangent, scaling, ridge, radius, tolerance, max_passes, memory, device, store: as for
+            ``TangentClassifier``. Its loss, alpha, kappa and class_weight are for classes: a regressor has none of
+            them.
     """
 
     y_mean_: np.ndarray
@@ -181,7 +185,8 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
 
     @refused_is_unchanged
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentRegressor:
-        """Solve over X [n,…] with values y [n] or [n,m]; a row of weight 2 is as two rows but where λ is chosen."""
+        """Solve over X [n,…] with values y [n] or [n,m]; a row of weight 2 counts as two rows, except when λ is
+        chosen."""
         self._check_arguments()
         X, y = self._checked(X, y, multi_output=True, y_numeric=True)
         self._flat = np.ndim(y) == 1

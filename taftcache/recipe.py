@@ -42,8 +42,8 @@ _hints = cache(get_type_hints)  # a millisecond for all sections, at every look 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything a run needs; every section and key has a default.
 
-    name: of the store, ``stores/<name>``, where ``store.path`` names none; by default the file's own.
-    device: where arithmetic runs; "auto" takes a GPU where there is one (docs/gpu.md).
+    name: names the store, ``stores/<name>``, unless ``store.path`` does; by default the recipe file's name.
+    device: where arithmetic runs; "auto" takes a GPU if there is one (docs/gpu.md).
     """
 
     name: str = "run"
@@ -73,8 +73,8 @@ def load_recipe(path: str | Path, overrides: Overrides = (), *, needs: Sequence[
 
     Args:
         path: a file, or the name of a bundled recipe (``quickstart``).
-        overrides: texts ["objective.ridge=1e-3"], or a mapping {"objective.ridge": 1e-3}, of numpy's numbers too.
-        needs: sections that must be said, by the file or an override; none of them is guessed.
+        overrides: texts ["objective.ridge=1e-3"], or a mapping {"objective.ridge": 1e-3}, whose numbers may be numpy's.
+        needs: sections that must be given, in the file or by an override; none of them is guessed.
 
     Raises:
         RecipeError: no such file, not TOML, an unknown key (the nearest right one is named), a wrong value, or a

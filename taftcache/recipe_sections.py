@@ -19,15 +19,15 @@ Stored = Literal["float16", "float32", "int8"]
 class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where features are kept and how the samples are split into shards.
 
-    path: the store's folder, ``stores/<recipe name>`` by default; a relative path starts from the folder in which a
-        command is called. ``${VAR}`` and ``~`` are expanded.
+    path: the store's folder, ``stores/<recipe name>`` by default; a relative path starts from the current folder.
+        ``${VAR}`` and ``~`` are expanded.
     shards: how many parts the training samples are split into.
     plan: "hash" places a sample by a keyed hash of its id, "balanced" is the paper's uniform split.
-    seed: of the hashes that split, hold out and order the samples.
+    seed: for the hashes that split, hold out and order the samples.
     cache: what is kept of a sample. "auto" picks the least that is exact for tangent.train: the "tokens" that enter the
-        tail, the "attended" means of its heads, the "residual" row after attention, or the "feature" of the head. Only
-        "tokens" serve every base point and every choice of parameters.
-    dtype: of the cached activations; "int8" keeps each token's numbers in 8 bits, under a scale of the token's own.
+        tail, the "attended" means of its heads, the "residual" row after attention, or the "feature" that enters the
+        head. Only "tokens" serve every base point and every choice of parameters.
+    dtype: the dtype of cached activations; "int8" keeps each token's numbers in 8 bits, with a scale for each token.
     chunk_rows: rows per chunk; "auto" aims at 8 MiB.
     """
 
@@ -61,15 +61,15 @@ class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class ObjectiveSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is minimised: mean loss + λ/2 ‖Δw‖², within a ball if asked for.
 
-    loss: of classes. "rsl" is the rescaled square loss RSL(α, κ), "mse" the same with α = κ = 1: squared error against
-        one-hot classes; or "cross_entropy".
-    alpha: weight of the true class in "rsl"; "auto" is √K for K classes, and 1 where the paper, which states none, is
-        repeated.
+    loss: the loss for classes. "rsl" is the rescaled square loss RSL(α, κ), "mse" is the same with α = κ = 1: squared
+        error against one-hot classes; or "cross_entropy".
+    alpha: weight of the true class in "rsl"; "auto" is √K for K classes, or 1 when repeating the paper, which states
+        none.
     kappa: the logit that "rsl" pulls the true class to.
-    ridge: λ; since the loss is a mean, it means the same when samples leave. "auto" chooses it from the rows of each
-        solve alone.
+    ridge: λ; because the loss is a mean, λ means the same when samples leave. "auto" chooses it for each solve, from
+        its own rows alone.
     radius: R of a ball ‖Δw‖ ≤ R.
-    class_weights: "none", "balanced" (by the rows of each solve), or one number for each class.
+    class_weights: "none", "balanced" (from the rows of each solve), or one number for each class.
     jvp_only: leave the base model's logits out of the loss, as differentially private training does; predictions
         include them.
     """
@@ -104,19 +104,17 @@ class PriorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When the solve ends and how it computes.
 
-    method: "auto" picks by the problem (docs/solvers.md); "conjugate" takes conjugate gradients on the parameters, not
-        in the space of the rows.
-    tolerance: on the float64 gradient norm, relative to its norm at Δw = 0. "decisive" instead continues until the
-        certified distance is a twelfth of what removing a typical row would move, by an estimate, so that a receipt
-        can decide about its removal; "auto" goes to 1e-6, and then on to that distance where the estimate is a good
-        one.
-    max_passes: the most passes of a solve over the shard's rows. Those that choose λ, and those of the proof, come on
-        top.
-    proof_passes: passes spent after a solve on closer bounds.
-    precision: of the inner products; certificates are always float64.
-    memory: how many bytes of prepared rows stay in memory between passes, and of models that are scored together
-        ("2GiB"), or "auto", a quarter of what is free when that begins; the rest streams, and the result has the same
-        bytes.
+    method: "auto" picks one to suit the problem (docs/solvers.md); "conjugate" takes conjugate gradients on the
+        parameters, not in the space of the rows.
+    tolerance: the gradient norm to stop at, in float64, relative to the norm at Δw = 0. "decisive" goes on instead
+        until the certified distance is a twelfth of how far removing a typical row would move Δw, by an estimate, so
+        that a receipt can decide about its removal; "auto" goes to 1e-6, and then on to that distance if the estimate
+        is good.
+    max_passes: the most passes over the shard's rows in one solve, besides those that choose λ and those of the proof.
+    proof_passes: passes spent on closer bounds after a solve.
+    precision: how inner products are computed; certificates are always float64.
+    memory: bytes ("2GiB") that may hold prepared rows between passes, and models that are scored together; "auto" is a
+        quarter of what is free when that begins. The rest streams, and the result has the same bytes.
     """
 
     method: Literal["auto", "conjugate"] = "auto"
@@ -128,7 +126,7 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def relative(self) -> float:
-        """``tolerance`` as a number; that of a solve which no removal is decided by where it is a word."""
+        """``tolerance`` as a number; if it is a word, that of a solve that decides about no removal."""
         return 1e-6 if isinstance(self.tolerance, str) else self.tolerance
 
 
@@ -136,8 +134,8 @@ class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """How components become one model.
 
     mode: "mean" makes the paper's uniform average; "weighted" also makes models/weighted; "exact" also makes
-        models/exact, the optimum over the rows of all shards; "auto" makes models/exact where the store holds the rows
-        of all that is composed, in several shards, and no privacy or subtraction forbids it.
+        models/exact, the optimum over the rows of all shards; "auto" makes models/exact if the store holds the rows
+        of all that is composed, in several shards, and neither privacy nor subtraction forbids it.
     weights: for "weighted": a coefficient for each component, summing to one, or "rows", each shard's share of the
         rows.
     """
@@ -150,9 +148,9 @@ class ForgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """What a run forgets at its end.
 
     samples: ids, as ``taftcache inspect`` lists them.
-    mode: "retrain" solves the affected shards again without the rows, from zero, and models/exact; "subtract" leaves
-        those shards out of the composition and solves none of them; "resolve" is "retrain", but models/exact goes on
-        from where it is.
+    mode: "retrain" solves the affected shards and models/exact again from zero, without the rows; "subtract" leaves
+        those shards out of the composition and solves none of them; "resolve" is "retrain", but solves models/exact
+        starting from where it is.
     """
 
     samples: list[str] = []
@@ -167,24 +165,25 @@ Report = Literal[
 class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What ``taftcache compare`` measures: the paper's tables and figures, from one cache.
 
-    reports: which of them (docs/paper.md). What several of them need is trained once. Without any, the recipe is no
-        comparison.
-    presets: "paper", its optimiser, schedule and grids; "exact", the certified optimum with λ chosen from the rows.
-    depths: for "table1": how many of the last blocks are trained, each depth from a store of its own; by default the
-        recipe's own depth alone.
+    reports: which ones to make (docs/paper.md). What several of them need is trained once. With none, the recipe is not
+        a comparison.
+    presets: "paper" is the paper's optimiser, schedule and grids; "exact" the certified optimum with λ chosen from the
+        rows.
+    depths: for "table1": how many of the last blocks are trained, each depth from a store of its own; by default only
+        the recipe's own depth.
     shards: numbers of shards; the rows of the store are split anew for each.
-    seeds: how many seeds of the split and the base point.
-    ridges: the λ that "exact" chooses from. head_ridges: the same for a head alone, whose best λ are higher.
+    seeds: how many seeds to use for the split and the base point.
+    ridges: values of λ that "exact" chooses from. head_ridges: the same for a head alone, whose best λ is higher.
     rates: learning rates that "paper" and fine-tuning choose from.
     resets: whether the block is re-initialised (PT = F); every method chooses.
     tokens: whether the class token is re-initialised (CLS = T); every method chooses, where there is one.
     epochs, batch: of the paper's schedule.
-    decay: λ of "paper", which the paper does not state.
-    radii: the R of "table7".
-    ball_kappa: its κ.
-    orders: how many random orders in which shards are subtracted.
+    decay: λ for "paper", which the paper does not state.
+    radii: values of R for "table7".
+    ball_kappa: κ for "table7".
+    orders: how many random orders to subtract shards in.
     forgotten: fractions of the rows that "figure1c" forgets.
-    epsilons: the ε of "table3".
+    epsilons: values of ε for "table3".
     private_rates: factors on the private learning rate that both networks of "table3" choose from.
     """
 

@@ -38,23 +38,23 @@ ROOT = Path(__file__).resolve().parent.parent
 COMPLETION = (
     "`taftcache --version` prints the version. `taftcache --install-completion` teaches the shell in use (bash, zsh, "
     "fish, PowerShell) to complete commands, options, choices and the names of recipes with the Tab key; "
-    "`--show-completion` prints the script instead. `taftcache --wait SECONDS COMMAND` waits so long for another "
-    "process that writes to the store, says so once on stderr, and goes on; without it a second writer ends at once. "
+    "`--show-completion` prints the script instead. `taftcache --wait SECONDS COMMAND` waits up to so long for "
+    "another process that writes to the store, and says so once on stderr; without it, a second writer ends at once. "
     "A RECIPE is a TOML file, or the name of one of the "
     "[bundled recipes](../pipelines/README.md): `quickstart`, `published/cub200`. A file of that name wins.",
 )
 # Fields that mean the same in every report that does not say otherwise.
 ALIKE = {
     "store": "the store's folder, or its place in a bucket",
-    "root_digest": "names the store's state; after the command, where that changes it",
+    "root_digest": "names the store's state, as it is after the command",
     "root_before": "the same before the command",
     "seconds": "how long it took, on the wall clock",
     "notes": "sentences worth reading; none of them is an error",
     "dry_run": "whether nothing was changed",
-    "passes": "how often the rows were gone through to solve",
+    "passes": "how many passes over the rows the solve took",
     "bytes": "size of what was written, or would be, or is there",
     "file": "path of the file",
-    "model": "name of a model, `models/mean` for one",
+    "model": "name of a model, such as `models/mean`",
     "sample": "the sample's id",
     "label": "its class, as text",
     "shard": "name of its shard; that of held-out rows is `held-out`",
@@ -79,22 +79,22 @@ JSON_HEAD = """# What --json prints
 Made from the reports' classes by `tools/make_docs.py`. Python's functions return the same reports as objects.
 
 With `--json` a command prints one JSON value to stdout, in ASCII, and shows no progress. Errors, and the few things
-that have to be said at once, are text on stderr. The [exit codes](cli.md#exit-codes) are those of the command
-without it: after 0 and 10 stdout has a report, after an error an object:
+that have to be said at once, are text on stderr. The [exit codes](cli.md#exit-codes) are the same as without it:
+after 0 and 10 stdout has a report, after an error an object:
 
 - `error` (text): its kind, a name from that table, or UsageError, MemoryError, KeyboardInterrupt, FileNotFoundError;
-  after exit code 1, a mistake of taftcache's own, a name of Python's
+  after exit code 1, an error in taftcache itself, the name of Python's exception
 - `fault` (text): what went wrong, in one sentence
 - `got` (text or null): what was found instead
 - `try` (text or null): what to do about it
 - `exit_code` (integer): that of the process
-- `ids` (texts): only of UnknownSample: those that were named and are not known
+- `ids` (texts): only for UnknownSample: those that were named and are not known
 
-Numbers are plain JSON numbers, and paths are text. What is unknown or does not apply is null. "Texts" are a list of
-them. An "object of X" has names as keys and X as values; a plain "object" has values of several kinds.
+Numbers are plain JSON numbers, and paths are text. What is unknown or does not apply is null. "Texts" is a list of
+text. An "object of X" has names as keys and X as values; a plain "object" has values of several kinds.
 
-**What stays.** A release may add fields: ignore those that you do not know. Tests hold the fields, so that
-none goes or changes its type by accident; where a release changes one, the [changelog](../CHANGELOG.md) says so.
+**What stays.** A release may add fields: ignore those that you do not know. Tests pin the fields, so that
+none goes or changes its type by accident; if a release changes one, the [changelog](../CHANGELOG.md) says so.
 
 ## Fields of many reports
 
@@ -105,10 +105,10 @@ CERTIFIED = "[CertificateRecord](#certificaterecord)"
 ALSO_CERTIFIED = (
     "- `converged` (true/false): after forget, whether the solve met its tolerance",
     "- `passes` (integer): after forget, what the solve took",
-    "- `moved`, `moved_at_least` (number or null): after forget, how far Δw moved, and its optimum at least",
-    "- `row_moves` (number): about how far a typical row's removal would move Δw, where that was estimated",
-    "- `decisive` (true/false or null): whether the bound is a tenth or less of what a removal moves",
-    "- `ridge_before` (number): after forget, λ before, where another one was chosen",
+    "- `moved`, `moved_at_least` (number or null): after forget, how far Δw moved, and its optimum at the least",
+    "- `row_moves` (number): about how far a typical row's removal would move Δw, if that was estimated",
+    "- `decisive` (true/false or null): whether the bound is a tenth or less of how far a removal moves Δw",
+    "- `ridge_before` (number): after forget, the earlier λ, if another one was chosen",
 )
 TABLE = ("| argument | meaning |", "|---|---|")
 SHARED = 4  # commands with the same option, from which on it stands once
@@ -162,7 +162,7 @@ def command_line() -> str:
     shared = {row for row, count in counts.items() if count >= SHARED and row[0].startswith("`-")}
     origin = "Made from the program by `tools/make_docs.py`. [What --json prints](json.md) has a page of its own."
     lines = ["# Command line", "", origin, "", *COMPLETION, ""]
-    lines += ["## Shared options", "", "Commands name those that they take, after their own.", ""]
+    lines += ["## Shared options", "", "Each command lists those that it takes after its own.", ""]
     lines += [*TABLE, *(f"| {' | '.join(row)} |" for row in counts if row in shared), ""]
     for title, names in groups().items():
         lines += [f"## {title}", ""]
@@ -176,18 +176,18 @@ def command_line() -> str:
     lines += [
         "## Exit codes",
         "",
-        "An error says what went wrong, what was got, and what to try. Its kind decides the exit code.",
+        "An error says what went wrong, what was found instead, and what to try. Its kind decides the exit code.",
         "",
         "| code | error | when |",
         "|---|---|---|",
         "| 0 | | done |",
         *(f"| {e.exit_code} | `{e.__name__}` | {_first(e)} |" for e in _error_tree(errors.TaftcacheError)[1:]),
-        "| 1 | | an error of taftcache's own, with what Python says of it |",
+        "| 1 | | an error in taftcache itself, with Python's traceback |",
         "| 2 | | a command, option or argument that does not exist |",
         "| 10 | | verify or audit found something |",
         "| 130 | | interrupted, by Ctrl-C, SIGTERM or SIGHUP; what was committed is kept (view ends with 0) |",
         "| 137 | | memory ran out; what was committed is kept |",
-        "| 141 | | nobody reads the output any more; what was committed is kept |",
+        "| 141 | | nobody reads the output any longer; what was committed is kept |",
     ]
     return "\n".join(lines) + "\n"
 

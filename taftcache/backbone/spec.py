@@ -40,14 +40,14 @@ EVERY_BLOCK: Features = "every block"
 class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which frozen model produces the features.
 
-    model: a timm architecture, with or without a pretrained tag; left out when the weights name it.
+    model: a timm architecture, with or without a pretrained tag; leave it out when the weights name it.
     weights: "bundled" (the small ViT inside the package), "pretrained" (timm's hub), the path of a ``.safetensors``
         file with timm's names, or a folder in timm's local-dir layout.
     model_args: passed on to ``timm.create_model``.
-    precision: of the frozen layers' arithmetic; weights and what is trained stay in float32. Half precision is for
-        GPUs that have units for it; its rounding is stored for good.
+    precision: how the frozen layers compute; weights and what is trained stay in float32. Half precision is for GPUs
+        that have units for it; its rounding is stored for good.
     features: what the head reads. "last" is the model's own feature. "every block" is the class token and the mean of
-        the other tokens after every block, each normalised: a wider feature, on which the head alone is trained
+        the other tokens after every block, each normalised: a wider feature, on which only the head is trained
         (``tangent.blocks = 0``).
     """
 
@@ -103,18 +103,18 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     source: scikit-learn's "digits", a "folder" with one subfolder per class, a "table" of paths and labels, "npz" or
         "hdf5" arrays, a "timm" dataset, or a "published" one with its published split.
-    train: the root of a folder, a table, a file of arrays, or timm's name of a dataset; ``${VAR}`` and ``~`` are
-        expanded. Of "published" data: "caltech256", "mit67", "pets", "dogs", "cub200", "aircraft" or "cars".
-    test: the same for held-out images, where they have a place of their own.
+    train: a folder, a table, a file of arrays, or timm's name for a dataset; ``${VAR}`` and ``~`` are expanded. For
+        "published" data: "caltech256", "mit67", "pets", "dogs", "cub200", "aircraft" or "cars".
+    test: the same for held-out images, if they have a place of their own.
     held_out: the fraction of ``train`` that is kept for testing when there is no ``test``.
     limit: use at most this many images of each source, chosen by a hash of their ids.
-    unreadable: what to do with an image that cannot be decoded. One that is out of reach always stops the run: its disk
-        does not answer, or its file went while the command ran.
+    unreadable: what to do with an image that cannot be decoded. One that is out of reach, because its disk does not
+        answer or its file vanished while the command ran, always stops the run.
     image_key: the name of the images' array in npz and HDF5 files, or of a table's column of paths.
-    label_key: that of the labels.
+    label_key: the same for the labels.
     root: for timm and published datasets, the folder; for a table, the folder that its paths start from (its own folder
         by default).
-    train_split: timm's name of the split; for a table that is both train and test, the value in its column ``split``.
+    train_split: timm's name for the split; for a table that is both train and test, the value in its column ``split``.
     test_split: the same for held-out images.
     """
 
@@ -167,11 +167,11 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class PreprocessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Overrides of the data configuration that timm knows for the model; keys left out stay as they are.
+    """Changes to timm's data configuration for the model; keys left out keep timm's values.
 
     input_size: channels, height and width.
-    mean, std: of each channel, for images scaled to 0 to 1.
-    interpolation: of the resize.
+    mean, std: one for each channel, for images scaled to 0 to 1.
+    interpolation: how images are resized.
     crop_pct: size of the crop as a fraction of the resized image.
     crop_mode: "center" crops, "squash" ignores the aspect ratio, "border" pads.
     """

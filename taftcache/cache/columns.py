@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Columns:
-    """Where the features lie in a file that is not an export; None is the first of the usual names that is there.
+    """Where the features lie in a file that is not an export; None takes the first of the usual names that the file
+    has.
 
     Names of datasets (HDF5, as paths), of arrays (npz) or of columns (Parquet, CSV). ``ids`` and ``classes`` may be
-    missing. Labels and ids may be files of their own (.npy, .csv, .tsv).
+    missing. Labels and ids may also be in files of their own (.npy, .csv, .tsv).
     """
 
     vectors: str | None = None
@@ -20,7 +21,7 @@ class Columns:
     classes: str | None = None
 
     def within(self, there: Container[str]) -> NamedColumns:
-        """The names that are meant in a file that has ``there``; the first usual one where it has none."""
+        """The names that are meant in a file that has ``there``; the first usual one if it has none."""
         found = {field: getattr(self, field) or _first(usual, there) for field, usual in USUAL.items()}
         return NamedColumns(**found)
 

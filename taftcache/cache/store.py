@@ -48,12 +48,12 @@ from taftcache.names import counted, typed
 class FeatureStore:
     """An open store. ``mode="r"`` reads; ``mode="a"`` also takes the writer lock and sweeps what a crash left behind.
 
-    ``expect`` is the root digest that the caller knows, or its first 16 digits or more: IntegrityError when the store
-    has another, so that an old copy put in a newer one's place is noticed. StaleStore when it holds rows that were
-    forgotten at this place, which is noticed without it; ``stale`` opens it all the same, to forget them again.
-    StoreNotFound, FormatError, IntegrityError and StoreLocked say what else can be wrong. A context manager; `close`
-    lets the lock go. Threads may read one together; one that is open for writing belongs to one thread, and to the
-    process that opened it.
+    ``expect`` is the root digest that the caller knows, or its first 16 digits or more: IntegrityError if the store has
+    another, so that an old copy put in a newer one's place is noticed. StaleStore if it holds rows that were forgotten
+    at this place, which is noticed even without ``expect``; ``stale`` opens it all the same, to forget them again.
+    StoreNotFound, FormatError, IntegrityError and StoreLocked say what else can be wrong. It is a context manager;
+    `close` releases the lock. Threads may share a store that is open for reading; one that is open for writing belongs
+    to one thread, and to the process that opened it.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class FeatureStore:
         plan: dict[str, Any],
         recipe: dict[str, Any],
     ) -> FeatureStore:
-        """Make an empty store in a folder that is empty or not there yet, and open it for writing."""
+        """Make an empty store in a new or empty folder, and open it for writing."""
         first = Manifest(identity=identity, classes=list(classes), plan=plan, recipe=recipe).replace()
         create(path, first)
         return cls(path, mode="a")
@@ -144,7 +144,7 @@ class FeatureStore:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the features were made from; opaque here."""
+        """What the features were made from; opaque to the store."""
         return self.manifest.identity
 
     @property
@@ -169,7 +169,7 @@ class FeatureStore:
 
     @property
     def every_shard(self) -> list[Shard]:
-        """The training shards, then the one kept for testing, where there is one."""
+        """The training shards, then the one kept for testing, if there is one."""
         return self.shards + ([self.held_out] if self.held_out is not None else [])
 
     @property
@@ -191,9 +191,9 @@ class FeatureStore:
     def to_dask(self, shards: Sequence[str] | None = None) -> DaskRows:
         """Rows of the training shards, or of those named, as Dask arrays: nothing is read before it is computed.
 
-        Tokens are float32, whatever the store keeps: Dask adds up in the dtype of its blocks. A block is a chunk of a
-        shard, opened and verified by the process that computes it. IntegrityError there where the shard has changed
-        since. RecipeError: Dask is not installed.
+        Tokens are float32, whatever the store keeps, because Dask adds up in the dtype of its blocks. A block is a
+        chunk of a shard, opened and verified by the process that computes it, which raises IntegrityError if the shard
+        has changed since. RecipeError: Dask is not installed.
         """
         return self._rows(shards).to_dask()
 
@@ -207,8 +207,8 @@ class FeatureStore:
     def dataset(self, shards: Sequence[str] | None = None) -> RowDataset:
         """Rows of the training shards, or of those named, as a map-style dataset for torch's ``DataLoader``.
 
-        Items are (tokens float32 [t,d], label, id), whatever the store keeps; of a slice a list of them.
-        IntegrityError where a shard changes before it is first read.
+        Items are (tokens float32 [t,d], label, id), whatever the store keeps; a slice gives a list of them.
+        IntegrityError if a shard changes before it is first read.
         """
         rows = self._rows(shards)
         return RowDataset(rows.parts, rows.classes)
@@ -246,7 +246,8 @@ class FeatureStore:
         return {name: ref for name, ref in sorted(self.manifest.objects.items()) if name.startswith(prefix)}
 
     def meta(self, name: str) -> dict[str, Any]:
-        """All that is said of an object; that of `objects` leaves the curve of its solve out, a file of its own."""
+        """All that is recorded about an object; `objects` leaves out the curve of its solve, which is a file of its
+        own."""
         return self._object(name).whole_meta()
 
     def read_object(self, name: str) -> bytes:
@@ -265,8 +266,8 @@ class FeatureStore:
         return [entry for _, entry in ledger.read_chain(self.root, self.manifest.ledger)]
 
     def is_forgotten(self, sample_id: str) -> bool:
-        """Whether a sample of that id was erased here, and not learned again since: by a later state of the store,
-        too, where this is an old copy of it."""
+        """Whether a sample with that id was erased here, and not learned again since; if this is an old copy, also by a
+        later state of the store."""
         if self._contents.is_forgotten(sample_id):
             return True
         if self._later is None or self._later[0] is not self.manifest:
@@ -274,8 +275,8 @@ class FeatureStore:
         return is_among(sample_id, self._later[1])
 
     def returned(self, there: TombstoneFile | None = None) -> list[str]:
-        """Ids of rows and skipped samples that were forgotten at this place (or another: ``there``), though this copy
-        of the store does not know of it."""
+        """Ids of rows and skipped samples that were forgotten at this place (or at ``there``), although this copy of
+        the store does not know it."""
         there = there or self.tombstone_file
         known: Collection[str] = self.manifest.tombstones
         try:
@@ -290,7 +291,7 @@ class FeatureStore:
         return there.match(held, known)
 
     def lost_tombstones(self) -> frozenset[str]:
-        """What is remembered at this place under the store's key (the newest, where it has none), and not in the store.
+        """What is remembered at this place under the store's key (the newest, if it has none), but not in the store.
 
         StoreError for a key that cannot be read.
         """
@@ -299,9 +300,9 @@ class FeatureStore:
         return beside.under(key) - frozenset(named.tombstones)
 
     def lost_charges(self, entries: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-        """What entries say that private trainings at this place released, and that the ledger, whose ``entries`` these
-        are, does not have: of a later state of it, where this is an old copy; and of each other ledger, of stores that
-        were here before."""
+        """What entries say private trainings at this place released, but the ledger with these ``entries`` does not
+        have: from a later state of it, if this is an old copy, and from each other ledger of stores that were here
+        before."""
         known = ledger.digests(entries, self.manifest.ledger)
         by_chain: dict[str, list[dict[str, Any]]] = {}
         for charge in self.tombstone_file.charges:
@@ -311,7 +312,7 @@ class FeatureStore:
         return own, list(by_chain.values())
 
     def check_identity(self, identity: dict[str, Any]) -> None:
-        """IdentityError, naming what differs, unless the store was made from exactly ``identity``."""
+        """Raise IdentityError, which names what differs, unless the store was made from exactly ``identity``."""
         different = sorted(differences("", self.identity, identity))
         if different:
             raise IdentityError(
@@ -321,11 +322,13 @@ class FeatureStore:
             )
 
     def verify(self, progress: OnProgress | None = None) -> list[Fault]:
-        """Read every object again and return what is damaged, missing or another; an empty list is a whole store."""
+        """Read every object again and return those that are damaged, missing or swapped; an empty list means a whole
+        store."""
         return verify(self.root, self.manifest, progress)
 
     def strays(self) -> list[str]:
-        """What lies in the folder and no manifest names: leftovers of a crash, or someone else's files. No faults."""
+        """What lies in the folder but no manifest names: leftovers of a crash, or someone else's files. They are not
+        faults."""
         return strays(self.root, self.staging, self.manifest) + unlawful(self.root, self.manifest)
 
     @property
@@ -334,32 +337,33 @@ class FeatureStore:
         return self._lock is None and self.staging.is_locked(LOCK)
 
     def check_current(self) -> None:
-        """StoreChanged when another process has committed since this store was opened."""
+        """Raise StoreChanged if another process has committed since this store was opened."""
         if is_changed(self.root):
             raise changed(self.root)
 
     def check_may_leave(self) -> None:
-        """StoreChanged when another process has written to the ledger since this store was opened: what was read of it,
-        and is about to leave, may be forgotten by now."""
+        """Raise StoreChanged if another process has written to the ledger since this store was opened: what was read
+        from it and is about to leave may be forgotten by now."""
         if is_changed(self.root):
             now = Manifest.decode(self.root.read(FILE, MAX_BYTES), self.root)
             if now.ledger != self.manifest.ledger:
                 raise changed(self.root)
 
     def staged_ids(self) -> dict[str, list[str]]:
-        """Shard -> ids of samples in unfinished work, of an extraction that was stopped: no manifest names them yet."""
+        """Shard -> ids of samples in the unfinished work of an extraction that was stopped; no manifest names them
+        yet."""
         return {name: list(rows) for name, rows in self.staged_rows().items()}
 
     def staged_rows(self) -> dict[str, dict[str, int]]:
-        """`staged_ids` with their labels, -1 where none is known: of a sample that was skipped."""
+        """`staged_ids` with their labels, -1 if none is known, as for a sample that was skipped."""
         return staged_rows(self.staging, self.manifest)
 
     def staged_tokens(self) -> Iterator[tuple[str, list[str], NDArray[Any] | None]]:
-        """(shard, ids, tokens [n, t, d]) of each chunk in unfinished work; None for tokens that are damaged."""
+        """(shard, ids, tokens [n, t, d]) for each chunk in unfinished work; None for tokens that are damaged."""
         return staged_tokens(self.staging)
 
     def committer(self) -> Committer:
-        """What commits changes to this store; StoreError where it was not opened for writing."""
+        """What commits changes to this store; StoreError if it was not opened for writing."""
         if self._committer is None:
             raise StoreError(f"cannot change {self.path}: it is not opened for writing", do='open it with mode="a"')
         return self._committer
@@ -376,12 +380,12 @@ class FeatureStore:
         labels: Mapping[str, int] | None = None,
         pad: bool = False,
     ) -> ShardWriter:
-        """Write the shard ``name`` (role "train" or "held-out"), or go on where a killed run stopped.
+        """Write the shard ``name`` (role "train" or "held-out"), or resume where a killed run stopped.
 
         ``candidates`` are the ids that are to become rows or be skipped, in order. Durable chunks of other candidates,
-        shape or identity are thrown away, and so are those with rows under other ``labels`` than these, by id, where
-        they are given. A shard of fewer rows than ``chunk_rows`` has one chunk of just them, or with ``pad`` a whole
-        one, as earlier releases wrote it.
+        shape or identity are thrown away, and so are those whose rows have other labels than ``labels`` by id, if
+        given. A shard of fewer rows than ``chunk_rows`` has one chunk of just these, or with ``pad`` a whole one, as
+        earlier releases wrote it.
         """
         committer = self.committer()
         check_name(name)
@@ -407,11 +411,11 @@ class FeatureStore:
         return ShardWriter(committer, header, candidates, labels or {})
 
     def transaction(self) -> Transaction:
-        """Changes that become visible together; one at a time."""
+        """Changes that become visible together; only one can be open at a time."""
         return Transaction(self.committer())
 
     def close(self) -> None:
-        """Close writers, give an open transaction up, and let the lock go. Shards in hand can still be read."""
+        """Close writers, abandon an open transaction, and release the lock. Shards already opened can still be read."""
         if self._committer is not None:
             self._committer.close()
             self._committer = None

@@ -263,7 +263,8 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for another writer of the store.")
+        float,
+        typer.Option("--wait", min=0, metavar="SECONDS", help="Wait up to SECONDS for another writer of the store."),
     ] = 0,
 ) -> None:
     """Options that stand before a command."""

@@ -55,10 +55,10 @@ def compare(
 ) -> None:
     """Make the paper's tables and figures on any data.
 
-    From one cache for each depth; what they share is trained once. Table 1 (depth), 2 (soup), 3 (privacy), 7 (balls), Figure 1a to
-    c (forgetting) and 2a to c (loss, PT, CLS), with the paper's optimiser and grids beside the certified optimum. A store
-    that is there will do for a recipe, and stays as it is. With --output each report is written as it is made and trained models stay, so that the same
-    command goes on where it was.
+    Tables 1 (depth), 2 (soup), 3 (privacy), 7 (balls), Figures 1a to c (forgetting) and 2a to c (loss, PT, CLS), with
+    the paper's optimiser and grids beside the certified optimum. Uses one cache per depth, and trains only once what
+    they share. An existing store will do in place of a recipe, and stays as it is. With --output, each report is
+    written as soon as it is made and trained models are kept, so the same command resumes where it left off.
 
     Example: taftcache compare quickstart --report table2 --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
     """  # noqa: E501
@@ -84,8 +84,8 @@ def compare(
 def teach(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
     """Train a small model guided by features of larger ones.
 
-    From images; a report says what the guidance did. Students are kept: the same command goes on where it was, and
-    trains nothing twice. The recipe is of its own kind, see docs/teaching.md.
+    Trains from images, and reports what the guidance did. Students are kept: the same command resumes where it left
+    off, and trains nothing twice. It has its own kind of recipe: see docs/teaching.md.
 
     Example: taftcache teach teach/quick
     """

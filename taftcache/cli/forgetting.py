@@ -20,7 +20,7 @@ Samples = Annotated[
     list[str] | None, typer.Option("--sample", metavar="ID", help="a sample's id, or its image's file (repeatable)")
 ]
 IdFile = Annotated[
-    Path | None, typer.Option("--file", metavar="FILE", help="a text file with one id a line; - reads standard input")
+    Path | None, typer.Option("--file", metavar="FILE", help="a text file with one id per line; - reads standard input")
 ]
 
 
@@ -45,8 +45,8 @@ def forget(
         typer.Option(
             "--match",
             metavar="PATTERN",
-            help="all samples whose ids match, as 'watch/cust0*': with or without a row, but none that was forgotten"
-            " before, for their ids are not kept (repeatable)",
+            help="all samples whose ids match, such as 'watch/cust0*', whether or not they have a row; not those"
+            " forgotten before, whose ids are not kept (repeatable)",
             rich_help_panel=MANY,
         ),
     ] = None,
@@ -61,7 +61,7 @@ def forget(
         typer.Option(
             "--mode",
             help="retrain: solve the affected shards again; subtract: leave them out of the composition;"
-            " resolve: retrain, and solve models/exact on from where it is",
+            " resolve: retrain, but solve models/exact starting from where it is",
             rich_help_panel=RENEWED,
         ),
     ] = "retrain",
@@ -75,7 +75,7 @@ def forget(
         bool,
         typer.Option(
             "--destroy-key",
-            help="destroy the key of all tombstones: no id can be asked about any more",
+            help="destroy the key of all tombstones: nobody can then ask whether an id was forgotten",
             rich_help_panel=PROOF,
         ),
     ] = False,
@@ -84,7 +84,7 @@ def forget(
     """Forget samples and retrain what was trained on them.
 
     Their rows leave the cache, what was trained on them is solved again without them, and a receipt is kept. The
-    images (or vectors) that they were made from stay where they are.
+    original images (or vectors) stay where they are.
 
     Example: taftcache forget stores/quickstart --sample digits/0042
 
@@ -98,7 +98,7 @@ def forget(
         }  # fmt: skip
         if beside := [name for name, said in of_rows.items() if said]:
             raise RecipeError(
-                "--destroy-key cannot stand beside what is said of rows",
+                "--destroy-key cannot be combined with options about rows",
                 got=", ".join(beside),
                 do="forget first, then destroy the key",
             )
@@ -125,7 +125,7 @@ def audit(
             "--ledger-head",
             metavar="FILE",
             help="check that the ledger still contains the entry saved in FILE; if the audit passes, FILE is brought up"
-            " to date, or made where there is none",
+            " to date, or created",
         ),
     ] = None,
     also: Annotated[
@@ -144,7 +144,8 @@ def audit(
 ) -> None:
     """Check what forgetting promised.
 
-    Receipts, certificates computed from the rows, and nothing left of what was forgotten. Exit code 10 if it fails.
+    Checks receipts, computes certificates from the rows, and looks for anything left of what was forgotten. Exit code
+    10 if it fails.
 
     Example: taftcache audit stores/quickstart
 
@@ -168,7 +169,7 @@ def receipts(
 ) -> None:
     """Say what was forgotten, when, and what proves it.
 
-    Lists the receipts. With ids, says of each whether it is still held, was forgotten and by which receipt, or is not
+    Lists the receipts. With ids, says whether each is still held, was forgotten (and by which receipt), or is not
     known. Reads the ledger and changes nothing; taftcache audit checks it against the rows.
 
     Example: taftcache receipts stores/quickstart

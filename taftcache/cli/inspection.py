@@ -39,7 +39,7 @@ def inspect(
     store: StorePath,
     sample: Annotated[
         str | None,
-        typer.Option("--sample", metavar="ID", help="one sample: where it lies, what is cached, what models say"),
+        typer.Option("--sample", metavar="ID", help="one sample: where it lies, what is cached, what the models say"),
     ] = None,
     shard: Annotated[
         str | None, typer.Option("--shard", metavar="NAME", help="one shard: balance, activations, component")
@@ -51,33 +51,34 @@ def inspect(
         bool,
         typer.Option(
             "--ids",
-            help="list the ids of all samples (of the shard, of the class), held-out and skipped ones too,"
-            " one a line, for forget --file",
+            help="list the ids of all samples (or those of the shard or class), with held-out and skipped ones,"
+            " one per line, for forget --file",
         ),
     ] = False,
     suspects: Annotated[
-        bool, typer.Option("--suspects", help="training rows whose label others contradict, the worst first")
+        bool, typer.Option("--suspects", help="training rows whose label the others contradict, worst first")
     ] = False,
     duplicates: Annotated[
-        bool, typer.Option("--duplicates", help="rows nearly the same, and those both in training and held out")
+        bool,
+        typer.Option("--duplicates", help="nearly identical rows, and training rows nearly identical to held-out ones"),
     ] = False,
-    outliers: Annotated[bool, typer.Option("--outliers", help="rows far from all others, the farthest first")] = False,
+    outliers: Annotated[bool, typer.Option("--outliers", help="rows far from all others, farthest first")] = False,
     top: Annotated[
-        int | None, typer.Option("--top", min=1, metavar="N", help="rows that these three list; 20 by default")
+        int | None, typer.Option("--top", min=1, metavar="N", help="how many rows these three list; 20 by default")
     ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
-            "--threshold", metavar="SIMILARITY", help="the least similarity of --duplicates, up to 1; 0.95 by default"
+            "--threshold", metavar="SIMILARITY", help="the least similarity for --duplicates, up to 1; 0.95 by default"
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what is in a store, a shard, a class or a sample.
 
-    Shards, rows, classes, activations, components with certificates, integrity, ledger. Reads manifests and a sample of
-    rows. With --ids the samples, for scripts; --json has shard, role and class of each. --suspects, --duplicates and
-    --outliers read all rows, and rank what may be wrong with the data.
+    Shows shards, rows, classes, activations, components with certificates, integrity and the ledger. Reads manifests
+    and a sample of rows. --ids lists the samples, for scripts; --json adds the shard, role and class of each.
+    --suspects, --duplicates and --outliers read all rows, and rank what may be wrong with the data.
 
     Example: taftcache inspect stores/quickstart --class 7
     """
@@ -115,9 +116,9 @@ def _check_reading(asked: list[str], others: list[str], top: int | None, thresho
             do="name one of the three",
         )
     if len(asked) + len(others) > 1:
-        raise RecipeError("these options cannot stand beside each other", got=" ".join(asked + others), do=asked[0])
+        raise RecipeError("these options cannot be combined", got=" ".join(asked + others), do=asked[0])
     if threshold is not None and asked != ["--duplicates"]:
-        raise RecipeError("--threshold has no part in this", got=asked[0], do="--duplicates --threshold")
+        raise RecipeError("--threshold is only for --duplicates", got=asked[0], do="--duplicates --threshold")
 
 
 def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_json: bool) -> None:
@@ -147,9 +148,9 @@ def find(
 ) -> None:
     """Find the samples that are most like an image.
 
-    For a picture whose id nobody knows: it goes through the frozen layers, and its row is compared with all others. Of
-    the very file the row is the same; a picture that was scaled or saved again comes near. Skipped samples, and those
-    of an unfinished extraction, are not found. A store of vectors takes .npy files.
+    For a picture whose id nobody knows: it goes through the frozen layers, and its row is compared with all others. The
+    original file has the same row; a picture that was scaled or saved again has a similar one. Skipped samples, and
+    those of an unfinished extraction, are not found. For a store of vectors, give .npy files.
 
     Example: taftcache find stores/quickstart digit.png
     """
@@ -163,19 +164,21 @@ def find(
 @commands.command()
 def view(
     store: StorePath,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0 takes a free one")] = 0,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="the port to use; 0 takes a free one")
+    ] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page in a browser")] = True,
     images: Images = None,
     against: Annotated[
         Path | None,
-        typer.Option("--against", metavar="STORE", help="another store, whose models are compared sample by sample"),
+        typer.Option("--against", metavar="STORE", help="compare sample by sample with another store's models"),
     ] = None,
 ) -> None:
     """Look into a store on a page in the browser.
 
-    Map, samples, classes, shards, training, models compared, what forgetting would cost, ledger. Ctrl-C ends it. Served
-    to this machine alone, under an address with a random token; the page loads nothing from elsewhere. From another
-    machine: ssh -L PORT:127.0.0.1:PORT, with --port PORT.
+    Shows a map, samples, classes, shards, training, models compared, what forgetting would cost, and the ledger. Ctrl-C
+    ends it. Only this machine can open the page, at an address with a random token; the page loads nothing from
+    elsewhere. To see it from another machine: --port PORT here, and ssh -L PORT:127.0.0.1:PORT there.
 
     Example: taftcache view stores/quickstart
     """
@@ -206,17 +209,17 @@ def report(
         "report.html"
     ),
     sample: Annotated[
-        list[str] | None, typer.Option("--sample", metavar="ID", help="carry all details of this sample (repeatable)")
+        list[str] | None, typer.Option("--sample", metavar="ID", help="include all details of this sample (repeatable)")
     ] = None,
     neighbours: Annotated[
-        bool, typer.Option("--neighbours/--no-neighbours", help="the neighbour embedding too, the slowest part")
+        bool, typer.Option("--neighbours/--no-neighbours", help="include the neighbour embedding, the slowest part")
     ] = True,
     images: Images = None,
     as_json: Json = False,
 ) -> None:
     """Write the page of a store as one HTML file.
 
-    It needs neither server nor network. It holds ids and pictures: what is forgotten later stays in it.
+    The file needs neither server nor network. It holds ids and pictures, and keeps those of samples forgotten later.
 
     Example: taftcache report stores/quickstart -o report.html --no-neighbours
     """
@@ -237,7 +240,7 @@ def influence(
     ] = None,
     query: Annotated[
         str | None,  # a path would lose a slash of an id that is a URL
-        typer.Option("--query", metavar="IMAGE|ID", help="which training samples moved its prediction most"),
+        typer.Option("--query", metavar="IMAGE|ID", help="which training samples moved this prediction most"),
     ] = None,
     model: Model = None,
     top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="samples to list")] = 10,

@@ -25,10 +25,10 @@ def export_model(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a new folder for the model")],
     model: Model = None,
     program: Annotated[
-        bool, typer.Option("--program", help="also as a torch.export program, which needs torch alone")
+        bool, typer.Option("--program", help="also as a torch.export program, which needs only torch")
     ] = False,
     onnx: Annotated[
-        bool, typer.Option("--onnx", help="also in ONNX, run and compared; pip install 'taftcache[onnx]'")
+        bool, typer.Option("--onnx", help="also in ONNX, run and compared; needs pip install 'taftcache[onnx]'")
     ] = False,
     weights: Weights = None,
     allow_hub: AllowHub = False,
@@ -36,8 +36,9 @@ def export_model(
 ) -> None:
     """Save one model for use without its store.
 
-    Weights as safetensors, a description, a model card. Where the head alone has moved, timm loads the folder, too.
-    Of a folder with one model (exported, a student's, or of TangentClassifier.save): --program and --onnx.
+    Writes weights as safetensors, a description and a model card. If only the head has moved, timm loads the folder,
+    too. From a folder with one model (exported, a student's, or from TangentClassifier.save), makes --program and
+    --onnx.
 
     Example: taftcache export-model stores/quickstart digits-model --program
     """
@@ -49,18 +50,17 @@ def export_model(
 @commands.command()
 def push(
     folder: Annotated[Path, typer.Argument(metavar="MODEL", help="a folder that export-model wrote")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="on the hub, user/name")],
-    private: Annotated[bool, typer.Option("--private", help="for its owner alone; refused where it is public")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="its name on the hub, user/name")],
+    private: Annotated[bool, typer.Option("--private", help="only its owner sees it; refused if it is public")] = False,
     revision: Annotated[
-        str | None, typer.Option("--revision", metavar="BRANCH", help="a branch, made where it is not there")
+        str | None, typer.Option("--revision", metavar="BRANCH", help="a branch, created if it is missing")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Put an exported model on the model hub.
 
-    Through huggingface_hub: hf auth login, or HF_TOKEN, says who you are. The files of an exported model go there,
-    and nothing else that lies in the folder. Models of earlier pushes stay in the hub's history, with whatever was
-    forgotten since.
+    Uses huggingface_hub: hf auth login, or HF_TOKEN, says who you are. Sends the files of an exported model, and
+    nothing else in the folder. Earlier pushes stay in the hub's history, with whatever was forgotten since.
 
     Example: taftcache push digits-model me/digits --private
     """
@@ -72,7 +72,7 @@ def push(
 def export_component(
     store: StorePath,
     component: Annotated[str, typer.Argument(metavar="COMPONENT", help="a shard's name, or models/mean and the like")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file that is not there yet")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a new file")],
     as_json: Json = False,
 ) -> None:
     """Write one component to a file.
@@ -91,15 +91,15 @@ def import_component(
     name: Annotated[
         str | None,
         typer.Option(
-            "--name", metavar="NAME", help="its name here, 1 to 64 of a-z, 0-9 and '-'; the file's by default"
+            "--name", metavar="NAME", help="its name here, 1 to 64 of a-z, 0-9 and '-'; by default the file's"
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Take in a component from a file.
+    """Import a component from a file.
 
-    Its rows are elsewhere; the next compose adds it. One of the same name that was imported before is replaced. A
-    component of another base point is refused.
+    Its rows are elsewhere; the next compose includes it. It replaces an earlier import of the same name. A component of
+    another base point is refused.
 
     Example: taftcache import-component stores/quickstart first.safetensors --name elsewhere
     """

@@ -93,7 +93,8 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="models/exact, models/mean, components/000 or 000…; by default the first of exact, weighted, mean, head",
+        help="such as models/exact, components/000 or 000; by default the first there is of exact, weighted, mean,"
+        " head",
     ),
 ]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
@@ -107,47 +108,53 @@ Workers = Annotated[
         "--workers",
         min=0,
         metavar="N",
-        help="work in N processes of this machine; 0 starts one for each GPU, or else for each core",
+        help="work in N processes on this machine; 0 starts one for each GPU, or without a GPU one for each core",
     ),
 ]
 Scheduler = Annotated[
     str | None,
-    typer.Option("--scheduler", metavar="ADDRESS", help="work on the workers of a Dask scheduler, tcp://host:8786"),
+    typer.Option("--scheduler", metavar="ADDRESS", help="use the workers of this Dask scheduler, tcp://host:8786"),
 ]
 ForgottenOf = Annotated[
     Path | None,
-    typer.Option("--forgotten-of", metavar="STORE", help="leave out of a new store what this one has forgotten"),
+    typer.Option(
+        "--forgotten-of", metavar="STORE", help="leave out of the new store what this other store has forgotten"
+    ),
 ]
 Images = Annotated[
     list[Path] | None,
     typer.Option(
         "--images",
         metavar="PLACE",
-        help="the folder or file of the images, in place of what the store names (repeatable: training, test)",
+        help="the folder or file of the images, instead of the one the store names (repeatable: training, test)",
     ),
 ]
 Weights = Annotated[
     Path | None,
-    typer.Option("--weights", metavar="FILE", help="the backbone's weights, in place of what the store names"),
+    typer.Option("--weights", metavar="FILE", help="the backbone's weights, instead of those the store names"),
 ]
-AllowHub = Annotated[bool, typer.Option("--allow-hub", help="ask the model hub for what a stranger's store names")]
+AllowHub = Annotated[bool, typer.Option("--allow-hub", help="load from the model hub what a stranger's store names")]
 VectorsName = Annotated[
     str | None,
-    typer.Option("--vectors", "--tokens", metavar="NAME", help="the dataset, array or column of numbers [n, d]"),
+    typer.Option(
+        "--vectors", "--tokens", metavar="NAME", help="the dataset, array or column that holds the numbers [n, d]"
+    ),
 ]
 LabelsName = Annotated[
     str | None,
     typer.Option(
-        "--labels", metavar="NAME|FILE", help="the same for labels, integers or texts [n]; or a .npy, .csv or .tsv file"
+        "--labels",
+        metavar="NAME|FILE",
+        help="the same for labels (integers or texts [n]), or a .npy, .csv or .tsv file",
     ),
 ]
 IdsName = Annotated[
     str | None,
-    typer.Option("--ids", metavar="NAME|FILE", help="the same for ids [n], or a file; without ids rows are numbered"),
+    typer.Option("--ids", metavar="NAME|FILE", help="the same for ids [n], or a file; without ids, rows are numbered"),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="print the report, or the error, as JSON alone; an error is text on stderr, too"),
+    typer.Option("--json", help="print only the report, or the error, as JSON; an error also goes to stderr as text"),
 ]
 
 
@@ -202,7 +209,7 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
         return
     if workers is not None and scheduler is not None:
         raise RecipeError(
-            "--workers cannot stand beside --scheduler, which has its own", got="both", do="leave one out"
+            "--workers cannot be combined with --scheduler, which has its own", got="both", do="leave one out"
         )
     from taftcache.remote.cluster import Cluster
 

@@ -61,10 +61,10 @@ commands = typer.Typer()
 
 @commands.command()
 def demo(set_: Overrides = None, device: Device = None, as_json: Json = False) -> None:
-    """Try it: the quickstart, on data already installed.
+    """Run the quickstart, on data already installed.
 
-    scikit-learn's 1,797 digits through a small network trained on CIFAR-10: cached, trained in four shards, added up
-    and measured; then one sample is forgotten. It takes less than a minute, and 30 MB in stores/quickstart.
+    Runs scikit-learn's 1,797 digits through a small network trained on CIFAR-10, caches the result, trains four shards,
+    composes and evaluates, then forgets one sample. Takes less than a minute, and 30 MB in stores/quickstart.
 
     Example: taftcache demo
     """
@@ -81,31 +81,33 @@ def init(
         Path,
         typer.Argument(
             metavar="PLACE",
-            help="a folder with one subfolder per class (or train/ and test/ of these), a CSV or Parquet file of"
-            " paths and labels, a dataset saved by Hugging Face's library, an .npz or .h5 file of arrays",
+            help="a folder with one subfolder per class (or train/ and test/ with these), a CSV or Parquet file of"
+            " paths and labels, a dataset saved by Hugging Face's library, or an .npz or .h5 file of arrays",
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="the recipe; PLACE's name by default")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="the recipe; named after PLACE by default")
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", metavar="NAME", help="a timm model, or bundled (32 x 32 pixels); chosen by the images' size"
+            "--model",
+            metavar="NAME",
+            help="a timm model, or bundled (32 x 32 pixels); by default the images' size decides",
         ),
     ] = None,
     weights: Annotated[
         Path | None,
         typer.Option("--weights", metavar="FILE", help="the model's weights; timm's pretrained ones by default"),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace a recipe that is there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing recipe")] = False,
     set_: Overrides = None,
     as_json: Json = False,
 ) -> None:
     """Write a recipe for your own images.
 
-    Looks at the images, tries a few of them, chooses shards, model and what is held out, and says what it will cost.
-    Each choice has its reason beside it in the recipe, and may be changed there or with --set.
+    Looks at the images, tries a few, chooses shards, a model and what to hold out, and says what it will cost. The
+    recipe gives the reason beside each choice; change any there or with --set.
 
     Example: taftcache init pictures --model bundled --set store.shards=2
     """
@@ -133,15 +135,15 @@ def run(
 ) -> None:
     """Go through all stages of a recipe.
 
-    Extract, train, compose, evaluate, forget; nothing that is done is repeated. A recipe that names reports in
-    [compare] is one of taftcache compare.
+    Extract, train, compose, evaluate, forget; what is already done is not repeated. A recipe that names reports in
+    [compare] is for taftcache compare.
 
     Example: taftcache run quickstart --set store.path=stores/mine
     """
     made = read_recipe(recipe, set_, device)
     if made.compare.reports:
         raise RecipeError(
-            f"{recipe} is a recipe of comparisons, and run makes none",
+            f"{recipe} is a recipe for comparisons, which run does not make",
             got=f"compare.reports = {list(made.compare.reports)}",
             do=f"taftcache compare {shlex.quote(str(recipe))}",
         )
@@ -157,7 +159,7 @@ def extract(
     device: Device = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="try a few images and say how long all of them would take, and how much disk"),
+        typer.Option("--dry-run", help="try a few images, and say how much time and disk all of them would take"),
     ] = False,
     forgotten_of: ForgottenOf = None,
     workers: Workers = None,
@@ -166,7 +168,7 @@ def extract(
 ) -> None:
     """Run the frozen layers once, and cache their output.
 
-    What is kept is what the tail, the trained layers, needs. A run that was stopped goes on where it was.
+    Keeps only what the tail (the trained layers) needs. A run that was stopped resumes where it left off.
 
     Example: taftcache extract quickstart
     """
@@ -190,22 +192,24 @@ def append(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]", help="of a store of vectors: further ones, .npy, .npz, .csv, .tsv, .parquet or HDF5"
+            metavar="[FILE]", help="for a store of vectors: more of them, .npy, .npz, .csv, .tsv, .parquet or HDF5"
         ),
     ] = None,
     new_shard: Annotated[
         bool,
-        typer.Option("--new-shard", help="into one further shard; the others and their components stay as they are"),
+        typer.Option(
+            "--new-shard", help="add them as one more shard; the others and their components stay as they are"
+        ),
     ] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="say what would be added, and add nothing")] = False,
     relabel: Annotated[
-        bool, typer.Option("--relabel", help="give rows that are there the labels that the data has for them now")
+        bool, typer.Option("--relabel", help="give existing rows the labels that the data now has for them")
     ] = False,
     new_classes: Annotated[
         Literal["refuse", "skip", "take"],
         typer.Option(
-            help="samples of classes that the store does not have: refuse all, leave these out, or add the classes, "
-            "which drops all models"
+            help="samples of classes that the store does not have: refuse to append, leave these out, or add the"
+            " classes, which drops all models"
         ),
     ] = "refuse",
     vectors: VectorsName = None,
@@ -217,9 +221,9 @@ def append(
 ) -> None:
     """Add images or vectors that the store does not hold yet.
 
-    Without --new-shard the store ends with the bytes of one made from all samples at once; shards that get nothing keep
-    their files, and rows that are there are copied, not run again. Samples are known by their ids. Where the recipe has
-    plan = "balanced", new training samples need --new-shard.
+    Without --new-shard, the store ends up with the same bytes as one made from all samples at once; shards that get no
+    new rows keep their files, and existing rows are copied, not run again. Samples are recognised by their ids. If the
+    recipe has plan = "balanced", new training samples need --new-shard.
 
     Vectors: taftcache append stores/clip more.npy --labels more.csv
 
@@ -229,7 +233,9 @@ def append(
     """
     if file is not None:
         if set_ or device:
-            raise RecipeError("vectors take no settings but the store's", got="--set or --device", do="leave it out")
+            raise RecipeError(
+                "vectors take no settings other than the store's", got="--set or --device", do="leave it out"
+            )
         from taftcache.cache.columns import Columns
         from taftcache.stages.files.growing import append_file
 
@@ -258,15 +264,15 @@ def train(
         list[str] | None, typer.Option("--shard", metavar="NAME", help="train only this shard (repeatable)")
     ] = None,
     private: Annotated[
-        bool, typer.Option("--private", help="with differential privacy, as the recipe's [privacy] says")
+        bool, typer.Option("--private", help="train with differential privacy, as the recipe's [privacy] says")
     ] = False,
     rate: Annotated[
         list[float] | None,
         typer.Option(
             "--rate",
             metavar="FACTOR",
-            help="with --private: a factor on the learning rate to try (repeatable); held-out rows choose one,"
-            " and all trials share epsilon",
+            help="with --private: a factor on the learning rate to try (repeatable); held-out rows decide between"
+            " them, and all trials share epsilon",
         ),
     ] = None,
     sign: Annotated[
@@ -281,7 +287,7 @@ def train(
 ) -> None:
     """Train one certified component for each shard.
 
-    Uses cached rows only, then composes the components; after --shard that is left to taftcache compose.
+    Uses cached rows only, then composes the components; with --shard, that is left to taftcache compose.
 
     Example: taftcache train stores/quickstart --set objective.ridge=1e-3
     """
@@ -314,7 +320,7 @@ def _check_private(private: bool, own: dict[str, object], workers: int | None, s
     given = [name for name, value in own.items() if value]
     if given and not private:
         raise RecipeError(
-            f"{given[0]} is of private training only",
+            f"{given[0]} is only for private training",
             got=f"{given[0]} without --private",
             do="leave it out, or add --private",
         )
@@ -331,21 +337,25 @@ def compose(
     store: StorePath,
     mode: Annotated[
         Literal["auto", "mean", "weighted", "exact"] | None,
-        typer.Option("--mode", help="which models are made of the components"),
+        typer.Option("--mode", help="which models to make from the components"),
     ] = None,
     weight: Annotated[
         list[str] | None,
-        typer.Option("--weight", metavar="COMPONENT=COEFFICIENT", help="for weighted, one for each component"),
+        typer.Option(
+            "--weight",
+            metavar="COMPONENT=COEFFICIENT",
+            help="for weighted: a component's coefficient, one option for each",
+        ),
     ] = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
     as_json: Json = False,
 ) -> None:
-    """Make one model of the shards' components.
+    """Make one model from the shards' components.
 
-    Their mean, once the identity that allows it is checked, and one model of all rows, models/exact ("auto": where the
-    rows are here, in several shards, and none is private). The mode is kept in the store: whatever changes a component
-    later renews what the mode asks for.
+    Makes their mean, after checking the identity that allows it, and a model of all rows, models/exact ("auto": if the
+    rows are here, in several shards, and none is private). The store keeps the mode: whatever changes a component later
+    also renews the models that the mode asks for.
 
     Example: taftcache compose stores/quickstart --mode weighted
     """
@@ -372,13 +382,15 @@ def evaluate(
     probe: Annotated[
         bool, typer.Option("--probe", help="also fit scikit-learn's linear probe, and compare with it")
     ] = False,
-    proven: Annotated[bool, typer.Option("--proven", help="how many labels are provably the exact optimum's")] = False,
+    proven: Annotated[
+        bool, typer.Option("--proven", help="say how many labels are provably those of the exact optimum")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure accuracy on the held-out rows.
 
-    Of every component and model, and of the network before training, unless its head begins at zero; each with its
-    95 % interval.
+    Covers every component and model, and the network before training unless its head begins at zero, each with its 95 %
+    interval.
 
     Example: taftcache evaluate stores/quickstart --probe
     """
@@ -392,16 +404,16 @@ def predict(
     store: Annotated[Path, typer.Argument(metavar="STORE|MODEL", help="a store's folder, or a model's")],
     images: Annotated[
         list[Path],
-        typer.Argument(metavar="IMAGE…", help="image files, and folders of them; of a store of vectors .npy files"),
+        typer.Argument(metavar="IMAGE…", help="image files, and folders of them; for a store of vectors, .npy files"),
     ],
     model: Model = None,
     top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="classes to show for each image")] = 3,
     skip: Annotated[
-        bool, typer.Option("--skip-unreadable", help="classify the others where an image cannot be read")
+        bool, typer.Option("--skip-unreadable", help="leave out images that cannot be read, and classify the others")
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="write the predictions to a CSV file, a row an image"),
+        typer.Option("-o", "--output", metavar="FILE", help="write the predictions to a CSV file, one row per image"),
     ] = None,
     device: Annotated[
         DeviceName,
@@ -413,7 +425,7 @@ def predict(
 ) -> None:
     """Classify image files.
 
-    With one of the store's models, an exported one, or a student.
+    Uses one of the store's models, an exported one, or a student.
 
     Example: taftcache predict stores/quickstart digit.png
 

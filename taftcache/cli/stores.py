@@ -44,7 +44,7 @@ def verify(
         typer.Option(
             "--root",
             metavar="DIGEST",
-            help="the root digest you noted, or its first 16 digits: finds a store rolled back",
+            help="the root digest you noted, or its first 16 digits: detects a store rolled back",
         ),
     ] = None,
     repair: Annotated[
@@ -54,25 +54,27 @@ def verify(
         ),
     ] = False,
     back: Annotated[
-        bool, typer.Option("--back", help="first undo the last commit, where it only added to the store")
+        bool, typer.Option("--back", help="first undo the last commit, if it only added to the store")
     ] = False,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="for --repair: where the data lies now, say"),
+        typer.Option(
+            "--set", metavar="SECTION.KEY=VALUE", help="for --repair: change the recipe, to say where the data is now"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Read every byte again and name what is damaged.
 
-    Or missing, or swapped; exit code 10 if anything is. A store that cannot be opened ends with 5: its root manifest is
-    damaged or has another root digest, or an old copy was put back.
+    Also names what is missing or swapped; exit code 10 if anything is. If the store cannot be opened, the exit code is
+    5: its root manifest is damaged or has another root digest, or an old copy was put back.
 
-    With --repair, damaged chunks are extracted again from the images of their rows, and put in place only if they come
-    out with the digest that the manifest names. Damaged components are dropped, and what makes each again is said.
+    With --repair, damaged chunks are extracted again from the images of their rows, and put in place only if their
+    digest is the one that the manifest names. Damaged components are dropped; the report says what makes each again.
 
-    With --back, the root manifest before the last commit takes the place of the present one, damaged or not. A commit
-    that only added to the store (a first training, an import, a further shard) keeps it; one that replaced or forgot
-    anything, or wrote to the ledger, leaves no way back.
+    With --back, the root manifest from before the last commit replaces the present one, damaged or not. A commit that
+    only added to the store (a first training, an import, a further shard) keeps the old manifest; one that replaced or
+    forgot anything, or wrote to the ledger, leaves no way back.
 
     Example: taftcache verify stores/quickstart
 
@@ -90,18 +92,18 @@ def verify(
 @commands.command()
 def gc(
     store: StorePath,
-    dry: Annotated[bool, typer.Option("--dry-run", help="list, and remove nothing")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="list the files, and remove nothing")] = False,
     unfinished: Annotated[bool, typer.Option("--unfinished", help="also interrupted extractions")] = False,
-    foreign: Annotated[bool, typer.Option("--foreign", help="also files that the format knows nothing of")] = False,
+    foreign: Annotated[bool, typer.Option("--foreign", help="also files that are not part of the format")] = False,
     hours: Annotated[
-        float, typer.Option("--hours", min=0, metavar="N", help="in a bucket, what is younger stays")
+        float, typer.Option("--hours", min=0, metavar="N", help="in a bucket, keep files younger than this")
     ] = 24.0,
     as_json: Json = False,
 ) -> None:
     """Remove leftovers of crashes and interrupted copies.
 
-    That is every file of the store's own kinds that no manifest names, and the way back that verify --back takes from a
-    last commit that only added.
+    These are the files of the store's own kinds that no manifest names, and the previous manifest, which verify --back
+    needs to undo a last commit that only added.
 
     Example: taftcache gc stores/quickstart --dry-run
     """
@@ -113,15 +115,15 @@ def gc(
 def trust(
     store: StorePath,
     remove: Annotated[
-        bool, typer.Option("--remove", help="take back all that the store at this place was allowed")
+        bool, typer.Option("--remove", help="revoke everything that the store at this place was allowed")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Let a store open the images and weights it names.
 
-    And its teachers: for this user, and from now on. Stores that you extracted yourself may do so already, and so may
-    copies of stores that may. Say this of a store that was moved, of an import, or of one that came from someone you
-    know: what it names may be any file of yours, or a model of the hub.
+    And its teachers, for this user, from now on. Stores that you extracted yourself may do so already, and so may
+    copies of stores that may. Use this for a store that was moved, an import, or a store from someone you know: what it
+    names may be any file of yours, or a model on the hub.
 
     Example: taftcache trust stores/quickstart
 
@@ -135,14 +137,14 @@ def copy(
     store: StorePath,
     target: Target,
     update: Annotated[
-        bool, typer.Option("--update", help="the target may hold another state of the same store")
+        bool, typer.Option("--update", help="allow a target that holds another state of the same store")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Copy a store to a folder or a bucket.
 
-    The same bytes, the same root digest, verified on the way and at the end. A copy that was cut off goes on, and mends
-    files of the target that are damaged. Buckets need pip install 'taftcache[s3]' and the usual variables
+    The copy has the same bytes and root digest, verified on the way and at the end. A copy that was cut off resumes,
+    and mends damaged files in the target. Buckets need pip install 'taftcache[s3]' and the usual variables
     (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
 
     Source and target may be s3://bucket/prefix.
@@ -158,13 +160,14 @@ def copy(
 def convert(
     store: StorePath,
     target: Target,
-    dtype: Annotated[Stored | None, typer.Option("--dtype", help="of the new rows")] = None,
+    dtype: Annotated[Stored | None, typer.Option("--dtype", help="the dtype of the new rows")] = None,
     chunk_rows: Annotated[str | None, typer.Option("--chunk-rows", metavar="N|auto", help="rows per chunk")] = None,
     as_json: Json = False,
 ) -> None:
     """Copy a store with another dtype or chunk size.
 
-    Its rows are those of the first. Components and models stay behind, and it is said which command makes them again.
+    The new store has the rows of the old one. Components and models stay behind; the report says which command makes
+    them again.
 
     Example: taftcache convert stores/quickstart stores/float32 --dtype float32
     """
@@ -179,21 +182,21 @@ def convert(
 @commands.command()
 def export(
     store: StorePath,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file (or folder) that is not there yet")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a new file (or folder)")],
     format_: Annotated[
         Literal["hdf5", "parquet", "npz", "embedding-projector"] | None,
         typer.Option(
             "--format",
             help="hdf5: every cached row. parquet, npz, embedding-projector (a folder): one vector per sample,"
-            " predictions. By default that of FILE's ending, .h5, .hdf5, .npz or .parquet; without an ending, hdf5",
+            " predictions. By default FILE's ending decides (.h5, .hdf5, .npz or .parquet); without an ending, hdf5",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Write all rows to one file for other tools.
 
-    With labels and ids. Formats other than hdf5 hold predictions and one vector per sample: class token, its one row,
-    or the mean of its rows.
+    Includes labels and ids. Formats other than hdf5 hold predictions and one vector per sample: its class token, its
+    one row, or the mean of its rows.
 
     Example: taftcache export stores/quickstart features.h5
 
@@ -211,7 +214,7 @@ def import_(
     recipe: Annotated[
         Path | None,
         typer.Option(
-            "--recipe", metavar="RECIPE", help="a recipe whose backbone made the features: its tail goes on from them"
+            "--recipe", metavar="RECIPE", help="a recipe whose backbone made the features, and whose tail reads them"
         ),
     ] = None,
     vectors: VectorsName = None,
@@ -221,15 +224,15 @@ def import_(
         str | None, typer.Option("--classes", metavar="NAME", help="the same for class names, if there are any")
     ] = None,
     test: Annotated[
-        Path | None, typer.Option("--test", metavar="FILE", help="held-out rows, under the same names")
+        Path | None, typer.Option("--test", metavar="FILE", help="a file of held-out rows, with the same names")
     ] = None,
     test_labels: Annotated[
         str | None,
-        typer.Option("--test-labels", metavar="NAME|FILE", help="the labels of --test, where --labels is a file"),
+        typer.Option("--test-labels", metavar="NAME|FILE", help="the labels of --test, if --labels is a file"),
     ] = None,
     scaling: Annotated[
         Literal["row", "none"],
-        typer.Option("--scaling", help="of vectors: each by its own root mean square, or as they are"),
+        typer.Option("--scaling", help="divide each vector by its own root mean square, or leave it as it is"),
     ] = "row",
     forgotten_of: ForgottenOf = None,
     set_: Overrides = None,
@@ -237,12 +240,12 @@ def import_(
 ) -> None:
     """Make a store from vectors or features you have.
 
-    Your own vectors, an export, or features that someone else extracted. An export in HDF5 comes back with the
-    bytes and digests of its shards. On vectors [n, d] taftcache train then trains a linear head. Names are looked for
-    (vectors, features, embeddings, x; labels, y; ids) unless they are given. NaN, overflow, an id twice, rows that were
-    never written, pickles, links and plug-ins are refused.
+    Takes your own vectors, an export, or features that someone else extracted. An HDF5 export gives shards with the
+    same bytes and digests again. On vectors [n, d], taftcache train then trains a linear head. Unless you give names,
+    the usual ones are tried (vectors, features, embeddings, x; labels, y; ids). NaN, overflow, an id given twice, rows
+    that were never written, pickles, links and plug-ins are refused.
 
-    HDF5 may also hold rows [n, t, d]; --recipe names the backbone that goes on from them.
+    HDF5 may also hold rows [n, t, d]; --recipe names the backbone whose tail reads them.
 
     Vectors alone: taftcache import clip.npy stores/clip --labels labels.csv --set store.shards=8
 

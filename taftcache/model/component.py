@@ -61,10 +61,11 @@ class _Header(msgspec.Struct, frozen=True):
 class Component:
     """Δw [P] in float64 around the base with ``base_digest``; ``meta`` is JSON that says where it came from.
 
-    float64, for the certificate speaks of exactly these numbers. ``dual`` is α [N,K] with Δw = Jᵀα, where the exact
-    model keeps it to be solved on from when rows leave. It speaks of single rows, so it stays in their store.
+    It is float64 because the certificate is about exactly these numbers. ``dual`` is α [N,K] with Δw = Jᵀα, if the
+    exact model keeps it as a start for solving again when rows leave. It says something about single rows, so it stays
+    in their store.
 
-    Of a solve, ``layout`` is the base's of what its objective trained: ``base.trained(objective.train)``.
+    After a solve, ``layout`` is the base's layout of what the objective trained: ``base.trained(objective.train)``.
 
     Raises:
         CompositionError: Δw has more or fewer numbers than the parameters of ``layout``.
@@ -99,7 +100,7 @@ class Component:
 
     @classmethod
     def decode(cls, data: bytes, within: Base | Layout | None = None) -> Component:
-        """Read a component; the order of its parameters is that of ``within``, for the file has none.
+        """Read a component; its parameters are in the order of ``within``, because the file has none.
 
         Raises:
             FormatError: not a component, or over parameters that ``within`` does not have.
@@ -173,14 +174,14 @@ def read_base(
     """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights.
 
     Args:
-        store: whose rows are to be trained on.
+        store: the store whose rows are to be trained on.
         spec: which blocks are trained, and from where: ``recipe.tangent``.
-        classes: another K than the store's, for a store that is about to lose some.
-        consent: what the store may open; by default what the user allowed it before.
+        classes: another K than the store's, for a store that is about to lose classes.
+        consent: what the store may open; by default what the user has allowed before.
 
     Raises:
-        StoreError: the store has rows alone. UntrustedStore: that code would be asked of a model hub that nobody
-            allowed.
+        StoreError: the store has only rows. UntrustedStore: a model hub that nobody allowed would be asked for that
+            code.
     """
     if TAIL not in store.objects():
         raise StoreError(

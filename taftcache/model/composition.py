@@ -58,12 +58,12 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, floa
 
 @at_its_place()
 def weighted_sum(store: FeatureStore, weights: Mapping[str, float]) -> Component:
-    """Σ_i μ_i Δw_i of some of a store's components or models, in memory: nothing is written, unlike by ``compose``.
+    """Σ_i μ_i Δw_i of some of a store's components or models, in memory: unlike ``compose``, it writes nothing.
 
-    It says nothing of how its parts were made: neither a certificate nor, of private ones, their promise.
+    The result says nothing about how its parts were made: it has no certificate nor, for private ones, their promise.
 
     Args:
-        weights: μ by name ("000", "components/000", "models/exact"), with a sum of one; {"000": 1} is one Δw alone.
+        weights: μ by name ("000", "components/000", "models/exact"), summing to one; {"000": 1} is a single Δw.
 
     Raises:
         StoreError: no such model. CompositionError: a sum other than one, a name twice, or other bases or parameters.

@@ -124,22 +124,22 @@ def save_model(
     program: bool = False,
     onnx: bool = False,
 ) -> list[str]:
-    """Write ``model`` into an empty or new folder; the names of its files.
+    """Write ``model`` into an empty or new folder; return the names of its files.
 
     Args:
         model: base, Δw, classes and preprocessing.
-        folder: where to.
+        folder: where to write it.
         name: what the store called it ("models/mean").
-        root_digest: of that store; left out of a private model, for it is a digest of the rows.
-        dataset: for the model card, a public dataset's name, never a path.
-        score: for the model card, how well the model does on rows that it was not trained on.
-        private_parts: of a sum without a promise, how many of its components were trained privately.
+        root_digest: that of the store; left out for a private model, because it is a digest of the rows.
+        dataset: for the model card: a public dataset's name, never a path.
+        score: for the model card: how well the model does on rows that it was not trained on.
+        private_parts: for a sum without a promise: how many of its components were trained privately.
         program: also write the torch.export program.
         onnx: also write the model in ONNX, and run it on random images to compare.
 
     Raises:
-        StoreWriteError: the folder holds something already. RecipeError: a program of a functional tail, or ONNX
-        without its libraries. BackboneError: the model cannot be traced, or ONNX gives other logits than the model.
+        StoreWriteError: the folder is not empty. RecipeError: a program for a functional tail, or ONNX without its
+            libraries. BackboneError: the model cannot be traced, or ONNX gives other logits than the model.
     """
     if onnx:
         check_onnx()
@@ -223,14 +223,14 @@ def as_network(model: TangentModel) -> Backbone:
 def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
     """The model that ``save_model`` wrote; needs neither its store nor anything that trained it.
 
-    A network in timm's layout whose config.json names its classes is taken too, as a model that nothing has moved from:
-    a student of ``teach``, say.
+    A network in timm's layout whose config.json names its classes is accepted, too, as a model with Δw = 0: a student
+    of ``teach``, say.
 
-    Nothing in the folder is believed: digests are compared, and the tail must be the one that its backbone has.
+    Nothing in the folder is trusted: digests are compared, and the tail must be the one that its backbone has.
 
     Raises:
-        FormatError: not such a folder, or its parts do not fit together. IntegrityError: its files are not those that
-            were saved, or have numbers that are not finite. BackboneError: weights that do not fit its config.json.
+        FormatError: it is not such a folder, or its parts do not fit together. IntegrityError: its files are not those
+            that were saved, or have numbers that are not finite. BackboneError: its weights do not fit its config.json.
     """
     folder = Path(folder)
     alone = is_model_folder(folder) and not (folder / DESCRIPTION).is_file()

@@ -47,13 +47,14 @@ def from_pretrained(name: str, *, revision: str | None = None, device: str = "au
     """The model that ``push`` put on the model hub as ``name`` ("user/name"), verified as ``open_model`` does.
 
     Args:
-        name: on the hub that HF_ENDPOINT names.
-        revision: a branch, a tag or a commit; the newest of the main branch by default.
+        name: its name on the hub that HF_ENDPOINT names.
+        revision: a branch, a tag or a commit; by default the newest commit of the main branch.
         device: where it runs.
 
     Raises:
-        RecipeError: no name of a hub's. StoreUnreachable: the hub does not answer, or has no such model for this user.
-        FormatError, IntegrityError, BackboneError: as ``open_model`` has them.
+        RecipeError: not a name for the hub. StoreUnreachable: the hub does not answer, or has no such model for this
+            user.
+        FormatError, IntegrityError, BackboneError: as for ``open_model``.
     """
     with _asking(name):
         folder = snapshot_download(name, revision=revision, allow_patterns=list(NEEDED))

@@ -18,9 +18,10 @@ from taftcache.solve_stats import SolveStats
 class CertificateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A ``solve.solution.Certificate`` as it was written, with the bounds that followed from it.
 
-    gradient, gradient_at_zero: ‖∇F(Δw)‖ and ‖∇F(0)‖ in float64. relative_gradient: their quotient. ridge: λ. objective:
-    F(Δw). rows: N. distance_bound: on ‖Δw − Δw*‖. gap_bound: on F(Δw) − F*. energy_bound: on ‖Δw − Δw*‖_H. residual,
-    tightened, rounding, quadratic, constrained: what the bounds follow from. See ``Certificate``.
+    gradient, gradient_at_zero: ‖∇F(Δw)‖ and ‖∇F(0)‖ in float64. relative_gradient: the first divided by the second.
+    ridge: λ. objective: F(Δw). rows: N. distance_bound: a bound on ‖Δw − Δw*‖. gap_bound: a bound on F(Δw) − F*.
+    energy_bound: a bound on ‖Δw − Δw*‖_H. residual, tightened, rounding, quadratic, constrained: what the bounds follow
+    from. See ``Certificate``.
     """
 
     gradient: float

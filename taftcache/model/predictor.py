@@ -52,13 +52,12 @@ class Alike:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The classes of one image, most probable by logit first. A logit is no probability: what is trained is a square
-    loss.
+    """The classes of one image, the largest logit first. A logit is no probability: what is trained is a square loss.
 
-    image: the file, or where it was given. Of an image in memory its place in the list: "at index 3"; of a row of
-    vectors the file's path and the row's number: "new.npy/00000003". labels: as texts, "7" of a class that was given as
-    7. logits: of these. index: place of the first label among the model's classes. margin: by how much the first logit
-    is larger; None of one class. alike: how often such a margin was right, where held-out rows tell.
+    image: the file, or where it was given. For an image in memory its place in the list: "at index 3"; for a row of
+    vectors the file's path and the row's number: "new.npy/00000003". labels: as texts, "7" for a class that was given
+    as 7. logits: of these labels. index: place of the first label among the model's classes. margin: by how much the
+    first logit exceeds the second; None for one class. alike: how often such a margin was right, if held-out rows tell.
     """
 
     image: str
@@ -119,7 +118,7 @@ class TangentModel(nn.Module):
         self.to(cut.device).eval()
 
     def train(self, mode: bool = True) -> Self:
-        """Evaluation whatever ``mode`` says: other layers in training would take the statistics of each batch."""
+        """Stay in evaluation whatever ``mode`` says: some layers in training would use the statistics of each batch."""
         return super().train(False)
 
     @classmethod
@@ -132,11 +131,11 @@ class TangentModel(nn.Module):
     ) -> TangentModel:
         """The model ``name`` of a store ("models/mean", "components/000", …) on its backbone, by default ``model_of``.
 
-        ``consent`` names weights in place of the store's, or lets the model hub be asked for them.
+        ``consent`` names weights instead of the store's, or lets the model hub be asked for them.
 
         Raises:
             StoreError: no such model. UntrustedStore: only the store names the weights.
-            BackboneError: the store was made of vectors, without a backbone.
+            BackboneError: the store was made from vectors, without a backbone.
             IdentityError: the backbone at hand has other weights than the store's.
         """
         if not isinstance(store, FeatureStore):
@@ -211,10 +210,11 @@ class TangentModel(nn.Module):
     ) -> list[Prediction]:
         """The ``top`` classes of each image: image files, PIL images, or arrays of uint8 [h,w,3].
 
-        ``on_unreadable`` is told of each that cannot be read, by its name, and there is no prediction of it.
+        ``on_unreadable`` is called with the name of each that cannot be read, for which there is then no prediction.
 
         Raises:
-            UnreadableImage: a file that is missing, or what does not decode. DataError: one name in place of a list.
+            UnreadableImage: a file that is missing, or an image that does not decode. DataError: one name in place of a
+                list.
             ArgumentError: ``top`` or ``batch`` below 1.
         """
         check_counts(top=top, batch=batch)
@@ -243,7 +243,7 @@ class TangentModel(nn.Module):
             yield from (Prediction.of(i, row, self.classes, top) for i, row in zip(names, logits, strict=True))
 
     def merged(self) -> nn.Module:
-        """The same function as an ordinary timm model, where that exists: when the head alone has moved.
+        """The same function as an ordinary timm model, if there is one: when only the head has moved.
 
         Raises:
             CompositionError: other parameters moved (a first-order change is not a network with other

@@ -15,13 +15,14 @@ MOST = 1e30  # λ and R, and 1/R: float32 still holds λ and a ball's multiplier
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """F(Δw) = 1/N Σ_n ω_n ℓ(f_w(x_n) + J(x_n) Δw, y_n) + λ/2 ‖Δw‖², to be least, within ‖Δw‖ ≤ R where there is a ball.
+    """F(Δw) = 1/N Σ_n ω_n ℓ(f_w(x_n) + J(x_n) Δw, y_n) + λ/2 ‖Δw‖², to be minimised, within ‖Δw‖ ≤ R if there is a
+    ball.
 
     Args:
         loss: ℓ.
-        ridge: λ, 0 only with a ``radius``; what chooses λ itself takes no notice of it.
+        ridge: λ, 0 only with a ``radius``; ignored where λ is chosen.
         train: which parameters move, as ``TangentSpec.train``.
-        weights: ω, of classes and rows; ones by default.
+        weights: ω, for classes and rows; ones by default.
         jvp_only: leave the base model's logits f_w(x_n) out.
         radius: R.
     """
@@ -34,7 +35,7 @@ class Objective:
     radius: float | None = None
 
     def check(self) -> None:
-        """Raise SolveError where F has no minimiser that one could name, or numbers that float32 does not hold."""
+        """Raise SolveError if F has no well-defined minimiser, or has numbers that float32 cannot hold."""
         if isinstance(self.loss, str | type):
             raise SolveError("the loss is no object with a value and derivatives", got=repr(self.loss), do="RSL()")
         radius = 1.0 if self.radius is None else self.radius

@@ -19,8 +19,8 @@ _ABOVE = {"alpha": "a number above 0: 1 is the paper's", "kappa": "a number abov
 class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """ℓ(z, y) = 1/K [ α (z_y − κ)² + Σ_{i≠y} z_i² ] (TAFT, rescaled square loss).
 
-    α weighs the true class, κ is the logit it is to have; both are above 0, or a SolveError. α = κ = 1 is the mean
-    squared error against one-hot labels; the authors' release has α = 1.
+    α weighs the true class, κ is the logit it should have; both must be above 0 (else SolveError). α = κ = 1 is the
+    mean squared error against one-hot labels; the authors' release has α = 1.
     """
 
     quadratic: ClassVar[bool] = True
@@ -42,7 +42,7 @@ class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return self.curvature(z, y) * self._distance(z, y)
 
     def curvature(self, z: Tensor, y: Tensor) -> Tensor:
-        """The diagonal D of ∂²ℓ/∂z² [n,K]; of ``z`` only the shape and precision matter."""
+        """The diagonal D of ∂²ℓ/∂z² [n,K]; only the shape and precision of ``z`` matter."""
         diagonal = torch.full_like(z, 2 / z.shape[1])
         return diagonal.scatter_(1, column(y), 2 * self.alpha / z.shape[1])
 

@@ -12,7 +12,7 @@ from taftcache.errors import SolveError
 
 @dataclass(frozen=True, eq=False)  # tensors have no one answer to ==
 class RowWeights:
-    """ω_n ≥ 0 of every row, by its class, by its place, or the product of both.
+    """ω_n ≥ 0 for every row: by its class, by its place, or the product of both.
 
     Args:
         by_class: [K], or None for ones.

@@ -58,8 +58,8 @@ REPORTS: dict[str, Callable[[Workbench], Iterator[ReportLine]]] = {
 class Figures:
     """One table or figure.
 
-    report: its name, as "table1". title: in words. lines: one a point. settings: what was chosen for it, and all that
-    was tried. That was on a fifth of the training rows of seed 0. seconds: of its making.
+    report: its name, such as "table1". title: in words. lines: one for each point. settings: what was chosen for it,
+    and all that was tried. That was on a fifth of the training rows of seed 0. seconds: how long it took to make.
     """
 
     report: str
@@ -83,11 +83,12 @@ class Figures:
 class CompareReport:
     """All reports of a comparison, and what they were made from and on.
 
-    digests: root digest of every store read, by its folder. shards: digests of its shards, likewise. rows, held_out:
-    training and held-out rows. classes: how many. backbone: the model's name. seeds: how many. reports: the tables and
-    figures. spent: processor seconds by method and preset. Those of models that an earlier run left are included.
-    seconds: of this run. machine: what it ran on, in words. libraries: their versions. recipe: the recipe, by section.
-    kept: models of an earlier run that were used again. date: of its end; empty in reports of before 0.2.0.
+    digests: root digest of every store read, by its folder. shards: digests of each store's shards, likewise. rows,
+    held_out: training and held-out rows. classes: how many. backbone: the model's name. seeds: how many. reports: the
+    tables and figures. spent: processor seconds by method and preset. Those for models left by an earlier run are
+    included. seconds: of this run. machine: what it ran on, in words. libraries: their versions. recipe: the recipe, by
+    section. kept: models of an earlier run that were used again. date: when it ended; empty in reports from before
+    0.2.0.
     """
 
     store: Path
@@ -116,15 +117,17 @@ def compare(
     done: Callable[[CompareReport], object] | None = None,
     keep: Path | None = None,
 ) -> CompareReport:
-    """Make every report that ``compare.reports`` names; features are extracted first where they are not there.
+    """Make every report that ``compare.reports`` names; features that are missing are extracted first.
 
     Args:
-        done: given what is there after each report, so that an interrupted comparison leaves those that it finished.
-        keep: a folder in which models stay, so that the same comparison goes on where it was.
+        done: called with what there is after each report, so that an interrupted comparison leaves the reports it
+            finished.
+        keep: a folder in which models are kept, so that the same comparison resumes where it stopped.
 
     Raises:
         FormatError: a damaged file in ``keep``.
-        StoreError: no held-out rows. RecipeError: more shards than rows, or less than the whole tail is trained.
+        StoreError: no held-out rows. RecipeError: more shards than rows, or a recipe that trains less than the whole
+            tail.
         DataError: too few rows to set any aside.
     """
     begin, recipe = time.perf_counter(), checked_recipe(recipe)

@@ -28,16 +28,16 @@ END: dict[tuple[str, bool], End] = {
 class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One accuracy of a report. What a report does not vary or measure is None, and is left out of every file.
 
-    method, preset: by the paper's names. depth: in blocks, where it is not the recipe's own. shards, removed: number of
-    shards, and of shards gone. forgotten: the part of the rows that was forgotten. radius: R of a ball. epsilon: ε.
+    method, preset: the paper's names. depth: in blocks, if it is not the recipe's own. shards, removed: number of
+    shards, and of shards removed. forgotten: the part of the rows that was forgotten. radius: R of a ball. epsilon: ε.
     accuracy, std: mean and standard deviation (n − 1) over the seeds, in percent. seconds, passes: processor time and
-    passes over all rows that one seed's models took. gradient: the largest ‖∇F‖/‖∇F(0)‖ of their solves. tolerance:
-    what was asked of it. converged: whether every solve met it. A figure of one that did not is not the optimum's. None
-    of what was not solved, and in reports of before it was kept. end: of which list of λ or rates the chosen one is the
-    end. As ``Tuned`` has it. from_scratch: accuracy in percent of one model over all rows that remain. seconds_a_shard,
-    seconds_all_shards, seconds_from_scratch: processor time of a shard's model, of all shards' and of that one model.
-    times_faster: the last by the first. right: which held-out rows got their own class, by seed; in report.json alone.
-    setting: what was chosen, by name.
+    passes over all rows that one seed's models took. gradient: the largest ‖∇F‖/‖∇F(0)‖ of their solves. tolerance: the
+    limit set for it. converged: whether every solve met it. The accuracy of one that did not is not the optimum's. None
+    for what was not solved, and in reports from before this was kept. end: which end of the list of λ or rates was
+    chosen, if one was. As ``Tuned`` has it. from_scratch: accuracy in percent of one model over all rows that remain.
+    seconds_a_shard, seconds_all_shards, seconds_from_scratch: processor time of a shard's model, of all shards' and of
+    that one model. times_faster: the last divided by the first. right: which held-out rows got their own class, by
+    seed; in report.json alone. setting: what was chosen, by name.
     """
 
     method: str
@@ -89,8 +89,8 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """A choice of settings on rows set aside.
 
-    method: by the paper's name. depth: in blocks. shards: how many. chosen: the settings. tried: all settings, with
-    what each reached.
+    method: the paper's name for it. depth: in blocks. shards: how many. chosen: the settings. tried: all settings, each
+    with what it reached.
     """
 
     method: str

@@ -17,8 +17,8 @@ from taftcache.errors import FormatError
 class Right(msgspec.Struct, frozen=True, kw_only=True):
     """How often each held-out row got its own class, in every seed.
 
-    rows: held out. of: models (orders, say) that are averaged. seeds: the counts of each, packed. Each is an unsigned
-    integer of as many bytes as ``of`` needs, little-endian, zlib, base64.
+    rows: held-out rows. of: how many models (orders, say) are averaged. seeds: each seed's counts, packed. Each is an
+    unsigned integer of as many bytes as ``of`` needs, little-endian, zlib, base64.
     """
 
     rows: int

@@ -22,24 +22,24 @@ Relation = Literal["add-remove", "replace-one"]
 class PrivacySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What ``taftcache train --private`` promises, and how it keeps it (docs/privacy.md).
 
-    epsilon: of the promise (ε, δ) for each shard's component. With ``multiplier``, it follows from the noise instead.
-    delta: of that promise.
+    epsilon: ε of the promise (ε, δ) for each shard's component. With ``multiplier``, ε follows from the noise instead.
+    delta: δ of that promise.
     multiplier: noise over sensitivity at each step, σ/Δ; by default what epsilon needs.
     relation: neighbours differ by one row more or less ("add-remove", Δ = C), or in one row ("replace-one", Δ = 2C).
-    mechanism: "descent" over all rows at each step, "sampled-descent" over rows that are each drawn with probability
-        ``rate``; for the head alone also "least-squares" from noisy sufficient statistics and "covariance", descent
-        preconditioned by the noisy second moment of the features.
-    steps: of the descent.
-    rate: of the sampling, rounded to a multiple of 2^-32.
+    mechanism: "descent" takes all rows at each step, "sampled-descent" draws each row with probability ``rate``; for
+        the head alone also "least-squares" from noisy sufficient statistics, and "covariance", descent preconditioned
+        by the noisy second moment of the features.
+    steps: how many steps the descent takes.
+    rate: the probability of drawing a row, rounded to a multiple of 2^-32.
     clip: C, the largest norm of one row's gradient.
     clipping: "clip" to at most C, or "normalise" to exactly C.
-    learning_rate: of the mean gradient of norm C; "auto" needs no tuning.
-    momentum: of the heavy ball.
+    learning_rate: step size for the mean of the gradients of norm C; "auto" needs no tuning.
+    momentum: heavy-ball momentum.
     loss: "cross-entropy" or "rsl" with the kappa and alpha of [objective].
     logits: "tangent" learns from J Δw alone, as the paper does, which is the same as starting with the head at zero;
         "full" learns from f + J Δw.
-    budget: the epsilon that all private trainings of a shard may spend together; by default, epsilon. The first one
-        fixes it for the store, with delta and relation.
+    budget: the epsilon that all private trainings of a shard may spend together; by default, epsilon. The first
+        training fixes it for the store, with delta and relation.
     """
 
     epsilon: Positive = 3.0

@@ -68,29 +68,29 @@ def minimise(
     """The change Δw of the base's weights that minimises mean loss + ridge over all rows of ``sources``.
 
     A quadratic loss over the head alone is solved in closed form. Any other parameters are solved by conjugate
-    gradients: with the exact inverse Hessian where the kernel of all rows and classes is cheap to factorise, in the
-    space of the rows where what is kept of each fits, under the inverse of a sample's curvature where it does not,
-    else with a Kronecker-factored preconditioner made from the same rows, or a probed diagonal where a tail has no
-    factored gradients. Cross-entropy is solved by Newton's method, over the span of all gradients so far where as many
-    fit in memory; a ball in the span of all directions so far or, for
-    cross-entropy and the head alone, by the ridge that puts the solution on its surface. The certificate is a float64
-    gradient recomputed from the rows. The result depends on nothing but the arguments.
+    gradients: with the exact inverse Hessian if the kernel of all rows and classes is cheap to factorise, in the space
+    of the rows if what is kept of each row fits in memory, under the inverse of a sample's curvature if it does not,
+    otherwise with a Kronecker-factored preconditioner made from the same rows, or with a probed diagonal if a tail has
+    no factored gradients. Cross-entropy is solved by Newton's method, over the span of all gradients so far if they fit
+    in memory. A ball is solved in the span of all directions so far or, for cross-entropy and the head alone, by the
+    ridge that puts the solution on its surface. The certificate is a float64 gradient recomputed from the rows. The
+    result depends only on the arguments.
 
     Args:
         base: the expansion point.
         sources: the rows, read in the order given.
         objective: loss, ridge, which parameters move, weights, ball.
         method: "conjugate" without the row space or a span of gradients.
-        goal: tolerance, or a distance that decides of removals, and limit on passes.
+        goal: tolerance, or a distance that decides about removals, and a limit on passes.
         arithmetic: precision, memory and device of the products.
-        start: Δw [P] to begin from, zero by default; a closed form and the methods for balls have no use for it.
+        start: Δw [P] to begin from, zero by default; a closed form and the methods for balls ignore it.
         on_pass: called after each pass.
-        interrupted: whether a solve that Ctrl-C ends raises KeyboardInterrupt, or its best iterate is kept.
+        interrupted: whether a solve that Ctrl-C ends raises KeyboardInterrupt, or returns its best iterate.
 
     Raises:
-        SolveError: no rows, blocks other than ``RowSource`` promises, rows, labels, weights or a start that do not
-            fit, neither ridge nor radius, a gradient that is not finite, a loss that is not ``quadratic`` as it says,
-            or a ``decisive`` goal of what no row's removal is estimated for.
+        SolveError: no rows, blocks other than ``RowSource`` promises, rows, labels, weights or a start that do not fit,
+            neither ridge nor radius, a gradient that is not finite, a loss that says it is ``quadratic`` but is not, or
+            a ``decisive`` goal for a problem in which a row's removal is not estimated.
     """
     _check_goal(goal, objective, method)
     problems = _Problems(base, sources, objective, arithmetic)

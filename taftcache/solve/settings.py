@@ -29,15 +29,16 @@ class Goal:
     """When a solve ends.
 
     Args:
-        tolerance: on the float64 gradient's norm, relative to its norm at Δw = 0.
-        max_passes: limit on passes over the rows, one JᵀDJ·v each, but for those of the proof.
-        proof_passes: spent after the solve on a closer bound (quadratic, no ball).
-        decisive: go on, instead, until the certified distance is at most ``DECISIVE`` of what taking out a typical row
-            would move, by an estimate (no ball; the head's closed form has no goal). ``Solution.stats`` have that
-            estimate as ``row_moves``; of a solve in the space of the rows always, for there it costs no pass.
-        until_decisive: go on beyond the tolerance until then, for at most as many passes again or fifty, where the
-            estimate is a good one: in the space of the rows, over the span of the gradients, under the rows' exact
-            kernel, and under a sample's curvature. Elsewhere this has no effect.
+        tolerance: the float64 gradient's norm to stop at, relative to its norm at Δw = 0.
+        max_passes: limit on passes over the rows, one JᵀDJ·v each, besides those of the proof.
+        proof_passes: passes spent after the solve on a closer bound (quadratic, no ball).
+        decisive: go on, instead, until the certified distance is at most ``DECISIVE`` times how far taking out a
+            typical row would move Δw, by an estimate (no ball; the head's closed form has no goal). ``Solution.stats``
+            has that estimate as ``row_moves``; a solve in the space of the rows always has it, because there it costs
+            no pass.
+        until_decisive: go on beyond the tolerance to that distance, for at most as many passes again or fifty, if the
+            estimate is good: in the space of the rows, over the span of the gradients, under the rows' exact kernel,
+            and under a sample's curvature. Elsewhere this has no effect.
     """
 
     tolerance: float = 1e-6
@@ -66,11 +67,11 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:
-    """How products with J are computed; the certificate is float64 whatever is said here.
+    """How products with J are computed; the certificate is always float64.
 
     Args:
-        precision: of the inner products.
-        memory: bytes in which prepared rows stay between passes; the result has the same bytes with any.
+        precision: that of the inner products.
+        memory: bytes that may hold prepared rows between passes; the result has the same bytes whatever it is.
         device: where products and sums run; one with float64.
         operator: makes J over the rows; another one computes the same bits elsewhere.
     """

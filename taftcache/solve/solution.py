@@ -29,14 +29,14 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a float64 gradient recomputed from the rows proves, F being λ-strongly convex.
+    """What a float64 gradient recomputed from the rows proves, because F is λ-strongly convex.
 
         ‖Δw − Δw*‖ ≤ ‖∇F‖/λ        F − F* ≤ ‖∇F‖²/(2λ)
 
-    Of a quadratic F more can be known. With ‖v‖_H² = vᵀHv, F − F* = ½‖Δw − Δw*‖_H², so an upper bound ``energy`` on
-    that norm gives ‖Δw − Δw*‖ ≤ energy/√λ and F − F* ≤ energy²/2. ‖∇F‖/√λ is one; a solver in the space of the rows
-    has the norm ‖ρ‖ of its dual residual (``residual``); ``bracket`` finds a closer one in a few passes. With ρ,
-    ‖Δw − Δw*‖² = ρᵀK̃(K̃ + λI)⁻²ρ, and x/(x + λ)² ≤ 1/(4λ), so that ‖ρ‖/(2√λ) bounds the distance too.
+    For a quadratic F, more can be known. With ‖v‖_H² = vᵀHv, F − F* = ½‖Δw − Δw*‖_H², so an upper bound ``energy`` on
+    that norm gives ‖Δw − Δw*‖ ≤ energy/√λ and F − F* ≤ energy²/2. ‖∇F‖/√λ is one; a solver in the space of the rows has
+    the norm ‖ρ‖ of its dual residual (``residual``); ``bracket`` finds a closer one in a few passes. With ρ, ‖Δw −
+    Δw*‖² = ρᵀK̃(K̃ + λI)⁻²ρ, and x/(x + λ)² ≤ 1/(4λ), so that ‖ρ‖/(2√λ) bounds the distance too.
 
     Args:
         gradient: ‖∇F(Δw)‖.
@@ -44,11 +44,11 @@ class Certificate:
         ridge: λ.
         objective: F(Δw).
         rows: N.
-        residual: bound on ‖Δw − Δw*‖_H from a dual residual, where there is one.
-        tightened: bound on ‖Δw − Δw*‖_H from ``bracket``, where it ran.
-        rounding: allowance for the norm of the error in ∇F, where it was looked at: an estimate, which the bounds add.
+        residual: bound on ‖Δw − Δw*‖_H from a dual residual, if there is one.
+        tightened: bound on ‖Δw − Δw*‖_H from ``bracket``, if it ran.
+        rounding: allowance for the norm of the error in ∇F, if it was estimated; the bounds add it.
         quadratic: whether F is.
-        constrained: bound on F − F* of a problem with a ball, where ∇F does not vanish.
+        constrained: bound on F − F* for a problem with a ball, where ∇F does not vanish.
     """
 
     gradient: float
@@ -69,7 +69,7 @@ class Certificate:
 
     @property
     def energy(self) -> float:
-        """Upper bound on ‖Δw − Δw*‖_H of a quadratic F; of any F, √(2 (F − F*)) is below it."""
+        """Upper bound on ‖Δw − Δw*‖_H for a quadratic F; for any F, √(2 (F − F*)) is below it."""
         if self.constrained is not None:
             return sqrt(2 * self.constrained)
         if self.ridge == 0:
@@ -95,7 +95,7 @@ class Certificate:
         return self.energy**2 / 2
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """For JSON, bounds included; what is infinite becomes the largest number, for JSON has no infinity."""
+        """For JSON, bounds included; infinity becomes the largest number, because JSON has none."""
         return {
             **asdict(self),
             "relative_gradient": self.relative_gradient,
@@ -109,8 +109,8 @@ class Certificate:
 class Solution:
     """Δw [P] in float64, how the solve ended, its certificate and figures.
 
-    ``gradients`` are ∇F(0) and ∇F(Δw) [P] in float64, where the solver kept them for a proof; ``dual`` is α [N,K] with
-    Δw = Jᵀα, where it worked in the space of the rows.
+    ``gradients`` are ∇F(0) and ∇F(Δw) [P] in float64, if the solver kept them for a proof; ``dual`` is α [N,K] with Δw
+    = Jᵀα, if it worked in the space of the rows.
     """
 
     value: Tensor

@@ -26,7 +26,7 @@ from taftcache.stages.train.training import TrainReport, train
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport:
-    """One report a stage.
+    """One report for each stage.
 
     extract, train, compose: what these stages did. evaluate: None when the store has no held-out rows. forget: None
     when the recipe forgets nothing.

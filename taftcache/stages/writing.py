@@ -57,7 +57,7 @@ def writable(place: Path, *, folder: bool = False, again: bool = False) -> None:
     check_outside(place)
     if folder and is_store(str(place)):
         raise StoreWriteError(
-            f"cannot write to {place}: it is a store, where nothing but the store's own files may lie",
+            f"cannot write to {place}: it is a store, which may hold only its own files",
             do="name a place outside of it",
         )
     try:

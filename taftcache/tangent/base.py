@@ -155,12 +155,12 @@ def make_base(
     """Build the base point from a cut's tail.
 
     Args:
-        tail_state: tensors by timm name (a head there is ignored: the new head always comes from the seed,
-            for it has other classes).
+        tail_state: tensors by timm name (a head there is ignored: the new head always comes from the seed, because it
+            has other classes).
         config: the cut's description.
         classes: K of the new head.
         spec: the switches.
-        module: the tail's own code, which the functional path runs; other paths need none.
+        module: the tail's own code, which only the functional path needs, to run it.
 
     Raises:
         BackboneError: a tensor of the tail is missing, or it has no class token to reset.

@@ -18,20 +18,16 @@ Rows = Literal["tokens", "attended", "residual", "feature"]
 class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The linearised end of a network, from the cached rows to the logits.
 
-    path: how its derivative is computed. why: why not a faster way, a sentence.
-    start: timm's name of the module whose input is cached.
-    blocks: names of the tail's blocks, first to last.
-    shape: of one sample at the cut as the model has it, (t, d) or (C, H, W); a store holds [prod/last, last].
-    class_token: whether row 0 of the tokens is a class token.
-    rows: what of it is cached; see ``selection.ROWS``.
-    reduced_by: digest of the weights that made those rows out of the tokens, "" for the tokens themselves.
-    head, width: timm's name of the classifier and the length of its input.
-    classes: K of a base; in a store, of the timm model that it was taken from, 0 of none.
-    parameters: timm's names in forward order without the head: what may be trained.
-    norms: those of them that are affines of normalisation layers.
-    buffers: tensors that belong to the state and are never trained.
-    layers: the closed-form layers on all tokens, where the path is "layers".
-    end: the class row, or what pools the tokens into the head's input.
+    path: how its derivative is computed. why: a sentence on why not in a faster way. start: timm's name of the module
+    whose input is cached. blocks: names of the tail's blocks, first to last. shape: of one sample at the cut as the
+    model has it, (t, d) or (C, H, W); a store holds [prod/last, last]. class_token: whether row 0 of the tokens is a
+    class token. rows: what of a sample is cached; see ``selection.ROWS``. reduced_by: digest of the weights that made
+    those rows from the tokens, "" for the tokens themselves. head, width: timm's name for the classifier, and the
+    length of its input. classes: K for a base; in a store, that of the timm model that it was taken from, or 0.
+    parameters: timm's names in forward order without the head: what may be trained. norms: those of ``parameters`` that
+    are affines of normalisation layers. buffers: tensors that belong to the state and are never trained. layers: the
+    closed-form layers on all tokens, if the path is "layers". end: the class row, or what pools the tokens into the
+    head's input.
     """
 
     path: Linearisation
@@ -53,7 +49,7 @@ class TailConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_vectors(cls, width: int, classes: int = 0, start: str = "vectors") -> TailConfig:
-        """A head and nothing before it, on vectors [n,width] of any origin; ``start`` says which those are."""
+        """A head and nothing before it, on vectors [n,width] of any origin; ``start`` says what they are."""
         return cls(
             path="feature",
             start=start,

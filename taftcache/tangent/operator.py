@@ -54,20 +54,20 @@ class RowSum(NamedTuple):
 class TangentOperator:
     """J [N·K, P] at a base point, over the rows of ``sources`` in order.
 
-    Rows, products and sums are in ``dtype``: float32 for a solver's inner iterations, float64 for the
-    gradients that start, refine and certify a solve. Memory is one block of rows and a few vectors,
-    plus up to ``memory`` bytes in which prepared blocks stay between passes.
+    Rows, products and sums are in ``dtype``: float32 for a solver's inner iterations, float64 for the gradients that
+    start, refine and certify a solve. It takes memory for one block of rows and a few vectors, plus up to ``memory``
+    bytes for prepared blocks between passes.
 
     Args:
         base: the expansion point.
         sources: row sources, read in the order given.
-        trained: names that Δw ranges over; all of the tail by default.
+        trained: names of the parameters that Δw ranges over; all of the tail by default.
         dtype: precision of the products.
         device: where they run.
         memory: bytes that may hold prepared blocks; 0 streams every pass.
-        repeated: whether there will be many passes, for which blocks are made ready (``Tail.ready``).
+        repeated: whether there will be many passes, so that it pays to make blocks ready (``Tail.ready``).
 
-    ``block_rows`` is the size of a block, ``head_alone`` whether Δw ranges over the head alone.
+    ``block_rows`` is the size of a block, ``head_alone`` whether Δw ranges only over the head.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class TangentOperator:
         return self.base.config.classes
 
     def over(self, sources: Sequence[RowSource], *, memory: int = 0, repeated: bool = False) -> TangentOperator:
-        """J of the same base and parameters over other rows."""
+        """J for the same base and parameters over other rows."""
         return TangentOperator(
             self.base,
             sources,
@@ -161,7 +161,7 @@ class TangentOperator:
             return self.tail.tangent(self.weights, state, delta)
 
     def factors(self, state: State, r: Tensor) -> tuple[Sequence[Factor], list[Direct]]:
-        """The gradients Jᵀ r of a block's rows one by one, in factored form, for r [b,K]."""
+        """The gradients Jᵀ r of a block's single rows, in factored form, for r [b,K]."""
         with self._products():
             return self.tail.factors(self.layout, self.weights, state, r)
 
@@ -196,10 +196,10 @@ class TangentOperator:
         return self.sums(RowSum(vector, cotangent, onto))[0]
 
     def sums(self, *asked: RowSum) -> list[Tensor]:
-        """Several in one pass, which prepares each block once; each has the bits that it would have alone.
+        """Several sums in one pass, which prepares each block once; each has the bits that it would have alone.
 
-        The rows of several sources are summed source by source, and those sums added up in order: whoever computes
-        them, and wherever, the total has the same bits.
+        The rows of several sources are summed source by source, and those sums added up in order, so the total has the
+        same bits wherever they are computed.
         """
         found = [self._zeros() if each.onto is None else each.onto for each in asked]
         deltas = [None if each.vector is None else self.direction(each.vector) for each in asked]

@@ -72,10 +72,10 @@ class ArrayBlock(NamedTuple):
 
 
 class ArrayRows:
-    """Rows held in memory: tokens [n,t,d], labels [n], or floating, the values [n] or [n,K] of a regression.
+    """Rows held in memory: tokens [n,t,d] and labels [n], or the values [n] or [n,K] of a regression in floating point.
 
     Raises:
-        DataError: arrays of other axes, or not a label for each row.
+        DataError: arrays with other axes, or without one label for each row.
     """
 
     def __init__(self, tokens: ArrayLike, labels: ArrayLike) -> None:

@@ -27,15 +27,15 @@ class TangentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     blocks: the tail is the model's last k blocks, final norm and head (0: the head alone), or everything from the
         module with this timm name on ("blocks.10", "stages.3").
-    train: "full" (all of the tail), "bitfit" (its biases and the head), "layernorm" (affines of its normalisations and
-        the head), "head", or timm names and globs (``["*.mlp.*", "head.*"]``).
+    train: "full" (all of the tail), "bitfit" (its biases and the head), "layernorm" (the affines of its normalisations
+        and the head), "head", or timm names and globs (``["*.mlp.*", "head.*"]``).
     reset_block: re-initialise the last block from ``seed`` (PT = F).
     reset_norm: re-initialise the final norm too, as the authors' release does.
     class_token: "reset" (CLS = T) puts a fresh token at the tail's input, shared by all samples and trained.
-    init: of the new head and a reset block. "timm" draws N(0, 0.02²) truncated at two standard deviations with zero
-        biases, "torch" draws U(±1/√fan_in) for weights and biases, as the authors' release does. "zero" is for a head
-        that is trained alone: a drawn head stays as drawn in directions that few rows say anything about.
-    seed: of those draws; it is part of the base point, and components with other seeds do not compose.
+    init: how the new head and a reset block begin. "timm" draws N(0, 0.02²) truncated at two standard deviations with
+        zero biases, "torch" draws U(±1/√fan_in) for weights and biases, as the authors' release does. "zero" is for a
+        head that is trained alone: a random head stays random in directions that few rows say anything about.
+    seed: for those draws; it is part of the base point, so components with different seeds do not compose.
     """
 
     blocks: Depth | str = 1

@@ -20,10 +20,10 @@ from taftcache.teaching.spec import StudentSpec, StudentTrainingSpec, TeacherSpe
 class TeachingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that teaching a student needs; only teachers have no default.
 
-    ``load_teaching`` reads one from a file. One that is built of its sections in Python is checked by ``teach``.
+    ``load_teaching`` reads one from a file. ``teach`` checks one that is built from its sections in Python.
 
-    name: of the folder, ``stores/teach/<name>``, where ``path`` names none; by default the file's own.
-    device: where students are trained; "auto" takes a GPU where there is one.
+    name: names the folder, ``stores/teach/<name>``, unless ``path`` does; by default the recipe file's name.
+    device: where students are trained; "auto" takes a GPU if there is one.
     path: the folder in which students and the report are kept. ``${VAR}`` and ``~`` are expanded.
     """
 
@@ -52,7 +52,8 @@ def load_teaching(path: str | Path, overrides: Overrides = ()) -> TeachingRecipe
         overrides: as for ``load_recipe``.
 
     Raises:
-        RecipeError: as ``load_recipe``, of [data] and [student]; also no teacher, or two of one name.
+        RecipeError: as for ``load_recipe``, with [data] and [student] needed; also no teacher, or two with the same
+            name.
     """
     values = read_toml(path)
     values.setdefault("name", Path(path).stem)

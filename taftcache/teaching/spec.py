@@ -18,10 +18,10 @@ PriorName = Literal[
 class TeacherSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One teacher: a store of features, or the recipe that makes it.
 
-    name: in tables and plots; the store's folder by default.
-    store: its folder.
-    recipe: a recipe of ``taftcache extract`` instead; the store is made from it where it is missing.
-    weight: what the teacher's features are multiplied by after they are standardised; in kernels it counts squared.
+    name: its name in tables and plots; by default the store's folder.
+    store: the store's folder.
+    recipe: instead, a recipe for ``taftcache extract``; the store is made from it if it is missing.
+    weight: multiplies the teacher's features after they are standardised; in kernels it counts squared.
     """
 
     name: str = ""
@@ -41,10 +41,10 @@ class TeacherSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class StudentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which model is trained; all of it moves, and its head is new.
 
-    model: a timm architecture; None when the weights name it.
+    model: a timm architecture; leave it out when the weights name it.
     weights: "random", or as ``backbone.weights``.
     model_args: passed on to ``timm.create_model``.
-    blocks: only so many of the model's first blocks are kept, with its last norm and the new head; all by default.
+    blocks: how many of the model's first blocks to keep, with its last norm and the new head; all by default.
     """
 
     model: str | None = None
@@ -65,12 +65,12 @@ class TeachSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prior: "aft" is the authors' form, "aft-nnls" finds the features' weights in closed form, "aft-fixed" keeps them
         equal, "aft-dense" maps features without a kernel, "aft-rbf" takes a Gaussian kernel; "kd", "kd-logits", "kkd",
         "b-tuning" and "rkd" are others' methods, "none" is standard transfer learning.
-    beta: the weight of R, or "choose": by accuracy on a part of the labelled training images that is held out.
-    grid: the beta that are tried where it is to be chosen; 0 is always among them.
+    beta: the weight of R; "choose" picks it by the accuracy on labelled training images that are held out.
+    grid: the values of beta to choose from; 0 is always among them.
     hold_out: the part of the labelled training images that is held out for that choice.
-    standardise: each teacher feature to mean 0 and deviation 1 over the training images; false: to mean 0 alone.
+    standardise: bring each teacher feature to mean 0 and deviation 1 over the training images; false: only to mean 0.
     refresh: epochs between two solves for the features' weights (aft-nnls).
-    noise: so many features of pure noise are added, to see what a prior makes of them.
+    noise: how many features of pure noise to add, to see what a prior makes of them.
     """
 
     prior: PriorName = "aft-nnls"
@@ -83,20 +83,20 @@ class TeachSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class StudentTrainingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Ordinary training of the student: Adam, a cosine to zero, batches shuffled anew in every epoch.
+    """Ordinary training of the student: Adam, a cosine schedule to zero, batches shuffled anew in every epoch.
 
     epochs: passes over the training images.
     batch: images in a step; the last batches of an epoch are made equal rather than one left short.
     rate: Adam's step for the student's weights at the start; it falls to zero along a cosine.
     prior_rate: the same for what the prior itself learns beside them: the weights ρ of "aft" and "aft-rbf", the map of
         "aft-dense", "kd" and "kkd", the read-out of "b-tuning". The other priors learn nothing.
-    weight_decay: decoupled, on the student.
+    weight_decay: decoupled, for the student's weights.
     augment: "flip" mirrors, "shift" mirrors and moves by up to an eighth; teachers see the images as they are.
     seeds: one student for each; beta is chosen with the first.
     per_class: labelled images kept of each class, chosen by a hash of their ids; all by default.
-    unlabelled: what becomes of the others: dropped, or used without their labels, for R needs none.
+    unlabelled: whether to drop the other images, or to use them without their labels, because R needs none.
     checkpoint: epochs between two checkpoints.
-    memory: bytes in which decoded images stay ("2GiB"); beyond it they are decoded anew in every epoch.
+    memory: bytes that may hold decoded images ("2GiB"); those beyond are decoded anew in every epoch.
     """
 
     epochs: Count = 30
@@ -119,15 +119,15 @@ class StudentTrainingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class TeachReportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the student is set beside; each entry trains further students.
+    """What the student is compared with; each entry trains more students.
 
-    priors: trained in the same way for the table.
+    priors: other priors to train with in the same way, for the table.
     probes: linear probes of each teacher and of all together.
     latency: time of one image through the student and through the teachers' whole models.
-    noise: numbers of noise features, a curve for each of ``curves``.
-    per_class: numbers of labelled images of a class, a curve for each of ``curves``.
-    repeat: how often the first teacher is given (more often than once: the correlated-teacher test).
-    curves: priors of the curves; the recipe's own by default.
+    noise: numbers of noise features, plotted as a curve for each of ``curves``.
+    per_class: numbers of labelled images per class, plotted as a curve for each of ``curves``.
+    repeat: how many times to give the first teacher (more than once: the correlated-teacher test).
+    curves: priors to plot curves for; the recipe's own by default.
     """
 
     priors: list[PriorName] = []

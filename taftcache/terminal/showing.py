@@ -26,7 +26,7 @@ def show(report: Any) -> None:
     """Print what a function found, in the words of its command: ``show(evaluate("stores/quickstart"))``.
 
     Raises:
-        ArgumentError: it is no report of a function that is a command, too.
+        ArgumentError: it is not the report of a function that is also a command.
     """
     if isinstance(report, list) and not report:  # its command prints nothing either
         return

@@ -34,10 +34,10 @@ class Panel:
 class StoreView:
     """Views of a store, open or at its place, for a notebook: ``StoreView("stores/quickstart").panel("map")``.
 
-    Everything is computed when the object is made and carried in each panel, which loads nothing from elsewhere.
-    ``samples`` are ids to carry all details of; ``consent`` names images in place of those that the store names. What
-    takes longest is worked out where it is asked for: ``neighbours``, a map that keeps neighbours together, and
-    ``influence``, how far each training sample moved its shard's component.
+    Everything is computed when the object is made and included in each panel, which loads nothing from elsewhere.
+    ``samples`` are the ids of samples to include with all details; ``consent`` names images instead of those that the
+    store names. What takes longest is computed only on request: ``neighbours``, a map that keeps neighbours together,
+    and ``influence``, how far each training sample moved its shard's component.
     """
 
     def __init__(

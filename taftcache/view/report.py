@@ -36,7 +36,7 @@ THUMBNAIL, PICTURE = 96, 192
 class PageReport:
     """The file that was written.
 
-    rows: that it shows. details: ids of which it has all details.
+    rows: how many it shows. details: ids of the samples with all their details.
     """
 
     store: Path
@@ -60,13 +60,13 @@ def write_report(
 ) -> PageReport:
     """Write every view of ``store`` into one HTML file that loads nothing from elsewhere.
 
-    Of the store's place it has the name.
+    The file shows the name of the store, not the rest of its path.
 
     Args:
-        file: where to; replaced when it is there.
-        samples: ids to carry all details of, beside those chosen by margin and influence.
-        neighbours: make the neighbour embedding too, the slowest part.
-        consent: images in place of those that the store names.
+        file: where to write it; an existing file is replaced.
+        samples: ids of samples to include with all details, beside those chosen by margin and influence.
+        neighbours: include the neighbour embedding, the slowest part.
+        consent: images instead of those that the store names.
 
     Raises:
         UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written.

@@ -118,7 +118,7 @@ def test_an_image_of_hdf5_is_bounded_before_it_is_read(tmp_path):
     with h5py.File(tmp_path / "files.hdf5", "w") as file:
         file.create_dataset("blob", (2**32,), "u1", chunks=(2**30,))
         file["offset"], file["label"] = [0, 2**31, 2**32], [0, 1]
-    for name, says in (("pixels", "pixels of an image"), ("files", f"more than {2**30} bytes")):
+    for name, says in (("pixels", "pixels, too many for one image"), ("files", f"more than {2**30} bytes")):
         with h5py.File(tmp_path / f"{name}.hdf5") as file, pytest.raises(DataError, match=says):
             ArraySource(tmp_path / name, dict(file), "images", "labels")
 

@@ -148,7 +148,7 @@ def arrays_of(folder: Path, labels: np.ndarray) -> None:
         ({"label": ["a", "b", " ", "a", "b", "a"]}, "row 3 of .* has no label"),
         (
             {"label": ["a", "b", " a", "a", "b", "a"]},
-            r"differ in nothing but blanks(.|\n)*'a' and ' a'",
+            r"differ only in blanks(.|\n)*'a' and ' a'",
         ),
     ],
 )
@@ -161,7 +161,7 @@ def test_columns_of_one_name_are_refused(folder):
     """The last of them was read."""
     file = folder / "a.csv"
     file.write_text("path,label , label\n" + "".join(f"{path},a,b\n" for path in PATHS))
-    with pytest.raises(DataError, match="columns that are not told apart: they have one name\n  got: 'label'\n"):
+    with pytest.raises(DataError, match="columns that cannot be told apart: they have the same name\n  got: 'label'\n"):
         open_source(spec(file))
 
 
@@ -175,7 +175,7 @@ def test_empty_lines_of_a_single_column_are_rows(tmp_path):
 
 @pytest.mark.parametrize("make", [vectors_of, arrays_of], ids=["vectors", "images"])
 def test_labels_that_differ_in_blanks_are_refused_of_arrays_too(tmp_path, make):
-    with pytest.raises(DataError, match=r"differ in nothing but blanks(.|\n)*'b' and 'b '"):
+    with pytest.raises(DataError, match=r"differ only in blanks(.|\n)*'b' and 'b '"):
         make(tmp_path, np.array(["a", "b", "b ", "a"]))
 
 

@@ -397,7 +397,7 @@ def test_no_two_classes_are_left_of_empty_folders(tmp_path, images):
     (folder / "0" / "a.heic").write_bytes(b"none")
     for file in [*folder.glob("0/*.png")]:
         file.unlink()
-    with pytest.raises(DataError, match="that are read") as caught:
+    with pytest.raises(DataError, match="no images of a type that is read") as caught:
         taftcache.extract(asked(tmp_path / "new", folder))
     assert "0/a.heic" in caught.value.got
 

@@ -320,7 +320,7 @@ def test_files_that_a_table_lists_and_that_are_not_there_stop_it(place):
 def test_no_image_decodes(place):
     for file in (place / "images").rglob("*.png"):
         file.write_bytes(b"none")
-    with pytest.raises(DataError, match="none of 42 images looked at decodes"):
+    with pytest.raises(DataError, match="none of 42 images tried can be decoded"):
         taftcache.init_recipe("images")
     assert not (place / "images.toml").exists()
 
@@ -362,7 +362,7 @@ def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monke
         (lambda place: place / "images" / "0", "have no labels", "CSV file"),
         (lambda place: write(place / "a.csv", {"path": ["x.png"], "kind": ["a"]}), "no column of", "data.label_key="),
         (lambda place: write(place / "a.csv", {"path": [], "label": []}), "has no rows", "below a line of names"),
-        (lambda place: next((place / "images").rglob("*.png")), "not a file that images can be found by", ".csv"),
+        (lambda place: next((place / "images").rglob("*.png")), "not a file that lists or holds images", ".csv"),
     ],
 )
 def test_places_without_labelled_images(place, make, fault, do):

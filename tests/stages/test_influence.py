@@ -199,7 +199,7 @@ def test_a_query_names_the_samples_that_moved_it(finished, tmp_path):
 def test_an_image_file_is_a_query_too(finished, tmp_path):
     from PIL import Image
 
-    with pytest.raises(UnknownSample, match=r"no file, and no sample: no row has the id 'digit\.pgn'"):
+    with pytest.raises(UnknownSample, match=r"neither a file nor a sample: no row has the id 'digit\.pgn'"):
         taftcache.query_influence(finished, "digit.pgn")
     images, _ = digits()
     file = tmp_path / "digit.png"
@@ -282,7 +282,7 @@ def test_the_only_row_of_a_shard_has_no_influence(tmp_path):
         sample = store.shards[0].sample_ids[0]
         assert inspect_sample(store, sample).moved_bound is None
         assert [moved for _, moved in moved_by_each(store, Scorer(store), store.shards)] == [None] * 3
-        with pytest.raises(SolveError, match="no row but what is left out"):
+        with pytest.raises(SolveError, match="no rows but those left out"):
             taftcache.sample_influence(store, sample, model="models/mean")
         with pytest.raises(SolveError, match="needs another beside it"):
             taftcache.query_influence(store, sample, model="models/mean")

@@ -92,12 +92,12 @@ def test_a_head_without_room_for_its_matrices_is_refused_before_anything_is_solv
         free(*looks)
         with monkeypatch.context() as patched:
             patched.setattr("taftcache.stages.train.training.solve_component", None)
-            with pytest.raises(SolveError, match="no room in memory") as refused:
+            with pytest.raises(SolveError, match="to fit in memory") as refused:
                 train(path)
         assert "objective.ridge needs 0.0 GB" in str(refused.value)
     with monkeypatch.context() as patched:  # memory may have gone meanwhile, and a worker has its own
         patched.setattr("taftcache.stages.train.training.check_head_fits", lambda *_, **__: None)
-        with pytest.raises(SolveError, match="no room in memory"):
+        with pytest.raises(SolveError, match="to fit in memory"):
             train(path)
     free(3 * 648)
     assert train(path).trained
@@ -112,7 +112,7 @@ def test_a_given_ridge_needs_one_matrix_and_cross_entropy_none(vectors):
             check_head_fits(settings, store.shards, "head", chosen=settings.chooses_ridge)
             if room:
                 free(room - 1)
-                with pytest.raises(SolveError, match="no room"):
+                with pytest.raises(SolveError, match="to fit in memory"):
                     check_head_fits(settings, store.shards, "head", chosen=False)
 
 
@@ -124,5 +124,5 @@ def test_what_leaves_rows_out_needs_room_whatever_the_recipe_solves_by(vectors):
         settings = replace(made, recipe=msgspec.structs.replace(made.recipe, prior=prior))
         free(0)
         check_head_fits(settings, store.shards, "full", chosen=True)
-        with pytest.raises(SolveError, match="no room"):
+        with pytest.raises(SolveError, match="to fit in memory"):
             check_head_fits(settings, store.shards, "full", chosen=True, left_out=3)

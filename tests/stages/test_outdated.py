@@ -91,7 +91,7 @@ def test_a_private_component_trained_anew_leaves_its_mean_outdated(finished, tmp
         assert again.trained
         assert any("models/mean; next: taftcache compose" in note for note in again.notes)
         # The mean says what its members promised: that is old and no lie, and the store needs no copy to be put back.
-        with pytest.raises(StoreError, match="trained anew since") as refused:
+        with pytest.raises(StoreError, match="trained again since") as refused:
             taftcache.export_model(store, tmp_path / "model")
         assert refused.value.do == f"taftcache compose {store.path}"
         (found,) = taftcache.audit(store).findings

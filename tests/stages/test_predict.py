@@ -64,7 +64,7 @@ def test_logits_of_the_rows_of_a_shard_need_no_image(photographed, tmp_path):
                 assert found == pytest.approx(of, abs=1e-4 * np.abs(of).max())
     other = shutil.copytree(photographed, tmp_path / "other")
     taftcache.forget(other, [FeatureStore(other).shards[0].sample_ids[0]])
-    with pytest.raises(DataError, match="the shard 000 is none of"):
+    with pytest.raises(DataError, match="the shard 000 is not one of"):
         taftcache.logits(photographed, FeatureStore(other).shards[0])
     taftcache.export_model(photographed, tmp_path / "model")
     with pytest.raises(DataError, match="one model, which takes images"):

@@ -162,7 +162,7 @@ def test_a_row_alone_is_judged_by_nobody(tmp_path):
     with FeatureStore(tmp_path / "s") as store:
         _, *others = store.shards[0].sample_ids
     taftcache.forget(tmp_path / "s", others)
-    with pytest.raises(SolveError, match="a row alone leaves none to judge it"):
+    with pytest.raises(SolveError, match="a single row leaves none to judge it"):
         taftcache.suspects(tmp_path / "s")
 
 
@@ -318,11 +318,11 @@ def test_the_command_lists_what_the_function_finds(three, capsys, what):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--suspects", "--outliers"], "cannot stand beside"),
-        (["--suspects", "--ids"], "cannot stand beside"),
-        (["--outliers", "--threshold", "0.9"], "no part in this"),
+        (["--suspects", "--outliers"], "cannot be combined"),
+        (["--suspects", "--ids"], "cannot be combined"),
+        (["--outliers", "--threshold", "0.9"], "only for --duplicates"),
         (["--top", "3"], "nothing to list"),
-        (["--duplicates", "--threshold", "1.5"], "no similarity"),
+        (["--duplicates", "--threshold", "1.5"], "not a similarity"),
     ],
 )
 def test_options_that_mean_nothing_together(three, capsys, options, said):

@@ -60,7 +60,7 @@ def test_files_that_cannot_be_used(tmp_path):
     refuse(tmp_path / "y.csv", "line 2 has 4 fields")
     for text, says in {",y,a\n0,ant,1": "'': a column without a name", "y,a\nant,b": "'a': could not convert"}.items():
         (tmp_path / "y.csv").write_text(text)
-        refuse(tmp_path / "y.csv", f"(?s)none of a vector.*{says}.*index=False")
+        refuse(tmp_path / "y.csv", f"(?s)not part of a vector.*{says}.*index=False")
     (tmp_path / "y.csv").write_text("id,y\nk,ant\n")
     refuse(tmp_path / "y.csv", "there are no vectors")
     refuse(tmp_path / "y.csv", "one for each of their numbers", Columns(vectors="a"))

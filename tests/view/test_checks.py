@@ -58,7 +58,7 @@ def test_lists_are_those_of_inspect(atlas):
 
 def test_a_list_that_cannot_be_made_says_why(atlas, monkeypatch):
     def refuse(atlas, progress):
-        raise taftcache.StoreError("no label can be told from others", got="one class")
+        raise taftcache.StoreError("cannot judge labels without training rows of two classes", got="one class")
 
     def exhaust(atlas, progress):
         raise MemoryError
@@ -66,7 +66,7 @@ def test_a_list_that_cannot_be_made_says_why(atlas, monkeypatch):
     monkeypatch.setattr(module, "_suspects", refuse)
     monkeypatch.setattr(module, "_outliers", exhaust)
     checks = Checks(atlas)
-    with pytest.raises(AssertionError, match="no label can be told from others"):
+    with pytest.raises(AssertionError, match="cannot judge labels"):
         made(checks, "suspects")
     with pytest.raises(AssertionError, match="MemoryError"):
         made(checks, "outliers")

@@ -79,7 +79,7 @@ def to_numpy(what: str, given: Any) -> Any:
         raise DataError(f"cannot take {what}: they are sparse", got=f"a {type(given).__name__}", do="use .toarray()")
     if np.ma.is_masked(given):
         raise DataError(
-            f"cannot take {what}: they are masked in part",
+            f"cannot take {what}: they have masked values",
             got=counted(int(np.ma.getmaskarray(given).sum()), "masked value"),
             do="leave those rows out, or write what they lack: filled(…)",
         )
@@ -118,9 +118,9 @@ def _check_pixels(file: Path, images: Any) -> None:
     sides = shape[1:3] if shape[-1] in channels or len(shape) == 3 else shape[2:]  # as ``read`` has it
     if square and math.prod(sides) > _PIXELS:
         raise DataError(
-            f"the images of {file} have more than the {_PIXELS} pixels of an image",
+            f"the images of {file} have more than {_PIXELS} pixels, too many for one image",
             got=list(shape),
-            do="write them smaller: a backbone takes some hundred pixels a side",
+            do="write them smaller: a backbone takes a few hundred pixels a side",
         )
     if not square or images.dtype != np.uint8 or (len(shape) and 0 in shape[1:]):
         raise DataError(

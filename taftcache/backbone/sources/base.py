@@ -60,7 +60,7 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item], other
             raise DataError(f"{place} has the {what} {name!r} more than once", got=f"{times} times", do="rename")
     if unprintable := [item.id for item in items if not item.id or not item.id.isprintable()]:
         raise DataError(
-            f"ids at {place} that are not printable text",
+            f"{place} has ids that are not printable text",
             got=f"{len(unprintable)}: {', '.join(map(ascii, unprintable[:8]))}",
             do=f"rename the files or the ids: stores, ledgers and requests to forget carry them{otherwise}",
         )
@@ -84,9 +84,9 @@ def check_classes(place: object, labels: Sequence[str]) -> None:
     for text in labels:
         if (other := bare.setdefault(text.strip(), text)) != text:
             raise DataError(
-                f"labels of {place} differ in nothing but blanks at their ends",
+                f"labels of {place} differ only in blanks at their ends",
                 got=f"{other!r} and {text!r}",
-                do="write the class in one way",
+                do="write each class in one way",
             )
     different = sorted(set(labels))
     if len(labels) < FEW or 2 * len(different) <= len(labels):
@@ -135,7 +135,7 @@ def decoding(id: str, gone: Callable[[], bool] = lambda: False) -> Iterator[None
             raise DataError(
                 f"the image {id} cannot be reached any more",
                 got=f"{type(error).__name__}: {error}",
-                do="look whether its folder, disk or mount is there, then run this again, or remove the file",
+                do="check that its folder, disk or mount is there, then run this again, or remove the file",
             ) from error
         raise unreadable(id, error) from error
 

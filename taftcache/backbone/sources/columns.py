@@ -98,7 +98,7 @@ def _text(file: Path) -> Table:
         names, rows = [name.strip() for name in next(reader, [])], list[list[str]]()
         if twice := sorted({name for name in names if name and names.count(name) > 1}):
             raise DataError(
-                f"the table {file} has columns that are not told apart: they have one name",
+                f"the table {file} has columns that cannot be told apart: they have the same name",
                 got=", ".join(map(repr, twice)),
                 do="give each a name of its own in the first line",
             )

@@ -44,12 +44,12 @@ class FolderSource:
         folders = sorted(e.name for e in entries if e.is_dir())
         if not folders:
             raise DataError(
-                f"{root} has no folders, one for each class",
+                f"{root} has no folders of classes",
                 do="sort the images into folders named after their classes",
             )
         if set(map(str.lower, folders)) <= SPLITS:
             raise DataError(
-                f"{root} has no folders of classes, but of what look like splits",
+                f"the folders in {root} look like splits, not classes",
                 got=", ".join(folders),
                 do=f"set train and test to those folders, for example {root / folders[0]}",
             )
@@ -64,7 +64,7 @@ class FolderSource:
             self.aside += [prefix + path for path in sorted({*paths}.difference(found))]
         if not self.items and self.aside:
             raise DataError(
-                f"no images in the folders of {root} that are read",
+                f"the folders of {root} have no images of a type that is read",
                 got=f"{counted(len(self.aside), 'file')} left out, the first: {self.aside[0]}",
                 do=f"put files of these types there: {', '.join(sorted(SUFFIXES))}",
             )

@@ -53,7 +53,7 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> Ar
         raise DataError(
             f"{file} cannot be read as npz without Python objects",
             got=str(error),
-            do="numpy.savez of arrays of numbers and texts, not of objects",
+            do="save arrays of numbers and texts with numpy.savez, not objects",
         ) from error
     return ArraySource(file, arrays, image_key, label_key, prefix)
 
@@ -65,7 +65,7 @@ def read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[
     with archive.open(entry) as member:
         shape, _, dtype = read_header(member)
         if not dtype.hasobject and math.prod(shape) * dtype.itemsize != entry.file_size - member.tell():
-            raise ValueError(f"{entry.filename} is {dtype} {list(shape)}, which its bytes are not")
+            raise ValueError(f"{entry.filename} says {dtype} {list(shape)}, but has another number of bytes")
     with archive.open(entry) as member:
         return np.asarray(npy.read_array(member, allow_pickle=False))
 
@@ -82,7 +82,7 @@ def read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     try:
         shape, columns_first, dtype = read(member)
     except (MemoryError, RecursionError, SyntaxError, tokenize.TokenError) as error:
-        raise ValueError(f"a header that is not read: {type(error).__name__}") from error
+        raise ValueError(f"a header that cannot be read: {type(error).__name__}") from error
     if any(n < 0 for n in shape):
         raise ValueError(f"a shape below zero: {list(shape)}")
     return shape, columns_first, dtype

@@ -51,7 +51,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     shared = {item.id for item in train.items} & {item.id for item in test.items}
     if shared:
         raise DataError(
-            f"{counted(len(shared), 'id')} in training and in test, where each must be in one of them",
+            f"{counted(len(shared), 'id')} in both training and test, where each must be in only one",
             got=f"in both: {first_few(sorted(shared))}",
             do="remove the images from one of them or give them ids of their own",
         )

@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Fault:
     """One damaged object.
 
-    shard, array, chunk: where it is; None where it has none. file: below the store. problem: what is wrong.
+    shard, array, chunk: where it is; None where it has none. file: its path in the store. problem: what is wrong.
     """
 
     shard: str | None = None

@@ -65,12 +65,12 @@ PLACES = ("source", "train", "root", "image_key", "label_key", "train_split", "t
 class AppendReport:
     """New samples in a store, and what they changed.
 
-    added: rows more in each shard. relabelled: rows under a corrected label, by shard. untouched: shards that kept
-    their files. known: samples that were there before. unread: of those, samples that were skipped before. images:
-    images or vectors that became rows. skipped: how many new samples did not decode. skipped_ids: which they are.
-    closed: further samples of forgotten classes, by class, which were left out. new_classes: samples of classes that
-    the store did not have, by class. dropped: models that went, which had no column for the new classes. dry_run:
-    whether all of this is planned only. Then it is as if every new sample could be read.
+    added: new rows in each shard. relabelled: rows with a corrected label, by shard. untouched: shards that kept their
+    files. known: samples that were there before. unread: how many of those had been skipped. images: images or vectors
+    that became rows. skipped: how many new samples did not decode. skipped_ids: their ids. closed: new samples of
+    forgotten classes, left out, by class. new_classes: samples of classes that the store did not have, by class.
+    dropped: models removed because they have no column for the new classes. dry_run: whether all of this is only
+    planned. Then it is as if every new sample could be read.
     """
 
     store: Path
@@ -103,31 +103,31 @@ def append(
 ) -> AppendReport:
     """Extract the images of the recipe's data that its store does not hold yet.
 
-    By default each goes where the plan puts it, and the store ends with the bytes of one made from all images at once.
-    A shard that gets rows is written anew, the rows that it had are copied, and each shard is a commit of its own: a
-    killed run goes on where it was. Forgotten samples stay out. Images that were skipped and decode now go to the shard
-    that left them out, whatever is asked. Images that the plan holds out go to the held-out shard in either form. A
-    further shard is not made where none of its images can be read.
+    By default each goes where the plan puts it, and the store ends up with the same bytes as one made from all images
+    at once. A shard that gets rows is written anew, the rows that it had are copied, and each shard is a commit of its
+    own: a killed run resumes where it stopped. Forgotten samples stay out. With ``new_shard`` or without, images that
+    were skipped and now decode go to the shard that left them out, and images that the plan holds out go to the
+    held-out shard. No new shard is made if none of its images can be read.
 
     Args:
-        recipe: asks for what the store was made with; its ``data`` may name another place with further images, but
-            hold out and limit as before.
-        new_shard: put all new training samples into one further shard, so that the others keep their files and their
-            components. The only form for a balanced plan, in which one more sample would move others.
+        recipe: must ask for what the store was made with; its ``data`` may name another place with more images, but
+            must hold out and limit as before.
+        new_shard: put all new training samples into one more shard, so that the others keep their files and their
+            components. The only way for a balanced plan, in which one more sample would move others.
         dry_run: say what would be added, and add nothing.
-        relabel: give rows that are there the classes that the data has for them now. Each shard with such rows is
-            written anew, in a commit of its own, with the bytes of one that was extracted with these labels, and what
-            was trained on it is outdated. Without it a note counts them.
-        new_classes: what becomes of images of classes that the store does not have. "refuse": nothing is appended.
-            "skip": they are left out, a note says how many, and rows that are there keep their labels. "take": a first
-            commit adds the classes, writes the shards anew whose labels change by that, and drops all models, for none
-            has a column for them; rows are not run again. All new images are decoded before it. Classes that were
-            forgotten stay out.
+        relabel: give existing rows the classes that the data now has for them. Each shard with such rows is written
+            anew, in a commit of its own, with the bytes of one that was extracted with these labels, and what was
+            trained on it becomes outdated. Without ``relabel`` a note counts these rows.
+        new_classes: what to do with images of classes that the store does not have. "refuse": nothing is appended.
+            "skip": they are left out, a note says how many, and existing rows keep their labels. "take": a first commit
+            adds the classes, writes anew the shards whose labels change with them, and drops all models, because none
+            has a column for them; rows are not run again. All new images are decoded before that commit. Classes that
+            were forgotten stay out.
 
     Raises:
         IdentityError: other weights, preprocessing, dtype, split or library versions than the store's.
-        DataError: classes that the store does not have, and neither skips nor takes.
-        RecipeError: the store records a weight for each class, and is to take others.
+        DataError: classes that the store does not have, if they are neither skipped nor taken.
+        RecipeError: the store records a weight for each class, and is to take new ones.
         StoreError: an extraction that is not finished.
     """
     progress, recipe = progress or Silent(), checked_recipe(recipe)
@@ -196,7 +196,7 @@ def _by_shard(
     """Shard -> the classes that some of its rows get; DataError for those of a class that was forgotten."""
     if gone := sorted(i for i, (_, given) in relabelled.items() if given not in classes):
         raise DataError(
-            f"{store.path} has forgotten the class that the data has now for {counted(len(gone), 'row')}",
+            f"{store.path} has forgotten the class that the data now has for {counted(len(gone), 'row')}",
             got=f"the first: {gone[0]!r}, now {relabelled[gone[0]][1]!r}",
             do="forget these rows too, or leave their labels as they were",
         )

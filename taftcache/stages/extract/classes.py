@@ -153,7 +153,7 @@ def growth_of(
     weights = recorded_recipe(store).objective.class_weights if added else "none"
     if not isinstance(weights, str):
         raise RecipeError(
-            f"the settings of {store.path} have a weight for each class, and none for further ones",
+            f"the settings of {store.path} have a weight for each class, and none for new ones",
             got=f"objective.class_weights = {weights[:8]}",
             do=f"taftcache train {typed(store.path)} --set objective.class_weights=none, and give weights for all "
             "classes once they are there",

@@ -49,11 +49,12 @@ COMMENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class InitReport:
-    """A recipe that was written, what it was made of, and what it costs.
+    """A recipe that was written, what it was made from, and what it costs.
 
-    recipe: its file. source: the kind of data, as ``data.source``. images: in all. held_out: of them, for testing.
-    classes: their names. shards: how many. pixels: width and height of the image in the middle. backbone: the model, or
-    its weights. features: what the head reads. estimate: bytes and seconds of the extraction, measured on a few images.
+    recipe: its file. source: the kind of data, as ``data.source``. images: how many in all. held_out: how many of them
+    are for testing. classes: their names. shards: how many. pixels: width and height of the image in the middle.
+    backbone: the model, or its weights. features: what the head reads. estimate: bytes and seconds of the extraction,
+    measured on a few images.
     """
 
     recipe: Path
@@ -80,16 +81,16 @@ def init_recipe(
     """Look at the images of ``place``, try a few of them, and write a recipe that ``run`` takes as it is.
 
     Args:
-        place: a folder with a folder for each class (or with train/ and test/), a table of paths and labels, a dataset
-            that Hugging Face's library saved, or a file of arrays.
-        file: where to; the place's name and .toml in the current folder by default.
-        overrides: as for ``load_recipe``; they win over what would be chosen.
-        force: replace a file that is there.
+        place: a folder with one subfolder per class (or train/ and test/ with these), a table of paths and labels, a
+            dataset saved by Hugging Face's library, or a file of arrays.
+        file: where to write it; by default the place's name and .toml, in the current folder.
+        overrides: as for ``load_recipe``; they take precedence over what would be chosen.
+        force: replace an existing file.
 
     Raises:
-        DataError: no images with labels there, or some that a table lists are not. BackboneError: the model that was
-            named cannot be had.
-        RecipeError: the file is there already. StoreWriteError: it cannot be written.
+        DataError: no images with labels there, or images that a table lists are missing. BackboneError: the model that
+            was named cannot be had.
+        RecipeError: the file exists already. StoreWriteError: it cannot be written.
     """
     place, progress, overrides = Path(place), progress or Silent(), as_mapping(overrides)
     file = file_for(place, file, force)

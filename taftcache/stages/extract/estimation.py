@@ -34,9 +34,9 @@ class EstimateReport:
 
     rows: images, by shard. classes: how many. kept: what of a sample is cached, in words. start: timm's name of the
     module where the tail begins, "" for the head's input. trained: how many numbers of the tail and head move. numbers:
-    of a row. bytes: of the activations, in whole chunks. free_bytes: where the store would lie, None for a bucket.
-    tried: images that were measured. images_per_second: measured. seconds: all images, by that. notes: on what lies
-    there and is left out.
+    how many a row has. bytes: size of the activations, in whole chunks. free_bytes: free space where the store would
+    lie, None for a bucket. tried: images that were measured. images_per_second: as measured. seconds: for all images,
+    at that rate. notes: on what lies there and is left out.
     """
 
     store: Path

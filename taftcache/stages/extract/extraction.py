@@ -50,8 +50,8 @@ from taftcache.tangent.spec import TAIL
 class ExtractReport:
     """What stage 1 did.
 
-    shards: rows, by shard. images: run through the model now; the rest was there. skipped: images that could not be
-    read. bytes: of the store without models.
+    shards: rows, by shard. images: how many went through the model now; the rest were there. skipped: images that could
+    not be read. bytes: size of the store without models.
     """
 
     store: Path
@@ -74,16 +74,17 @@ def extract(
 ) -> ExtractReport:
     """Run the frozen layers over the recipe's images and cache what the trained ones need.
 
-    Resumes where a killed run stopped and does nothing when the store is complete, but where its images lie elsewhere
-    now: then a few rows are made again, to see that they are the same, and the store names the new place. The layers
-    run on the workers of ``cluster`` where one is given; the same bytes are stored. ``check`` may refuse the recipe
-    before a store is made or filled: it is called with it, the classes, the planned shards by name, and what there is
-    of the store. A new store leaves out what the store ``forgotten_of`` has forgotten, samples and classes, as one at
+    Resumes where a killed run stopped, and does nothing if the store is complete, unless its images are now elsewhere:
+    then a few rows are made again, to see that they are the same, and the store names the new place. The layers run on
+    the workers of ``cluster`` if one is given; the same bytes are stored. ``check`` may refuse the recipe before a
+    store is made or filled: it is called with the recipe, the classes, the planned shards by name, and what there is of
+    the store. A new store leaves out the samples and classes that the store ``forgotten_of`` has forgotten, as one at
     that store's place would.
 
     Raises:
         IdentityError: the folder holds a store made with other settings, weights or libraries.
-        DataError, BackboneError, StoreError, ClusterError: as the parts do; what was committed is left as it was.
+        DataError, BackboneError, StoreError, ClusterError: as its parts raise them; what was committed is left as it
+            was.
     """
     progress, recipe = progress or Silent(), checked_recipe(recipe)
     begin = time.perf_counter()

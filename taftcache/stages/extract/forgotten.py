@@ -78,7 +78,7 @@ def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None
         theirs = [i for shard in other.every_shard for i in shard.sample_ids] if own else []
         if theirs and own.isdisjoint(theirs):
             raise StoreError(
-                f"none of the ids of {other.path} is in this data: what was forgotten there would come back unseen",
+                f"none of the ids of {other.path} is in this data: what was forgotten there would come back unnoticed",
                 got=f"{min(own)!r} here, {min(theirs)!r} there",
                 do="name the data as was done for that store, with a test part or without, with ids or without, or "
                 "leave --forgotten-of out",

@@ -79,7 +79,7 @@ class ImageList:
 def pictures_of(given: Iterable[Picture]) -> list[Picture]:
     """Pictures as a list; DataError where there are none, or one name in place of a list."""
     if not (found := listed(given)):
-        raise DataError("there are no images", do="give one at least")
+        raise DataError("there are no images", do="give at least one")
     return found
 
 

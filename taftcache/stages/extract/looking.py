@@ -84,7 +84,7 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         if place.suffix.lower() in ARRAYS:
             return {"source": ARRAYS[place.suffix.lower()], "train": str(place)}
         raise DataError(
-            f"{place} is not a file that images can be found by",
+            f"{place} is not a file that lists or holds images",
             got=f"a file ending in {place.suffix or 'nothing'}",
             do="name a folder with one folder for each class, a .csv, .tsv or .parquet file of paths and labels, "
             "or an .npz or .h5 file of arrays; vectors have no recipe: taftcache import",
@@ -121,9 +121,9 @@ def look_at(sources: Sequence[Source]) -> Pixels:
     tried = len(sizes) + len(unreadable)
     if not sizes:
         raise DataError(
-            f"none of {counted(tried, 'image')} looked at decodes",
+            f"none of {counted(tried, 'image')} tried can be decoded",
             got=", ".join(sorted(unreadable)[:3]),
-            do="look whether they are images, and whether this user may read them",
+            do="check that they are images, and that this user may read them",
         )
     width, height = sorted(sizes, key=lambda size: size[0] * size[1])[len(sizes) // 2]
     return Pixels(width=width, height=height, tried=tried, unreadable=sorted(unreadable))
@@ -170,7 +170,7 @@ def _named(columns: Mapping[str, Any], key: str, usual: tuple[str, ...], place: 
     found = next((there[name] for name in usual if name in there), None)
     if found is None:
         raise DataError(
-            f"no column of {place} is called like {key.partition('_')[0]}s are",
+            f"no column of {place} has a usual name for {key.partition('_')[0]}s",
             got=f"it has {', '.join(columns) or 'none'}",
             do=f"name it: --set data.{key}=COLUMN",
         )

@@ -14,7 +14,7 @@ from taftcache.cache.store import FeatureStore
 class CollectReport:
     """What nothing in the store names.
 
-    removed: bytes by path of what was removed, or would be. kept: the same of what stays all the same.
+    removed: bytes of what was removed, or would be, by path. kept: the same for unnamed files that stay.
     """
 
     store: Path
@@ -30,10 +30,10 @@ def gc(
     """Remove what no manifest of the store names: leftovers of crashes, interrupted uploads.
 
     Args:
-        unfinished: unfinished extractions too, which the next ``extract`` would go on with.
-        foreign: files that the format knows nothing of, too.
-        hours: in a bucket, what is younger stays: it may be a commit on its way.
-        dry_run: list only.
+        unfinished: also unfinished extractions, which the next ``extract`` would resume.
+        foreign: also files that are not part of the format.
+        hours: in a bucket, files younger than this stay, because they may belong to a commit under way.
+        dry_run: only list them.
     """
     with FeatureStore(store, mode="r" if dry_run else "a") as store:
         found = collect(store, unfinished=unfinished, foreign=foreign, older=3600 * hours, dry=dry_run)

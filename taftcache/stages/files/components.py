@@ -31,10 +31,10 @@ PROMISE_STAYS = "its promise of privacy is not taken over: no ledger here has it
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentReport:
-    """A component that was written to a file, or taken in from one.
+    """A component that was written to a file, or imported from one.
 
-    component: its name in the store. base_digest: of its base point. rows: it was trained on; None where it does not
-    say. changed: whether anything was written. replaced: whether another one of that name went.
+    component: its name in the store. base_digest: digest of its base point. rows: how many it was trained on; None if
+    it does not say. changed: whether anything was written. replaced: whether it replaced another of that name.
     """
 
     store: Path
@@ -51,12 +51,12 @@ class ComponentReport:
 
 @at_its_place()
 def export_component(store: FeatureStore, name: str, file: Path | str) -> ComponentReport:
-    """Write a component or model ("000", "components/000", "models/mean") to a new file, or leave one as it is that has
-    these bytes.
+    """Write a component or model ("000", "components/000", "models/mean") to a new file; a file that already has these
+    bytes is left as it is.
 
-    It has the numbers that the store keeps, but for the exact model's dual vectors, which speak of single rows, and of
-    what is said beside them only what ``component.public_fields`` lists: no digest of the rows, least of all of
-    private ones.
+    The file has the numbers that the store keeps, except the exact model's dual vectors, which say something about
+    single rows. Of what is recorded with them, it has only what ``component.public_fields`` lists: no digest of the
+    rows, least of all of private ones.
 
     Raises:
         StoreError: no such component. StoreWriteError: the file is there already with other bytes, or cannot be
@@ -89,14 +89,14 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
 
 @at_its_place("a")
 def import_component(store: FeatureStore, file: Path | str, name: str | None = None) -> ComponentReport:
-    """Take a component in, under ``name`` (the file's by default), for the next composition.
+    """Import a component under ``name`` (by default the file's) for the next composition.
 
-    The rows that it was made from are not needed: only the base point must be the same. What the file says of its solve
-    is not taken over, for no row here can prove it: the component has no certificate in this store.
+    The rows that it was made from are not needed: only the base point must be the same. What the file says about its
+    solve is not taken over, because no row here can prove it: the component has no certificate in this store.
 
     Raises:
-        RecipeError: no such file, or a name that a shard has or the plan has for one. FormatError: not a component of
-            these parameters. CompositionError: it was made around another base point, or is not finite.
+        RecipeError: no such file, or a name that belongs to a shard or that the plan has for one. FormatError: not a
+            component of these parameters. CompositionError: it has another base point, or is not finite.
     """
     file = Path(file).expanduser()
     name = check_name(file.stem if name is None else name)
@@ -122,7 +122,7 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
         )
     if given.layout != base.trained(recipe.tangent.train):  # beside it nothing could be composed, or forgotten
         raise CompositionError(
-            f"{file} is over other parameters than this store's components",
+            f"{file} has other parameters than this store's components",
             got=f"{counted(len(given.layout.shapes), 'tensor')}; tangent.train = {recipe.tangent.train!r} has "
             f"{len(base.trained(recipe.tangent.train).shapes)}",
             do="use the same [tangent] section on both sides",

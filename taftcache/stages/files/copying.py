@@ -25,7 +25,7 @@ _MADE_OF = {"float32": None, "float16": "float32", "int8": "float16"}
 class CopyReport:
     """What was copied now.
 
-    files, bytes: copied now. there: files that the target had already, to the bit.
+    files, bytes: how many were copied now. there: files that the target had already, bit for bit.
     """
 
     store: Path
@@ -40,8 +40,8 @@ class CopyReport:
 class ConvertReport:
     """The new store, and what it does not have of the old one.
 
-    dtype: of the new store's rows. chunk_rows: rows of a chunk, by shard. rows: how many. left: components and models
-    of the old store. again: the command that makes each of these anew.
+    dtype: the new rows' dtype. chunk_rows: rows per chunk, by shard. rows: how many. left: components and models of the
+    old store. again: the command that makes each of these again.
     """
 
     store: Path
@@ -59,7 +59,7 @@ def copy(source: Place, target: Path | str, *, progress: Progress | None = None,
     """Copy a store, folder or bucket, to another place: every byte verified on the way and at the target.
 
     Args:
-        update: the target may hold another state of the same store.
+        update: allow a target that holds another state of the same store.
     """
     begin = time.perf_counter()
     with FeatureStore(source) as store, (progress or Silent()).task("copy", None) as task:
@@ -87,12 +87,12 @@ def convert(
 ) -> ConvertReport:
     """Write a store's rows into a new one with another dtype or chunk size.
 
-    From float32 to float16, and from float16 to int8, the shards get the bytes of an extraction in that dtype, and the
-    store its identity. Any other conversion keeps what an extraction would not have (from float16 to float32 every
-    number stays as it is), and the new identity says so.
+    From float32 to float16, and from float16 to int8, the shards get the same bytes as an extraction in that dtype, and
+    the store the same identity. Any other conversion differs from an extraction (from float16 to float32 every number
+    stays as it is), and the new identity says so.
 
     Raises:
-        RecipeError: neither is named, no such dtype, or no number of rows.
+        RecipeError: neither is given, no such dtype, or not a number of rows.
     """
     begin = time.perf_counter()
     if dtype not in (None, *_MADE_OF):

@@ -22,9 +22,9 @@ _OVERHEAD = 1 << 16  # of an HDF5 file's own tables, at the least
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """The file that was made of a store's rows.
+    """The file that was made from a store's rows.
 
-    format: the file's, as --format names it. rows: in it.
+    format: the file's, as --format names it. rows: how many it has.
     """
 
     store: Path
@@ -60,12 +60,12 @@ def export(
 ) -> ExportReport:
     """Write a store's rows, labels and ids to one file for other tools; each row is verified as it is read.
 
-    The file is a copy: what is forgotten later stays in it. ``format``: by default that of the file's ending, and
-    HDF5 where it has none.
+    The file is a copy: what is forgotten later stays in it. ``format``: by default according to the file's ending, and
+    HDF5 if it has none.
 
     Raises:
-        RecipeError: no such format, or the ending is that of another, or of none.
-        StoreWriteError: the file exists, or the disk refused.
+        RecipeError: no such format, or an ending that belongs to another format or to none.
+        StoreWriteError: the file exists, or cannot be written.
     """
     place = Path(file).expanduser()
     ending = ENDINGS.get(place.suffix.lower())

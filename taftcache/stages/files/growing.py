@@ -37,20 +37,22 @@ def append_vectors(
     new_classes: NewClasses = "refuse",
     progress: Progress | None = None,
 ) -> AppendReport:
-    """Add vectors [n, d] with classes y [n] to a store that ``import_vectors`` or ``import_`` made of vectors.
+    """Add vectors [n, d] with classes y [n] to a store that ``import_vectors`` or ``import_`` made from vectors.
 
-    As ``append`` does it with images: each row goes where the plan puts its id, the store ends with the bytes of one
-    made from all rows at once, a killed run goes on, forgotten ids stay out. Rows that are there may be given again.
+    It works as ``append`` does with images: each row goes where the plan puts its id, the store ends up with the same
+    bytes as one made from all rows at once, a killed run resumes, and forgotten ids stay out. Existing rows may be
+    given again.
 
     Args:
-        x, y, ids: as for ``import_vectors``. Rows are known by their ids, so further ones need ids of their own.
-        new_shard, dry_run, relabel, new_classes: as for ``append``; without ``relabel`` another class of a row
-            that is there is a StoreError.
+        x, y, ids: as for ``import_vectors``. Rows are recognised by their ids, so new ones need ids of their own.
+        new_shard, dry_run, relabel, new_classes: as for ``append``; without ``relabel``, another class for an existing
+            row is a StoreError.
 
     Raises:
-        DataError: what cannot be used, another width, classes that the store does not have, unless skipped or taken.
+        DataError: data that cannot be used, another width, or classes that the store does not have, unless skipped or
+            taken.
         RecipeError: as for ``append``.
-        StoreError: a store of anything else, or a row with an id of the store's that is not the row there.
+        StoreError: a store of anything else, or a row whose id the store has for a different row.
     """
     given = Vectors.in_memory("rows", x, y, ids)
     return _append(given, store, new_shard, dry_run, relabel, new_classes, progress or Silent())
@@ -99,7 +101,7 @@ def _append(
         if "converted" in store.identity:
             raise StoreError(
                 f"cannot append vectors to {store.path}: its rows were converted from those of another store",
-                do="append to the store that it was made of, and convert that",
+                do="append to the store that it was made from, and convert that",
             )
         if list(given.tokens_shape) != (shape := store.identity["cut"]["shape"]):
             raise DataError(

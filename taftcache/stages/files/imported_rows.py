@@ -162,7 +162,7 @@ def _check_kept(rows: NDArray[Any], stored: NDArray[Any], ids: Sequence[str]) ->
     if lost.any():
         k = int(lost.argmax())
         raise DataError(
-            f"a row is lost in {stored.dtype}, which makes zeros of it",
+            f"a row is lost in {stored.dtype}, which turns it into zeros",
             got=f"{ids[k]!r}: |x| up to {np.abs(rows[k]).max():.3g}",
             do='scaling = "row" (--scaling row), or store.dtype=float32 (--set, or overrides)',
         )
@@ -170,7 +170,7 @@ def _check_kept(rows: NDArray[Any], stored: NDArray[Any], ids: Sequence[str]) ->
 
 def _differs(store: FeatureStore, got: str, otherwise: str = "import all into a new folder") -> NoReturn:
     raise StoreError(
-        f"{store.path} holds other rows than are given",
+        f"{store.path} holds other rows than those given",
         got=got,
         do=f"give new rows ids of their own (--ids, or ids=…), or {otherwise}",
     )

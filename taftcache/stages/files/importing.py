@@ -42,12 +42,12 @@ from taftcache.tangent.spec import TAIL
 
 @dataclass(frozen=True, kw_only=True)
 class ImportReport:
-    """The store that was made of a file, or of arrays.
+    """The store that was made from a file, or from arrays.
 
-    file: what was read; None of arrays. exported: whether it came from a store, whose bytes the shards have again.
-    shards: rows, by shard. tokens: shape of a row. classes: how many. trainable: whether the store has a base, so that
-    stage 2 can go on. scaling: what was done to each vector; None where rows are no vectors. notes: what may cost
-    vectors accuracy.
+    file: what was read; None for arrays. exported: whether it was an export of a store, whose shards' bytes these have.
+    shards: rows, by shard. tokens: shape of a row. classes: how many. trainable: whether the store has a base, which
+    stage 2 needs. scaling: what was done to each vector; None if rows are not vectors. notes: what may cost vectors
+    accuracy.
     """
 
     store: Path
@@ -76,28 +76,29 @@ def import_(
     scaling: Scaling = "row",
     forgotten_of: Place | None = None,
 ) -> ImportReport:
-    """Make a store of the features in a file: HDF5, npy, npz, Parquet or CSV.
+    """Make a store from the features in a file: HDF5, npy, npz, Parquet or CSV.
 
     A file that ``export`` wrote as HDF5 gives the shards that it came from, byte for byte, and its own settings. Any
     other has vectors [n, d] (HDF5 also rows [n, t, d]), labels, and ids or none. The store of vectors trains a linear
     head.
 
     Args:
-        target: the new store's place; or a recipe, which says that, how rows are split into shards and held out, and
-            the dtype.
-        overrides: as for ``import_vectors``, or of the recipe.
-        columns: the names of datasets, arrays or columns in a file that is not an export; files of labels and ids.
-        backbone: the features are what extraction with the recipe would cache, and its backbone goes on from them:
-            its tail becomes the store's base. Rows [n, t, d] without it are a store that is not trained.
+        target: the new store's place; or a recipe, which says where it is, how rows are split into shards and held out,
+            and the dtype.
+        overrides: as for ``import_vectors``, or for the recipe.
+        columns: the names of datasets, arrays or columns in a file that is not an export; or files of labels and ids.
+        backbone: the features are what extraction with the recipe would cache, so the tail of its backbone becomes the
+            store's base. Without it, rows [n, t, d] make a store that cannot be trained.
         test: a file of held-out rows; without one, a part of the rows is held out (``data.held_out``).
-        test_labels: the name or file of its labels, where it is not the name that ``columns`` has.
+        test_labels: the name or file of its labels, if it is not the name in ``columns``.
         scaling: "row" divides each vector by its root mean square, "none" leaves it as it is.
-        forgotten_of: a store; what it has forgotten, samples and classes, is left out, as for ``extract``.
+        forgotten_of: a store; the samples and classes that it has forgotten are left out, as for ``extract``.
 
     Raises:
-        DataError: what cannot be used: NaN, overflow, an id twice, rows that were never written, links, plug-ins.
-        StoreError: ``forgotten_of`` beside an export, which comes back as a whole. A store that is there has other
-            rows, or was begun or trained with other settings; those for training are recorded where it has no model.
+        DataError: data that cannot be used: NaN, overflow, an id given twice, rows that were never written, links,
+            plug-ins.
+        StoreError: ``forgotten_of`` with an export, which is imported as a whole; or an existing store has other rows,
+            or was begun or trained with other settings (settings for training are recorded if it has no model).
     """
     progress, path, columns = progress or Silent(), Path(file).expanduser(), columns or Columns()
     begin = time.perf_counter()
@@ -110,7 +111,7 @@ def import_(
         if isinstance(features, FeatureFile):
             if forgotten_of is not None:
                 raise StoreError(
-                    f"{path} is the export of a store, of which nothing is left out",
+                    f"{path} is the export of a store, from which nothing can be left out",
                     got=f"--forgotten-of {os.fspath(forgotten_of)}",
                     do="import it without, and forget the samples in the new store",
                 )
@@ -147,24 +148,25 @@ def import_vectors(
     forgotten_of: Place | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Make a store of vectors in memory, or mapped: a linear head can be trained, composed and forgotten on it.
+    """Make a store from vectors that are in memory or memory-mapped; linear heads can be trained and composed on it,
+    and samples forgotten.
 
     Args:
-        x: numbers [n, d]. y: their classes [n], integers or texts. The store names its classes by texts, and so does
-            ``predict``: "7" of 7.
+        x: numbers [n, d]. y: their classes [n], integers or texts. The store's class names are texts, and so are those
+            of ``predict``: "7" for 7.
         store: the new store's place.
-        ids: of the samples [n], by which they are forgotten. Without, they are the index of ``x``, where that is a
-            table of pandas with unique texts for index; else they are numbered: "rows/00000000", and held-out ones of
-            ``test`` "test/00000000".
-        test: x and y of held-out rows, and their ids or none; without, a part of the rows is held out
+        ids: ids of the samples [n], by which they are forgotten. Without them, the index of ``x`` is taken, if it is a
+            pandas table whose index has unique texts; otherwise rows are numbered: "rows/00000000", and held-out ones
+            from ``test`` "test/00000000".
+        test: x and y of held-out rows, and optionally their ids; without it, a part of the rows is held out
             (``data.held_out``, a fifth).
         scaling, forgotten_of: as for ``import_``.
-        overrides: of the recipe: {"store.shards": 8, "data.held_out": 0}, or as on the command line ["store.shards=8"].
-            What they leave open is as a store has it that is there.
+        overrides: for the recipe: {"store.shards": 8, "data.held_out": 0}, or as on the command line
+            ["store.shards=8"]. An existing store keeps what they leave open.
 
     Raises:
-        DataError, StoreError: as for ``import_``; a column y with the index of x in another order.
-        ArgumentError: ``test`` is no such tuple.
+        DataError, StoreError: as for ``import_``; also a column y that has the index of x in another order.
+        ArgumentError: ``test`` is not such a tuple.
     """
     begin = time.perf_counter()
     if not (test is None or (isinstance(test, tuple | list) and len(test) in (2, 3))):
@@ -310,7 +312,7 @@ def _check(asked: _Request) -> None:
         raise RecipeError(f"no scaling of vectors is called {asked.scaling!r}", do=" or ".join(SCALINGS))
     if asked.of_vectors and asked.scaling == "row" and features.tokens_shape[1] == 1:
         raise DataError(
-            f"cannot scale vectors of one number by themselves, for only their signs would stay: {features.path}",
+            f"cannot scale vectors of one number, because only their signs would be left: {features.path}",
             got=f"{counted(len(features.ids), 'vector')} of one number",
             do="--scaling none, or scaling='none' in Python",
         )
@@ -330,9 +332,9 @@ def _check(asked: _Request) -> None:
         )
     if both := set(test.ids) & set(features.ids):
         raise DataError(
-            "held-out rows have ids that others have, too",
+            "held-out rows have ids that other rows have, too",
             got=f"{counted(len(both), 'id')}, the first: {min(both)!r}",
-            do="give ids of their own (--ids, or ids=… and test=(x, y, ids)), or rename a file that makes them",
+            do="give ids of their own (--ids, or ids=… and test=(x, y, ids)), or rename the file that they come from",
         )
 
 

@@ -31,7 +31,7 @@ ABOUT = "about.json"
 class ExportModelReport:
     """A folder with one model, which needs no store.
 
-    folder: where it lies. files: their names. notes: that the model is outdated.
+    folder: where it is. files: names of its files. notes: if the model is outdated.
     """
 
     store: Path
@@ -54,16 +54,16 @@ def export_model(
 ) -> ExportModelReport:
     """Write one of the store's models into a new folder that loads without the store.
 
-    A private model's folder says what is promised, and nothing that its promise does not cover: not the store's root
-    digest either, which is a digest of all rows, and no accuracy, for no promise covers held-out rows.
+    A private model's folder says what is promised, and nothing that its promise does not cover: not even the store's
+    root digest, which is a digest of all rows, and no accuracy, because no promise covers held-out rows.
 
-    Of a model that has left its store, or was taught or fitted without one, the program and ONNX are made alone, with
-    a card and ``about.json``, which has the classes, the preprocessing, and what the model was made from.
+    For a model that has left its store, or was taught or fitted without one, only the program and ONNX are made, with a
+    card and ``about.json``, which has the classes, the preprocessing, and what the model was made from.
 
     Args:
         store: open, or its place; or a folder with one model, as ``open_model`` takes it.
-        folder: where to.
-        model: its name in the store; its default one where none is named (``model_of``).
+        folder: where to write it.
+        model: its name in the store; by default the store's default model (``model_of``).
         program: beside the weights, the whole model as a torch.export program.
         onnx: beside the weights, the whole model in ONNX, which is run and compared.
         consent: as for ``predict``.
@@ -81,9 +81,9 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> Ex
     """The program and ONNX of the model in the folder ``store``, a card, and what an audit knows them by."""
     if not (program or onnx):
         raise RecipeError(
-            "a saved model is exported in other forms only: as a program, or in ONNX",
+            "a saved model can only be exported in other forms: as a program, or in ONNX",
             got=f"{store}, which is one already",
-            do="add --onnx or --program, or name its store in its place",
+            do="add --onnx or --program, or name its store instead",
         )
     check_exported(store)
     writable(folder, folder=True)
@@ -116,7 +116,7 @@ def _export_model(
     model = model_of(store.objects(), model)
     if scaling_of(store.identity) is not None:
         raise BackboneError(
-            f"{store.path} was made of vectors, and has no network to export",
+            f"{store.path} was made from vectors, and has no network to export",
             got=model,
             do=f"taftcache export-component {typed(store.path)} {model} head.safetensors writes the head "
             "alone: its weight and bias",

@@ -13,8 +13,8 @@ from taftcache.stages.train.private.claims import check_exported
 class PushReport:
     """Where the model is now on the hub.
 
-    folder: that was sent. name: of the repository. revision: its branch; None for the main one. url: its page. commit:
-    the hub's digest of it. files: their names.
+    folder: what was sent. name: the repository's name. revision: its branch; None for the main one. url: its page.
+    commit: the hub's digest of the commit. files: names of the files sent.
     """
 
     folder: Path
@@ -29,19 +29,20 @@ class PushReport:
 def push(folder: Path | str, name: str, *, private: bool = False, revision: str | None = None) -> PushReport:
     """Put a folder that ``export_model`` wrote on the model hub, for ``from_pretrained``.
 
-    The files that an exported model has go there, verified, and no other file of the folder. The snippets of the card
-    name the model on the hub. What an earlier push of the same name had stays in the hub's history: a sample that was
-    forgotten since is in the model of before, until that repository is deleted.
+    The files of an exported model are verified and sent, and no other file in the folder. The snippets in the card name
+    the model on the hub. Earlier pushes under the same name stay in the hub's history: a sample that was forgotten
+    since is still in the earlier model, until the repository is deleted.
 
     Args:
-        folder: an exported model's.
+        folder: an exported model's folder.
         name: "user/name" on the hub that HF_ENDPOINT names (huggingface.co by default).
-        private: only for a name that is new, or private already.
-        revision: a branch, made where it is not there; the main one by default.
+        private: make it private; only for a name that is new, or private already.
+        revision: a branch, created if it is missing; the main one by default.
 
     Raises:
         FormatError, IntegrityError: not a saved model, or not as it was saved, or its claim of privacy does not follow
-        from its noise. RecipeError: no name of a hub's, or a public one where a private one is asked for.
+            from its noise. RecipeError: not a name for the hub, or a public repository although ``private`` is asked
+            for.
         StoreUnreachable: the hub does not answer, or refuses.
     """
     folder = Path(folder)

@@ -15,7 +15,7 @@ from taftcache.consent import KINDS, SECTION, names, recorded_recipe, remember, 
 class TrustReport:
     """What a store names and may open from now on.
 
-    named: places and names by the recipe's key ("data.train"). removed: whether that was allowed until now, and no
+    named: places and names by the recipe's key ("data.train"). removed: whether this was allowed until now, and is no
     longer.
     """
 
@@ -26,7 +26,8 @@ class TrustReport:
 
 @at_its_place()
 def trust(store: FeatureStore) -> TrustReport:
-    """Allow a store to open the images, weights and teachers that its record names; for stores whose maker you know.
+    """Allow a store to open the images, weights and teachers that its record names; use it for stores whose maker you
+    know.
 
     It holds for this user, for the store at this place, and for these very names.
     """
@@ -37,7 +38,7 @@ def trust(store: FeatureStore) -> TrustReport:
 
 
 def distrust(store: Path | str) -> TrustReport:
-    """Take back what `trust`, or making the store here, has allowed the one at ``store``, which need not be there.
+    """Revoke what `trust`, or making a store here, allowed the store at ``store``, which need not exist any more.
 
     Raises:
         StoreWriteError: the list of what is allowed cannot be written.

@@ -56,7 +56,7 @@ def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> V
 
 def _from_npy(path: Path, columns: Columns) -> Vectors:
     if columns.labels is None:
-        raise DataError(f"{path} has vectors alone, without labels", do=f"{_LABELS}, such as labels.npy or labels.csv")
+        raise DataError(f"{path} has only vectors, without labels", do=f"{_LABELS}, such as labels.npy or labels.csv")
     there = columns.within(())
     for name in (columns.vectors, columns.classes):
         if name is not None:
@@ -139,7 +139,9 @@ def _from_text(path: Path, columns: Columns) -> Vectors:
             numbers.append(np.array(table[name], np.float64))
         except ValueError as error:
             do = "numbers alone beside labels and ids, under a line of names: in pandas to_csv(…, index=False)"
-            raise DataError(f"{path} has a column that is none of a vector", got=f"{name!r}: {error}", do=do) from error
+            raise DataError(
+                f"{path} has a column that is not part of a vector", got=f"{name!r}: {error}", do=do
+            ) from error
     beside = _Beside(path, columns, table)
     values = np.stack(numbers, 1) if numbers else np.empty((0, 0))
     return Vectors.of(path, values, beside.labels(names), beside.ids(names))

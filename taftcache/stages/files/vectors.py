@@ -82,7 +82,7 @@ class Vectors:
         """
         if values.ndim and not len(values):
             got = f"{values.dtype} {list(values.shape)}"
-            raise DataError(f"there are no vectors in {path}", got=got, do="give one at least")
+            raise DataError(f"there are no vectors in {path}", got=got, do="give at least one")
         forms = {2: "[n, d]"} | ({3: "[n, t, d]"} if isinstance(values, StoredRows) else {})
         numbers = values.ndim == 1 and values.dtype.kind in "fiu"
         if values.ndim not in forms or not values.size or values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
@@ -154,9 +154,9 @@ def _check_order(name: str, what: str, of_rows: list[Any] | None, own: list[Any]
         return
     at = next(k for k, (i, j) in enumerate(zip(of_rows, own, strict=True)) if i != j)
     raise DataError(
-        f"the {what} of {name} are in another order than the vectors, by the index of both",
+        f"the {what} of {name} are in another order than the vectors, according to the index of both",
         got=f"row {at} is {of_rows[at]!r} of the vectors, and {own[at]!r} of the {what}",
-        do=f"{what}.loc[vectors.index]; or to_numpy(), where the order is right and the index is not",
+        do=f"{what}.loc[vectors.index]; or to_numpy(), if the order is right and the index is not",
     )
 
 

@@ -20,10 +20,10 @@ from taftcache.stages.progress import Progress, Silent, noting
 class VerifyReport:
     """Whether every object has the digest that its manifest names, and which files no manifest names.
 
-    faults: damaged objects; after a repair those that are left. strays: files that no manifest names. ledger_entries:
-    how many were read. mended: of each mended file, where its bytes came from. dropped: damaged components and models
-    that went. again: the command that makes each of these again. reasons: why a file was left damaged. left: the root
-    that --back went back from; None for none. It is "" where its manifest could not be read.
+    faults: damaged objects; after a repair, those that remain. strays: files that no manifest names. ledger_entries:
+    how many were read. mended: for each mended file, where its bytes came from. dropped: damaged components and models
+    that were dropped. again: the command that makes each of these again. reasons: why a file was left damaged. left:
+    the root that --back went back from, if it did. It is "" if its manifest could not be read.
     """
 
     store: Path
@@ -51,13 +51,13 @@ def verify(
     """Check every object under the store's root digest, and the ledger's chain.
 
     Args:
-        expect: the root digest that you noted, or its first 16 digits or more; a store rolled back to an older state
-            has another.
+        expect: the root digest that you noted, or its first 16 digits or more; it reveals a store rolled back to an
+            older state.
         repair: make damaged files again: chunks from the images of their rows, the tail from the backbone, metadata
             from the manifests. Nothing is put in place unless it has the digest that the manifest names.
-        back: first go back to the root manifest before the last commit, which only commits that add to a store keep;
-            what that commit added is removed.
-        overrides: of the store's recipe, {"data.train": "/where/it/lies/now"} say, for the repair.
+        back: first go back to the root manifest from before the last commit, which is kept only by commits that add to
+            a store; what that commit added is removed.
+        overrides: changes to the store's recipe for the repair, such as {"data.train": "/where/it/lies/now"}.
     """
     progress = progress or Silent()
     left = go_back(store)[0] if back else None

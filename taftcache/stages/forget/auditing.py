@@ -26,13 +26,13 @@ from taftcache.stages.train.record import promised
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """Whether every promise holds, and what was looked at for that.
+    """Whether every promise holds, and what was checked.
 
-    passed: whether there is no finding. findings: the promises that do not hold. receipts: requests in the ledger.
+    passed: whether nothing was found. findings: the promises that do not hold. receipts: requests in the ledger.
     signed: entries of the ledger with a valid signature. tombstones: one for each sample, class and shard that was
     forgotten. also: further folders that were searched. certificates: by component, ‖∇F‖ and the bound on the distance,
     recorded and proven here. See `certificates.check_certificate`. newest: the ledger's last entry. replayed: rows that
-    an old copy of the store had brought back, forgotten again. notes: what is no failure.
+    an old copy of the store had brought back, forgotten again. notes: what is not a failure.
     """
 
     store: Path
@@ -66,21 +66,22 @@ def audit(
 ) -> AuditReport:
     """Check a store against what its receipts say, and every bound against the rows.
 
-    A model costs the four passes of its proof. One whose bound rests on dual vectors that it does not keep is solved
+    Each model costs the four passes of its proof. One whose bound rests on dual vectors that it does not keep is solved
     again.
 
     Args:
-        public_key: hex; the ledger must not be empty, and everything in it be signed with this key.
-        head: a file outside the store that pins the ledger's newest entry. The ledger must go on from the one it names;
-            after an audit without findings the file is written, or moved forward; where that fails, it is a finding.
-        also: folders to search for what was made of rows that are forgotten, and for false promises of privacy.
+        public_key: hex; the ledger must not be empty, and every entry must be signed with this key.
+        head: a file outside the store that pins the ledger's newest entry. The ledger must continue from the entry it
+            names; after an audit without findings the file is created or brought up to date, and a failure to do so is
+            a finding.
+        also: folders to search for what was made from forgotten rows, and for false promises of privacy.
         replay: first forget again what an old copy of the store brought back, and take over the tombstones beside it.
         signing_key: for ``replay``: a file with an Ed25519 key that its entries in the ledger are signed with.
 
     Raises:
-        StoreChanged: another process committed meanwhile, and something was found. RecipeError: no public key, no
-            such folder or signing key, or a signing key without ``replay``. FormatError: ``head`` is something
-            else. StoreWriteError: it lies in a store.
+        StoreChanged: another process committed meanwhile, and something was found. RecipeError: not a public key, no
+            such folder or signing key, or a signing key without ``replay``. FormatError: ``head`` is some other file.
+            StoreWriteError: ``head`` lies in a store.
     """
     check_several(also=also)
     progress = progress or Silent()
@@ -90,7 +91,8 @@ def audit(
         check_outside(head)
     if signing_key is not None and not replay:
         raise RecipeError(
-            "a signing key is for what a replay writes, and an audit alone writes nothing", do="--replay beside --sign"
+            "a signing key is for what a replay writes, and an audit alone writes nothing",
+            do="add --replay, or leave --sign out",
         )
     replayed = _replay(store, progress, signing_key) if replay else 0
     with FeatureStore(store, stale=True) as store:

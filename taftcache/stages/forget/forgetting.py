@@ -46,17 +46,18 @@ OTHER_COLUMNS = (
 class ForgetReport:
     """What was forgotten now, what had been before, what was renewed and destroyed, and what proves it.
 
-    forgotten: ids that were forgotten now. already: ids that had been before. shards: whose rows left. renewed:
-    components and models that were solved or added up again. certificates: of each that was solved again; empty after a
-    dry run. They have the fields of `renewal.certificate_of`. mode: how models were renewed. destroyed: what went and
-    was not made again. dropped_shards: shards that are empty now, and gone. classes: classes that were forgotten as a
-    whole. passes: over the rows of what was solved; after a dry run an estimate. That is what the present components
-    took. bytes: of the shards that were or would be written anew, before. copies: ids that stay and hold the very bytes
-    of rows that leave. copies_taken: ids of ``forgotten`` that left as such copies alone. in_source: ids whose images
-    are still where the recipe names them. As far as that may be opened here, and lists them (see ``still_there``).
-    expected_seconds: how long each solve would take here, by component; after a dry run. What is not known has none
-    (see ``duration.expected_seconds``). matched: ids that each pattern named. held_out: what became of the default
-    model's accuracy. None without held-out rows, where nothing was renewed or destroyed, and after a dry run.
+    forgotten: ids that were forgotten now. already: ids that had been forgotten before. shards: those whose rows left.
+    renewed: components and models that were solved or added up again. certificates: for each that was solved again;
+    empty after a dry run. They have the fields of `renewal.certificate_of`. mode: how models were renewed. destroyed:
+    what was removed and not made again. dropped_shards: shards that became empty, and are gone. classes: classes that
+    were forgotten as a whole. passes: over the rows, by what was solved; after a dry run an estimate. That is what the
+    present components took. bytes: size, before, of the shards that were or would be written anew. copies: ids that
+    stay although their rows have the same bytes as rows that leave. copies_taken: ids in ``forgotten`` that left only
+    as such copies. in_source: ids whose images are still where the recipe names them. As far as that may be opened
+    here, and lists them (see ``still_there``). expected_seconds: after a dry run, how long each solve would take here,
+    by component. What is not known has none (see ``duration.expected_seconds``). matched: ids that each pattern named.
+    held_out: what became of the default model's accuracy. None without held-out rows, if nothing was renewed or
+    destroyed, and after a dry run.
     """
 
     store: Path
@@ -100,30 +101,30 @@ def forget(
 ) -> ForgetReport:
     """Erase rows, and renew or destroy what was made from them, in one commit: after a crash, all of it or nothing.
 
-    mode "retrain" solves the affected shards, head and exact model again from the remaining rows alone: they have
-    the bytes that they would have if the rows had never been seen. "subtract" leaves the affected shards out of the
-    composition and solves only the head. "resolve" is "retrain", but the exact model goes on from where it is until
-    the certificate is decisive (see `renewal.resolve_warm`), and is solved cold where it does not become so. A shard
-    without rows goes as a whole; so does a class, and then every component is solved again, for the head has a column
-    less.
+    mode "retrain" solves the affected shards, the head and the exact model again from the remaining rows alone: they
+    have the bytes that they would have if the rows had never been seen. "subtract" leaves the affected shards out of
+    the composition and solves only the head. "resolve" is "retrain", but solves the exact model starting from where it
+    is until the certificate is decisive (see `renewal.resolve_warm`), or from zero if it does not become decisive. A
+    shard or class without rows is removed; after a class, every component is solved again, because the head has one
+    column less.
 
-    ``samples`` are ids, or files of the folder that the store was made from; these need not be there any more.
-    ``matching`` are patterns of ids in the form of `fnmatch.fnmatchcase`: * and ? match any letters, / too, and letters
-    with accents match in either of Unicode's forms. They name samples that the store has, with a row or without; of
-    forgotten ones no id is kept that could match.
+    ``samples`` are ids, or files of the folder that the store was made from; these need not exist any more.
+    ``matching`` are patterns of ids in the form of `fnmatch.fnmatchcase`: * and ? match any letters, including /, and
+    letters with accents match in either of Unicode's forms. They name samples that the store has, with a row or
+    without; no id of a forgotten sample is kept that could match.
 
-    ``signing_key`` is a file with an Ed25519 key that the receipt is signed with.
-    ``with_copies``: rows of other ids with the very bytes of what is named, held-out ones too, are forgotten with it.
+    ``signing_key`` is a file with an Ed25519 key that the receipt is signed with. ``with_copies``: rows with the same
+    bytes under other ids, including held-out ones, are forgotten too.
 
     A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
-    would spend more of its budget; the receipt says so. Where a class goes, it goes too.
+    would spend more of its budget; the receipt says so. If a class is removed, so is the component.
 
     An empty list of samples forgets nothing and changes nothing.
 
     Raises:
-        RecipeError: nothing named, a mode that cannot do it, or no such key. UnknownSample, StoreError: something
-        named is neither stored nor was forgotten before, a pattern matches nothing. DataError: no training row would
-        be left.
+        RecipeError: nothing is named, the mode cannot do it, or no such key. UnknownSample, StoreError: something named
+            is neither stored nor was forgotten before, or a pattern matches nothing. DataError: no training row would
+            be left.
     """
     begin = time.perf_counter()
     samples = None if samples is None else several_texts("samples", samples)
@@ -153,8 +154,8 @@ def forget(
 def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -> ForgetReport:
     """Destroy the tombstones and their key: nobody can ask any more whether an id was forgotten.
 
-    The receipts' hashes then stand for nothing that could be guessed. The price: a forgotten sample that is extracted
-    again is taken in, and an old copy of the store is no longer noticed.
+    Nobody can then guess the ids behind the receipts' hashes. The price: a forgotten sample is taken in again if it is
+    extracted again, and an old copy of the store is no longer noticed.
     """
     before = store.root_digest
     signer = signer_of(signing_key)

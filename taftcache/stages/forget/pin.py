@@ -19,7 +19,7 @@ from taftcache.stages.forget.finding import Findings
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The ledger's length and end.
 
-    entries: how many. head: digest of the last one, "" of none. store: a digest of the store's identity.
+    entries: how many. head: digest of the last one, "" if there is none. store: a digest of the store's identity.
     """
 
     entries: Annotated[int, msgspec.Meta(ge=0)]

@@ -47,11 +47,12 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Bounds from above are rounded up to a power of two, what others are held against down to one.
 
-    relative_gradient: ‖∇F(Δw)‖ / ‖∇F(0)‖. distance_bound: on ‖Δw − Δw*‖. converged: whether the solve met its
-    tolerance. moved: ‖Δw_new − Δw_old‖; of receipts of earlier releases, which round nothing. moved_at_least: the least
-    by which the optimum moved. decisive: whether the bound is a tenth of that or less, by exact figures. ridge: λ.
-    ridge_before: λ before; of receipts of earlier releases. other_ridge: whether the rows that stay chose another λ;
-    ``decisive`` is of ``row_moves`` then. row_moves: about how far a typical row's removal moves Δw.
+    relative_gradient: ‖∇F(Δw)‖ / ‖∇F(0)‖. distance_bound: a bound on ‖Δw − Δw*‖. converged: whether the solve met its
+    tolerance. moved: ‖Δw_new − Δw_old‖; only in receipts from earlier releases, which round nothing. moved_at_least:
+    the least by which the optimum moved. decisive: whether the bound is a tenth of that or less, before rounding.
+    ridge: λ. ridge_before: λ before; only in receipts from earlier releases. other_ridge: whether the rows that stay
+    chose another λ; ``decisive`` is then about ``row_moves``. row_moves: about how far a typical row's removal moves
+    Δw.
     """
 
     relative_gradient: float
@@ -92,14 +93,15 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """One receipt of the ledger, without the hashes of its ids.
 
-    seq: its number. file: in the store. digest: what the next entry names it by. event: what it records. listed:
-    whether it has a hash of every id, not one of all. signature: "none", "valid", "wrong", or "unchecked" without the
-    package cryptography. public_key: that it was signed with. time: of the request. mode: how models were renewed.
-    samples: how many were forgotten. shards: rows that left, by shard. dropped_shards: that went empty.
-    classes_removed: how many. renewed: what was made again. destroyed: what was not. certificates: by component,
-    rounded. copies: rows of other ids that held the same bytes and stayed. copies_taken: samples that were not named,
-    but held the same bytes. root_before, content_before, content_after: keyed hashes of the store's digests. In
-    receipts of earlier releases the digests themselves. not_covered: what the receipt does not promise.
+    seq: its number. file: its path in the store. digest: what the next entry names it by. event: what it records.
+    listed: whether it has a hash of every id, not one of them all. signature: "none", "valid", "wrong", or "unchecked"
+    without the package cryptography. public_key: the key it was signed with. time: when the request was made. mode: how
+    models were renewed. samples: how many were forgotten. shards: rows that left, by shard. dropped_shards: shards that
+    became empty. classes_removed: how many. renewed: what was made again. destroyed: what was not made again.
+    certificates: by component, rounded. copies: rows with the same bytes under other ids, which stayed. copies_taken:
+    samples that were not named, but had the same bytes. root_before, content_before, content_after: keyed hashes of the
+    store's digests. In receipts from earlier releases, the digests themselves. not_covered: what the receipt does not
+    promise.
     """
 
     seq: int
@@ -139,14 +141,13 @@ def _power_of_two(figure: float, up: bool) -> float:
 class Answer:
     """What a store knows of one id.
 
-    state: a row of ``shard``, left out by it, in a stopped extraction, forgotten, or none. "held" says that a row of
-    ``shard`` has it; "skipped", that the shard left it out; "staged", that an extraction that was stopped has it;
-    "forgotten"; "unknown", none of these. shard: None where none has it. receipts: numbers of those that name it. Of a
-    held one, it was taken in again since. perhaps: numbers of entries that may have forgotten it, where none names it.
-    These are receipts that keep a digest of their ids alone, and tombstones taken over from an earlier store at this
-    place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is not in this store
-    then. alike: an id that differs by its Unicode form alone; None for none. Of an unknown one; the store has it or
-    forgot it.
+    state: "held" (a row of ``shard`` has it), "skipped" (the shard left it out), "staged" (a stopped extraction has
+    it), "forgotten", or "unknown" (none of these). shard: None if none has it. receipts: numbers of those that name it.
+    If it is held, it was taken in again since. perhaps: numbers of entries that may have forgotten it, if none names
+    it. These are receipts that keep only a digest of their ids, and tombstones taken over from an earlier store at this
+    place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is then not in this
+    store. alike: an id that differs only in its Unicode form, if there is one. Given for an unknown id; the store has
+    the other one or forgot it.
     """
 
     sample: str
@@ -162,9 +163,9 @@ class Answer:
 class ReceiptsReport:
     """The receipts of a store, oldest first, and its answers for ids.
 
-    receipts: one a request. unreadable: numbers of entries from before their key was destroyed. These are receipts and
-    adopted tombstones: of an id that is "unknown", nobody can tell whether one of them forgot it. samples: an answer
-    for each id that was asked about, in their order.
+    receipts: one for each request. unreadable: numbers of entries from before their key was destroyed. These are
+    receipts and adopted tombstones: for an id that is "unknown", nobody can tell whether one of them forgot it.
+    samples: an answer for each id that was asked about, in the same order.
     """
 
     store: Path
@@ -239,8 +240,8 @@ def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport
     """Read the ledger's receipts, and ask about ``samples``; the store stays as it is.
 
     Raises:
-        DataError: what is asked about cannot be an id. IntegrityError: the ledger, the tombstones or
-            their key are damaged. FormatError: an entry of the ledger is of no kind that is known here.
+        DataError: what is asked about cannot be an id. IntegrityError: the ledger, the tombstones or their key are
+            damaged. FormatError: an entry of the ledger is of an unknown kind.
     """
     samples = list(dict.fromkeys(ids_of_files(store, several_texts("samples", samples))))
     check_ids(samples)
@@ -325,7 +326,7 @@ def _converted(file: str, entry: Mapping[str, Any], kind: type[T]) -> T:
         raise FormatError(
             f"the ledger has an entry that no request to forget writes: {error}",
             got=f"{file}, whose bytes are whole",
-            do="read the file: other programs, and releases to come, may write entries of their own",
+            do="read the file: other programs, and later releases, may write entries of their own",
         ) from None
 
 

@@ -80,7 +80,7 @@ def read_ids(file: Path) -> list[str]:
         raise RecipeError(
             f"cannot read the ids in {file}: {(error.strerror or str(error)).lower()}",
             got=file,
-            do="name a file with one id a line, or - for standard input",
+            do="name a file with one id per line, or - for standard input",
         ) from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"{file} is not UTF-8 text", got=error, do=_LISTED) from error
@@ -133,7 +133,7 @@ def resolve_request(
             f"no row has any of {counted(len(unknown), 'id')} that are named; nothing is changed",
             got=", ".join(map(repr, unknown)),
             ids=unknown,
-            do=f"taftcache receipts {typed(store.path)} --file FILE, which says of each id what is known",
+            do=f"taftcache receipts {typed(store.path)} --file FILE says what is known about each id",
         )
     leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
     emptied = [name for name, n in leaving.items() if n == store.shard(name).rows]
@@ -188,7 +188,8 @@ def _matched(store: FeatureStore, patterns: Sequence[str]) -> dict[str, list[str
         raise UnknownSample(
             f"no sample's id matches {counted(len(idle), 'pattern')} of those given; nothing is changed",
             got=", ".join(map(repr, idle)),
-            do="taftcache inspect STORE --ids lists all ids, [[] matches a bracket; of forgotten samples no id is kept",
+            do="taftcache inspect STORE --ids lists all ids; [[] matches a bracket; no id of a forgotten sample "
+            "is kept",
         )
     return matched
 

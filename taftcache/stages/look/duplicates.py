@@ -29,8 +29,8 @@ ROUNDING = 1e-5  # of a similarity in float32, for rows a few lengths from the m
 class Pair:
     """Two rows.
 
-    samples: their ids. similarity: 1 for the same means of rows. labels: their classes. shards: theirs. roles: "train"
-    or "held-out".
+    samples: their ids. similarity: 1 if the means of their rows are the same. labels: their classes. shards: their
+    shards. roles: "train" or "held-out".
     """
 
     samples: tuple[str, str]
@@ -45,9 +45,9 @@ class DuplicatesReport:
     """Pairs of rows whose similarity reaches ``threshold``, the largest first.
 
     threshold: the least similarity that is listed. rows: how many were compared. leaks_found, pairs_found: how many
-    leaks and pairs there are, listed or not. leaks: pairs of a training row with a held-out one. pairs: pairs of rows
-    of one role. notes: on rows too far out to compare by, and on promises of privacy. The promise of private models
-    does not cover this list.
+    leaks and pairs there are, listed or not. leaks: pairs of a training row and a held-out one. pairs: pairs of rows
+    with the same role. notes: on rows too far out to compare by, and on promises of privacy. The promise of private
+    models does not cover this list.
     """
 
     store: Path
@@ -67,13 +67,13 @@ def duplicates(
 ) -> DuplicatesReport:
     """Compare every row with every other, by the means x of their cached rows.
 
-    Similarity is 1 − ‖x − y‖² / E‖x − y‖², E over two rows at random: 1 for the same rows, 0 for rows as far apart as
-    any two. It is a cosine from the mean of all rows, with one length for all in place of each row's own, which would
-    call rows alike that lie far out on the same side. Takes time in N²; holds the means (4·N·d bytes) and the
-    similarities of two blocks of rows.
+    Similarity is 1 − ‖x − y‖² / E‖x − y‖², E over two random rows: 1 for the same rows, 0 for rows as far apart as an
+    average pair. It is a cosine from the mean of all rows, but with one length for all instead of each row's own, which
+    would call rows alike that lie far out on the same side. It takes time in N², and memory for the means (4·N·d bytes)
+    and the similarities of two blocks of rows.
 
     Args:
-        top: how many pairs to list, of each kind.
+        top: how many pairs of each kind to list.
         threshold: the least similarity of a pair, above 0 and at most 1.
 
     Raises:
@@ -81,7 +81,9 @@ def duplicates(
     """
     check_counts(0, top=top)
     if not 0 < threshold <= 1:
-        raise RecipeError("the threshold is no similarity of a pair", got=f"{threshold:g}", do=f"{THRESHOLD}")
+        raise RecipeError(
+            "the threshold is not a similarity above 0 and at most 1", got=f"{threshold:g}", do=f"{THRESHOLD}"
+        )
     progress, table = progress or Silent(), RowTable.of(store)
     scaled = _scaled(mean_vectors(table, progress))
     far = _far_out(scaled, table)

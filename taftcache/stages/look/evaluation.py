@@ -56,9 +56,9 @@ MARGINS = 1000  # rows: a pass over more would take longer than what it stands b
 class Against:
     """The store's default model beside the linear probe, on the same rows.
 
-    ahead: by how much its accuracy is larger. interval: of that, at 95 %. From the rows on which only one of the two is
-    right (Agresti and Min, 2005: half a row is added to each cell). verdict: what the interval says. probe: the linear
-    probe.
+    ahead: by how much the model's accuracy is larger. interval: 95 % interval of that. From the rows on which only one
+    of the two is right (Agresti and Min, 2005: half a row is added to each cell). verdict: what the interval says.
+    probe: the linear probe.
     """
 
     model: str
@@ -72,13 +72,13 @@ class Against:
 class EvaluateReport:
     """Top-1 accuracy by model over ``rows`` held-out rows.
 
-    rows: how many. accuracy: by model, 0 to 1. That of the untouched network with its new head, too; where that begins
-    at zero, which tells no class from another, only as long as there is no model. default: the model that ``predict``
-    takes where none is named; None without one. See ``model_of``. intervals: of each accuracy, at 95 % (Wilson's).
+    rows: how many. accuracy: by model, 0 to 1. Also for the untouched network with its new head; if that begins at
+    zero, and so tells no class from another, only as long as there is no model. default: the model that ``predict``
+    takes unless one is named, if there is any. See ``model_of``. intervals: 95 % interval of each accuracy (Wilson's).
     against: the linear probe, if it was asked for and the rows allow one. proven: the share of labels that are provably
-    the exact optimum's, by model. It is there where it was asked for. outdated: models that were solved from other rows
-    than the store has now. notes: why there is no probe, which model does better than the default one, and more. Which
-    held-out rows hold the bytes of a training row (looked for beside the probe), which classes only they or only
+    those of the exact optimum, by model. It is there if it was asked for. outdated: models that were solved from other
+    rows than the store has now. notes: why there is no probe, which model does better than the default one, and more.
+    Which held-out rows hold the bytes of a training row (looked for beside the probe), which classes only they or only
     training rows have, and which private models have a learning rate that they chose.
     """
 
@@ -103,23 +103,23 @@ def evaluate(
     probe: bool | Literal["quick"] = False,
     proven: bool = False,
 ) -> EvaluateReport:
-    """Top-1 of the base point, every component and every model on the held-out group, in one pass; in several
-    where the models take more than ``solver.memory`` together.
+    """Top-1 accuracy of the base point, every component and every model on the held-out group, in one pass, or in
+    several if the models together take more than ``solver.memory``.
 
     Args:
-        without: shards: the mean of all other shards' components is one model more.
-        probe: also fit scikit-learn's linear probe to all training rows, and compare the default model with it; and
-            look for training rows among the held-out group. "quick": unless it would take long, which a note says.
-        proven: also tell by model how many labels of the rows are provably the exact optimum's.
+        without: names of shards; the mean of all other shards' components is evaluated as well.
+        probe: also fit scikit-learn's linear probe to all training rows, compare the default model with it, and look
+            for training rows among the held-out group. "quick": unless it would take long, which a note then says.
+        proven: also say for each model how many of the rows' labels are provably those of the exact optimum.
 
     Raises:
         StoreError: the store has no held-out rows, or no classes. RecipeError: ``without`` names no component, or
-        leaves none.
+            leaves none over.
     """
     check_several(without=without)
     check_has_classes(store)
     if probe not in (True, False, "quick"):
-        raise ArgumentError("probe cannot be taken", got=repr(probe), do='True, False or "quick"')
+        raise ArgumentError("probe cannot have this value", got=repr(probe), do='True, False or "quick"')
     progress, rows = progress or Silent(), _held_out(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
@@ -293,7 +293,7 @@ def _held_out(store: FeatureStore) -> Shard:
         )
         raise StoreError(
             f"{store.path} has no held-out rows to measure an accuracy on",
-            got="training rows alone",
+            got="training rows only",
             do=next(iter(still_missing(store)), anew),
         )
     return store.held_out

@@ -40,12 +40,12 @@ class SampleInfluence:
     """A model with and without one training sample.
 
     moved: ‖Δw₋ₙ − Δw‖ of the model. distance_bound: how far both solves can be from their optima, together. They are
-    weighted as they enter the model. own_logit, own_logit_without: logit of the sample's class at the sample, with it
-    and without it. What the model says of an image that it has seen, and would say had it not. own_label,
-    own_label_without: the class that is predicted there, with it and without it. held_out: rows that were compared.
-    labels_changed: how many of them get another label. largest_change: no logit of theirs moves by more. ridge: λ of
-    what was solved, with the sample and without it. Where the rows that stay choose another one, as they do when the
-    sample is forgotten, all of this is the doing of both.
+    weighted as they enter the model. own_logit, own_logit_without: logit of the sample's class for the sample itself,
+    trained with it and without it. What the model says of an image that it has seen, and would say had it not.
+    own_label, own_label_without: the class predicted for the sample, trained with it and without it. held_out: how many
+    held-out rows were compared. labels_changed: how many of them get another label. largest_change: the most by which a
+    logit of theirs moves. ridge: λ of the solves, with the sample and without it. Where the rows that stay choose
+    another one, as they do when the sample is forgotten, all of this is the doing of both.
     """
 
     store: Path
@@ -70,8 +70,8 @@ class SampleInfluence:
 class InfluentialSample:
     """A training sample that moved a prediction.
 
-    change: what its removal would add to the predicted logit. solved: the same, solved without the sample; None where
-    it was not. bound: certified on ``solved``.
+    change: what its removal would add to the predicted logit. solved: the same, from a solve without the sample, if
+    there was one. bound: a certified bound on ``solved``.
     """
 
     sample: str
@@ -86,11 +86,11 @@ class InfluentialSample:
 class QueryInfluence:
     """The training samples that moved one prediction most.
 
-    query: the image, or what was given. label: the predicted class. logit: of that class. method: "closed form",
-    "estimated leverages" or "first order". The first is exact leave-one-out; the second leave-one-out by what a row has
-    of the prediction with itself as the kernel taken apart has it; the third the influence function, without that. Of
-    the last two the first samples are solved. residual: the largest relative residual of the systems that were solved.
-    samples: the largest change first.
+    query: the image, or what was given. label: the predicted class. logit: the logit of that class. method: "closed
+    form", "estimated leverages" or "first order". The first is exact leave-one-out; the second leave-one-out by what a
+    row has of the prediction with itself as the kernel taken apart has it; the third the influence function, without
+    that. Of the last two the first samples are solved. residual: the largest relative residual of the systems that were
+    solved. samples: the largest change first.
     """
 
     store: Path
@@ -108,7 +108,7 @@ class QueryInfluence:
 def sample_influence(
     store: FeatureStore, sample: str, *, model: str | None = None, progress: Progress | None = None
 ) -> SampleInfluence:
-    """Solve without the sample, and compare.
+    """Solve again without the sample, and compare.
 
     Raises:
         UnknownSample: no such sample, or one that nothing was trained on.
@@ -173,12 +173,12 @@ def query_influence(
     progress: Progress | None = None,
     consent: Consent | None = None,
 ) -> QueryInfluence:
-    """The ``top`` training samples by how much each moved the logit that ``model`` predicts for ``query``.
+    """The ``top`` training samples that most moved the logit that ``model`` predicts for ``query``.
 
-    Where there is no closed form, the first three are also solved without, for a certified change.
+    Without a closed form, the model is also solved without each of the first three, for a certified change.
 
     Args:
-        query: an image (as for ``predict``), or the id of a sample in the store; of a store of vectors an id.
+        query: an image (as for ``predict``), or the id of a sample in the store; for a store of vectors, an id.
         consent: as for ``predict``.
     """
     check_counts(top=top)
@@ -262,7 +262,9 @@ class _Setting(ModelParts):
             except UnknownSample as error:
                 if vectors:
                     raise
-                raise UnknownSample(f"no file, and no sample: {error.fault}", got=error.got, do=error.do) from error
+                raise UnknownSample(
+                    f"neither a file nor a sample: {error.fault}", got=error.got, do=error.do
+                ) from error
             return ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1]), self.base
         tokens = TangentModel.load(self.store, consent=consent).tokens([query])
         return ArrayRows(tokens, np.zeros(len(tokens), np.int32)), self.base.unreduced()
@@ -274,7 +276,7 @@ def _objective(settings: Settings, part: ModelPart) -> Objective:
     weighted = asked.class_weights != "none" or asked.jvp_only or asked.radius or recipe.prior.teachers
     if not isinstance(loss, RSL) or weighted:
         raise SolveError(
-            "no influence on a prediction but for the rescaled square loss with equal weights, a ridge and no prior",
+            "influence on a prediction needs the rescaled square loss with equal weights, a ridge and no prior",
             got=f"loss = {asked.loss!r}, class_weights = {asked.class_weights!r}, radius = {asked.radius},"
             f" {counted(len(recipe.prior.teachers), 'teacher')}",
         )

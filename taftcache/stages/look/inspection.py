@@ -53,7 +53,7 @@ LEFT_OUT = 1000  # skipped samples that are named: a store may have millions
 class Integrity:
     """What was looked at; bytes are verified when they are read, and all of them by ``taftcache verify``.
 
-    files: named by the manifests, which are verified. missing: those that are not there. text: this in words.
+    files: how many the manifests name, which are verified. missing: those that are not there. text: the same in words.
     """
 
     files: int
@@ -65,15 +65,15 @@ class Integrity:
 class InspectReport:
     """A store's contents in JSON types.
 
-    rows: training rows. held_out_rows: held-out rows. classes: their names; of a regressor's images, none.
+    rows: training rows. held_out_rows: held-out rows. classes: their names; none for a regressor's images.
     rows_per_class: training rows, by class. cut: where the network is cut, and the shape of a row. tangent: how the
-    tail's derivative is computed, and why. dtype: of the rows. identity: what decided the rows' bytes: backbone, cut,
-    preprocessing, libraries. plan: how samples are split into shards. shards: one object each: name, role, rows, bytes,
-    digest and statistics. models: components and compositions: name, digest, certificate and how each was solved.
-    activations: statistics; None where none can be read. integrity: which files were looked at. skipped: samples that
-    were left out. left_out: the first thousand of these, with id, shard and reason. forgotten: tombstones, one for each
-    sample, class and shard that was forgotten. ledger_entries: how many. ledger: the entries. budget: of private
-    trainings; None where there was none.
+    tail's derivative is computed, and why. dtype: the rows' dtype. identity: what decided the rows' bytes: backbone,
+    cut, preprocessing, libraries. plan: how samples are split into shards. shards: one object each: name, role, rows,
+    bytes, digest and statistics. models: components and compositions: name, digest, certificate and how each was
+    solved. activations: statistics; None if none can be read. integrity: which files were looked at. skipped: samples
+    that were left out. left_out: the first thousand of those, with id, shard and reason. forgotten: tombstones, one for
+    each sample, class and shard that was forgotten. ledger_entries: how many. ledger: the entries. budget: what private
+    trainings may spend and have spent; None if there were none.
     """
 
     store: Path
@@ -105,8 +105,8 @@ class InspectReport:
 class ShardReport:
     """One shard.
 
-    shard: name, role, rows, bytes, digest and statistics. rows_per_class: by class. activations: statistics of its
-    rows. component: as in ``models`` of a store; None where there is none. first_samples: a few ids.
+    shard: name, role, rows, bytes, digest and statistics. rows_per_class: rows, by class. activations: statistics of
+    its rows. component: as in ``models`` of a store; None if there is none. first_samples: a few ids.
     """
 
     store: Path
@@ -121,8 +121,8 @@ class ShardReport:
 class ClassReport:
     """One class.
 
-    rows: its training rows. held_out_rows: its held-out rows. share: of all training rows. shards: one object each:
-    name, role, rows and share of the class. first_samples: a few ids.
+    rows: its training rows. held_out_rows: its held-out rows. share: its share of all training rows. shards: one object
+    each: name, role, rows and share of the class. first_samples: a few ids.
     """
 
     store: Path
@@ -140,8 +140,8 @@ class SampleReport:
 
     row: its number in the shard, from 0. first_token_norm, mean_token_norm: norm of its first token, and mean norm of
     its tokens. max_abs: its largest absolute value. predictions: by model: class, logit of its own class, margin over
-    the best other. "base" is the untouched one; the margin is None where there is no other class. moved_bound: the most
-    by which forgetting it can move its shard's component. None for held-out rows, and where the component is not a
+    the best other class. "base" is the untouched one; the margin is None where there is no other class. moved_bound:
+    the most that forgetting it can move its shard's component. None for held-out rows, and if the component is not a
     solution of the rows. notes: what the promise of private models does not cover of all this.
     """
 
@@ -223,10 +223,10 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
 def inspect_recipe(store: FeatureStore) -> Recipe:
     """The recipe that a store was made and last trained with, as it records it.
 
-    What it names is the store's word: ``run`` and ``extract`` with it open these images and weights.
+    What it names is only the store's word: ``run`` and ``extract`` with it open these images and weights.
 
     Raises:
-        FormatError: settings that this release does not have.
+        FormatError: it has settings that this release does not know.
     """
     return recorded_recipe(store)
 
@@ -265,7 +265,8 @@ def look_at_files(store: FeatureStore) -> Integrity:
 
 @at_its_place()
 def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
-    """One shard: its description, balance and activations, and its component; StoreError names those there are."""
+    """One shard: its description, balance and activations, and its component; StoreError, for an unknown shard, names
+    those there are."""
     shard, component = store.shard(name), component_of(name)
     ref = store.objects().get(component)
     described = _described(shard, store.classes)
@@ -281,7 +282,7 @@ def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
 
 @at_its_place()
 def inspect_class(store: FeatureStore, label: str) -> ClassReport:
-    """One class: its rows in every shard; StoreError names those near it."""
+    """One class: its rows in every shard; StoreError, for an unknown class, names similar ones."""
     k = _class(store, label)
     shards: list[dict[str, Any]] = []
     first: list[str] = []
@@ -306,7 +307,7 @@ def inspect_class(store: FeatureStore, label: str) -> ClassReport:
 
 @at_its_place()
 def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
-    """Where a sample lies, what is cached of it and what the models say; UnknownSample names the nearest ids."""
+    """Where a sample lies, what is cached of it and what the models say; UnknownSample names similar ids."""
     shard, row = store.locate(sample)
     tokens = shard.tokens(slice(row, row + 1))
     wide = tokens[0].astype(np.float64)

@@ -182,7 +182,7 @@ def _check_classes(store: FeatureStore, leaving: Mapping[str, Sequence[int]]) ->
     gone_classes = [store.classes[k] for k in np.flatnonzero((before > 0) & (after == 0))]
     if gone_classes:
         raise RecipeError(
-            "a class cannot go with its last training row: every component would lose a column",
+            "cannot leave out a class's last training row: every component would lose a column",
             got=", ".join(gone_classes),
             do="taftcache forget --dry-run says what that costs",
         )

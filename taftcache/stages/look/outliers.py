@@ -26,8 +26,8 @@ STEP = 4096  # rows whose neighbours are asked for at once
 class Outlier:
     """A row that lies far from others.
 
-    times: how many times the median distance in its class. Of the other training rows of its class; of all training
-    rows where it is the only one. distance: to its k-th nearest training row.
+    times: its distance as a multiple of the median one in its class. That of the other training rows of its class, or
+    of all training rows if it is the only one. distance: to its k-th nearest training row.
     """
 
     sample: str
@@ -56,11 +56,12 @@ class OutliersReport:
 
 @at_its_place()
 def outliers(store: FeatureStore, *, top: int = 20, progress: Progress | None = None) -> OutliersReport:
-    """Rank rows by how far their k-th nearest training row is, of any class, relative to the class's median.
+    """Rank rows by the distance to their k-th nearest training row of any class, relative to the median of their own
+    class.
 
-    k is 10, or all training rows but one where they are fewer. Up to k − 1 outliers that are alike do not hide each
-    other. Compared are the means of each sample's cached rows (4·N·d bytes, which are held), every one with every
-    training row: time grows with N².
+    k is 10, or the number of training rows less one if that is smaller. Up to k − 1 outliers that are alike do not hide
+    each other. The means of each sample's cached rows (4·N·d bytes of memory) are compared with those of every training
+    row, so time grows with N².
 
     Args:
         top: how many to list.
@@ -73,7 +74,7 @@ def outliers(store: FeatureStore, *, top: int = 20, progress: Progress | None = 
     held = table.held_out
     train = len(table) - int(held.sum())
     if train < 2:
-        raise StoreError("a row alone has no neighbours", got=counted(train, "training row"), do="append further rows")
+        raise StoreError("a single row has no neighbours", got=counted(train, "training row"), do="append more rows")
     k = min(NEIGHBOUR, train - 1)
     distances = _distances(mean_vectors(table, progress), train, k, progress)
     times = _relative(distances, table.label, ~held)

@@ -47,8 +47,9 @@ ROUNDED = 0.01  # by which part a margin may exceed the cached row's of the very
 class PredictReport:
     """Predictions of one model, each with how often such a margin was right, where the store has held-out rows.
 
-    root_digest: of the store that the model was read from, or saved from. predictions: one an image. unreadable: images
-    that were left out, and why. notes: that the model is outdated, and on files of other types in a folder.
+    root_digest: that of the store that the model was read from, or saved from. predictions: one for each image.
+    unreadable: images that were left out, and why. notes: if the model is outdated, and on files of other types in a
+    folder.
     """
 
     store: Path
@@ -92,20 +93,20 @@ def predict(
 ) -> PredictReport:
     """Classify image files end to end: preprocessing, frozen layers, base and Δw.
 
-    A store of vectors classifies every row of an array or of .npy files [n, d], scaled as its own were. The names of
-    classes are texts, whatever the labels were: ``index`` of a prediction is a number. ``logits`` gives all logits.
+    A store of vectors classifies every row of an array or of .npy files [n, d], scaled as its own were. Class names are
+    texts, whatever the labels were; a prediction's ``index`` is a number. ``logits`` gives all logits.
 
     Args:
-        store: an open store, a store's folder, or a folder with one model: of ``export_model``, or of a student.
-        images: image files, folders of them (at any depth), PIL images or arrays of uint8 [h,w,3]; of a store of
+        store: an open store, a store's folder, or a folder with one model: from ``export_model``, or a student's.
+        images: image files, folders of them (at any depth), PIL images or arrays of uint8 [h,w,3]; for a store of
             vectors, numbers [n, d] (an array, a tensor or a table) or .npy files of them.
-        model: which of the store's models ("models/exact", or "000" for the component of that shard); its default one
-            where none is named (``model_of``).
-        top: classes for each image.
+        model: which of the store's models ("models/exact", or "000" for the component of that shard); by default the
+            store's default model (``model_of``).
+        top: how many classes for each image.
         device: where the model runs.
-        consent: weights in place of those that the store names, or that the model hub may be asked for them.
-        unreadable: "stop" at an image that cannot be read, or "skip" it, and say so in the report.
-        progress: what shows how far it is.
+        consent: weights instead of those that the store names, or permission to ask the model hub for them.
+        unreadable: "stop" at an image that cannot be read, or "skip" it and name it in the report.
+        progress: shows how far it is.
 
     Raises:
         DataError: a folder without images. UnreadableImage: an image that cannot be read, or none that can. StoreError:
@@ -167,12 +168,12 @@ def logits(
     device: str = "auto",
     consent: Consent | None = None,
 ) -> NDArray[np.float32]:
-    """Logits [n, K] of images or vectors, a row for each, in the order of the store's classes; see ``predict``.
+    """Logits [n, K] of images or vectors, one row for each, in the order of the store's classes; see ``predict``.
 
     Args:
         images: as for ``predict``; or a shard of the store, ``store.shard("000")`` or ``store.held_out``, whose cached
             rows need no backbone: logits in the order of its ``sample_ids``.
-        device: where the model runs; where vectors are given, the recipe says it.
+        device: where the model runs; for vectors, the recipe decides.
 
     Raises:
         DataError, UnreadableImage: as ``predict``. StoreError: no such model.
@@ -191,7 +192,7 @@ def logits(
     if isinstance(images, Shard):
         if images.digest not in {shard.digest for shard in store.manifest.shards}:
             raise DataError(
-                f"the shard {images.name} is none of {store.path}",
+                f"the shard {images.name} is not one of {store.path}",
                 got=repr(images),
                 do="logits(STORE, STORE.shard(NAME))",
             )
@@ -207,7 +208,8 @@ def logits(
 class Match:
     """A sample that is like an image.
 
-    similarity: 1 for the same means of rows. As ``duplicates`` has it. same: whether it is the same to the byte.
+    similarity: 1 if the means of their rows are the same. As ``duplicates`` has it. same: whether its row is the same,
+    byte for byte.
     """
 
     sample: str
@@ -222,8 +224,9 @@ class Match:
 class FindReport:
     """The samples most like each image.
 
-    rows: how many were compared. found: by what the image is called, the most similar first. notes: on files of other
-    types in a folder, and on promises of privacy. The promise of private models does not cover this list.
+    rows: how many were compared. found: samples for each image, by the image's name, the most similar first. notes: on
+    files of other types in a folder, and on promises of privacy. The promise of private models does not cover this
+    list.
     """
 
     store: Path
@@ -242,20 +245,21 @@ def find(
     consent: Consent | None = None,
     progress: Progress | None = None,
 ) -> FindReport:
-    """The samples whose cached rows are most like those of some images: which of the store's a picture may be.
+    """Find the samples whose cached rows are most like those of some images: which of the store's samples a picture may
+    be.
 
-    An image goes through the frozen layers as in extraction. Its row is the ``same`` as that of the very file, made by
-    the same libraries on a like processor; a picture that was scaled or saved again comes near. One pass over all rows,
-    of which means are compared.
+    An image goes through the frozen layers as in extraction. The original file gives the ``same`` row, with the same
+    libraries on a similar processor; a picture that was scaled or saved again gives a similar one. Means of rows are
+    compared, in one pass over all rows.
 
     Args:
-        images: as for ``predict``; of a store of vectors, vectors.
-        top: samples for each.
-        consent: weights in place of those that the store names, or that the model hub may be asked for them.
+        images: as for ``predict``; for a store of vectors, vectors.
+        top: how many samples to list for each.
+        consent: weights instead of those that the store names, or permission to ask the model hub for them.
 
     Raises:
         DataError: a folder without images, or no vectors like the store's. UnreadableImage: one that cannot be read.
-        BackboneError, IdentityError, UntrustedStore: as ``TangentModel.load`` has it.
+        BackboneError, IdentityError, UntrustedStore: as for ``TangentModel.load``.
     """
     check_counts(top=top)
     scaling, notes, table = scaling_of(store.identity), list[str](), RowTable.of(store)
@@ -424,9 +428,9 @@ def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Ca
     for file in listed(given):
         if not isinstance(file, str | Path):
             raise DataError(
-                f"{store.path} was made of vectors, but what was given is neither an array [n, d] nor .npy files",
+                f"{store.path} was made from vectors, but what was given is neither an array [n, d] nor .npy files",
                 got=f"a list with {type(file).__name__} {list(getattr(file, 'shape', []))}",
-                do='x[None] in place of one vector x [d]; ["new.npy"] for files',
+                do='x[None] instead of one vector x [d]; ["new.npy"] for files',
             )
         file = Path(file).expanduser()
         if not file.is_file():

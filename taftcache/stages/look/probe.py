@@ -35,7 +35,7 @@ class Probe:
     """Logistic regression on standardised features of the pre-trained network, its C chosen on one row in five.
 
     accuracy: on the held-out rows, which had no part in the choice. C: scikit-learn's, the inverse of its ridge. rows:
-    it was fitted to. of: training rows that there are. seconds: of choice and fit.
+    how many it was fitted to. of: how many training rows there are. seconds: for choice and fit.
     """
 
     accuracy: float

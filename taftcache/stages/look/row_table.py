@@ -52,9 +52,9 @@ def no_class(store: FeatureStore, name: str) -> StoreError:
 class Sample:
     """A sample whose id a store keeps.
 
-    shard: where it is, or would be. role: "train", "held-out", "skipped" or "staged". The first two are rows; ``shard``
-    left a skipped one out, and an extraction of ``shard`` that was stopped has a staged one. label: its class, None
-    where nothing says it.
+    shard: the shard that has it, or would. role: "train", "held-out", "skipped" or "staged". The first two are rows;
+    ``shard`` left a skipped one out, and a stopped extraction of ``shard`` has a staged one. label: its class, None if
+    nothing says it.
     """
 
     sample: str

@@ -22,11 +22,12 @@ LISTED = 5
 class Activations:
     """Statistics of the cached activations in JSON types.
 
-    gathered: of every value, at extraction: ``max_abs``, ``mean_token_norm``, ``headroom``. The last is how many times
-    larger a value could be before what is computed for the store overflows. NaN, infinities and overflow never get into
-    a store: they are refused at extraction. sampled: of ``rows`` rows out of ``of``: quantiles of the token norms,
-    outlier channels and more. Outlier channels are told by their root mean square against the median channel's; then
-    there are fractions of zeros and of subnormal values (stored with fewer digits), and values not finite.
+    gathered: from every value, at extraction: ``max_abs``, ``mean_token_norm``, ``headroom``. The last is how many
+    times larger a value could be before what is computed for the store overflows. NaN, infinities and overflow never
+    get into a store: they are refused at extraction. sampled: from ``rows`` rows out of ``of``: quantiles of the token
+    norms, outlier channels and more. Outlier channels stand out by their root mean square, compared with the median
+    channel's; the rest are fractions of zeros and of subnormal values (stored with fewer digits), and values that are
+    not finite.
     """
 
     gathered: dict[str, float]

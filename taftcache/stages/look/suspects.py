@@ -40,8 +40,8 @@ OTHER_SHARDS = "the mean of the other shards' components"
 class Suspect:
     """A training row whose label a model doubts.
 
-    says: the class that a model which did not see it gives. margin: the label's logit less the largest other one; below
-    0 where they differ.
+    says: the class predicted by a model that did not see it. margin: the label's logit minus the largest other one;
+    below 0 if the classes differ.
     """
 
     sample: str
@@ -53,9 +53,9 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True)
 class SuspectsReport:
-    """The training rows of least margin, the least first.
+    """The training rows with the smallest margins, smallest first.
 
-    method: which model judges a row. rows: how many were judged. disagreeing: how many it gives another class.
+    method: which model judges a row. rows: how many were judged. disagreeing: how many of them it gives another class.
     suspects: the rows. notes: on shards with few classes, classes without a judge, and promises of privacy. The promise
     of private models does not cover this list.
     """
@@ -71,22 +71,22 @@ class SuspectsReport:
 
 @at_its_place()
 def suspects(store: FeatureStore, *, top: int = 20, progress: Progress | None = None) -> SuspectsReport:
-    """Rank training rows by the margin of their labels, out of sample, in one pass over the rows; ``top`` are listed.
+    """Rank training rows by the out-of-sample margin of their labels, in one pass over the rows; ``top`` are listed.
 
-    A row is judged by the mean of the components of the shards that it is not in. Where there are none (one shard, or
-    before training), by the head of the untouched network's features, solved over all rows but itself: exact
-    leave-one-out, with λ as it is chosen for a head.
+    A row is judged by the mean of the components of the shards that it is not in. If there are none (one shard, or
+    before training), it is judged by a head on the untouched network's features, solved over all other rows: exact
+    leave-one-out, with λ chosen as for any head.
 
     Raises:
-        StoreError: no training rows, no classes or one alone, or a single private component. SolveError: the head has
-        no exact leave-one-out either, with a loss that is not quadratic, a ball, one row, or no room in memory.
+        StoreError: no training rows, fewer than two classes, or a single private component. SolveError: the head has no
+            exact leave-one-out either: a loss that is not quadratic, a ball, one row, or no room in memory.
     """
     check_counts(0, top=top)
     check_has_classes(store)
     progress = progress or Silent()
     if not store.shards or len(store.classes) < 2:
         raise StoreError(
-            "no label can be told from others",
+            "cannot judge labels without training rows of two classes",
             got=f"{counted(len(store.shards), 'training shard')}, {counted(len(store.classes), 'class')}",
             do="append rows of a second class",
         )
@@ -190,14 +190,14 @@ def _by_head(
     radius = settings.recipe.objective.radius
     if radius is not None or not objective.loss.quadratic:
         raise SolveError(
-            f"{missing}, and a head has no exact leave-one-out but for a square loss without a ball",
+            f"{missing}, and a head has an exact leave-one-out only with a square loss and no ball",
             got=f"{objective.loss}" if radius is None else f"radius {radius}",
             do="train more than one shard",
         )
     problem = pose(base, store.shards, objective, settings.arithmetic, torch.float64)
     rows = problem.operator.rows
     if rows < 2:
-        raise SolveError(f"{missing}, and a row alone leaves none to judge it", got="1 row", do="append further rows")
+        raise SolveError(f"{missing}, and a single row leaves none to judge it", got="1 row", do="append more rows")
     check_head_fits(settings, store.shards, "head", chosen=True, left_out=len(store.classes))
     with progress.task("λ of the head", None):
         ridge = choose_ridge(base, store.shards, objective, arithmetic=settings.arithmetic).ridge

@@ -58,13 +58,13 @@ from taftcache.stages.train.solving import judged, unfinished
 class ComposeReport:
     """The composition ``model``, and what else was made.
 
-    members: components in it. coefficients: of each of them. identity_error: how far Σ μ f(Δw_i) = f(Σ μ Δw_i) was off.
-    changed: whether anything was made or dropped. models: all compositions that are current now. made: those that were
-    not current before. dropped: those that are gone. left_out: shards that were subtracted. certificate: of the exact
-    model. moved: ‖Δw_exact − Δw_mean‖. passes: what the exact model took. held_out: what became of the default model's
-    accuracy. None where there was no composition before, or nothing was made or dropped. notes: why models are gone,
-    which members are out of date, and more. They say how to have models again, which members have no coefficient or no
-    ε, and why the exact model ended above its tolerance.
+    members: components in it. coefficients: the coefficient of each. identity_error: how far Σ μ f(Δw_i) = f(Σ μ Δw_i)
+    was off. changed: whether anything was made or dropped. models: all compositions that are current now. made: those
+    that were not current before. dropped: those that are gone. left_out: shards that were subtracted. certificate: that
+    of the exact model. moved: ‖Δw_exact − Δw_mean‖. passes: how many the exact model took. held_out: what became of the
+    default model's accuracy. None if there was no composition before, or if nothing was made or dropped. notes: why
+    models are gone, which members are out of date, and more. They say how to have models again, which members have no
+    coefficient or no ε, and why the exact model ended above its tolerance.
     """
 
     store: Path
@@ -95,17 +95,18 @@ def compose(
     progress: Progress | None = None,
     cluster: Executor | None = None,
 ) -> ComposeReport:
-    """Write ``models/mean`` and what ``compose.mode`` asks for beside it; nothing happens to what is current.
+    """Write ``models/mean``, and the other models that ``compose.mode`` asks for; those that are current are left
+    alone.
 
-    What the mode does not ask for is dropped once it is not current, and a note says so. Members are the components of
-    all shards that were not subtracted, and those that were imported. The passes of the exact solve run on the workers
-    of ``cluster`` where one is given, each over the shards that it keeps. ``recipe`` and ``overrides``
+    A model that the mode does not ask for is dropped once it is not current, and a note says so. Members are the
+    components of all shards that were not subtracted, and those that were imported. The passes of the exact solve run
+    on the workers of ``cluster`` if one is given, each over the shards that it keeps. ``recipe`` and ``overrides``
     ({"compose.mode": "mean"}) as for ``train``.
 
     Raises:
         CompositionError: a shard has no component, components do not share one base, or coefficients do not sum to one.
-        RecipeError: coefficients of other components, or an exact model beside private ones. StoreError: the images of
-        a regressor, which have no classes.
+        RecipeError: coefficients for other components, or an exact model beside private ones. StoreError: a store of a
+            regressor's images, which have no classes.
     """
     check_has_classes(store)
     progress, begin = progress or Silent(), time.perf_counter()

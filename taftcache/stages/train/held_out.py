@@ -64,8 +64,8 @@ class HeldOutHits:
 class HeldOutChange:
     """A store's default model before something was done, and after it.
 
-    models: before and after. rows: held out both times. accuracy: before and after, 0 to 1. gain: by how much the later
-    one is the more accurate. interval: of the gain, at 95 %. verdict: what the interval says. See
+    models: before and after. rows: how many were held out both times. accuracy: before and after, 0 to 1. gain: by how
+    much the accuracy rose. interval: 95 % interval of the gain. verdict: what the interval says. See
     ``paired.row_verdict``.
     """
 

@@ -88,7 +88,7 @@ def check_head_fits(
         rest = max(head_bytes(problem, chosen=False), beside)
         given = f", and a number for objective.ridge needs {rest / 1e9:.1f} GB" if rest < needed else ""
         raise SolveError(
-            "the head reads so many numbers of a row that its closed form has no room in memory",
+            "the head reads too many numbers of a row for its closed form to fit in memory",
             got=f"{settings.base.config.width:,} numbers, {problem.operator.rows:,} rows:"
             f" {needed / 1e9:.1f} GB needed, {free / 1e9:.1f} GB free on {device}",
             do='backbone.features = "last" with tangent.blocks = 1, a model of fewer numbers,'
@@ -241,7 +241,7 @@ def _teachers(settings: Settings, sources: Sequence[Shard], objective: Objective
     prior, radius = settings.recipe.prior, settings.recipe.objective.radius
     if radius is not None:
         raise RecipeError(
-            "a prior from teachers has no ball",
+            "a prior from teachers cannot be combined with a ball",
             got=f"objective.radius = {radius}",
             do="leave the radius out, or leave [prior] out",
         )

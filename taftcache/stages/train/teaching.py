@@ -35,12 +35,12 @@ from taftcache.teaching.students.trainer import OnEpoch
 
 @dataclass(frozen=True, kw_only=True)
 class TeachReport:
-    """The recipe's student, and what it was set beside.
+    """The recipe's student, and what it was compared with.
 
-    folder: students, tables and plots. student: file of the first seed's weights. prior: which one the recipe asks for.
-    beta: its weight, chosen or given. accuracy: of the students, by seed. tables: as they stand in report.md, by title.
-    Each is a list of rows of plain values. conclusions: sentences on the tables. plots: files. trained, kept: students
-    trained now and found trained.
+    folder: where students, tables and plots are. student: the file with the first seed's weights. prior: the one that
+    the recipe asks for. beta: its weight, chosen or given. accuracy: of each seed's student, in order. tables: as they
+    stand in report.md, by title. Each is a list of rows of plain values. conclusions: sentences on the tables. plots:
+    their files. trained, kept: how many students were trained now, and were there already.
     """
 
     folder: Path
@@ -58,17 +58,18 @@ class TeachReport:
 
 
 def teach(recipe: TeachingRecipe, *, progress: Progress | None = None) -> TeachReport:
-    """Train the recipe's student for each of its seeds, everything that its report compares it with, and report.
+    """Train the recipe's student for each of its seeds, and everything that its report compares it with, and report.
 
-    Students are kept; what was trained under the same settings and rows is not trained again, and a training that
-    was interrupted goes on at its last checkpoint.
+    Students are kept; what was trained with the same settings and rows is not trained again, and an interrupted
+    training resumes at its last checkpoint.
 
     Raises:
         StoreError, DataError: teachers that do not join (see ``teaching.joined``).
-        IdentityError: the folder has students, or a report, of other settings.
+        IdentityError: the folder has students, or a report, from other settings.
         BackboneError: a student that cannot be built.
-        ArgumentError: no recipe of ``load_teaching``.
-        RecipeError: no library to draw the report's plots with, or a wrong value in a recipe that no file gave.
+        ArgumentError: not a ``TeachingRecipe``.
+        RecipeError: no library to draw the report's plots with, or a wrong value in a recipe that was not read from a
+            file.
         StoreWriteError: a folder that cannot be written to, or that lies within a store.
     """
     recipe = checked_teaching(recipe)
@@ -137,7 +138,7 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
 def _with_backbone(store: FeatureStore) -> Recipe:
     """The recipe that a teacher's store keeps; BackboneError where no backbone made its features."""
     if scaling_of(store.identity) is not None:
-        raise BackboneError(f"{store.path} was made of vectors, without a backbone")
+        raise BackboneError(f"{store.path} was made from vectors, without a backbone")
     return followed(store, "weights")
 
 

@@ -56,8 +56,8 @@ _HEAD_GONE = (
 class TrainReport:
     """What stage 2 did.
 
-    trained: components trained now. kept: components from before. certificates: by component. Empty of one without;
-    they have the fields of ``judged``. composed: what was made of the components afterwards. By the command ``taftcache
+    trained: components trained now. kept: components from before. certificates: by component. Empty for one without;
+    they have the fields of ``judged``. composed: what was then made from the components. By the command ``taftcache
     train``; None from ``train``.
     """
 
@@ -83,22 +83,22 @@ def train(
 ) -> TrainReport:
     """Solve every shard (or those named) whose component is missing or was made from other rows or settings.
 
-    What can be refused is refused before the first commit. That one also records the settings, and drops what they
-    leave around another base point. The models of several shards, ``models/mean`` and ``models/exact``, are
-    ``compose``'s to make: call it next, as the command ``taftcache train`` does.
+    What can be refused is refused before the first commit. That commit also records the settings, and drops what is
+    then around another base point. ``compose`` makes the models of several shards, ``models/mean`` and
+    ``models/exact``: call it next, as the command ``taftcache train`` does.
 
     Args:
         store: opened for writing, or its place.
         recipe: settings of stage 2; the store's own by default. They are recorded in the store.
-        overrides: changes of single settings: {"objective.ridge": 1e-3}, or as with ``--set`` ["objective.ridge=1e-3"].
+        overrides: changes to single settings: {"objective.ridge": 1e-3}, or as with ``--set`` ["objective.ridge=1e-3"].
         shards: names of the shards to train; all by default.
-        cluster: whose workers solve, one component a task; this process by default. The bytes are the same, given the
+        cluster: its workers solve, one component per task; this process by default. The bytes are the same, given the
             same number of threads.
 
     Raises:
         RecipeError, IdentityError, CompositionError, BackboneError: as ``check_settings`` and ``check_kept`` say, or a
-        private component would be replaced. StoreError: no such shard, or the images of a regressor. SolveError: no
-        solution as asked.
+            private component would be replaced. StoreError: no such shard, or the images of a regressor. SolveError:
+            the problem has no solution as posed.
     """
     check_several(shards=shards)
     check_has_classes(store)

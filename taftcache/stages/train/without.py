@@ -118,7 +118,7 @@ class ModelParts:
         """
         sources: list[Shard] = [Without(s, rows) if s.name == shard.name else s for s in part.shards]  # type: ignore[misc]  # rows of a shard, without its files
         if not sum(source.rows for source in sources):
-            raise SolveError(f"{part.name} has no row but what is left out: without it there is no such model")
+            raise SolveError(f"{part.name} has no rows but those left out: without them there is no such model")
         options = self._from_the_part(part, sources, shard, rows)
         solved = self._solved(part, sources, options)
         # Where a relative gradient is what ends a solve, the part's own Δw may be within it of the rows that stay.

@@ -48,7 +48,7 @@ def check_claim(store: FeatureStore, name: str, meta: Mapping[str, Any]) -> None
     if found := claim_problems(store, meta):
         if NOT_ALL not in found and name in outdated(store, settings_of(store), name):
             raise StoreError(
-                f"{name} promises what its members did when it was composed, and they were trained anew since",
+                f"{name} promises what its members did when it was composed, but they were trained again since",
                 got="; ".join(found),
                 do=f"taftcache compose {typed(store.path)}",
             )

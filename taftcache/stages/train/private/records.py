@@ -32,8 +32,8 @@ _READ_BY_LEAST_SQUARES = ("mechanism", "epsilon", "delta", "multiplier", "relati
 class Budget:
     """What all private trainings of a shard may spend together.
 
-    epsilon, delta: of that promise. relation: what neighbouring data sets differ in. spent: the ε spent so far, by
-    shard.
+    epsilon, delta: what they may spend together, and its δ. relation: what neighbouring data sets differ in. spent: the
+    ε spent so far, by shard.
     """
 
     epsilon: float

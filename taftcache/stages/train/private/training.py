@@ -54,9 +54,9 @@ from taftcache.stages.train.settings import Settings
 class PrivateTrainReport:
     """What private training did.
 
-    trained: components trained now. kept: components from before. dropped: models that went. statements: what each
-    component promises, by name. spent: of each shard that was asked for, the ε of all its trainings. budget: the ε that
-    these may spend together.
+    trained: components trained now. kept: components from before. dropped: models that were dropped. statements: what
+    each component promises, by name. spent: for each shard that was asked for, the ε of all its trainings. budget: the
+    ε that a shard's trainings may spend together.
     """
 
     store: Path
@@ -82,26 +82,25 @@ def train_private(
     rates: Sequence[float] = (1.0,),
     signing_key: Path | str | None = None,
 ) -> PrivateTrainReport:
-    """Train a private component on every shard (or those named) that has none of these rows and settings.
+    """Train a private component on every shard (or those named) that has none for its rows and these settings.
 
-    Component and ledger entry become visible in one commit, so what is released is always charged. Models of the
-    same rows that were made without noise are dropped with the first: beside them the promise would be void. Whatever
-    is refused is refused before anything is written.
+    Component and ledger entry become visible in one commit, so what is released is always charged. The first commit
+    drops models of the same rows that were made without noise: beside them the promise would be void. Whatever is
+    refused is refused before anything is written.
 
     Args:
         store: opened for writing, or its place.
         recipe: settings of stage 2; the store's own by default.
         overrides: as for ``train``.
-        shards: names of the shards to train; all but those that were subtracted by default.
+        shards: names of the shards to train; by default all that were not subtracted.
         rates: multiples of the learning rate, above 0; with several, each is tried and the best on the held-out rows is
-            kept; the promise is about all that were tried together.
+            kept; the promise covers all that were tried together.
         signing_key: a file with the Ed25519 key that the ledger's entries are signed with.
 
     Raises:
-        RecipeError: no such key, or the budget of a shard does not suffice, or the promise is another than the one
-            that the store's first private training fixed, or the plan cannot keep it, or no such rates. StoreError:
-            several rates, and no held-out rows to choose by, or a teacher is not there. SolveError: the noise that
-            epsilon needs is out of reach.
+        RecipeError: no such key, a shard's budget does not suffice, the promise is not the one that the store's first
+            private training fixed, the plan cannot keep it, or the rates are wrong. StoreError: several rates but no
+            held-out rows to choose by, or a missing teacher. SolveError: the noise that epsilon needs is out of reach.
     """
     check_several(shards=shards)
     if not isinstance(rates, Iterable) or not all(isinstance(rate, Real) for rate in rates):
