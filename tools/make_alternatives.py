@@ -94,7 +94,7 @@ def footnote(data: dict[str, Any]) -> list[str]:
     if any("anew" in found for found in data.values()):
         lines += [
             "",
-            "¹ Measured apart, by the paper's schedule: NLFT-1 of Table 1, which trains on the class row alone; mean"
+            "¹ Measured apart, with the paper's schedule: NLFT-1 of Table 1, which trains on the class row alone. Mean"
             " and deviation of three seeds, and processor seconds of one training, without the choice of its settings."
             + "".join(settled(name, found) for name, found in data.items()),
         ]
@@ -112,7 +112,7 @@ def footnote(data: dict[str, Any]) -> list[str]:
 def settled(name: str, found: dict[str, Any]) -> str:
     """Whether a line of Table 1 has a class token of its own, which no other here has."""
     fresh = found.get("anew", {}).get("setting", {}).get("CLS") == "T"
-    return f" On {TITLES[name]} it chose a class token drawn anew, too." if fresh else ""
+    return f" On {TITLES[name]} it also chose a class token drawn anew." if fresh else ""
 
 
 def title_of(method: str, found: dict[str, Any]) -> str:

@@ -383,13 +383,13 @@ def recipes(folder: Path) -> str:
     lines = [
         "# Recipes",
         "",
-        "Made from the recipes' leading comments by `tools/make_docs.py`; every key is explained in "
-        "[Recipe keys](../docs/recipe.md). The recipes are part "
-        "of the package, so they run by name: `taftcache run quickstart` (`taftcache extract teachers/digits-bundled` "
-        "for teachers, `taftcache teach teach/quick` for students, `taftcache compare paper --report figure1a` for the "
-        "paper's tables and figures, on the [data] and [backbone] of any recipe). `${TAFTCACHE_DATA}` names a folder "
-        "with images and weights; `taftcache extract NAME --dry-run` measures how long extraction takes. Change a "
-        "value with `--set section.key=value`; share the work of `run` out among processes with "
+        "`tools/make_docs.py` makes this page from the recipes' leading comments; [Recipe "
+        "keys](../docs/recipe.md) explains every key. The recipes are part of the package, so they run by "
+        "name: `taftcache run quickstart` (`taftcache extract teachers/digits-bundled` for teachers, "
+        "`taftcache teach teach/quick` for students, and `taftcache compare paper --report figure1a` for the "
+        "paper's tables and figures, with the [data] and [backbone] of any recipe). `${TAFTCACHE_DATA}` names "
+        "a folder with images and weights; `taftcache extract NAME --dry-run` measures how long extraction "
+        "takes. Change a value with `--set section.key=value`; divide the work of `run` among processes with "
         "`--workers N` ([when that pays](../docs/cluster.md)).",
         "",
         "| recipe | what it does | data | backbone or student |",

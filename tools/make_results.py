@@ -48,9 +48,9 @@ CHOSEN = ("- rate of", "- λ of")  # an end of what was tried
 CLAIMED = ("figure2a", "figure2b", "figure2c")  # all of whose figures stand with the claims
 BEFORE = " --set compare.tokens=[false]"
 ENDS = (
-    "† The rate or λ of at least one of both is the end of the list that was tried for it, as named under *Where it"
-    " ran*, so a longer list may change the verdict. The rates are the paper's two; where the larger was chosen, one"
-    " above it may be better: [an example](paper.md#two-presets)."
+    "† The rate or λ of at least one of the two lies at the end of the list that was tried for it, as named under"
+    " *Where it ran*, so a longer list may change the verdict. The rates are the paper's two; if the larger was chosen,"
+    " one above it may be better: [an example](paper.md#two-presets)."
 )
 
 
@@ -176,18 +176,18 @@ def here(runs: list[CompareReport]) -> list[str]:
     return [
         "# Results",
         "",
-        "The paper's tables and figures from one cache, written by `tools/make_results.py` from what"
-        " `taftcache compare` measured. The column *the paper's*, and brackets elsewhere, have its averages over seven"
-        " datasets with ViT-L/16, where they do not say otherwise; ours is another dataset and a far smaller network,"
-        " so the pattern is to be compared, not the figures.",
+        "The paper's tables and figures from one cache. `tools/make_results.py` writes this page from what"
+        " `taftcache compare` measured. The column *the paper's*, and brackets elsewhere, have the paper's averages"
+        " over seven datasets with ViT-L/16, unless they say otherwise. We use another dataset and a far smaller"
+        " network, so compare the pattern, not the figures.",
         "",
         f"{data(first)}, from `{first.recipe['data']['train']}`.",
         "",
         "## What the figures say",
         "",
-        "Each claim with the 95 % interval of its difference, for other held-out rows and other seeds"
-        " ([how](paper.md#intervals-and-verdicts)): it holds where the interval lies above zero, is contradicted where"
-        " it lies below, and is within noise between. Where a choice lies at the end of what was tried, another may be"
+        "Each claim has the 95 % interval of its difference, for other held-out rows and other seeds"
+        " ([how](paper.md#intervals-and-verdicts)): it holds if the interval lies above zero, is contradicted if it"
+        " lies below, and is within noise otherwise. If a choice lies at the end of what was tried, another may be"
         " better.",
         "",
         *said(lines(runs)),
@@ -205,9 +205,10 @@ def elsewhere(others: dict[str, list[CompareReport]], presets: set[str]) -> list
     text = [
         "# Results on other data",
         "",
-        "The claims of [Results](results.md), asked of other data by `taftcache compare`, and written by"
-        " `tools/make_results.py`. [How](paper.md#intervals-and-verdicts) intervals and verdicts are made. Presets are"
-        " [those there](results.md#where-it-ran), where nothing else is said.",
+        "The claims of [Results](results.md), tested on other data with `taftcache compare`;"
+        " `tools/make_results.py` writes this page. See [how intervals and verdicts are"
+        " made](paper.md#intervals-and-verdicts). Unless stated otherwise, presets are"
+        " [those of that page](results.md#where-it-ran).",
         "",
         *side_by_side(others),
         "",
@@ -220,8 +221,8 @@ def elsewhere(others: dict[str, list[CompareReport]], presets: set[str]) -> list
         text += [f"## {name}", "", f"{data(runs[0])}. {how}", ""]
         if without and any(map(has_fresh_token, lines(runs).get("table1", ()))):
             text += [
-                "Under `paper` the one model of all rows has CLS = T, which its shards could not choose: that is part"
-                " of its lead over composed TAFT.",
+                "Under `paper` the one model of all rows has CLS = T, which its shards could not choose; this explains"
+                " part of its lead over composed TAFT.",
                 "",
             ]
         text += [*shown(name, runs, "###", of=("table1", "table2")), *where(runs, "###", told)]

@@ -171,9 +171,9 @@ def about(name: str, found: Figures) -> str:
     return (
         f"`taftcache teach teach/{name}`: {rows['labelled']:,} labelled images of {rows['classes']} classes"
         f"{unlabelled}, {rows['tested']:,} to test on. Teachers: {teachers}. Student: {model}, {start},"
-        f" {spec['epochs']} epochs in batches of {spec['batch']} at a rate of {spec['rate']:g}; STL's mean cross"
-        f" entropy in the last epoch is {found['students']['none']['loss']:.2g}{steps(rows, spec)}. β out of {grid},"
-        f" by {chosen_by(found)}; {len(spec['seeds'])} seeds; version {found['version']}."
+        f" {spec['epochs']} epochs in batches of {spec['batch']} at a rate of {spec['rate']:g}; STL's mean"
+        f" cross-entropy in the last epoch is {found['students']['none']['loss']:.2g}{steps(rows, spec)}. β from"
+        f" {grid}, chosen on {chosen_by(found)}; {len(spec['seeds'])} seeds; version {found['version']}."
     )
 
 

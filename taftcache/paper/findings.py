@@ -160,9 +160,10 @@ def _forgotten(reports: Reports) -> Iterator[str]:
         if line.shards == _most_shards(lines) and line.forgotten and line.forgotten == most:
             yield (
                 f"{100 * line.forgotten:.0f} % of the rows forgotten uniformly ({line.preset}): every shard loses some."
-                f" Solving all {line.shards} again takes {line.seconds_all_shards or 0:.1f} s, one model from scratch"
-                f" {line.seconds_from_scratch:.1f} s: all are {line.all_times_faster or 0:.1f} times as fast, one alone"
-                f" {line.times_faster:.0f} times [50 times]. Accuracy:"
+                f" Solving all {line.shards} shards again takes {line.seconds_all_shards or 0:.1f} s, training one"
+                f" model from scratch {line.seconds_from_scratch:.1f} s: all shards are"
+                f" {line.all_times_faster or 0:.1f} times as fast, one shard alone {line.times_faster:.0f} times"
+                " [50 times]. Accuracy:"
                 f" {_fall(line, before[line.preset, line.shards])} [−6.2 at 50 %]; from scratch"
                 f" {line.from_scratch:.1f}."
             )

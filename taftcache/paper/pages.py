@@ -135,10 +135,10 @@ def about(report: CompareReport) -> list[str]:
         *(text for preset, text in _presets(report).items() if preset in used),
         *_rsl(report, lines),
         *_at_the_end(report),
-        *([f"- processor time, choosing included: {spent}"] if spent else []),
-        *([f"- kept from earlier runs, whose seconds are of the machines of these: {kept}"] if report.kept else []),
-        "- seconds of settings that share a run over the rows, as the paper's rates and the radii of a ball do, are the"
-        " mean over them",
+        *([f"- processor time, with the choice of settings: {spent}"] if spent else []),
+        *([f"- kept from earlier runs, with the seconds of their machines: {kept}"] if report.kept else []),
+        "- settings that share a run over the rows, like the paper's rates and the radii of a ball, show their mean"
+        " seconds",
         *(f"- {note}" for note in report.notes),
     ]
 
@@ -169,12 +169,12 @@ def _presets(report: CompareReport) -> dict[str, str]:
     spec, solver = report.recipe["compare"], report.recipe["solver"]
     heads, relative = _numbers(spec.get("head_ridges", spec["ridges"])), msgspec.convert(solver, SolverSpec).relative
     return {
-        "paper": f"- preset `paper`: Adam, {counted(spec['epochs'], 'epoch')} of batches of {spec['batch']}, the rate"
-        f" from {_numbers(spec['rates'])} falling tenfold at a half and five sixths, λ = {spec['decay']:g}",
+        "paper": f"- preset `paper`: Adam, {counted(spec['epochs'], 'epoch')} in batches of {spec['batch']}, the rate"
+        f" from {_numbers(spec['rates'])}, divided by ten after a half and five sixths of them, λ = {spec['decay']:g}",
         "exact": f"- preset `exact`: ‖∇F‖ ≤ τ ‖∇F(0)‖ in float64, or the line is marked as {STOPPED} (at most"
-        f" {solver['max_passes']} passes); τ = {relative:g}, where CLS = T and for cross-entropy without a ball"
-        f" {CLOSER * relative:g}, of a head {min(HEAD_TOLERANCE, relative):g}; λ from {_numbers(spec['ridges'])} (of a"
-        f" head alone, {heads}) by the loss on rows set aside, PT and CLS by accuracy there",
+        f" {solver['max_passes']} passes); τ = {relative:g}; {CLOSER * relative:g} if CLS = T and for cross-entropy"
+        f" without a ball; {min(HEAD_TOLERANCE, relative):g} for a head; λ from {_numbers(spec['ridges'])} (for a"
+        f" head alone, {heads}), chosen by the loss on rows set aside; PT and CLS by accuracy there",
         "tangent": _private(report),
     }
 

@@ -57,7 +57,7 @@ def test_figures_are_those_of_the_students(teachers, tmp_path, tool):
     assert f"{made['rows']['labelled']:,} labelled images of 10 classes" in page
     assert "| AFT (learned weights) above STL (no prior) | " in page
     assert f": {expected.verdict} |" in page
-    assert "by 6 of the labelled images" in tool.part({"tiny": {**made, "rows": {**made["rows"], "held back": 6}}})
+    assert "on 6 of the labelled images" in tool.part({"tiny": {**made, "rows": {**made["rows"], "held back": 6}}})
 
 
 def test_a_student_of_beta_zero_is_the_plain_one(teachers, tmp_path, tool):

@@ -47,6 +47,6 @@ def receipts(found: dict[str, Any]) -> str:
     all_of = [one["decisive"] for r in found.values() for f in r["forget"].values() for one in f["models"].values()]
     said = "All" if all(all_of) else f"{sum(all_of)} of {len(all_of)}"
     return (
-        f"{said} certificates of these removals decide: the certified distance is below a tenth of what the removal"
-        " moved."
+        f"{said} certificates of these removals decide: the certified distance is below a tenth of how far the"
+        " removal moved the model."
     )
