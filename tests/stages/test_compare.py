@@ -283,7 +283,7 @@ def test_pages_say_what_was_measured(whole, written):
     kept = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert kept["recipe"]["compare"]["epochs"] == 1
     assert kept["recipe"]["privacy"]["steps"] == 50
-    assert "τ = 0.005, where CLS = T and for cross-entropy without a ball 0.0005, of a head 0.001;" in text
+    assert "τ = 0.005; 0.0005 if CLS = T and for cross-entropy without a ball; 0.001 for a head;" in text
     assert len(kept["reports"]) == len(ALL)
     (row,) = [r for r in text.split("## Table 1")[1].splitlines() if r.startswith("| exact")][:1]
     assert row == "| exact |  | " + " | ".join(
