@@ -36,7 +36,7 @@ TITLES = {
     "figure2c": "Figure 2c: the class token as it comes (CLS=F), or a fresh one that is trained (CLS=T)",
 }
 SECTIONS = ("data", "backbone", "tangent", "objective", "solver", "privacy", "compare")  # that a report repeats
-# What a comparison of models without noise sets itself, and which of its own keys says what is wanted.
+# Recipe keys that a comparison of models without noise sets itself, with the key of [compare] to use instead, if any.
 OWN = {
     "tangent.class_token": "compare.tokens",
     "tangent.reset_block": "compare.resets",
@@ -58,8 +58,8 @@ REPORTS: dict[str, Callable[[Workbench], Iterator[ReportLine]]] = {
 class Figures:
     """One table or figure.
 
-    report: its name, as "table1". title: in words. lines: one a point. settings: what was chosen for it, and all that
-    was tried. That was on a fifth of the training rows of seed 0. seconds: of its making.
+    report: its name, such as "table1". title: in words. lines: one for each point. settings: what was chosen for it on
+    a fifth of the training rows of seed 0, with all that was tried. seconds: how long it took to make.
     """
 
     report: str
@@ -70,7 +70,7 @@ class Figures:
 
     @property
     def early(self) -> str:
-        """What is to be known of lines whose solves stopped early, where there are any."""
+        """What to know about lines whose solves stopped early, if there are any."""
         return EARLY if any(line.stopped for line in self.lines) else ""
 
     @property
@@ -84,10 +84,10 @@ class CompareReport:
     """All reports of a comparison, and what they were made from and on.
 
     digests: root digest of every store read, by its folder. shards: digests of its shards, likewise. rows, held_out:
-    training and held-out rows. classes: how many. backbone: the model's name. seeds: how many. reports: the tables and
-    figures. spent: processor seconds by method and preset. Those of models that an earlier run left are included.
-    seconds: of this run. machine: what it ran on, in words. libraries: their versions. recipe: the recipe, by section.
-    kept: models of an earlier run that were used again. date: of its end; empty in reports of before 0.2.0.
+    numbers of training and held-out rows. classes, seeds: how many. backbone: the model's name. reports: the tables and
+    figures. spent: processor seconds by method and preset, including those of models that an earlier run left. seconds:
+    of this run. machine: what it ran on, in words. libraries: their versions. recipe: the recipe, by section. kept: how
+    many models of an earlier run were used again. date: of its end; empty in reports from before 0.2.0.
     """
 
     store: Path
@@ -191,12 +191,12 @@ def _check_tail(recipe: Recipe) -> None:
 
 
 def _own(recipe: Recipe) -> dict[str, str]:
-    """``OWN``, of which the private table alone sets nothing."""
+    """``OWN``; empty for the private table alone, which sets none of these keys."""
     return {} if set(recipe.compare.reports) == {"table3"} else OWN
 
 
 def check_read(recipe: Recipe, overrides: Sequence[str]) -> None:
-    """RecipeError where an override sets what the recipe's reports do not read."""
+    """Raise RecipeError if an override sets a key that the recipe's reports do not read."""
     own = _own(recipe)
     for override in overrides:
         key = override.partition("=")[0].strip()
@@ -209,7 +209,7 @@ def check_read(recipe: Recipe, overrides: Sequence[str]) -> None:
 
 
 def unread(recipe: Recipe) -> list[str]:
-    """A note of what the recipe sets, and reports do not read."""
+    """A note naming the keys that the recipe sets but no report reads."""
     values, usual = recipe_values(recipe), recipe_values(Recipe())
     names = [
         f"{key} ({instead} says it)" if instead else key
@@ -223,5 +223,5 @@ def unread(recipe: Recipe) -> list[str]:
 
 
 def machine() -> str:
-    """What it ran on, in words."""
+    """What the comparison ran on, in words."""
     return f"{processor()}, {os.cpu_count()} CPU cores, {counted(torch.get_num_threads(), 'thread')} of torch"

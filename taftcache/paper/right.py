@@ -17,8 +17,8 @@ from taftcache.errors import FormatError
 class Right(msgspec.Struct, frozen=True, kw_only=True):
     """How often each held-out row got its own class, in every seed.
 
-    rows: held out. of: models (orders, say) that are averaged. seeds: the counts of each, packed. Each is an unsigned
-    integer of as many bytes as ``of`` needs, little-endian, zlib, base64.
+    rows: how many are held out. of: how many models (orders, say) are averaged. seeds: the counts of each seed, packed:
+    unsigned integers of as many bytes as ``of`` needs, little-endian, zlib, base64.
     """
 
     rows: int
@@ -27,7 +27,7 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def counted(counts: Sequence[NDArray[Any]], of: int = 1) -> Right:
-        """From counts [n], or who was right of one model, one array a seed."""
+        """From counts [n], or for a single model which rows it got right, one array per seed."""
         packed = [zlib.compress(np.asarray(each, _kind(of)).tobytes(), 9) for each in counts]
         return Right(rows=len(counts[0]), of=of, seeds=[b64encode(each).decode() for each in packed])
 
@@ -56,5 +56,5 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _kind(of: int) -> np.dtype[np.unsignedinteger]:
-    """The least unsigned integer that counts so far."""
+    """The smallest unsigned integer type that counts up to ``of``."""
     return np.min_scalar_type(of).newbyteorder("<")
