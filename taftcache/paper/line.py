@@ -34,7 +34,7 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     passes over all rows that one seed's models took. gradient: the largest ‖∇F‖/‖∇F(0)‖ of their solves. tolerance:
     what was asked of it. converged: whether every solve met it; if not, the line is not the optimum's. These three are
     None for what was not solved, and in older reports that did not keep them. end: at which end of the λ or rates tried
-    the chosen one lies, as in ``Tuned``. from_scratch: accuracy in percent of one model over all rows that remain.
+    the chosen one lies. As in ``Tuned``. from_scratch: accuracy in percent of one model over all rows that remain.
     seconds_a_shard, seconds_all_shards, seconds_from_scratch: processor time for a shard's model, for all shards' and
     for that one model. times_faster: the last divided by the first. right: which held-out rows got their own class, by
     seed; only in report.json. setting: what was chosen, by name.

@@ -64,7 +64,7 @@ class TriedRidge:
 
     @classmethod
     def of(cls, unseen: Unseen) -> TriedRidge:
-        """What is kept of one λ."""
+        """What is kept of the errors at one λ."""
         return cls(unseen.ridge, unseen.loss, _share(unseen.right, unseen.weight))
 
 
@@ -95,16 +95,16 @@ def choose_ridge(
 ) -> RidgeChoice:
     """The largest λ of a grid that does about as well as the best, in loss and accuracy on unseen rows (``_best``).
 
-    For the head, the errors are exact leave-one-out errors (``every_head``). If that would need an eigendecomposition
-    for each class and memory has no room for them, one row in five is set aside, and the others are solved at one λ
-    after another, from the largest down, until the loss has risen ``RISES`` times in succession.
+    For the head under a quadratic loss, the errors are exact leave-one-out errors (``every_head``). If that would need
+    an eigendecomposition for each class and memory has no room for them, one row in five is set aside, and the others
+    are solved at one λ after another, from the largest down, until the loss has risen ``RISES`` times in succession.
 
-    Beyond the head, one row in five is set aside, and one run over the others gives every λ (``ridge_deltas``). If
-    that does not fit, there is a short solve for each λ, again from the largest down until the loss rises, each
-    starting from the last. At most ``MOST_ROWS`` rows take part, and λN is kept: it is the ratio of the noise's
-    variance to the prior's, which does not depend on how many rows are seen as long as they are fewer than the
-    parameters. The factor for that is rounded to a power of two, so that a row that leaves does not change λ and with
-    it the problem of all the others.
+    In all other problems one row in five is set aside too, and one run over the others gives every λ
+    (``ridge_deltas``). If that does not fit, there is a short solve for each λ, again from the largest down until the
+    loss rises, each starting from the last. At most ``MOST_ROWS`` rows take part, and λN is kept: it is the ratio of
+    the noise's variance to the prior's, which does not depend on how many rows are seen as long as they are fewer than
+    the parameters. The factor for that is rounded to a power of two, so that a row that leaves does not change λ and
+    with it the problem of all the others.
 
     Like the solve, the choice is a function of the rows alone, so what is forgotten leaves no trace in it. Which rows
     take part and which of them validate is drawn by a hash of each row. So this stays the same when other rows leave,

@@ -223,7 +223,7 @@ def moves(problem: Problem) -> Tensor | None:
 
 
 def _head_moves(problem: Problem) -> Tensor:
-    """‖Δw₋ₙ − Δw‖ [N] of a head: with y = A⁻¹x̃ a class's weights move by c + y (ωD/N)(z − target)/(1 − h), where
+    """‖Δw₋ₙ − Δw‖ [N] for a head: with y = A⁻¹x̃ a class's weights move by c + y (ωD/N)(z − target)/(1 − h), where
     c = W' − W = (λ − λ')A⁻¹W."""
     N, heads = problem.operator.rows, left_out_heads(problem)
     weights = heads.at(problem.ridge).weights

@@ -43,11 +43,12 @@ BLOCK = 256  # rows for which the inverse's diagonal is taken at once
 ROUNDING = 4.0
 LITTLE = 0.01  # fraction of the noise that is not worth the pass to measure it: solves take as many passes without it
 LARGEST_BASIS = 512 << 20  # bytes of what is known of all rows; there are two such matrices at once
-FEWER = 4  # every so many-th landmark counts for a second estimate, which tells how the first would change with more
+FEWER = 4  # every fourth landmark serves a second estimate, which tells how the first would change with more of them
 
 
 def class_kernel_fits(problem: Problem) -> bool:
-    """Whether the rows are few enough, and an apply cheap beside a pass; parameters may be fewer than logits.
+    """Whether the rows are few enough, and an apply is cheap compared with a pass; there may be more logits than
+    parameters.
 
     A fresh class token has, through its LayerNorm, a gradient a thousand times the others', which no such kernel fits.
     """

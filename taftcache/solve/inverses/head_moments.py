@@ -134,7 +134,7 @@ def in_full(own: Tensor, basis: FewRows | None) -> Tensor:
 
 
 def extended(feature: Tensor, basis: FewRows | None = None, start: int = 0) -> Tensor:
-    """x̃ [b,d+1]; or [b,n] in the basis of all rows, of which these are those from ``start`` on."""
+    """x̃ [b,d+1]; or [b,n] in the basis of all rows, for the rows from ``start`` on."""
     if basis is not None:
         return basis.rows[start : start + len(feature)]
     return torch.cat([feature, torch.ones_like(feature[:, :1])], 1).double()

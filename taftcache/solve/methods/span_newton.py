@@ -47,7 +47,7 @@ RENEWED = 0.02  # relative fall of F after which the curvature of all directions
 SEEN = 1e-5  # relative gradient at which the estimate of a row's move is within a fifth of its limit
 OUT = 8  # rows that are taken out, for a pass each
 MADE_UP = 0.1  # what Newton's step may leave of what a removal takes from the rows that stay, as a fraction
-ROUNDED = 1e-6  # ``least`` for what the span misses of such a row, which rows like it all but cancel
+ROUNDED = 1e-6  # ``least`` for what the span misses of a removed row, which rows like it all but cancel
 NOTHING = 1e-6  # of ‖Δw‖/N: what is left if the two terms of a removal cancel
 
 

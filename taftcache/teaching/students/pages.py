@@ -19,7 +19,7 @@ CURVES = {
     "labelled images of a class": "per_class",
     "times the first teacher is given": "repeat",
 }
-"""Title of a curve's table -> what changes along it, as the recipe's [report] has it."""
+"""Title of a curve's table -> what changes along it, by its key in the recipe's [report]."""
 ENERGY = ("energy-by-teacher.svg", "energy-by-feature.svg")
 
 
