@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Schedule:
-    """Adam as the paper trains: the rate falls to a tenth after half of the epochs and after five sixths of them."""
+    """The paper's schedule for Adam: the rate falls to a tenth after half of the epochs and again after five sixths."""
 
     rate: float = 1e-3
     epochs: int = 30
@@ -22,7 +22,7 @@ class Schedule:
 
 
 class Adam:
-    """Moments of the gradient of ``value`` [P], which every step changes in place."""
+    """Adam's moments for the vector ``value`` [P], which every step changes in place."""
 
     def __init__(self, value: Tensor) -> None:
         self.value = value

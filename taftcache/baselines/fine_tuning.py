@@ -30,8 +30,8 @@ def fine_tune(
 
     Args:
         sources: their rows are held in memory.
-        seed: of the order of the rows.
-        device: where the network runs; the rows stay where they are.
+        seed: for the order of the rows.
+        device: where the network runs; the rows stay in host memory.
 
     Raises:
         SolveError: no rows, or a loss that is not finite.

@@ -49,11 +49,11 @@ def train_tangents(
     Args:
         base: the expansion point.
         sources: their rows are held in memory.
-        runs: one a setting.
-        schedule: epochs and batch; the rate is each run's.
+        runs: one for each setting.
+        schedule: epochs and batch; each run has its own rate.
         train: which parameters move.
-        seed: of the order of the rows, which all runs share.
-        memory: bytes that the base point's state of all rows may take; it is made anew for every batch beyond that.
+        seed: for the order of the rows, which all runs share.
+        memory: bytes that the base point's state of all rows may take; beyond that it is made anew for every batch.
         device: where products run.
 
     Raises:
@@ -109,7 +109,7 @@ class _Descent:
 
 
 class _Batches:
-    """The base point's state on any rows: picked from that of all rows where it can be kept."""
+    """The base point's state on any rows: picked from that of all rows if this can be kept."""
 
     def __init__(self, operator: TangentOperator, tokens: np.ndarray, memory: int) -> None:
         self._operator, self._tokens, tail = operator, tokens, operator.tail
@@ -119,7 +119,7 @@ class _Batches:
         self._whole = operator.prepare(tokens) if fits else None
 
     def state(self, rows: Tensor) -> Any:
-        """Of the rows at these places."""
+        """The state of the rows at these places."""
         if self._whole is None:
             return self._operator.prepare(self._tokens[rows.numpy()])
         return self._operator.tail.select(self._whole, rows.to(self._operator.device))

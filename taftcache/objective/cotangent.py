@@ -1,6 +1,6 @@
 """What Jᵀ is applied to, block by block: the gradient of the loss, its Hessian times a change, and the like.
 
-Each is a value that holds all it needs, so that it can answer for a part of the rows in another process.
+Each is an object that holds all it needs, so that it can answer for a part of the rows in another process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Cotangent(ABC):
         start: number of the first row of the next block.
 
     Attributes:
-        notes: one for each block so far, of those that note anything.
+        notes: one for each block so far, from classes that take any.
     """
 
     start: int = 0
@@ -38,7 +38,7 @@ class Cotangent(ABC):
         return answer
 
     def part(self, start: int, rows: int) -> Self:
-        """The same for ``rows`` rows from ``start`` on alone, with notes of its own."""
+        """The same for only ``rows`` rows from ``start`` on, with notes of its own."""
         return replace(self, start=start, notes=[])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -49,12 +49,12 @@ class Cotangent(ABC):
 
     @abstractmethod
     def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
-        """What is returned for the block that begins at ``start``."""
+        """The [b,K] that ``__call__`` returns for the block that begins at ``start``."""
 
 
 @dataclass(kw_only=True)
 class _OfLoss(Cotangent):
-    """What is made of a loss, its rows' weights, and the mean over ``rows``."""
+    """A cotangent made from a loss, the rows' weights, and the mean over ``rows``."""
 
     loss: Loss
     weights: RowWeights | None
@@ -69,7 +69,7 @@ class _OfLoss(Cotangent):
 
 @dataclass(kw_only=True)
 class LossGradient(_OfLoss):
-    """ω ∂ℓ/∂z / N; notes Σ ωℓ of each block, its labels, and with ``keep`` its logits."""
+    """ω ∂ℓ/∂z / N; its notes are Σ ωℓ of each block, its logits if ``keep`` is set (else None), and its labels."""
 
     keep: bool
 
@@ -79,14 +79,14 @@ class LossGradient(_OfLoss):
         losses, gradient = self.loss.value(z.double(), labels), self.loss.gradient(z, labels)
         if self.weights is not None:
             losses = losses * self.weights.at(labels, self.start, losses)[:, 0]
-        # A number would wait for the device at every block.
+        # A tensor, because making it a number would wait for the device at every block.
         self.notes.append((losses.sum(), z if self.keep else None, labels))
         return self._mean(gradient, labels)
 
 
 @dataclass(kw_only=True)
 class _AtPoint(_OfLoss):
-    """With D at Δw = 0, or at logits: ``point`` [n,K] has those of the rows from ``first`` on."""
+    """With D at Δw = 0, or at given logits: ``point`` [n,K] holds those of the rows from ``first`` on."""
 
     point: Tensor | None
     first: int = 0
@@ -97,7 +97,7 @@ class _AtPoint(_OfLoss):
         return self.point[self.start - self.first :][: len(logits)].to(logits)
 
     def part(self, start: int, rows: int) -> Self:
-        """With the point of those rows alone."""
+        """With the point for those rows alone."""
         part = super().part(start, rows)
         if self.point is not None:
             part.point, part.first = self.point[start - self.first :][:rows].clone(), start
@@ -128,10 +128,10 @@ class HessianUnderSigns(LossHessian):
 
 @dataclass(kw_only=True)
 class GradientUnderSigns(_AtPoint):
-    """The terms of the gradient under random signs, and of the Hessian's product that moves it.
+    """The terms of the gradient under random signs, plus those of the Hessian's product with Δw under signs.
 
-    Of a loss that is not quadratic they are those at the point. Errors in z enter through D; what may cancel within ∂ℓ
-    is bounded by ∂ℓ at equal logits (of cross-entropy, p − 1 may cancel completely).
+    For a loss that is not quadratic, the terms are those at the point. Errors in z enter through D. What may cancel
+    within ∂ℓ (for cross-entropy, p − 1 may cancel completely) is bounded by ∂ℓ at equal logits.
     """
 
     seed: int
@@ -150,13 +150,13 @@ class GradientUnderSigns(_AtPoint):
 
 @dataclass(kw_only=True)
 class Given(Cotangent):
-    """``values`` [N,K] themselves."""
+    """The given ``values`` [N,K] themselves."""
 
     values: Tensor
     first: int = 0
 
     def answer(self, logits: Tensor, change: Tensor | None, labels: Tensor) -> Tensor:
-        """The rows of the block."""
+        """The values of the block's rows."""
         return self.values[self.start - self.first :][: len(labels)].to(logits)
 
     def part(self, start: int, rows: int) -> Self:
@@ -167,19 +167,19 @@ class Given(Cotangent):
 
 
 def moved(base: Tensor, change: Tensor | None, jvp_only: bool) -> Tensor:
-    """z [n,K] of rows with base logits f_w and tangent J Δw (None for Δw = 0); without f_w where ``jvp_only``."""
+    """z [n,K] of rows with base logits f_w and tangent J Δw (None for Δw = 0); without f_w if ``jvp_only``."""
     if jvp_only:
         return torch.zeros_like(base) if change is None else change
     return base if change is None else base + change
 
 
 def _block_signs(like: Tensor, seed: int, start: int) -> Tensor:
-    """±1 in the shape of ``like``: those of a block depend on the seed, below 16, and on where it begins."""
-    return random_signs(like, (start << 4) + seed)  # of a seed the generator takes the last 32 bits alone
+    """±1 in the shape of ``like``: a block's signs depend on the seed, below 16, and on where the block begins."""
+    return random_signs(like, (start << 4) + seed)  # the generator takes only the last 32 bits of a seed
 
 
 def random_signs(like: Tensor, seed: int | torch.Generator) -> Tensor:
-    """±1 in the shape of ``like``, a function of the seed or of where a generator stands."""
+    """±1 in the shape of ``like``, determined by the seed or by a generator's state."""
     generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
     return (torch.randint(0, 2, like.shape, generator=generator, dtype=torch.int8) * 2 - 1).to(like)
 
@@ -192,7 +192,7 @@ def unit(like: Tensor, k: int) -> Tensor:
 
 
 def _sent(value: Any) -> Any:
-    """Tensors as arrays: torch's own way through a wire is a file of the kind that nobody should load."""
+    """Tensors as arrays, because torch itself sends them as pickles, which nobody should load."""
     if isinstance(value, Tensor):
         return value.cpu().numpy()
     if isinstance(value, RowWeights):

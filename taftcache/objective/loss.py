@@ -13,13 +13,14 @@ from taftcache.errors import SolveError
 class Loss(Protocol):
     """A convex function ℓ(z, y) of a row's logits z [n,K] and its target y.
 
-    y is the class [n] (int64) or the value [n] or [n,K] (floating), as the rows bring it.
+    y is the class [n] (int64) or the value [n] or [n,K] (floating), as in the rows.
     """
 
     quadratic: ClassVar[bool]
     """Whether D = ∂²ℓ/∂z² is diagonal, does not depend on z, and weighs all classes alike but for the row's own.
 
-    Only then may it be True: what solves such losses takes D for that. Of any other D, constant or not, it is False.
+    It may be True only then, because the solvers for such losses rely on it. For any other D, constant or not, it is
+    False.
     """
 
     def value(self, z: Tensor, y: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ def column(y: Tensor) -> Tensor:
 
 
 def check_quadratic(loss: Loss, target: Tensor, classes: int) -> None:
-    """SolveError where a loss that calls itself ``quadratic`` has another D than that.
+    """Raise SolveError if a loss that calls itself ``quadratic`` has any other D.
 
     Args:
         target: y of one row, [1] or [1,K].

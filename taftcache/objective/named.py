@@ -1,4 +1,4 @@
-"""Losses of classes, and weights, by the names that recipes and estimators use."""
+"""Losses for classes, and weights, by the names that recipes and estimators use."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NAMES = ("rsl", "mse", "cross_entropy")
 
 
 def true_class_weight(alpha: float | str, classes: int) -> float:
-    """α, or for "auto" √K: the more classes there are, the less of the loss is about the true one at α = 1.
+    """α, or √K for "auto": the more classes there are, the less of the loss is about the true one at α = 1.
 
-    Measured against a linear probe in docs/benchmarks.md. SolveError for all else.
+    Measured against a linear probe in docs/benchmarks.md. SolveError for anything else.
     """
     if isinstance(alpha, str) and alpha == "auto":
         return sqrt(classes)
@@ -31,7 +31,7 @@ def true_class_weight(alpha: float | str, classes: int) -> float:
 
 
 def named_loss(name: str, alpha: float = 1.0, kappa: float = 15.0) -> Loss:
-    """The loss of classes called ``name``; α and κ are those of the rescaled square loss, "mse" is it with α = κ = 1.
+    """The loss called ``name``; α and κ are those of the rescaled square loss, and "mse" is that loss at α = κ = 1.
 
     Raises:
         SolveError: no such loss, or α or κ that is not above 0.
@@ -47,7 +47,7 @@ def named_loss(name: str, alpha: float = 1.0, kappa: float = 15.0) -> Loss:
 
 
 def class_weights(wanted: str | Sequence[float], labels: Tensor, classes: int) -> RowWeights | None:
-    """Weights for "none", "balanced" (over these labels) or one number a class."""
+    """Weights for "none", "balanced" (over these labels) or one number for each class."""
     if wanted == "none":
         return None
     if wanted == "balanced":

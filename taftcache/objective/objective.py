@@ -1,4 +1,4 @@
-"""What is asked for: the loss, the ridge and the rest of F, before any row is read."""
+"""What a solve is asked for: the loss, the ridge and the rest of F, before any row is read."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Problem:
         ridge: λ.
         weights: ω; ones by default.
         jvp_only: leave f_w(x_n) out, as differentially private training does.
-        point: logits [N,K] at which the curvature of a loss that is not quadratic is taken (``at``).
+        point: logits [N,K] at which the curvature of a non-quadratic loss is taken (``at``).
     """
 
     operator: TangentOperator
@@ -62,7 +62,7 @@ class Problem:
         return self.evaluate_beside(delta)[:2]
 
     def evaluate_beside(self, delta: Tensor, *beside: RowSum) -> tuple[float, Tensor, list[Tensor]]:
-        """The same, and other sums over the rows, prepared once for all of them."""
+        """The same, and other sums over the rows, which are prepared once for all."""
         return self._evaluated(delta, beside, LossGradient(keep=False, **self._terms))
 
     def evaluate_logits(self, delta: Tensor, *beside: RowSum) -> tuple[float, Tensor, list[Tensor], Tensor, Tensor]:
@@ -77,7 +77,7 @@ class Problem:
     ) -> tuple[float, Tensor, list[Tensor]]:
         operator = self.operator
         delta = delta.to(operator.device, operator.dtype)
-        # At Δw = 0 the logits are the base point's own, and half of the pass is saved.
+        # At Δw = 0 the logits are the base point's own, which saves half of the pass.
         own = RowSum(delta if delta.any() else None, gradients, self.ridge * delta)
         gradient, *found = operator.sums(own, *beside)
         value = 0.0
@@ -90,9 +90,9 @@ class Problem:
         return RowSum(None, LossGradient(keep=False, **self._terms))
 
     def hessian(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
-        """(1/N JᵀDJ + λI) v in the operator's precision, in one pass; written to ``out`` where one is given.
+        """(1/N JᵀDJ + λI) v in the operator's precision, in one pass; written to ``out`` if that is given.
 
-        For large P, fresh memory for the result costs as much as the product. D is that of Δw = 0 unless
+        For large P, fresh memory for the result costs as much as the product. D is that at Δw = 0 unless
         ``at`` moved it.
         """
         return self.operator.sums(self._product(vector, out))[0]
@@ -100,13 +100,13 @@ class Problem:
     def gradients_under_signs(self, delta: Tensor, seeds: Iterable[int]) -> list[Tensor]:
         """∇F(Δw) with the terms of its sums under random signs [P], for each of the seeds, in one pass.
 
-        Nothing cancels in it but by chance: times the unit of rounding it has the size of what rounding puts wrong
-        in ∇F(Δw), where terms do cancel. Of a loss that is not quadratic, the problem is the one that ``at`` gives.
+        Its terms cancel only by chance, so times the unit of rounding it has the size of the rounding error in ∇F(Δw),
+        where terms do cancel. For a loss that is not quadratic, call it on the problem that ``at`` returns.
         """
         return self.operator.sums(*(self._gradient_under_signs(delta, seed) for seed in seeds))
 
     def hessian_and_gradients_under_signs(self, delta: Tensor, seeds: Iterable[int]) -> tuple[Tensor, list[Tensor]]:
-        """``hessian`` of Δw, and ``gradients_under_signs`` there, in one pass."""
+        """``hessian`` times Δw, and ``gradients_under_signs`` there, in one pass."""
         signed = [self._gradient_under_signs(delta, seed) for seed in seeds]
         product, *found = self.operator.sums(self._product(delta), *signed)
         return product, found
@@ -129,7 +129,7 @@ class Problem:
         return RowSum(delta, GradientUnderSigns(seed=seed, point=self.point, **self._terms), self.ridge * delta)
 
     def at(self, delta: Tensor) -> tuple[float, Tensor, Problem]:
-        """F, ∇F and the problem whose Hessian is that of Δw, in one pass; holds N·K logits."""
+        """F, ∇F and the problem whose Hessian is the one at Δw, in one pass; holds N·K logits."""
         value, gradient, _, z, _ = self.evaluate_logits(delta)
         return value, gradient, replace(self, point=z)
 
@@ -146,7 +146,7 @@ class Problem:
         return moved(base, change, self.jvp_only)
 
     def root(self, base: Tensor, labels: Tensor, start: int, v: Tensor) -> Tensor:
-        """√ω R v [n,K], so that E over signs v of (Jᵀ·)(Jᵀ·)ᵀ is JᵀDJ of these rows.
+        """√ω R v [n,K]: with g = Jᵀ of it, E[g gᵀ] over random signs v is JᵀDJ of these rows.
 
         Args:
             base, labels: of a block. start: its first row. v: [n,K].
@@ -156,7 +156,7 @@ class Problem:
         return rooted if self.weights is None else rooted * self.weights.at(labels, start, v).sqrt()
 
     def diagonal(self, labels: Tensor, like: Tensor, start: int = 0) -> Tensor:
-        """ωD/N [n,K] of a quadratic loss, for the labels of rows from ``start`` on; in the precision of ``like``."""
+        """ωD/N [n,K] of a quadratic loss for the labels of rows from ``start`` on, in the precision of ``like``."""
         ones = like.new_ones(len(labels), self.operator.classes)
         diagonal = self.loss.hessian(ones, labels, ones) / self.operator.rows
         return diagonal if self.weights is None else diagonal * self.weights.at(labels, start, ones)

@@ -56,6 +56,6 @@ class RowWeights:
 
 
 def balanced(labels: Tensor, classes: int) -> Tensor:
-    """Weights [K] that let every class that occurs count alike: N / (classes that occur · rows of the class)."""
+    """Weights [K] that make all classes that occur count alike: N / (classes that occur · rows of the class)."""
     counts = torch.bincount(labels, minlength=classes).double()
     return torch.where(counts > 0, len(labels) / (counts.clamp_min(1) * (counts > 0).sum()), 0.0)

@@ -11,11 +11,11 @@ from taftcache.report.paired import Paired, Verdict, paired
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """That one model is above another.
+    """The claim that one model is above another.
 
-    what: the claim. verdict: None where there is none, and why is ``withheld``. ahead: the difference in points, with
-    its interval where there is a verdict. figures: of both models. costs: what both took. ends: which of both was
-    trained at an end of what was tried for it. paper: what the paper has.
+    what: the claim in words. verdict: None if there is none; ``withheld`` then says why. ahead: the difference in
+    points, with its interval if there is a verdict. figures: of both models. costs: what both took. ends: which of them
+    was trained at an end of what was tried for it. paper: the paper's figures.
     """
 
     what: str
@@ -40,14 +40,14 @@ NOT_PAIRED = "rows not comparable"
 
 
 class Subject(NamedTuple):
-    """Claims, and sentences that are none, about one thing."""
+    """Claims about one thing, and other sentences about it."""
 
     title: str
     said: list[Said]
 
 
 def claimed(what: str, line: ReportLine, other: ReportLine, paper: str = "", *, costs: bool = False) -> Claim:
-    """That ``line`` is above ``other``, and with ``costs`` the seconds that both took."""
+    """The claim that ``line`` is above ``other``; with ``costs``, also the seconds that both took."""
     found = compared(line, other)
     return Claim(
         what=what,
@@ -62,7 +62,7 @@ def claimed(what: str, line: ReportLine, other: ReportLine, paper: str = "", *, 
 
 
 def at_ends(*lines: ReportLine) -> str:
-    """Which lines were trained at the end of what was tried, and of what."""
+    """Which lines were trained at an end of what was tried, and at which."""
     alike = len({line.method for line in lines}) == 1
     names = [f"{line.method} {line.preset}" if alike else line.method for line in lines]
     return "; ".join(dict.fromkeys(f"{name}: {line.end}" for name, line in zip(names, lines, strict=True) if line.end))
@@ -75,13 +75,13 @@ def why_none(*lines: ReportLine) -> str:
 
 
 def reached(line: ReportLine) -> str:
-    """How near to its optimum a line's models are, of how near was asked."""
+    """How near to their optimum a line's models are, and how near was asked for."""
     asked = NOT_RECORDED if line.tolerance is None else f"{line.tolerance:g}"
     return f"‖∇F‖ {line.gradient or 0:.1e} ‖∇F(0)‖, tolerance {asked}"
 
 
 def compared(ours: ReportLine, theirs: ReportLine) -> Paired | None:
-    """The paired difference; None where a line does not keep its rows, has others or other seeds, or stopped early."""
+    """The paired difference; None if a line has no single rows, has other rows or seeds, or stopped early."""
     if ours.right is None or theirs.right is None or ours.stopped or theirs.stopped:
         return None
     mine, other = ours.right.shares(), theirs.right.shares()

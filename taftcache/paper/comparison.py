@@ -36,7 +36,7 @@ TITLES = {
     "figure2c": "Figure 2c: the class token as it comes (CLS=F), or a fresh one that is trained (CLS=T)",
 }
 SECTIONS = ("data", "backbone", "tangent", "objective", "solver", "privacy", "compare")  # that a report repeats
-# What a comparison of models without noise sets itself, and which of its own keys says what is wanted.
+# Recipe keys that a comparison of models without noise sets itself, with the key of [compare] to use instead, if any.
 OWN = {
     "tangent.class_token": "compare.tokens",
     "tangent.reset_block": "compare.resets",
@@ -70,7 +70,7 @@ class Figures:
 
     @property
     def early(self) -> str:
-        """What is to be known of lines whose solves stopped early, where there are any."""
+        """What to know about lines whose solves stopped early, if there are any."""
         return EARLY if any(line.stopped for line in self.lines) else ""
 
     @property
@@ -194,12 +194,12 @@ def _check_tail(recipe: Recipe) -> None:
 
 
 def _own(recipe: Recipe) -> dict[str, str]:
-    """``OWN``, of which the private table alone sets nothing."""
+    """``OWN``; empty for the private table alone, which sets none of these keys."""
     return {} if set(recipe.compare.reports) == {"table3"} else OWN
 
 
 def check_read(recipe: Recipe, overrides: Sequence[str]) -> None:
-    """RecipeError where an override sets what the recipe's reports do not read."""
+    """Raise RecipeError if an override sets a key that the recipe's reports do not read."""
     own = _own(recipe)
     for override in overrides:
         key = override.partition("=")[0].strip()
@@ -212,7 +212,7 @@ def check_read(recipe: Recipe, overrides: Sequence[str]) -> None:
 
 
 def unread(recipe: Recipe) -> list[str]:
-    """A note of what the recipe sets, and reports do not read."""
+    """A note naming the keys that the recipe sets but no report reads."""
     values, usual = recipe_values(recipe), recipe_values(Recipe())
     names = [
         f"{key} ({instead} says it)" if instead else key
@@ -226,5 +226,5 @@ def unread(recipe: Recipe) -> list[str]:
 
 
 def machine() -> str:
-    """What it ran on, in words."""
+    """What the comparison ran on, in words."""
     return f"{processor()}, {os.cpu_count()} CPU cores, {counted(torch.get_num_threads(), 'thread')} of torch"

@@ -1,4 +1,4 @@
-"""The lines of the paper's figures: 1a to 1c on forgetting, 2a to 2c on what is linearised, and with which loss."""
+"""The lines of the paper's figures: 1a to 1c on forgetting, 2a to 2c on the loss and on what is linearised."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ LOSSES = {"RSL": "rsl", "CE": "cross_entropy", "MSE": "mse"}
 
 
 def figure1a(work: Workbench) -> Iterator[ReportLine]:
-    """TAFT as shards are subtracted, beside what is solved anew over the rows that remain."""
+    """TAFT as shards are subtracted, compared with what is solved anew over the rows that remain."""
     yield from _subtracted(work, _tangent(work))
 
 
 def figure1b(work: Workbench) -> Iterator[ReportLine]:
-    """TAFT and SISA as shards are subtracted, the same ones."""
+    """TAFT and SISA as the same shards are subtracted."""
     yield from _subtracted(work, [*_tangent(work), ("SISA", "paper")])
 
 
 def figure1c(work: Workbench) -> Iterator[ReportLine]:
-    """Rows forgotten uniformly; every shard solved again, against one model over all rows that remain."""
+    """Rows forgotten uniformly: every shard solved again, compared with one model over all rows that remain."""
     work.check_shards(work.spec.shards)
     for preset in work.spec.presets:
         best = work.tuned("TAFT", preset, tokens=work.tokens())  # one model over all rows has settings of its own
@@ -53,7 +53,7 @@ def _forgotten(
         gone = set(random.Random(seed).sample(ids, round(fraction * len(ids))))
         left = Trial(split.store, work.recipe, shards, seed, without=sorted(gone)) if gone else split
         fits.append(work.fit([setting], shards, seed, trial=left, key=fraction or None)[setting])
-        # What was forgotten does not depend on the number of shards, and neither does this model.
+        # This model does not depend on the number of shards, because what was forgotten does not.
         kept = [i for i in ids if i not in gone] if gone else None
         wholes.append(work.one_model(best, seed, kept, ("forgotten", fraction) if gone else None))
         found.append(left.taft(fits[-1], range(len(left.parts))))
@@ -88,7 +88,7 @@ def figure2a(work: Workbench) -> Iterator[ReportLine]:
 
 
 def figure2b(work: Workbench) -> Iterator[ReportLine]:
-    """PT: the pre-trained block, or one that is re-initialised; CLS = F."""
+    """PT: the block as pre-trained or re-initialised; CLS = F."""
     for preset in work.spec.presets:
         for reset in (False, True):
             best = work.tuned("TAFT", preset, resets=(reset,))
@@ -96,7 +96,7 @@ def figure2b(work: Workbench) -> Iterator[ReportLine]:
 
 
 def figure2c(work: Workbench) -> Iterator[ReportLine]:
-    """CLS: the class token as it comes, or a fresh one that is linearised too; at the better PT."""
+    """CLS: the class token as it comes, or a fresh one that is trained too; at the better PT."""
     for preset in work.spec.presets:
         chosen = work.tuned("TAFT", preset, tokens=work.tokens())
         for token in work.tokens():
@@ -109,7 +109,8 @@ def _tangent(work: Workbench) -> list[tuple[Criterion, Preset]]:
 
 
 def _subtracted(work: Workbench, methods: Sequence[tuple[Criterion, Preset]]) -> Iterator[ReportLine]:
-    """After k shards are gone: the mean over random orders in which they go; of what is solved anew, one a seed."""
+    """Accuracy after k shards are gone: the mean over random orders of removal; for what is solved anew, one order per
+    seed."""
     work.check_shards(work.spec.shards)
     for shards in work.spec.shards:
         steps = sorted({min(round(k * shards / 10), shards - 1) for k in range(10)})
@@ -140,7 +141,7 @@ def _subtracted(work: Workbench, methods: Sequence[tuple[Criterion, Preset]]) ->
 def _solved_anew(
     work: Workbench, shards: int, steps: Sequence[int], orders: Sequence[Sequence[int]]
 ) -> Iterator[ReportLine]:
-    """The exact model and the exact head of the rows that remain after k shards are gone, in one order a seed."""
+    """The exact model and the exact head of the rows that remain after k shards are gone, in one order per seed."""
     settings = of_all_rows(work)
     found: dict[tuple[str, int], list[NDArray[np.bool_]]] = defaultdict(list)
     fits: dict[tuple[str, int], list[Fitted]] = defaultdict(list)

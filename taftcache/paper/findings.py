@@ -1,4 +1,4 @@
-"""What a comparison's figures say of the paper's claims, each with its interval, its verdict and its figures."""
+"""What a comparison says about the paper's claims, each with its interval, its verdict and its figures."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ BALLS = {1.0: ("RSL", "CE", "+10.0 on average of three"), 10.0: ("CE", "RSL", "+
 
 
 def findings(reports: Reports) -> list[Subject]:
-    """What the reports that are there say, subject by subject; nothing of a subject that none of them is about.
+    """What the given reports say, subject by subject; a subject that none of them is about is left out.
 
-    A claim holds where the 95 % interval of its difference lies above zero, is contradicted where that lies below, and
-    is within noise between (``taftcache.report.paired``). Nothing is claimed of a model whose solve stopped early. No
+    A claim holds if the 95 % interval of its difference lies above zero, is contradicted if it lies below zero, and is
+    within noise otherwise (``taftcache.report.paired``). Nothing is claimed about a model whose solve stopped early. No
     pair of models is counted twice.
     """
     read = {
@@ -51,13 +51,13 @@ def findings(reports: Reports) -> list[Subject]:
 
 
 def _exact(reports: Reports) -> Iterator[Said]:
-    """What the mean of components leaves on the table."""
+    """How much accuracy the mean of components loses against the exact model."""
     lines = reports.get("table2", ())
     whole = {line.method: line for line in lines if line.method in (EXACT, HEAD)}
     if len(whole) < 2:
         return
     exact, head = whole[EXACT], whole[HEAD]
-    # Beside the best head that there is: of the composed models' loss, or of cross-entropy, as Table 1 has it.
+    # Compared with the best head there is: by the composed models' loss, or by cross-entropy, as in Table 1.
     others = [line for line in reports.get("table1", ()) if (line.method, line.preset) == ("FC", "exact")]
     best = max([head, *others], key=lambda line: line.accuracy)
     named = "the best exact head of all rows" if others else "the exact head of all rows"
@@ -71,7 +71,7 @@ def _exact(reports: Reports) -> Iterator[Said]:
         for heads in lines:
             if (heads.method, heads.shards) == (HEADS, line.shards):
                 yield claimed(f"{many.capitalize()} above the mean of {line.shards} heads", line, heads, costs=True)
-    if best is head:  # else Table 1 has that pair
+    if best is head:  # otherwise Table 1 has that pair
         yield claimed(f"The exact model of all rows above {named}", exact, head, costs=True)
     lines = reports.get("figure1a", ())
     for (shards, k), at in _by_removal(lines).items():
@@ -109,7 +109,7 @@ def _composed(reports: Reports) -> Iterator[Claim]:
             yield claimed(
                 f"{what} above soup ({line.preset})", line, soups[line.shards], SOUPS.get(line.shards or 1, "")
             )
-        if line.preset in one and line.preset != "exact":  # of which the first sentences tell
+        if line.preset in one and line.preset != "exact":  # which the first sentences are about
             beside = PARAGON.get(line.shards or 1, "")
             yield claimed(f"one model of all rows above {what} ({line.preset})", one[line.preset], line, beside)
 
@@ -124,7 +124,7 @@ def _dropped(reports: Reports) -> Iterator[str]:
 
 
 def _ensemble(reports: Reports) -> Iterator[Claim]:
-    """TAFT against SISA, by the number of shards: on average over those removed, and point by point."""
+    """TAFT against SISA, by the number of shards: on average over the numbers removed, and point by point."""
     at = _by_removal(reports.get("figure1b", ()))
     presets = [key[1] for found in at.values() for key in found if key[0] == "TAFT"]
     for preset in dict.fromkeys(presets):
@@ -196,9 +196,9 @@ def _switches(reports: Reports) -> Iterator[Claim]:
 
 
 def _private(reports: Reports) -> Iterator[Said]:
-    """One claim a regime and ε, how many of them say what, and a sentence on the best for each ε.
+    """One claim for each regime and ε, how many claims have which verdict, and a sentence on the best for each ε.
 
-    Lines whose single rows were not kept say nothing.
+    Lines without their single rows say nothing.
     """
     lines = [line for line in reports.get("table3", ()) if line.right is not None]
     at = {(line.method, line.epsilon, line.preset): line for line in lines}
@@ -224,7 +224,7 @@ def _private(reports: Reports) -> Iterator[Said]:
 
 
 def _best(lines: Sequence[ReportLine]) -> str:
-    """The best line of one ε, and those that are within noise of it."""
+    """The best line for one ε, and those that are within noise of it."""
     first, *rest = sorted(lines, key=lambda line: -line.accuracy)
     level = [_name(line) for line in rest if (found := compared(first, line)) and found.verdict == "within noise"]
     beside = f"; within noise of it: {'; '.join(level)}" if level else "; ahead of all others"
@@ -232,7 +232,7 @@ def _best(lines: Sequence[ReportLine]) -> str:
 
 
 def _name(line: ReportLine) -> str:
-    """The head has one network, which is linear."""
+    """A line's regime and network; the head alone has only one network, which is linear."""
     return line.method if line.method.startswith("head") else f"{line.method} {line.preset}"
 
 
@@ -244,7 +244,7 @@ class _Pair:
 
 
 def _presets(reports: Reports) -> Iterator[str]:
-    """Whether "exact" is above "paper" wherever both have a model, each pair once, and at which cost."""
+    """Whether "exact" is above "paper" wherever both have a model, each pair once, and at what cost."""
     pairs: dict[Any, _Pair] = {}
     for name, lines in reports.items():
         at = {(line.preset, *_place(line)): line for line in lines}
@@ -270,14 +270,14 @@ def _presets(reports: Reports) -> Iterator[str]:
 
 
 def _fall(line: ReportLine, before: ReportLine) -> str:
-    """An accuracy after another, and the interval of the difference."""
+    """An accuracy, the one before it, and the difference with its interval."""
     found = compared(line, before)
     gap = found.text() if found else f"{line.accuracy - before.accuracy:+.1f} ({why_none(line, before)})"
     return f"{line.accuracy:.1f} after {before.accuracy:.1f}, {gap}"
 
 
 def _tally(found: Sequence[Paired | None]) -> str:
-    """How many hold, are within noise, are contradicted, and of how many nothing is said."""
+    """How many hold, are within noise or are contradicted, and how many have no verdict."""
     count = Counter(one.verdict for one in found if one)
     without = len(found) - count.total()
     return (
@@ -287,13 +287,13 @@ def _tally(found: Sequence[Paired | None]) -> str:
 
 
 def _average(lines: Lines) -> np.ndarray | None:
-    """Shares right [seeds, rows], the mean over lines; None where a line keeps none, or stopped early."""
+    """Shares right [seeds, rows], averaged over lines; None if a line keeps none or stopped early."""
     shares = [line.right.shares() for line in lines if line.right is not None and not line.stopped]
     return np.mean(shares, axis=0) if len(shares) == len(lines) else None
 
 
 def _by_removal(lines: Lines) -> dict[tuple[int, int], dict[Any, ReportLine]]:
-    """Number of shards and how many are gone → lines by method and preset; what is solved anew by method alone."""
+    """(shards, shards gone) → lines by method and preset, or by method alone if solved anew."""
     found: dict[tuple[int, int], dict[Any, ReportLine]] = {}
     for line in lines:
         key = line.method if line.method in (EXACT, HEAD) else (line.method, line.preset)
@@ -306,7 +306,7 @@ def _place(line: ReportLine) -> tuple[str | float | None, ...]:
 
 
 def _model(line: ReportLine) -> tuple[Any, ...]:
-    """What decides a line's models, whatever a report calls them: tables and figures share many."""
+    """What decides a line's models, whatever a report calls them, because tables and figures share many models."""
     setting = dumps(line.setting, sort_keys=True)
     return line.depth, line.shards or 1, line.removed or 0, line.forgotten or 0.0, line.radius, setting
 

@@ -1,4 +1,4 @@
-"""What a comparison has trained so far: in memory, or in a folder, where the same comparison finds it again."""
+"""What a comparison has trained so far: in memory, or in a folder where the same comparison finds it again."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Found = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class Fits:
-    """Tensors and figures by the JSON of all that decides them.
+    """Tensors and figures, by the JSON of all that decides them.
 
-    ``found`` counts what lay in the folder when it was asked for; what this run put there is not counted.
+    ``found`` counts what was asked for and lay in the folder already, without what this run put there.
 
     Args:
-        folder: made when the first is put there; none: they stay in memory.
+        folder: made when the first is put there; without one, they stay in memory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -32,10 +32,10 @@ class Fits:
         self.found = 0
 
     def get(self, key: Mapping[str, Any]) -> Found | None:
-        """Tensors and figures; None where there are none.
+        """Tensors and figures; None if there are none.
 
         Raises:
-            FormatError: a file that is damaged, or of something else.
+            FormatError: a file that is damaged, or holds something else.
         """
         name = _name(key)
         if self._held.get(name) is not None:
@@ -58,7 +58,7 @@ class Fits:
         figures: dict[str, Any],
         shards: Sequence[str] = (),
     ) -> None:
-        """Keep, with the digests of the ``shards`` that it was made from, by which an audit knows it.
+        """Keep a fit, with the digests of the ``shards`` that it was made from, by which an audit recognises it.
 
         Raises:
             StoreWriteError: the disk is full or failed.

@@ -1,4 +1,4 @@
-"""One line of a table or figure: an accuracy, what it is of, and what made it."""
+"""One line of a table or figure: an accuracy, what it belongs to, and how it was made."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def all_times_faster(self) -> float | None:
-        """How many times as long one model over all rows takes as all shards' together."""
+        """How many times as long one model over all rows takes as all shards' models together."""
         if not self.seconds_all_shards or self.seconds_from_scratch is None:
             return None
         return self.seconds_from_scratch / self.seconds_all_shards
@@ -82,7 +82,7 @@ class ReportLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.converged is False
 
     def spread(self) -> str:
-        """The accuracy as text, marked where it is not the optimum's."""
+        """The accuracy as text, marked if it is not the optimum's."""
         return f"{self.accuracy:.1f} ± {self.std:.1f}{f' ({STOPPED})' if self.stopped else ''}"
 
 
@@ -103,7 +103,8 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     def end(self) -> End | None:
         """The end of the λ or rates tried at which the chosen one lies.
 
-        Of two λ both are an end, which says nothing; of two rates, the paper's, it is said: a larger one may be better.
+        Of only two λ each is an end, so that says nothing. For two rates, as in the paper, it is still said, because a
+        larger one may be better.
         """
         for key, name, least in (("ridge", "λ", 3), ("rate", "rate", 2)):
             tried = {one[key] for one in self.tried if key in one}
@@ -113,7 +114,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def at_their_ends(lines: Sequence[ReportLine], choices: Sequence[Tuned]) -> list[ReportLine]:
-    """The same lines with the ends that were chosen for them; the list is the same for any number of shards."""
+    """The lines, each with the end at which its setting lies; for every number of shards the same values are tried."""
     return [
         msgspec.structs.replace(line, end=next((one.end for one in choices if one.end and _of(one, line)), None))
         for line in lines
@@ -121,14 +122,14 @@ def at_their_ends(lines: Sequence[ReportLine], choices: Sequence[Tuned]) -> list
 
 
 def _of(choice: Tuned, line: ReportLine) -> bool:
-    """Whether the line's models have what was chosen; a private line's setting says more than that."""
+    """Whether the line's models have the chosen settings; a private line's setting holds more than these."""
     if "preset" in line.setting:
         return choice.chosen == line.setting
     return "preset" not in choice.chosen and choice.chosen.items() <= line.setting.items()
 
 
 class Rows(TypedDict):
-    """What a line has of its seeds."""
+    """A line's fields from its seeds."""
 
     accuracy: float
     std: float
@@ -151,14 +152,14 @@ class Cost(Nearness):
 
 
 def over_rows(counts: Sequence[NDArray[Any]], of: int = 1) -> Rows:
-    """From how many of ``of`` models gave each held-out row its own class [n], one array a seed."""
+    """From how many of ``of`` models gave each held-out row its own class [n], one array per seed."""
     right = Right.counted(counts, of)
     values = right.accuracy()
     return {"accuracy": mean(values), "std": stdev(values) if len(values) > 1 else 0.0, "right": right}
 
 
 def cost(fits: Sequence[Fitted]) -> Cost:
-    """Of the models of each seed; a pass over a shard is its part of a pass over all rows."""
+    """The cost of each seed's models; a pass over a shard counts as its part of a pass over all rows."""
     return {
         "seconds": round(mean(sum(f.seconds) for f in fits), 1),
         "passes": round(mean(mean(f.passes) for f in fits), 1),
@@ -167,7 +168,7 @@ def cost(fits: Sequence[Fitted]) -> Cost:
 
 
 def proof(fits: Sequence[Fitted]) -> Nearness:
-    """Of the models of each seed: the worst."""
+    """How near to their optima each seed's models are, by the worst."""
     said = [f.converged for f in fits if f.converged is not None]
     return {
         "gradient": max((f.gradient for f in fits if f.gradient is not None), default=None),

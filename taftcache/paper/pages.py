@@ -23,7 +23,7 @@ from taftcache.report.plots import Point, curves, dots
 from taftcache.report.tables import columns_of, comma_separated, markdown_table
 from taftcache.report.write import write_bytes, write_json
 
-# Report → what its table has as columns; what is left makes the rows.
+# Report → what varies across its table's columns; the rest varies along the rows.
 COLUMNS = {
     "table1": ("method",),
     "table2": ("shards", "method"),
@@ -52,14 +52,14 @@ def write_pages(report: CompareReport, folder: Path) -> list[Path]:
 
 
 def write_figures(made: Figures, report: CompareReport, folder: Path) -> list[Path]:
-    """The CSV file of a table or figure, and its plots: of a new report, or of one that was read."""
+    """Write the CSV file of a table or figure, and its plots, for a new report or one that was read."""
     file = folder / f"{made.report}.csv"
     write_bytes(file, every_figure(made, report).encode())
     return [file, *plot(made, folder)]
 
 
 def page(report: CompareReport, plots: Mapping[str, Sequence[str]] | None = None) -> str:
-    """The whole report in Markdown; ``plots`` are files beside it, by report."""
+    """The whole report in Markdown; ``plots`` are files in its folder, by report."""
     text = [
         f"# {report.backbone}: {report.rows} training and {report.held_out} held-out rows of {report.classes} classes",
         "",
@@ -98,7 +98,7 @@ def _claims(subject: Subject) -> list[Claim]:
 
 
 def _claims_table(claims: Sequence[Claim]) -> list[str]:
-    """A line a claim; columns that are empty in all of them are left out."""
+    """One line for each claim; columns that are empty in all lines are left out."""
     if not claims:
         return []
     cells = {
@@ -144,7 +144,7 @@ def about(report: CompareReport) -> list[str]:
 
 
 def _at_the_end(report: CompareReport) -> list[str]:
-    """A line for each end of the λ or rates tried at which the best one lies, with whose it is."""
+    """For each end of the λ or rates tried, a line with the methods whose best one lies there."""
     by_end: dict[str, dict[tuple[str, Any], set[int]]] = {}
     for tuned in (tuned for made in report.reports for tuned in made.settings):
         if end := tuned.end:
@@ -158,14 +158,14 @@ def _at_the_end(report: CompareReport) -> list[str]:
 
 
 def _whose(of: tuple[str, Any], shards: set[int]) -> str:
-    """A method, with its loss and the numbers of shards where it has one."""
+    """A method, with its loss and its numbers of shards if it has any."""
     method, loss = of
     *others, most = sorted(shards)
     return f"{method} ({loss}, {''.join(f'{n}, ' for n in others)}{counted(most, 'shard')})" if loss else method
 
 
 def _presets(report: CompareReport) -> dict[str, str]:
-    """What each preset means, by what its lines have."""
+    """What each preset means, according to its lines."""
     spec, solver = report.recipe["compare"], report.recipe["solver"]
     heads, relative = _numbers(spec.get("head_ridges", spec["ridges"])), msgspec.convert(solver, SolverSpec).relative
     return {
@@ -180,14 +180,14 @@ def _presets(report: CompareReport) -> dict[str, str]:
 
 
 def _rsl(report: CompareReport, made: Sequence[ReportLine]) -> list[str]:
-    """α, where a line has it."""
+    """α, if a line has it."""
     alpha = report.recipe["objective"]["alpha"]
     said = f"{NOT_RECORDED} (the recipe says {alpha!r})" if isinstance(alpha, str) else f"{alpha:g}"
     return [f"- α of RSL: {said}"] if any(line.setting.get("loss") == "rsl" for line in made) else []
 
 
 def _private(report: CompareReport) -> str:
-    """What both networks of Table 3 are trained with, beside what each line's setting has."""
+    """What both networks of Table 3 are trained with, besides each line's own setting."""
     spec = report.recipe.get("privacy")
     if spec is None:
         return f"- private training: steps, clip, loss, logits and relation are {NOT_RECORDED}"
@@ -200,7 +200,7 @@ def _private(report: CompareReport) -> str:
 
 def figures(made: Figures) -> list[str]:
     """A report's table, and the setting behind each figure."""
-    # Lines of one setting have one text, which is shown once.
+    # Lines with the same setting have the same text, which is shown once.
     costs = made.report in COLUMNS and not made.report.startswith("figure1")
     settings = dict.fromkeys(_origin(line, costs) for line in sorted(made.lines, key=_order))
     return [*table(made), "", "<details><summary>settings</summary>", "", *bullets(settings), "", "</details>"]
@@ -215,7 +215,7 @@ def table(made: Figures, lines: Sequence[ReportLine] | None = None) -> list[str]
 
 
 def _origin(line: ReportLine, costs: bool) -> str:
-    """What a line is of, the setting that made it, its proof, and where its table does not say it its cost."""
+    """What a line belongs to, its setting, its proof, and its cost if the table does not have that."""
     where = ", ".join([line.preset, line.method, *([] if line.shards is None else [f"shards {line.shards}"])])
     where += f", R = {line.radius:g}" if line.radius is not None else ""
     cost = f"; {line.seconds:.1f} s" if costs and line.seconds is not None else ""
@@ -226,7 +226,7 @@ def _origin(line: ReportLine, costs: bool) -> str:
 
 
 def every_figure(made: Figures, report: CompareReport) -> str:
-    """CSV, one row a figure: keys, depth, accuracy, cost, proof, setting, and the digest of its depth's store."""
+    """CSV, one row for each figure: keys, depth, accuracy, cost, proof, setting, and its store's digest."""
     return comma_separated([_row(line, report) for line in made.lines])
 
 
@@ -245,9 +245,9 @@ def _row(line: ReportLine, report: CompareReport) -> dict[str, Any]:
 
 
 def plot(made: Figures, folder: Path) -> list[Path]:
-    """The plots of a figure, with one standard deviation over the seeds; none of a table.
+    """The plots of a figure, with one standard deviation over the seeds; none for a table.
 
-    A name with a star has lines that stopped early, which the axis says.
+    A star marks names with lines that stopped early, as the axis explains.
     """
     accuracy = "accuracy, per cent" + f" (*: {STOPPED})" * any(line.stopped for line in made.lines)
     if made.report in ("figure1a", "figure1b"):
@@ -277,7 +277,7 @@ Curves = tuple[dict[str, list[Point]], dict[str, str]]
 
 
 def _subtracted(lines: Sequence[ReportLine]) -> Curves:
-    """Accuracy over the number of shards removed; SISA last, so that the others' colours are those of Figure 1a."""
+    """Accuracy over the number of shards removed; SISA last, so that the others keep their colours of Figure 1a."""
     shown: dict[str, list[Point]] = {}
     families: dict[str, str] = {}
     names = _starred(lines, _name)
@@ -289,7 +289,7 @@ def _subtracted(lines: Sequence[ReportLine]) -> Curves:
 
 
 def _forgotten(lines: Sequence[ReportLine]) -> Curves:
-    """Accuracy over the part of the rows that was forgotten: of every number of shards, and of one shard."""
+    """Accuracy over the part of the rows that was forgotten, for every number of shards and for one shard."""
     shown: dict[str, list[Point]] = {}
     families: dict[str, str] = {}
     names = _starred(lines, _of_shards)
@@ -337,7 +337,7 @@ def _values(line: ReportLine, keys: Sequence[str]) -> tuple[Any, ...]:
 
 def _order(line: ReportLine) -> tuple[Any, ...]:
     place = ORDER.index(line.method) if line.method in ORDER else len(ORDER)
-    last = 0 if line.shards is not None or line.method not in (EXACT, HEAD) else inf  # they are of no number of shards
+    last = 0 if line.shards is not None or line.method not in (EXACT, HEAD) else inf  # they have no number of shards
     numbers = (line.shards or last, line.radius, line.epsilon, line.removed, line.forgotten)
     return (*(float(number or 0) for number in numbers), place, line.preset == "exact")
 
@@ -351,7 +351,7 @@ def _of_shards(line: ReportLine) -> str:
 
 
 def _starred(lines: Sequence[ReportLine], name: Callable[[ReportLine], str]) -> dict[str, str]:
-    """Each name as a plot has it: with a star, where a line of it stopped early."""
+    """Each name as a plot shows it: with a star if one of its lines stopped early."""
     stopped = {name(line) for line in lines if line.stopped}
     return {one: one + "*" * (one in stopped) for one in map(name, lines)}
 

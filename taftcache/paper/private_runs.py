@@ -1,4 +1,4 @@
-"""One private training of a comparison, on rows of a store and tested on others; nothing is written to the store."""
+"""One private training of a comparison, on some rows of a store, tested on others; the store is never written to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from taftcache.tangent.rows import RowSource
 
 Kind = Literal["tangent", "ordinary"]
 Regime = Literal["full", "bitfit", "layernorm", "head"]
-# Of the recipe's privacy and tangent sections: what a run names itself, and what only a store's budget reads.
+# Keys of the recipe's privacy and tangent sections that a run sets itself or only a store's budget reads.
 RUNS_OWN = {"epsilon", "multiplier", "mechanism", "budget", "seed", "train", "reset_block"}
 
 
@@ -36,8 +36,8 @@ RUNS_OWN = {"epsilon", "multiplier", "mechanism", "budget", "seed", "train", "re
 class PrivateRun:
     """One training with fresh noise.
 
-    reset_block: PT = F. rate: multiplies the recipe's learning rate. seed: of the base point. validate: it is tested on
-        the fifth of the training rows that settings are chosen on, and trained on the others.
+    reset_block: PT = F. rate: multiplies the recipe's learning rate. seed: of the base point. validate: test on the
+        fifth of the training rows that settings are chosen on, and train on the others.
     """
 
     regime: Regime
@@ -75,10 +75,10 @@ class Made(NamedTuple):
 class PrivateRuns:
     """Runs over one store, each made once.
 
-    Both networks have one code path: their rows, the start that ``privacy.logits`` names, mechanism, noise, test.
+    Both networks go through the same code: the rows, the start that ``privacy.logits`` names, mechanism, noise, test.
 
     Args:
-        expected: how many there will be, for the time that is left.
+        expected: how many runs there will be, to estimate the time left.
     """
 
     def __init__(self, store: FeatureStore, recipe: Recipe, fits: Fits, progress: Progress, expected: int) -> None:
@@ -150,7 +150,7 @@ class PrivateRuns:
 
     @cached_property
     def _about(self) -> dict[str, Any]:
-        """What decides a run beside what it says of itself."""
+        """What decides a run besides its own fields."""
         sections = [msgspec.to_builtins(section) for section in (self.recipe.privacy, self.recipe.tangent)]
         shared = [{name: value for name, value in held.items() if name not in RUNS_OWN} for held in sections]
         loss = msgspec.to_builtins(self.recipe.objective) if self.recipe.privacy.loss == "rsl" else None

@@ -1,4 +1,4 @@
-"""The paper's Table 3 on any store: private training of the tangent model beside that of the network itself."""
+"""The paper's Table 3 on any store: private training of the tangent model, compared with that of the network itself."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ KINDS: tuple[Kind, ...] = ("tangent", "ordinary")
 class Cell:
     """One regime, network and ε: held-out accuracy by seed of the base point, every run with fresh noise.
 
-    run: what was chosen. figures: what the statement of the first seed's run says. right: by seed, which held-out rows
-    got their own class [n]. tried: what was chosen from, each with its accuracy in percent on the rows that were set
-    aside for that.
+    run: what was chosen. figures: from the statement of the first seed's run. right: by seed, which held-out rows got
+    their own class [n]. tried: the candidates, each with its accuracy in percent on the rows set aside for the choice.
     """
 
     run: PrivateRun
@@ -35,13 +34,13 @@ class Cell:
 
 
 def private_cells(work: Workbench) -> list[Cell]:
-    """Train every cell on all training rows and test it on the held-out ones; nothing is written to the store.
+    """Train every cell on all training rows and test it on the held-out ones; the store is never written to.
 
-    Both networks start alike, as ``privacy.logits`` says ("tangent": with the head at zero), and choose from the same
-    settings on a fifth of the training rows of seed 0, by accuracy: PT at the middle rate, then the rate. ε counts no
-    such choice. The head's regime is linear whatever the network, so it runs once, at the recipe's own PT; beside plain
-    descent it runs with least squares on noisy sufficient statistics, which has no rate. A table compares settings on
-    the same rows: it is no private release of them.
+    Both networks start alike, as ``privacy.logits`` says ("tangent": with the head at zero). They choose from the same
+    settings, by accuracy on a fifth of the training rows of seed 0: first PT at the middle rate, then the rate. ε does
+    not cover this choice. The head's regime is linear for either network, so it runs once, at the recipe's own PT. It
+    also runs with least squares on noisy sufficient statistics, which has no rate. The table compares settings on the
+    same rows, so it is not a private release of them.
 
     Raises:
         IdentityError: the store's rows are too reduced for another PT than the recipe's.
@@ -57,7 +56,7 @@ def private_cells(work: Workbench) -> list[Cell]:
 
 
 def _cells(recipe: Recipe) -> Iterator[PrivateRun]:
-    """What is to be filled, each with the settings that it begins with."""
+    """The cells to fill, each with the settings that it begins with."""
     plain = recipe.privacy.mechanism
     for regime in REGIMES:
         for network in KINDS if regime != "head" else KINDS[:1]:

@@ -27,7 +27,7 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def counted(counts: Sequence[NDArray[Any]], of: int = 1) -> Right:
-        """From counts [n], or who was right of one model, one array a seed."""
+        """From counts [n], or for a single model which rows it got right, one array per seed."""
         packed = [zlib.compress(np.asarray(each, _kind(of)).tobytes(), 9) for each in counts]
         return Right(rows=len(counts[0]), of=of, seeds=[b64encode(each).decode() for each in packed])
 
@@ -56,5 +56,5 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _kind(of: int) -> np.dtype[np.unsignedinteger]:
-    """The least unsigned integer that counts so far."""
+    """The smallest unsigned integer type that counts up to ``of``."""
     return np.min_scalar_type(of).newbyteorder("<")

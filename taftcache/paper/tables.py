@@ -13,7 +13,7 @@ from taftcache.paper.workbench import Criterion, Workbench
 
 
 def table1(work: Workbench) -> Iterator[ReportLine]:
-    """NLFT and TAFT of the last blocks, by depth, and the head alone."""
+    """NLFT and TAFT on the last blocks, by depth, and the head alone."""
     columns: list[tuple[Criterion, int | str]] = [("FC", work.depth)]
     for depth in work.spec.depths or (work.depth,):
         columns += [("TAFT", depth), ("NLFT", depth)]
@@ -30,7 +30,7 @@ def table1(work: Workbench) -> Iterator[ReportLine]:
 
 
 def table2(work: Workbench) -> Iterator[ReportLine]:
-    """Composed models: TAFT against Soup, beside the mean of heads and what needs no composition."""
+    """Composed models: TAFT against Soup, with the mean of heads and what needs no composition for comparison."""
     work.check_shards(work.spec.shards)
     for name, setting in of_all_rows(work).items():
         yield line(work, name, "exact", setting)
@@ -45,7 +45,7 @@ def table2(work: Workbench) -> Iterator[ReportLine]:
 
 
 def table7(work: Workbench) -> Iterator[ReportLine]:
-    """Balls: R, and the loss; the base point is what Table 1's tangent model chose."""
+    """Balls: R and the loss, at the base point that Table 1's tangent model chose."""
     for preset in work.spec.presets:
         chosen = work.tuned("TAFT", preset, tokens=work.tokens())
         resets, tokens = (chosen.reset_block,), (chosen.reset_token,)
@@ -65,7 +65,7 @@ def table7(work: Workbench) -> Iterator[ReportLine]:
 
 
 def table3(work: Workbench) -> Iterator[ReportLine]:
-    """Private training: the tangent model's beside the network's own, by what is trained."""
+    """Private training of the tangent model and of the network itself, by what is trained."""
     for cell in private_cells(work):
         chosen, figures = cell.run, cell.figures
         name = chosen.regime if chosen.mechanism != "least-squares" else f"{chosen.regime}, least squares"
@@ -104,7 +104,7 @@ def line(
     depth: int | str | None = None,
     radius: float | None = None,
 ) -> ReportLine:
-    """One figure of a table: what it is, accuracy over seeds, its cost, and the setting that made it."""
+    """One figure of a table: what it belongs to, accuracy over seeds, its cost, and the setting that made it."""
     found, fits = [], []
     criterion: Criterion = "Soup" if name == "Soup" else "TAFT"
     for seed in work.seeds():

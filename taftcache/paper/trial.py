@@ -1,4 +1,4 @@
-"""One trial of a comparison: the rows of a store split anew, and every shard's model by each method, from one cache."""
+"""One trial of a comparison: the rows of a store split anew, and each shard's model by every method, from one cache."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ from taftcache.tangent.spec import Train
 
 Method = Literal["TAFT", "NLFT", "FC"]
 Preset = Literal["paper", "exact"]
-# Of the exact preset's tolerance, which is relative to ∇F(0): that is large where a fresh token's LayerNorm multiplies
-# its part by a thousand, and of cross-entropy the few rows last told apart are a small part of it.
+# A factor on the exact preset's tolerance where ∇F(0), which that is relative to, is too coarse a measure: a fresh
+# token's LayerNorm multiplies its part of it by a thousand, and the few rows that cross-entropy tells apart last are a
+# small part of it.
 CLOSER = 0.1
 HEAD_TOLERANCE = 1e-3  # of the exact preset's head: its passes cost next to nothing
 
@@ -66,15 +67,16 @@ class Setting:
 
     @property
     def from_zero(self) -> bool:
-        """Whether the head begins at zero: where it alone is solved for, as a linear model's is by other tools.
+        """Whether the head begins at zero, as linear models do in other tools: if it alone is solved for.
 
-        A drawn head stays where the rows say nothing. In a shard of fewer rows than features that is most of it, and
-        the same in every shard, so that no mean takes it away: 10 points of 50 shards of Caltech-101.
+        A drawn head stays as drawn in directions that no row says anything about. In a shard with fewer rows than
+        features these are most directions, and the drawn part is the same in every shard, so that a mean does not
+        remove it: with 50 shards of Caltech-101 it cost 10 points.
         """
         return self.method == "FC" and self.preset == "exact"
 
     def tolerance(self, relative: float) -> float:
-        """Of the exact preset, on ‖∇F‖/‖∇F(0)‖, from the ``relative`` one of the recipe's solver."""
+        """The exact preset's tolerance on ‖∇F‖/‖∇F(0)‖, given the ``relative`` one of the recipe's solver."""
         if self.reset_token or (self.loss == "cross_entropy" and not self.radius):
             relative *= CLOSER
         return min(relative, HEAD_TOLERANCE) if self.method == "FC" else relative
@@ -121,10 +123,10 @@ class Chosen(ArrayRows):
 class Fitted:
     """Every shard's model: the mean Δw [P], logits on the test rows [m,n,K], seconds and passes by shard.
 
-    seconds: of the processor; of the clock where another device computes.
+    seconds: processor time, or elapsed time if another device computes.
 
     gradient: the largest ‖∇F‖/‖∇F(0)‖ of the solves, in float64. tolerance: what was asked of it. converged: whether
-        every solve met it. None of what was not solved.
+        every solve met it. All three are None for what was not solved.
     """
 
     mean: Tensor
@@ -137,14 +139,14 @@ class Fitted:
 
 
 class Trial:
-    """``shards`` uniform shards of the training rows for one ``seed``, which the base point's head has too.
+    """``shards`` uniform shards of the training rows for one ``seed``, which also draws the base point's head.
 
     Args:
-        validate: hold a fifth of the training rows out as test rows, to choose settings on.
-        without: ids that are left out; a shard of which nothing is left is none.
+        validate: set a fifth of the training rows aside as test rows, to choose settings on.
+        without: ids that are left out; a shard with no rows left is dropped.
 
     Raises:
-        DataError: no row is set aside, as may be of a few.
+        DataError: no row is set aside, which may happen with few rows.
     """
 
     def __init__(
@@ -186,7 +188,7 @@ class Trial:
         return torch.from_numpy(np.array(rows.labels, np.int64))
 
     def base(self, setting: Setting) -> Base:
-        """The base point of a setting and the trial's seed; of a head that is solved for, at zero."""
+        """The base point for a setting and the trial's seed; with the head at zero if ``Setting.from_zero``."""
         spec = msgspec.structs.replace(
             self.recipe.tangent,
             seed=self.seed,
@@ -200,8 +202,8 @@ class Trial:
     def fit(self, settings: Sequence[Setting], parts: Sequence[Sequence[str]] | None = None) -> dict[Setting, Fitted]:
         """A model for each shard (or for ``parts``) under every setting.
 
-        Settings of the paper's schedule that share a base point are trained in one pass over the rows; solves that
-        differ in R alone go on from each other, and so may differ within their tolerance by which others there are.
+        Settings of the paper's schedule that share a base point are trained in one pass over the rows. Solves that
+        differ only in R go on from each other, so within its tolerance a solve may depend on which others there are.
         """
         groups: dict[Any, list[Setting]] = defaultdict(list)
         for setting in sorted(settings, key=lambda s: s.radius or 0.0):
@@ -245,7 +247,7 @@ class Trial:
         }
 
     def path(self, setting: Setting, ridges: Sequence[float]) -> list[tuple[float, float]]:
-        """Mean loss and accuracy on the test rows of the composed model, for every λ from one run a shard."""
+        """Mean loss and accuracy of the composed model on the test rows, for every λ from one run per shard."""
         base, train = self.base(setting), self._train(setting)
         total: Tensor | None = None
         for part in self.parts:
@@ -267,7 +269,7 @@ class Trial:
         return "head" if setting.method == "FC" else self.recipe.tangent.train
 
     def _solve(self, base: Base, group: Sequence[Setting], rows: Chosen) -> tuple[Tensor, list[int], list[Solution]]:
-        """Δw [settings,P] in memory, the passes over the rows of each, and each solve, where there is one."""
+        """Δw [settings,P] in host memory, the passes over the rows for each, and the solves, if any."""
         first, recipe, spec = group[0], self.recipe, self.recipe.compare
         train = self._train(first)
         schedule = Schedule(first.strength, spec.epochs, spec.batch)
@@ -301,7 +303,7 @@ class Trial:
         return self.tangent_logits(base, deltas, self._train(setting))
 
     def tangent_logits(self, base: Base, deltas: Tensor, train: Train | None = None) -> Tensor:
-        """f_lin(x; Δw) [s,n,K] of the test rows for Δw [s,P], in float32; their states stay for the next Δw."""
+        """f_lin(x; Δw) [s,n,K] of the test rows for Δw [s,P], in float32; the rows' states are kept for the next Δw."""
         train = self.recipe.tangent.train if train is None else train
         key = (base.spec, str(train))
         if key not in self._tests:
@@ -318,28 +320,28 @@ class Trial:
         return torch.cat(found, 1).cpu()
 
     def right(self, labels: Tensor) -> NDArray[np.bool_]:
-        """Which test rows [n] these labels are right of."""
+        """For which test rows [n] these labels are right."""
         found: NDArray[np.bool_] = (labels == self.labels).numpy()
         return found
 
     def taft(self, fitted: Fitted, kept: Sequence[int]) -> NDArray[np.bool_]:
-        """Which the composed tangent model of some shards gets right: by linearity, the mean of their logits."""
+        """Which rows the composed tangent model of some shards gets right: by linearity, their logits' mean decides."""
         return self.right(fitted.logits[list(kept)].mean(0).argmax(1))
 
     def soup(self, setting: Setting, fitted: Fitted) -> NDArray[np.bool_]:
-        """Which the soup of all shards' fine-tuned networks gets right: their weights' mean (Wortsman et al. 2022).
+        """Which rows the soup, the mean of all shards' fine-tuned weights, gets right (Wortsman et al. 2022).
 
-        They are not linear, so nothing says that it is their ensemble.
+        The networks are not linear, so nothing makes the soup equal to their ensemble.
         """
         return self.right(self._logits(setting, self.base(setting), fitted.mean[None])[0].argmax(1))
 
     def sisa(self, fitted: Fitted, kept: Sequence[int]) -> NDArray[np.bool_]:
-        """Which the ensemble of some shards' fine-tuned networks gets right."""
+        """Which rows the ensemble of some shards' fine-tuned networks gets right."""
         return self.right(sisa(fitted.logits[list(kept)]))
 
 
 def alpha_of(recipe: Recipe) -> float:
-    """α of the rescaled square loss; 1 where none is named, for the paper states none."""
+    """α of the rescaled square loss; 1 if the recipe names none, because the paper states none."""
     asked = recipe.objective.alpha
     return 1.0 if asked == "auto" else asked
 
@@ -350,5 +352,5 @@ def percent(right: NDArray[np.bool_]) -> float:
 
 
 def bases(settings: Sequence[Setting], resets: Sequence[bool], tokens: Sequence[bool]) -> list[Setting]:
-    """Every setting at every base point: PT and CLS."""
+    """Every setting at every base point, that is with every PT and CLS."""
     return [replace(s, reset_block=pt, reset_token=cls) for s in settings for pt in resets for cls in tokens]

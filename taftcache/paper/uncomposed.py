@@ -1,4 +1,4 @@
-"""What composed models are held against: the exact model and the exact head of all rows, and the mean of heads."""
+"""What composed models are compared with: the exact model and the exact head of all rows, and the mean of heads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ EXACT, HEAD, HEADS = "Exact", "Head, exact", "Heads, mean"
 
 
 def of_all_rows(work: Workbench) -> dict[str, Setting]:
-    """By name, what is solved over all rows (that remain) at once, each as one shard chose it; none without "exact"."""
+    """By name, what is solved over all (remaining) rows at once, as chosen for one shard; none without "exact"."""
     if "exact" not in work.spec.presets:
         return {}
     return {EXACT: work.tuned("TAFT", "exact", tokens=work.tokens()), HEAD: _head(work, 1)}
 
 
 def of_shards(work: Workbench, shards: int) -> dict[str, Setting]:
-    """By name, what is solved shard by shard beside TAFT; none without "exact"."""
+    """By name, what is solved shard by shard besides TAFT; none without "exact"."""
     return {HEADS: _head(work, shards)} if "exact" in work.spec.presets else {}
 
 

@@ -1,4 +1,4 @@
-"""What the reports of one comparison share: stores by depth, trials, trained models, and which settings were chosen."""
+"""What the reports of one comparison share: stores by depth, trials, trained models, and the chosen settings."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from taftcache.stages.progress import Progress
 from taftcache.tangent.spec import TAIL
 
 Criterion = Literal["TAFT", "NLFT", "FC", "Soup", "SISA"]
-"""What is measured of a method; the three of the network itself choose among the same fine-tuned shards."""
+"""How a method is measured; the three for the network itself choose among the same fine-tuned shards."""
 
 FIGURES = ("seconds", "passes", "gradient", "tolerance", "converged")
-"""Of what was fitted, all but tensors."""
+"""The fields of ``Fitted`` that are not tensors."""
 
 Tried = dict[Setting, tuple[float, dict[str, Any]]]
-"""Setting → what it is ranked by, and what a report shows of it."""
+"""Setting → what it is ranked by, and what a report shows for it."""
 
 
 class Workbench:
-    """Every model that the reports ask for is trained once; settings are chosen on a fifth of seed 0's training rows.
+    """Trains every model that the reports ask for once; settings are chosen on a fifth of seed 0's training rows.
 
     ``settings`` logs each choice with all that was tried, ``spent`` the processor seconds by method and preset.
 
     Args:
-        keep: a folder in which models stay, for the same comparison to go on from; it may be that of another one.
+        keep: a folder in which models stay, for the same comparison to go on from; comparisons may share one.
     """
 
     def __init__(self, recipe: Recipe, progress: Progress, keep: Path | None = None) -> None:
@@ -65,7 +65,7 @@ class Workbench:
 
     @property
     def depth(self) -> int | str:
-        """The recipe's own, where every report but Table 1's deeper rows is made."""
+        """The recipe's own depth, at which every report is made, except the deeper rows of Table 1."""
         return self.recipe.tangent.blocks
 
     def at(self, depth: int | str) -> Recipe:
@@ -80,7 +80,7 @@ class Workbench:
         )
 
     def store(self, depth: int | str | None = None) -> FeatureStore:
-        """The store of a depth, extracted now where it is not there.
+        """The store for a depth, extracted now if it is not there.
 
         Raises:
             StoreError: no held-out rows.
@@ -109,7 +109,7 @@ class Workbench:
         return {Path(s.path).name: [ref.digest for ref in s.manifest.shards] for s in self._stores.values()}
 
     def check_shards(self, shards: Sequence[int]) -> None:
-        """RecipeError unless every shard has two rows."""
+        """Raise RecipeError unless every shard has at least two rows."""
         rows = len(self.store().sample_ids())
         if max(shards) > rows // 2:
             raise RecipeError(
@@ -117,16 +117,16 @@ class Workbench:
             )
 
     def tokens(self) -> tuple[bool, ...]:
-        """CLS to choose from: the recipe's, where the cached rows have a class token."""
+        """CLS to choose from: the recipe's, if the cached rows have a class token."""
         whole = self.store().objects()[TAIL].meta.get("class_token", False)
         return self.spec.tokens if whole else (False,)
 
     def seeds(self) -> range:
-        """Of the split and the base point."""
+        """The seeds of split and base point."""
         return range(self.spec.seeds)
 
     def trial(self, shards: int, seed: int, depth: int | str | None = None, validate: bool = False) -> Trial:
-        """A split of the rows; the last few are kept, and with them what they hold of their test rows."""
+        """A split of the rows; the last two are kept, with what they hold of their test rows."""
         depth = self.depth if depth is None else depth
         key = (shards, seed, depth, validate)
         if key not in self._trials:
@@ -146,7 +146,7 @@ class Workbench:
         parts: Sequence[Sequence[str]] | None = None,
         key: object = None,
     ) -> dict[Setting, Fitted]:
-        """Models of a trial under every setting, those that are there from before included.
+        """Models of a trial under every setting, including those from before.
 
         Args:
             trial, parts, key: another trial or other parts than the whole split, and a name for them.
@@ -173,13 +173,13 @@ class Workbench:
         return found
 
     def _charge(self, setting: Setting, where: tuple[Any, ...], seconds: float) -> None:
-        """Count processor time once, however often a report asks for what it made."""
+        """Count a fit's processor time once, however often reports ask for that fit."""
         if (setting, where) not in self._counted:
             self._counted.add((setting, where))
             self.spent[setting.method if setting.method == "NLFT" else f"{setting.method}, {setting.preset}"] += seconds
 
     def _about(self, setting: Setting, depth: int | str) -> dict[str, Any]:
-        """What decides a setting's models beside the setting and the rows."""
+        """What decides a setting's models besides the setting and the rows."""
         recipe, spec = self.at(depth), self.spec
         solved = setting.preset == "exact" and setting.method != "NLFT"
         how = recipe.solver if solved else {"epochs": spec.epochs, "batch": spec.batch, "decay": spec.decay}
@@ -191,14 +191,14 @@ class Workbench:
         return plain
 
     def one_model(self, setting: Setting, seed: int, ids: Sequence[str] | None = None, key: object = None) -> Fitted:
-        """One model of all rows: Table 1's; or of these ids, with a name for them."""
+        """One model of all rows, as in Table 1; or of these ids, with ``key`` as a name for them."""
         parts = None if ids is None else [sorted(ids)]
         return self.fit([setting], 1, seed, parts=parts, key=key)[setting]
 
     def right(
         self, criterion: Criterion, trial: Trial, setting: Setting, fitted: Fitted, kept: Sequence[int]
     ) -> NDArray[np.bool_]:
-        """Which test rows [n] are right by what a criterion makes of some shards' models."""
+        """Which test rows [n] the model that a criterion makes of some shards' models gets right."""
         if criterion == "Soup":
             return trial.soup(setting, fitted)
         if criterion == "SISA":
@@ -216,11 +216,11 @@ class Workbench:
         resets: Sequence[bool] | None = None,
         tokens: Sequence[bool] = (False,),
     ) -> Setting:
-        """The best setting: for λ, rates, PT and CLS, by what the criterion says on rows set aside.
+        """The best λ, rate, PT and CLS, by the criterion on rows set aside.
 
         Settings are compared by accuracy. The exact preset takes λ by the least mean loss, which is what
-        ``ridge = "auto"`` means; one run over the rows gives it for every λ. Between base points a loss says little:
-        how far a composed model's logits fall short of κ depends on the point.
+        ``ridge = "auto"`` means; one run over the rows gives it for every λ. Between base points a loss says little,
+        because how far a composed model's logits fall short of κ depends on the point.
 
         Args:
             template: what an ablation fixes (loss, κ, R). resets, tokens: PT = F and CLS = T to choose from.

@@ -6,8 +6,8 @@ A release with noise z times its sensitivity is μ-GDP with μ = 1/z, full-batch
     δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)        (Balle and Wang, 2018)
 
 Poisson-sampled releases have no closed form. dp-accounting composes their privacy loss distributions, rounding so that
-ε is never too small; it goes over full-batch releases too, and the larger of both is what is claimed. Above ε = 500,
-which promises nothing, it loses what float64 cannot hold, and takes gigabytes: there the closed form stands alone.
+ε is never too small. It also checks full-batch releases, and the larger of the two ε is what is claimed. Above ε = 500,
+which promises nothing, it needs more than float64 can hold, and gigabytes: there the closed form stands alone.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import msgspec
 
 from taftcache.errors import RecipeError, SolveError
 
-AGREE = 1e-3  # closed form and privacy loss distribution, relative
+AGREE = 1e-3  # largest relative difference between closed form and privacy loss distribution
 CALIBRATED = 1e-4  # an ε that was asked for is met to within this, from below
 INTERVAL = 1e-4  # of the privacy loss distribution
-FAR = 500.0  # an ε above it is the closed form's alone
+FAR = 500.0  # above this, ε is by the closed form alone
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +50,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     if mu == 0:
         return 0.0
     a, b = (epsilon / mu - mu / 2) / sqrt(2), (epsilon / mu + mu / 2) / sqrt(2)
-    if epsilon > 600:  # e^ε leaves float64, e^(ε − b²) = e^(−a²) does not; e^(b²) erfc b is above two terms of a series
+    if epsilon > 600:  # e^ε nears overflow, e^(ε − b²) = e^(−a²) does not; e^(b²) erfc b exceeds two terms of a series
         second = exp(-a * a) * (1 - 0.5 / (b * b)) / (b * sqrt(pi))
     else:
         second = exp(epsilon) * erfc(b)
@@ -59,7 +59,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The least ε for which a μ-GDP mechanism is (ε, δ)-private, rounded up in the last digits."""
-    if mu > 1e150:  # ε, about μ²/2, leaves float64
+    if mu > 1e150:  # ε, about μ²/2, overflows float64
         return inf
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
@@ -67,7 +67,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def epsilon(releases: Sequence[Release], delta: float) -> float:
-    """ε at ``delta`` of all ``releases`` together: the larger of privacy loss distribution and closed form.
+    """ε at ``delta`` of all ``releases`` together: by privacy loss distribution if any is sampled; else the larger of
+    that and the closed form, or above ``FAR`` the closed form alone.
 
     Raises:
         RecipeError: dp-accounting is not installed. SolveError: the two disagree by more than 0.1 %.
@@ -96,7 +97,7 @@ def distribution_epsilon(releases: Sequence[Release], delta: float, interval: fl
     return _composed(tuple(releases), delta, interval)
 
 
-@lru_cache(maxsize=1024)  # half a second each, and asked again for every shard, every statement and every audit
+@lru_cache(maxsize=1024)  # half a second each, and asked for again by every shard, statement and audit
 def _composed(releases: tuple[Release, ...], delta: float, interval: float) -> float:
     try:
         import dp_accounting  # an extra: taftcache[privacy]
@@ -118,10 +119,10 @@ def _composed(releases: tuple[Release, ...], delta: float, interval: float) -> f
 
 def calibrate(make: Callable[[float], Sequence[Release]], target: float, delta: float) -> float:
     """The least multiplier z for which the releases ``make(z)`` are (target, delta)-private: to within 10^-4, or
-    2·10^-3 where rows are sampled.
+    2·10^-3 if rows are sampled.
 
     Raises:
-        SolveError: no z reaches it: what does not depend on z spends more.
+        SolveError: no z is large enough, because releases that do not depend on z spend more.
     """
 
     def fits(z: float) -> bool:
@@ -146,7 +147,7 @@ def calibrate(make: Callable[[float], Sequence[Release]], target: float, delta: 
 
 
 def _smallest(fits: Callable[[float], bool], tolerance: float = 1e-12, high: float = 1.0) -> float:
-    """The least x > 0 that fits, when all larger ones do, to within ``tolerance`` from above; ``high`` is a guess."""
+    """The least x > 0 that fits, given that all larger ones do, to ``tolerance`` from above; ``high`` is a guess."""
     while not fits(high):
         high *= 2
     low = high / 2

@@ -1,8 +1,8 @@
 """Whether this machine computes a row's numbers from the row alone, which every sensitivity rests on.
 
-Matrix products may round a row in the middle of a block otherwise than one at its edge: some kernels do, on some
-processors. Then a row that comes or goes moves the last digits of the others' gradients, and a sum on a grid by more
-than one row's worth.
+On some processors, some kernels for matrix products round a row in the middle of a block differently from one at its
+edge. Then a row that comes or goes changes the last digits of the others' gradients, and so moves a sum on a grid by
+more than its own contribution.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from taftcache.tangent.selection import row_shape
 
 
 def check_alone(base: Base, network: TangentNetwork, loss: Loss) -> None:
-    """Sum clipped gradients of random rows in two orders, as ``network`` would its own: the bits must agree.
+    """Sum clipped gradients of random rows in two orders, as ``network`` would for its own: the bits must agree.
 
-    No row of ``network`` is read, so the answer depends on the machine alone.
+    No row of ``network`` is read, so the answer depends only on the machine.
 
     Raises:
         SolveError: they do not agree.

@@ -1,4 +1,5 @@
-"""What private trainings have spent of what a store's first one fixed: ε of each shard's rows, by the ledger."""
+"""What a store's private trainings have spent of the budget that the first one fixed: ε for each shard's rows, from the
+ledger."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from taftcache.privacy.spec import Delta, PrivacySpec, Relation
 from taftcache.privacy.statement import AGREES
 
 EVENT = "private training"  # of a ledger entry
-PLAN = "private"  # of a store's plan, which goes wherever its rows go
-LARGE_DELTA = 0.1  # times the rows, above which a note is made
+PLAN = "private"  # key in a store's plan, which goes wherever its rows go
+LARGE_DELTA = 0.1  # δ times the rows, above which a note is made
 
 
 class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What all private trainings of a store are held to, shard by shard: the first of them fixes it.
 
-    Were δ or the notion of neighbours another at each call, no pair would bound what a shard has spent in all.
+    If δ or the notion of neighbours differed between trainings, no (ε, δ) would bound what a shard has spent in all.
     """
 
     epsilon: float
@@ -36,7 +37,7 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Charged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ledger's entry of a private training is charged by: ``uncharged`` trials of earlier versions, too."""
+    """What a ledger entry of a private training charges, including the ``uncharged`` trials of earlier versions."""
 
     shards: list[str]
     releases: list[Release]
@@ -47,7 +48,7 @@ class _Charged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _charged(entries: Iterable[Mapping[str, Any]]) -> list[_Charged]:
-    """Those of ``entries`` that are private trainings; FormatError for one that is not as taftcache writes it."""
+    """The private trainings among ``entries``; FormatError for one that is not as taftcache writes it."""
     try:
         return [msgspec.convert(dict(entry), _Charged) for entry in entries if entry.get("event") == EVENT]
     except msgspec.ValidationError as error:
@@ -57,7 +58,7 @@ def _charged(entries: Iterable[Mapping[str, Any]]) -> list[_Charged]:
 
 
 def spent(ledger: Iterable[Mapping[str, Any]], shard: str) -> list[Release]:
-    """All that was released about a shard's rows so far and charged, as the ledger has it.
+    """All charged releases about a shard's rows so far, from the ledger.
 
     Raises:
         FormatError: an entry is not what taftcache writes.
@@ -66,10 +67,10 @@ def spent(ledger: Iterable[Mapping[str, Any]], shard: str) -> list[Release]:
 
 
 def spent_before(others: Iterable[Sequence[Mapping[str, Any]]]) -> list[Release]:
-    """The most that ``others``, ledgers of stores that were at this place, say was released about any one row.
+    """The most that any one row may have been charged in ``others``, the ledgers of stores once at this place.
 
-    Which of their shards a row was in is not known any more. In each of them it was in one, so that for every kind of
-    release the most of any shard is charged.
+    It is no longer known which of their shards a row was in. In each store it was in one, so for every kind of release
+    the most of any shard is charged.
     """
     every = Counter[tuple[float, float]]()
     for entries in others:
@@ -89,14 +90,14 @@ def fixed_promise(
     relation: Relation,
     before: Iterable[Mapping[str, Any]] = (),
 ) -> Promise | None:
-    """What the private trainings of a store are held to; None where there was none yet.
+    """What the private trainings of a store are held to; None if there was none yet.
 
-    Stores of earlier releases did not fix it: theirs is the δ of their first private training, the largest budget that
-    was set at it, and ``relation``, for their ledgers do not say it. So it is with a store that is made anew where
-    there was one: ``before`` are the entries that it left.
+    Stores of earlier releases of taftcache did not fix it. Theirs is the δ of their first private training, the largest
+    budget set for that δ, and ``relation``, because their ledgers do not name one. The same holds for a store that is
+    made anew where there was one before: ``before`` are the entries that the old one left.
 
     Raises:
-        RecipeError: the ledger with what was spent is not there. FormatError: the plan is not what taftcache writes.
+        RecipeError: the ledger with what was spent is missing. FormatError: the plan is not what taftcache writes.
     """
     entries = _charged(ledger)
     if PLAN in plan:
@@ -119,10 +120,10 @@ def fixed_promise(
 
 
 def held_to(fixed: Promise | None, spec: PrivacySpec) -> Promise:
-    """The promise that a training with ``spec`` is charged to: ``fixed``, or where there is none, what it asks for.
+    """The promise that a training with ``spec`` is charged to: ``fixed``, or if there is none, what ``spec`` asks for.
 
     Raises:
-        RecipeError: it asks for another δ, relation or budget than was fixed.
+        RecipeError: ``spec`` asks for another δ, relation or budget than was fixed.
     """
     if fixed is None:
         return Promise(spec.budget or spec.epsilon, spec.delta, spec.relation)
@@ -146,7 +147,7 @@ def spending(
     earlier: Sequence[Release] = (),
     further: Sequence[Release] = (),
 ) -> dict[str, float]:
-    """ε of each shard at ``delta``: of ``earlier`` releases, those that the ledger says, and ``further`` ones."""
+    """ε of each shard at ``delta``, for ``earlier`` releases, those in the ledger and ``further`` ones together."""
     known: dict[tuple[Release, ...], float] = {}  # most shards have one history
     totals: dict[str, float] = {}
     for shard in shards:
@@ -164,11 +165,10 @@ def charge(
     promise: Promise,
     earlier: Sequence[Release] = (),
 ) -> dict[str, float]:
-    """ε of each shard once ``releases`` are added to what the ledger says was spent on it, and to ``earlier`` ones
-    that it does not have.
+    """ε of each shard once ``releases`` are added to those in the ledger and to ``earlier`` ones that it does not have.
 
     Raises:
-        RecipeError: one would be above the budget of the ``promise``.
+        RecipeError: a shard's ε would be above the budget of the ``promise``.
     """
     delta, budget = promise.delta, promise.epsilon
     begun = bool(earlier or _charged(ledger))
@@ -190,10 +190,10 @@ def charge(
 
 
 def check_delta(delta: float, rows: int) -> None:
-    """RecipeError where δ promises nothing of so many rows in all, before a first private training fixes it.
+    """Raise RecipeError if δ promises nothing for so many rows, before a first private training fixes it.
 
-    To publish each row whole with probability δ keeps (0, δ): of N rows that is δN rows. It says no number of rows, of
-    which it names the magnitude at most, to whoever has the store.
+    Publishing each row whole with probability δ is (0, δ)-private, and out of N rows publishes δN. The message does not
+    give the number of rows; it reveals at most its magnitude, to someone who has the store.
     """
     if delta * rows >= 1:
         raise RecipeError(
@@ -206,9 +206,9 @@ def check_delta(delta: float, rows: int) -> None:
 
 
 def weak_promise(epsilon: float, delta: float, rows: int) -> list[str]:
-    """Notes where a promise says little of so many rows in all; none says how many, which may not be known."""
+    """Notes if a promise says little for so many rows; none gives their number, which must not become known."""
     notes = []
-    if delta * rows >= 1:  # of a store of an earlier release, or one that has grown since
+    if delta * rows >= 1:  # in a store of an earlier release, or one that has grown since
         notes.append(
             f"delta {delta:g} is not below one in the rows: to publish one of them whole would keep such a promise. It "
             "is fixed for this store; another folder can have a smaller privacy.delta"

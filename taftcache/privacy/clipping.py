@@ -20,15 +20,15 @@ from taftcache.tangent.factors import Direct, Factor, RankOne, TokenSum
 
 Clipping = Literal["clip", "normalise"]
 FLUSH_ROWS = 1 << 12  # 2^40 units each: a float64 still adds them exactly
-FORMED_BYTES = 64 << 20  # gradients of one matrix that are formed at once, where they must be
-# Products and norms are rounded by a few parts in 10^15; this much less than C makes that irrelevant.
+FORMED_BYTES = 64 << 20  # of gradients of one matrix that are formed at once, where they must be
+# Products and norms are rounded by a few parts in 10^15; staying this far below C makes that irrelevant.
 SLACK = 1 - 2.0**-30
 
 
 def scales(norms: Tensor, grid: Grid, clipping: Clipping) -> Tensor:
     """What each row's gradient is multiplied by [n], so that none is longer than C; 0 for a norm that is not finite.
 
-    "clip": min(1, C/‖g‖). "normalise": C/‖g‖, whatever the norm (Bu et al., 2023), with 0 for no gradient.
+    "clip": min(1, C/‖g‖). "normalise": C/‖g‖, whatever the norm (Bu et al., 2023), and 0 for a zero gradient.
     """
     ratio = grid.clip / norms
     if clipping == "clip":
@@ -37,22 +37,23 @@ def scales(norms: Tensor, grid: Grid, clipping: Clipping) -> Tensor:
 
 
 class ClippedSum:
-    """Σ_n c_n g_n on the grid, an int64 vector [P]: no order, batch or thread changes a bit of it.
+    """Σ_n c_n g_n on the grid, an int64 vector [P]; order, batches and threads change no bit of it.
 
-    Of every outer product, ``into`` is scaled by a power of two and ``out`` by what makes up for that, so that both get
-    half of the product's bits, and rounded towards zero: products are integers of at most 2^40, which float64 adds
-    without rounding. Rounded magnitudes are never above the true ones, so a row's part keeps a norm of at most C.
+    In every outer product, ``into`` is scaled by a power of two and ``out`` by what makes up for that, so that each
+    gets half of the product's bits, and both are rounded towards zero. So products are integers of at most 2^40, which
+    float64 adds without rounding. Rounded magnitudes never exceed the true ones, so the norm of a row's part stays at
+    most C.
     """
 
     def __init__(self, size: int, grid: Grid, device: torch.device | str = "cpu") -> None:
         self.grid = grid
-        self._whole: Tensor | None = None  # nothing but ``_part`` so far
+        self._whole: Tensor | None = None  # until then all is in ``_part``
         self._part = torch.zeros(size, dtype=torch.float64, device=device)
         self._space: dict[str, Tensor] = {}
         self._rows = 0
 
     def _like(self, name: str, tensor: Tensor) -> Tensor:
-        """Memory in float64 for a shape, where the last of that name was: new memory costs more than what is done."""
+        """Float64 memory of this shape, reused by name: fresh memory would cost more than the computation."""
         there = self._space.get(name)
         if there is None or there.shape != tensor.shape:
             there = self._space[name] = torch.empty(tensor.shape, dtype=torch.float64, device=tensor.device)
@@ -64,7 +65,7 @@ class ClippedSum:
     def add(
         self, factors: Sequence[Factor], direct: Sequence[Direct], live: Tensor, clipping: Clipping = "clip"
     ) -> Tensor:
-        """Add a block's rows, clipped, but those that are not ``live`` [n]. Returns the rows' norms before [n]."""
+        """Add a block's clipped rows, except those that are not ``live`` [n]. Returns their norms before that [n]."""
         disjoint(factors, direct)
         self._rows += len(live)
         if self._rows > FLUSH_ROWS:
@@ -90,7 +91,7 @@ class ClippedSum:
         return _Product(m.weight, m.bias, out, into, out.norm(dim=-1), into.norm(dim=-1))
 
     def _add_product(self, m: _Product, units: Tensor, kept: Tensor) -> None:
-        """Rows of one matrix, ``units`` times as long; writes over them."""
+        """Add the rows of one matrix times ``units``; overwrites ``m``."""
         if m.bias is not None:
             own = torch.mul(m.out, units[:, None, None], out=self._like(f"bias {m.out.shape}", m.out))
             self._part[m.bias] += own.trunc_().sum(0).reshape(-1)
@@ -106,7 +107,7 @@ class ClippedSum:
             onto.baddbmm_(fine.permute(1, 2, 0), whole.transpose(0, 1))
 
     def _add_sum(self, m: TokenSum, units: Tensor, kept: Tensor) -> None:
-        """Rows of one matrix whose gradients are sums over tokens, ``units`` times as long."""
+        """Add the rows of one matrix whose gradients are sums over tokens, times ``units``."""
         for rows, g in _formed(m):
             g = _kept(g, kept[rows]).mul_(units[rows, None, None]).trunc_()
             self._part[m.weight] += g.sum(0).reshape(-1)
@@ -139,12 +140,12 @@ class _Product(NamedTuple):
     length: Tensor
 
     def where(self, kept: Tensor) -> _Product:
-        """Zeros in the rows that are not ``kept`` [n]: a NaN times zero would still be one."""
+        """With zeros in the rows that are not ``kept`` [n]: a NaN times zero would still be NaN."""
         return self._replace(out=_kept(self.out, kept), into=_kept(self.into, kept))
 
 
 def _norms(products: Sequence[_Product], sums: Sequence[TokenSum], small: Sequence[Tensor]) -> Tensor:
-    """‖g‖ of each row [n], over all that it is made of."""
+    """‖g‖ of each row [n], over all parts of its gradient."""
     squares = [rows.square().sum(1) for rows in small]
     squares += [(m.other.square() * (m.length.square() + (m.bias is not None))).sum(-1) for m in products]
     for each in sums:
@@ -155,7 +156,7 @@ def _norms(products: Sequence[_Product], sums: Sequence[TokenSum], small: Sequen
 
 
 def disjoint(factors: Sequence[Factor], direct: Sequence[Direct]) -> None:
-    """Norms add up over parameters only where no two pieces touch one.
+    """Check that no two pieces touch the same parameter: only then do squared norms add up over pieces.
 
     Raises:
         BackboneError: two do.
@@ -171,7 +172,7 @@ def disjoint(factors: Sequence[Factor], direct: Sequence[Direct]) -> None:
 
 
 def _formed(m: TokenSum) -> Iterator[tuple[slice, Tensor]]:
-    """Gradients [k,o,i] in float64 of a few rows at a time; the same numbers at every call."""
+    """Gradients [k,o,i] in float64, a few rows at a time; the same numbers at every call."""
     n, _, o = m.out.shape
     step = max(1, FORMED_BYTES // (8 * o * m.into.shape[2]))
     for k in range(0, n, step):

@@ -2,8 +2,8 @@
 
     Δw ← Δw − η/N (Σ_n c_n g_n + σ ξ),   ξ discrete Gaussian
 
-over all rows (DP-GD), or over rows that each come in with probability q (DP-SGD, with N q for N). N is a number that
-may be known: the row count where one row replaces another, and a noisy count where rows come and go.
+over all rows (DP-GD), or over rows that each take part with probability q (DP-SGD, with N q for N). N is a number that
+may be known: the row count if neighbours replace a row, and a noisy count if they add or remove one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Descent:
-    """Private gradient descent as numbers that may be known.
+    """The settings of private gradient descent: numbers that may be known.
 
     Args:
         grid: clip norm, sensitivity and noise of a step's sum.
@@ -36,7 +36,7 @@ class Descent:
         learning_rate: η.
         size: N of the formula.
         rate: q; 1 for all rows at every step.
-        momentum: of the heavy ball; it reads only what is released.
+        momentum: heavy-ball momentum; it reads only what is released.
         clipping: "clip" or "normalise".
     """
 
@@ -52,7 +52,7 @@ class Descent:
 class Whitening:
     """(A + λI)⁻¹ on the columns of the head's weight, for A a noisy, released second moment of its input.
 
-    The eigenvalues are scaled to at most 1 after inversion, so that a learning rate means what it does without it.
+    The eigenvalues are scaled to at most 1 after inversion, so that a learning rate means the same as without it.
     """
 
     def __init__(self, layout: Layout, weight: str, moment: Tensor, ridge: float) -> None:
@@ -81,8 +81,8 @@ def descend(
 ) -> Tensor:
     """Δw [P] in float64 after ``descent.steps`` private steps from ``start`` (zero by default).
 
-    ``trace`` gets every step's noisy sum [P], in units, too: the guarantee covers all of them together.
-    ``check_trained`` has seen to it that the grid's integers hold the rows.
+    Every step's noisy sum [P], in units, is appended to ``trace``: the guarantee covers all of them together.
+    ``check_trained`` has already checked that the grid's integers can hold the rows.
     """
     size, grid = network.layout.size, descent.grid
     delta = torch.zeros(size, dtype=torch.float64) if start is None else start.to("cpu", torch.float64).clone()
@@ -92,7 +92,7 @@ def descend(
     def draw() -> Tensor:
         return torch.from_numpy(discrete_gaussian(size, grid.width, bits)) if grid.multiplier else torch.zeros(1)
 
-    with ThreadPoolExecutor(1) as beside:  # a step's noise depends on nothing: it is drawn while the rows are read
+    with ThreadPoolExecutor(1) as beside:  # noise depends on nothing else, so it is drawn while the rows are read
         for step in range(descent.steps):
             chosen = None if descent.rate == 1 else bernoulli(network.rows, descent.rate, bits)
             noise = beside.submit(draw)
@@ -111,7 +111,7 @@ def descend(
 
 
 def clipped_sum(network: Network, loss: Loss, delta: Tensor, descent: Descent, chosen: Any = None) -> Tensor:
-    """Σ_n c_n g_n at Δw in units of the grid: int64 [P], on the CPU. The one function that reads rows."""
+    """Σ_n c_n g_n at Δw in units of the grid: int64 [P], on the CPU. The only function of descent that reads rows."""
     total: ClippedSum | None = None
     for batch in network.batches(delta, chosen):
         r = loss.gradient(batch.logits, batch.labels)

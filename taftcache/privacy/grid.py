@@ -7,8 +7,8 @@ from math import ceil, log2
 
 from taftcache.errors import SolveError
 
-# A clipped gradient is at most 2^40 units: float64 adds 2^12 rows without rounding, and the sum of 2^22 rows with its
-# noise stays in 64 bits.
+# A clipped gradient is at most 2^40 units: float64 adds 2^12 rows without rounding, and the sum of 2^22 rows plus its
+# noise fits in 64 bits.
 CLIP_BITS = 40
 MAX_ROWS = 1 << 22
 
@@ -17,8 +17,8 @@ MAX_ROWS = 1 << 22
 class Grid:
     """Units of ``unit`` = σ/2^b, in which the noise has width 2^b and a clipped gradient at most 2^40.
 
-    The declared sensitivity Δ is C when a row is added or removed and 2C when one is replaced. A row's part of
-    the sum is rounded towards zero, factor by factor, so its norm is at most C on the grid too: rounding adds nothing.
+    The declared sensitivity Δ is C if a row is added or removed and 2C if one is replaced. A row's part of the sum is
+    rounded towards zero, factor by factor, so on the grid too its norm is at most C: rounding adds nothing.
 
     Args:
         clip: C, the bound on a row's norm.

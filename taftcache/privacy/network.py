@@ -1,4 +1,4 @@
-"""What is trained privately: the tangent model, or the network itself at weights that move."""
+"""What is trained privately: the tangent model, or the network itself with moving weights."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Network(Protocol):
 
 
 class TangentNetwork:
-    """f_w(x) + J(x) Δw: gradients are those of J at w, wherever Δw is."""
+    """f_w(x) + J(x) Δw: gradients come from J at w, whatever Δw is."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class TangentNetwork:
 
 
 class OrdinaryNetwork:
-    """f_{w+Δw}(x), fine-tuned as usual from the same cached rows: it is linearised anew at every step."""
+    """f_{w+Δw}(x), fine-tuned as usual on the same cached rows: it is linearised anew at every step."""
 
     def __init__(
         self,
@@ -109,13 +109,13 @@ class OrdinaryNetwork:
 
 
 def right(network: Network, delta: Tensor) -> Tensor:
-    """Whether the largest logit at Δw [P] is the label's: bool [n], on the CPU."""
+    """Whether each row's largest logit at Δw [P] is its label's: bool [n], on the CPU."""
     found = [(b.logits.argmax(1) == b.labels)[b.live].cpu() for b in network.batches(delta)]
     return torch.cat(found) if found else torch.zeros(0, dtype=torch.bool)
 
 
 def accuracy(network: Network, delta: Tensor) -> float:
-    """Share of rows whose largest logit at Δw [P] is their label's."""
+    """The share of rows whose largest logit at Δw [P] is their label's."""
     return int(right(network, delta).sum()) / network.rows
 
 

@@ -2,12 +2,12 @@
 
     P(x) = exp(−x²/2σ²) / Σ_i exp(−i²/2σ²),  x ∈ Z,  σ = 2^b
 
-A floating-point Gaussian has holes in its support that tell the value below it (Mironov, 2012); here neither
-noise nor sum has a fraction. With x = ±(kσ + j), the sampler draws k ≥ 0 with probability ∝ exp(−k²/2), j
-uniformly below σ and a sign, and accepts with exp(−(2kσj + j²)/2σ²) (Karney, 2016; Canonne, Kamath and Steinke, 2020
-for its privacy). Each choice is a comparison of a uniform number, of which only the first bits are drawn, with a
-constant that floating point knows to within a proven margin; the few that fall into the margin are decided in
-decimal arithmetic with as many further bits as that takes. So the result is exact, and fast.
+A floating-point Gaussian has holes in its support that reveal the value it was added to (Mironov, 2012); here neither
+noise nor sum has a fraction. With x = ±(kσ + j), the sampler draws k ≥ 0 with probability ∝ exp(−k²/2), j uniformly
+below σ, and a sign, and accepts with probability exp(−(2kσj + j²)/2σ²) (Karney, 2016; Canonne, Kamath and Steinke,
+2020, for its privacy). Each choice compares a uniform number, of which only the first bits are drawn, with a constant
+that floating point knows to within a proven margin. The few numbers within the margin are decided in decimal
+arithmetic, with as many further bits as that takes. So the result is exact, and fast.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from taftcache.errors import SolveError
 
-CHUNK = 1 << 16  # proposals at a time: their arrays stay in a core's cache
-BITS = range(8, 51)  # b: below, k would not fit beside j; above, σ·k leaves 64 bits
+CHUNK = 1 << 16  # proposals at a time, so that their arrays stay in a core's cache
+BITS = range(8, 51)  # b: below, k would not fit beside j; above, σ·k overflows 64 bits
 # exp and its argument are right to a few units of 2^-53, relative; the margin is a thousand times that.
 MARGIN = 2.0**-42
 _DIGITS = Context(prec=400)
@@ -33,7 +33,7 @@ class Bits(Protocol):
     """A source of independent fair bits."""
 
     private: bool
-    """Whether nobody can know the bits: True for the operating system's generator alone."""
+    """Whether nobody can know the bits: True only for the operating system's generator."""
 
     def draw(self, size: int) -> bytes:
         """The next ``size`` bytes."""
@@ -80,7 +80,7 @@ def bernoulli(size: int, probability: float, bits: Bits) -> NDArray[np.bool_]:
 
 
 def _accepted(size: int, b: int, bits: Bits) -> NDArray[np.int64]:
-    """What is left of ``size`` proposals, in their order."""
+    """Those of ``size`` proposals that are accepted, in order."""
     first = np.frombuffer(bits.draw(8 * size), dtype="<u8")
     second = np.frombuffer(bits.draw(2 * size), dtype="<u2").astype(np.float64)
     negative = (first & np.uint64(1)).astype(bool)
@@ -98,12 +98,12 @@ def _accepted(size: int, b: int, bits: Bits) -> NDArray[np.int64]:
 
 
 def _steps(v: NDArray[np.int64], width: int, bits: Bits) -> NDArray[np.int64]:
-    """k with P(k) ∝ exp(−k²/2) of uniform numbers whose first ``width`` bits are ``v``."""
+    """k with P(k) ∝ exp(−k²/2) for uniform numbers whose first ``width`` bits are ``v``."""
     k = np.zeros(len(v), dtype=np.int64)
     ends = []
     for i in range(20):
         end = int(_DIGITS.multiply(Decimal(1 << width), _cumulative(i)))
-        if end in ends:  # past the numbers' resolution
+        if end in ends:  # beyond the numbers' resolution
             break
         ends.append(end)
         k += v > end
@@ -113,12 +113,12 @@ def _steps(v: NDArray[np.int64], width: int, bits: Bits) -> NDArray[np.int64]:
 
 
 def _step(v: int, width: int, bits: Bits) -> int:
-    """k of the uniform number that begins with ``v``, which lies at a boundary."""
+    """k for the uniform number that begins with ``v``, which lies at a boundary."""
     k = 0
     draws: list[int] = []
 
     def shared(size: int) -> bytes:
-        """More of the one number: every boundary is held against the same bits."""
+        """More bits of the same number: every boundary is compared with the same bits."""
         while len(draws) < size:
             draws.extend(bits.draw(8))
         return bytes(draws[:size])
@@ -147,7 +147,7 @@ def _weight(k: int, j: int, b: int) -> Decimal:
 
 
 def _below(v: int, width: int, bound: Decimal, bits: Bits) -> bool:
-    """Whether the uniform number whose first bits are ``v`` is below ``bound``, drawing more of it until it shows."""
+    """Whether the uniform number whose first bits are ``v`` is below ``bound``; draws more bits until that is clear."""
     more = b""
 
     def longer(size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Rows as private training reads them: blocks of one size, so that a row's numbers depend on nothing but the row."""
+"""Rows as private training reads them: in blocks of one size, so that a row's numbers depend on the row alone."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class FilledBlock(NamedTuple):
 
 
 class FilledRows:
-    """The rows of ``sources`` one after another, or those ``chosen`` of them, in blocks of one size.
+    """The rows of ``sources`` one after another, or only those ``chosen``, in blocks of one size.
 
-    Kernels round by the size of a product. With one size, a row that comes or goes does not change what the
-    others contribute; the last block is filled up with zeros, which contribute nothing.
+    How kernels round depends on the size of a product. With one size, a row that comes or goes does not change what the
+    others contribute. The last block is filled up with zeros, which contribute nothing.
     """
 
     def __init__(self, sources: Sequence[RowSource], chosen: NDArray[np.bool_] | None = None) -> None:

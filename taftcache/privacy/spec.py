@@ -1,4 +1,4 @@
-"""What a recipe may say about private training; imports no torch, for parsing must stay fast."""
+"""What a recipe may say about private training; imports no torch, because parsing must stay fast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 # A unit of the grid is 2^40 times smaller; nearer to zero float64 has no digits left for it, and the bound is lost.
 Norm = Annotated[float, msgspec.Meta(ge=1e-100, le=1e100)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
-# Below these the sampler has no multiple of 2^-32, and the accountant no tail.
+# Below these, the sampler has no multiple of 2^-32 and the accountant no tail.
 Rate = Annotated[float, msgspec.Meta(ge=2**-32, lt=1)]
 Delta = Annotated[float, msgspec.Meta(ge=1e-15, lt=1)]
 Mechanism = Literal["descent", "sampled-descent", "least-squares", "covariance"]

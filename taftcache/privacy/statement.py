@@ -1,4 +1,4 @@
-"""What a private component says about itself, and whether that follows from its own numbers."""
+"""What a private component says about itself, and whether that agrees with its own numbers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from taftcache.names import ONE_SETTING, PRIVATE, component_of, epsilon_text
 from taftcache.privacy.accountant import Release, epsilon
 from taftcache.privacy.spec import Delta, Mechanism, Relation
 
-AGREES = 1e-6  # relative, between an ε that is claimed and the one that follows
-# Of sampled releases that are audited: files are anyone's, and below, where ε is 1,000 and more, accounting takes
-# minutes and gigabytes.
+AGREES = 1e-6  # largest relative difference between an ε that is claimed and the one that follows
+# Limits on sampled releases that are audited. A file may come from anyone, and with less noise, where ε is 1,000 and
+# more, accounting takes minutes and gigabytes.
 LEAST_NOISE, MOST_STEPS = 0.1, 10**6
 MEMBERS = "members"  # of a composition's promise: what each member states, from which anyone can derive it
 
@@ -35,18 +35,18 @@ OF_CHANGES = "whether a shard's rows have changed since it was published before:
 
 
 def not_covered(relation: Relation) -> list[str]:
-    """What a promise for such neighbours does not cover, a line each."""
+    """What a promise for such neighbours does not cover, one line each."""
     return [*NOT_COVERED, OF_CHANGES, OF_THE_ID if relation == "replace-one" else OF_THE_OTHERS]
 
 
 class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The promise: outputs of two neighbouring data sets S, S′ obey P(S ∈ E) ≤ e^ε P(S′ ∈ E) + δ, for all E.
+    """The promise: for neighbouring data sets S, S′ and every set E of outputs, P_S(E) ≤ e^ε P_S′(E) + δ.
 
-    private: False when the noise came from a seed, or there was none; then ε and δ promise nothing.
+    private: False if the noise came from a seed, or there was none; then ε and δ promise nothing.
     relation: what neighbours are. epsilon, delta: of everything released while training, every step included.
     releases: each with its noise over its sensitivity, from which ε follows.
     clip, sensitivity, unit: C, Δ = C or 2C, and the spacing of the grid on which sum and noise are integers.
-    shards: whose rows the promise is about; of other shards' rows the component knows nothing.
+    shards: whose rows the promise is about; the component knows nothing of other shards' rows.
     tuning: how the settings were chosen, and whether that is in ε.
     """
 
@@ -91,10 +91,10 @@ def _read(values: Any, form: Any) -> Any:
 
 
 def audit_statement(meta: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a model's privacy statement, a sentence each; ε is derived again from the noise.
+    """What is wrong with a model's privacy statement, one sentence each; ε is derived again from the noise.
 
-    A composition's is derived from its members' statements, which it carries. An empty list for a sound statement, and
-    for a model that makes none.
+    A composition's statement is derived from those of its members, which it carries. The list is empty for a sound
+    statement, and for a model that makes none.
     """
     if PRIVATE not in meta:
         return []
@@ -114,7 +114,7 @@ def audit_statement(meta: Mapping[str, Any]) -> list[str]:
 
 
 def composition_problems(said: Mapping[str, Any], members: Sequence[Statement]) -> list[str]:
-    """How what a composition says differs from what follows from its ``members``, a sentence each."""
+    """Where a composition's statement differs from what follows from its ``members``, one sentence each."""
     try:
         follows = parallel(members)
     except RecipeError as error:
@@ -152,7 +152,7 @@ def _audited(said: Statement) -> list[str]:
         follows = epsilon(said.releases, said.delta)
     except SolveError as error:
         return [*found, error.fault]
-    except (ArithmeticError, MemoryError):  # of numbers that no training would have
+    except (ArithmeticError, MemoryError):  # from numbers that no training would have
         return [*found, "no epsilon follows from the noise that it states"]
     if not said.epsilon >= follows * (1 - AGREES):
         found.append(f"it claims epsilon {said.epsilon:.6g} at delta {said.delta:g}; its noise gives {follows:.6g}")
@@ -160,7 +160,7 @@ def _audited(said: Statement) -> list[str]:
 
 
 def _left_out(said: Any) -> list[str]:
-    """A sentence where what is not covered is not said, or not all of it."""
+    """A sentence if the list of what is not covered is missing or incomplete."""
     missing = [text for text in NOT_COVERED if not isinstance(said, Sequence) or text not in said]
     return [f"it leaves out what is not covered: {'; '.join(missing)}"] if missing else []
 
@@ -169,11 +169,11 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
     """The promise of a model composed of private components of disjoint shards: the weakest of theirs.
 
     A row is in one shard, so only that shard's component depends on it, and whatever is made of all components
-    together keeps that component's promise. It carries their statements, but for what is not covered, which it says
-    itself.
+    together keeps that component's promise. The composition carries their statements, except for what is not covered,
+    which it states itself.
 
     Raises:
-        RecipeError: two components share a shard, or speak of other neighbours.
+        RecipeError: two components share a shard, or have different notions of neighbours.
     """
     shards = [shard for s in statements for shard in s.shards]
     if len(set(shards)) < len(shards) or len({s.relation for s in statements}) > 1:
@@ -199,7 +199,7 @@ def parallel(statements: Sequence[Statement]) -> dict[str, Any]:
 
 
 def after(statement: Statement, spent: float) -> Statement:
-    """The statement of a training after which ``spent`` is the ε of all that was charged of its rows."""
+    """The ``statement`` of a training after which all that was charged for its rows comes to ε = ``spent``."""
     if not statement.private or spent <= statement.epsilon * (1 + AGREES):
         return statement
     more = f"these rows were trained on privately before, epsilon {epsilon_text(spent)} in all"
@@ -207,9 +207,9 @@ def after(statement: Statement, spent: float) -> Statement:
 
 
 def forgetting_note(meta: Mapping[str, Any], samples: int, kept: bool) -> str:
-    """What a receipt says of a private component when so many samples of its shard are forgotten.
+    """What a receipt says about a private component when so many samples of its shard are forgotten.
 
-    Of a group of k neighbours in turn, each bounds the next: k·ε, and δ Σ_{i<k} e^{iε} (Vadhan 2017, lemma 2.2).
+    k samples are k steps from neighbour to neighbour: kε, and δ Σ_{i<k} e^{iε} (Vadhan 2017, lemma 2.2).
     """
     said = Statement.from_dict(meta[PRIVATE])
     if not kept:

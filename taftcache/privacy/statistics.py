@@ -1,8 +1,8 @@
 """Noisy sufficient statistics for the head: features' second moment and class sums, in one release.
 
 With x′ = x/F cut to norm 1, A = Σ x′x′ᵀ [d,d] and B = Σ e_y x′ᵀ [K,d] are all that least squares needs (DP-LS), and A
-alone is what preconditions descent (DP-FC; both Mehta, Krichene et al., 2023). A row adds an outer product to each,
-so they are clipped sums like any other, of the vector (√a A, √(1−a) B) whose rows have norm at most 1.
+alone preconditions descent (DP-FC; both Mehta, Krichene et al., 2023). A row adds an outer product to each, so they are
+a clipped sum like any other: of the vector (√a A, √(1−a) B), to which each row contributes a norm of at most 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from taftcache.tangent.factors import RankOne
 
 
 def feature_norm(base: Base) -> float:
-    """F = √(Σγ² + Σβ²), what the norm of the head's input is about, from the final LayerNorm's public affine."""
+    """F = √(Σγ² + Σβ²), about the norm of the head's input, from the final LayerNorm's public affine."""
     config = base.config
     last = [n for n in config.norms if not n.startswith(tuple(f"{block}." for block in config.blocks))]
     if not last:
@@ -68,7 +68,7 @@ def noise_level(grid: Grid, d: int, second_moment: float) -> float:
 
 
 def least_squares(A: Tensor, B: Tensor, ridge: float) -> Tensor:
-    """W = B (A + ridge)⁻¹ [K,d] with the eigenvalues of A that noise made negative set to zero."""
+    """W = B (A + ridge·I)⁻¹ [K,d], with the eigenvalues of A that noise made negative set to zero."""
     values, vectors = torch.linalg.eigh(A)
     weight: Tensor = (B @ vectors) / (values.clamp(min=0.0) + ridge) @ vectors.T
     return weight

@@ -1,4 +1,4 @@
-"""One private component: the noise that its promise needs, the training, and the statement that it carries."""
+"""Training one private component: the noise that its promise needs, the descent, and the statement it carries."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from taftcache.privacy.statistics import feature_norm, least_squares, noise_leve
 from taftcache.tangent.base import Base
 from taftcache.tangent.parameters import Layout
 
-# The noise of all steps together moves a logit by about NOISE_LOGIT, where a softmax begins to feel it, and the
-# rows' own pull by at most MOST_LOGIT if all of them pulled one way, beyond which descent of clipped gradients swings.
+# Limits on an automatic learning rate. The noise of all steps together moves a logit by about NOISE_LOGIT, where a
+# softmax begins to feel it. The rows' gradients, if all pointed one way, would move it by at most MOST_LOGIT, beyond
+# which descent on clipped gradients oscillates.
 NOISE_LOGIT = 1.0
 MOST_LOGIT = 3000.0
 COUNT_SHARE = 0.01  # of μ², for the noisy row count that learning rates are divided by
@@ -41,12 +42,12 @@ class Plan(NamedTuple):
 
     @property
     def releases(self) -> list[Release]:
-        """Those that take place."""
+        """The releases that take place."""
         return [r for r in self if r is not None]
 
 
 class PrivateStats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Figures that may be known: N, or what was released as N, and the learning rate of a descent."""
+    """Figures that may be known: N, or the noisy count released for it, and the learning rate of a descent."""
 
     rows_said: int
     learning_rate: float | None = None
@@ -61,7 +62,8 @@ class Trained(NamedTuple):
 
 
 def plan(spec: PrivacySpec, runs: int = 1) -> Plan:
-    """Noise for each release of one run such that ``runs`` together are (ε, δ)-private, or ``spec.multiplier``'s."""
+    """The noise for each release of one run: that with which ``runs`` are (ε, δ)-private together, or
+    ``spec.multiplier``."""
     rate = round(spec.rate * 2**32) / 2**32 if spec.mechanism == "sampled-descent" else 1.0
 
     def releases(z: float) -> Plan:
@@ -98,17 +100,17 @@ def train_privately(
 
     Args:
         base: the expansion point, which is public.
-        shards: names of what the rows are, for the statement.
-        bits: where the noise comes from: the operating system by default. With any other, the component says that it
-            is not private.
-        runs: how many such trainings the promise is about together, where the best of several is taken.
+        shards: names of the rows' shards, for the statement.
+        bits: where the noise comes from: the operating system by default. With any other source, the component says
+            that it is not private.
+        runs: how many such trainings the promise covers together, if the best of several is taken.
         factor: multiplies the learning rate.
-        trace: gets what every step releases, as a white-box observer sees it.
+        trace: receives what every step releases, as a white-box observer sees it.
 
     Raises:
-        RecipeError: as ``check_trained`` says.
+        RecipeError: as in ``check_trained``.
         SolveError: this machine computes a row's gradient from more than the row, so no sensitivity would hold; or as
-            ``check_trained`` says.
+            in ``check_trained``.
     """
     bits = bits or SystemBits()
     planned = plan(spec, runs)
@@ -145,7 +147,7 @@ def train_privately(
 
 
 class _Moment(NamedTuple):
-    """The head's sufficient statistics A [d,d] and B [K,d] as released, their noise, and the grid that it lies on."""
+    """The head's sufficient statistics A [d,d] and B [K,d] as released, the level of their noise, and its grid."""
 
     A: Tensor
     B: Tensor
@@ -154,7 +156,7 @@ class _Moment(NamedTuple):
 
 
 def _moment(network: Network, spec: PrivacySpec, planned: Plan, sensitivity: float, norm: float, bits: Bits) -> _Moment:
-    """Release them; where a descent follows, A alone is needed and takes the whole of a row's weight."""
+    """Release the statistics; if a descent follows, only A is needed, and takes the whole of a row's weight."""
     if not isinstance(network, TangentNetwork):
         raise RecipeError(
             f"privacy.mechanism {spec.mechanism!r} trains tangent models only",
@@ -169,7 +171,7 @@ def _moment(network: Network, spec: PrivacySpec, planned: Plan, sensitivity: flo
 
 
 def check_trained(base: Base, layout: Layout, spec: PrivacySpec, planned: Plan, rows: int) -> None:
-    """Whether ``planned`` can be carried out over the parameters ``layout`` and so many rows, none of which is read.
+    """Check that ``planned`` can be carried out over the parameters ``layout`` and so many rows; none of them is read.
 
     Raises:
         RecipeError: sufficient statistics, or gradients of a functional tail, for more than the head; or learning from
@@ -208,10 +210,10 @@ def _sensitivity(spec: PrivacySpec) -> float:
 
 
 def learning_rate(grid: Grid, steps: int, rows: float, norm: float) -> float:
-    """η from numbers that may be known: noise, C, T, rows a step and the norm F of a feature.
+    """η from numbers that may be known: noise, C, T, rows per step and the norm F of a feature.
 
-    A logit's noise after T steps is about η σ √T F / rows. With less noise, larger steps: η grows with ε and with the
-    number of rows, the linear scaling rule (Panda et al., 2024), until the rows' own pull η T C F is the limit.
+    A logit's noise after T steps is about η σ √T F / rows. With less noise, steps may be larger: η grows with ε and
+    with the number of rows, the linear scaling rule (Panda et al., 2024), until the rows' own effect η T C F limits it.
     """
     limit = MOST_LOGIT / (steps * grid.clip * norm)
     noise = grid.multiplier * grid.sensitivity * sqrt(steps) * norm / rows
@@ -219,7 +221,7 @@ def learning_rate(grid: Grid, steps: int, rows: float, norm: float) -> float:
 
 
 def without_head(base: Base, layout: Layout) -> Tensor:
-    """The Δw [P] that takes the head back to zero: from there on, f + J Δw is J Δw′ with Δw′ zero at the start.
+    """The Δw [P] that takes the head to zero: from this start on, f + J Δw equals J Δw′, where Δw′ starts at zero.
 
     f is linear in the head, so learning from J Δw alone (as the paper does) is learning from f + J Δw with this start.
 
@@ -240,7 +242,7 @@ def without_head(base: Base, layout: Layout) -> Tensor:
 
 
 def _noisy_count(rows: int, release: Release, bits: Bits) -> float:
-    """The row count with noise; its sensitivity is 1: a row is a whole number of units, rounded down, never up."""
+    """The row count with noise, of sensitivity 1: a row counts a whole number of units, rounded down, never up."""
     width = 50
     whole = int(2.0**width / release.multiplier)
     return (rows * whole + int(discrete_gaussian(1, width, bits)[0])) / whole

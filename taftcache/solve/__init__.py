@@ -1,1 +1,1 @@
-"""How it is minimised, and how far from the optimum the result is."""
+"""Minimising the objective, and bounding how far from the optimum the result is."""

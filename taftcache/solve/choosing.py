@@ -37,26 +37,26 @@ from taftcache.tangent.rows import RowSource, RowSubset
 HEAD_GRID = [10.0**e for e in range(-8, 2)]
 GRID = [10.0 ** (e / 2) for e in range(-12, 1)]  # 1e-6 … 1
 ALONE = 1e-3  # λ of a row that has no other to validate it
-MOST_ROWS = 4096  # take part in a choice beyond the head of a square loss
-# Losses that differ by less than so much of the least are not told apart. On digits two λ were within a thousandth, and
-# which of them was less hung on rounding and on single rows.
+MOST_ROWS = 4096  # that take part in a choice, unless it is for the head under a square loss
+# Losses within this fraction of the least count as equal. On digits two λ were within a thousandth of each other, and
+# rounding or a single row decided which of them had the smaller loss.
 TIE = 0.01
-# Of values, where no accuracy limits what a tie gives away: at 1 %, coefficients of 10,000 rows were 4.8 of their
-# standard errors nearer to zero than where the loss is least.
+# The same for a regression, where no accuracy limits what a tie gives away: at 1 %, coefficients from 10,000 rows were
+# 4.8 of their standard errors nearer to zero than where the loss is least.
 TIE_OF_VALUES = 0.001
-RISES = 2  # of the loss, one after the other, after which no lesser λ is tried where each takes a solve
+RISES = 2  # of the loss in succession, after which no smaller λ is tried if each takes a solve
 EVERY = 5  # one row in five validates
 BLOCK = 256  # rows read at once
 NEAR = 1e-4  # relative gradient to choose by, over the span of all gradients: at 1e-3 no λ below 3e-5 moves anything
 STEPS = 10  # passes for the whole path: enough for a choice, too few for a solution
-TINY = 1e-300  # of rows that weigh nothing together
+TINY = 1e-300  # stands in for the total weight of rows that weigh nothing
 FINEST = 1e-6  # relative gradient that a short solve goes down to where a looser one moves nothing
 EACH = 12  # passes for one λ beyond the head where each takes a solve: with fewer the least λ wins, whatever the loss
 
 
 @dataclass(frozen=True)
 class TriedRidge:
-    """Mean loss and accuracy (None for a regression) at one λ, on rows that did not take part."""
+    """Mean loss and accuracy (None for a regression) at one λ, on rows that were not solved for."""
 
     ridge: float
     loss: float
@@ -64,13 +64,13 @@ class TriedRidge:
 
     @classmethod
     def of(cls, unseen: Unseen) -> TriedRidge:
-        """What is kept of one λ."""
+        """What is kept of the errors at one λ."""
         return cls(unseen.ridge, unseen.loss, _share(unseen.right, unseen.weight))
 
 
 @dataclass(frozen=True)
 class RidgeChoice:
-    """λ, how it was found, the whole curve, the passes it took, and the end of the grid that it lies at, if it does."""
+    """λ, how it was found, the whole curve, the passes it took, and which end of the grid it lies at, if either."""
 
     ridge: float
     method: str
@@ -93,18 +93,22 @@ def choose_ridge(
     hashes: NDArray[np.uint64] | None = None,
     folds: int = 1,
 ) -> RidgeChoice:
-    """The largest λ of a grid that is about the best for rows that did not take part, in loss and accuracy (``_best``).
+    """The largest λ of a grid that does about as well as the best, in loss and accuracy on unseen rows (``_best``).
 
-    The head: exact leave-one-out (``every_head``); where each class would need an eigendecomposition, and there is no
-    room for that, one row in five is set aside, and the others are solved for at one λ after another, until the loss
-    has risen ``RISES`` times. More than the head: one row in five is set aside, and one run over the others gives every
-    λ (``ridge_deltas``; a short solve for each, from the largest down and warm from the last, where that does not fit,
-    until then). Of N rows ``MOST_ROWS`` at most take part there, and λN is kept: it is the ratio of the noise's
-    variance to the prior's, which does not depend on how many rows are seen, as long as they are fewer than what they
-    decide. It is rounded to a power of two, so that a row that leaves does not change λ and with it the problem of all
-    the others. A function of the rows alone, like the solve: what is forgotten has no part in it afterwards. Which rows
-    take part, and which of them validate, is drawn by a hash of each, so that it stays as it is when others leave, and
-    λ with it but where two are about as good. A single row gets ``ALONE``.
+    For the head under a quadratic loss, the errors are exact leave-one-out errors (``every_head``). If that would need
+    an eigendecomposition for each class and memory has no room for them, one row in five is set aside, and the others
+    are solved at one λ after another, from the largest down, until the loss has risen ``RISES`` times in succession.
+
+    In all other problems one row in five is set aside too, and one run over the others gives every λ
+    (``ridge_deltas``). If that does not fit, there is a short solve for each λ, again from the largest down until the
+    loss rises, each starting from the last. At most ``MOST_ROWS`` rows take part, and λN is kept: it is the ratio of
+    the noise's variance to the prior's, which does not depend on how many rows are seen as long as they are fewer than
+    the parameters. The factor for that is rounded to a power of two, so that a row that leaves does not change λ and
+    with it the problem of all the others.
+
+    Like the solve, the choice is a function of the rows alone, so what is forgotten leaves no trace in it. Which rows
+    take part and which of them validate is drawn by a hash of each row. So this stays the same when other rows leave,
+    and so does λ unless two are about equally good. A single row gets ``ALONE``.
 
     Args:
         base: the expansion point.
@@ -112,8 +116,8 @@ def choose_ridge(
         objective: its own λ and ball have no part in the choice.
         arithmetic: its precision has none either.
         grid: λ > 0; ``HEAD_GRID`` or ``GRID`` by default.
-        hashes: the rows' own [N], where what is cached of them is not theirs alone.
-        folds: how many of the fifths validate, one after the other, at a run each.
+        hashes: one of each row itself [N], if its cached values also depend on other rows.
+        folds: how many of the fifths validate, one after the other, with a run for each.
 
     Raises:
         SolveError: an empty grid.
@@ -153,8 +157,8 @@ def _validated(
     drawn: NDArray[np.int64],
     folds: int,
 ) -> RidgeChoice:
-    """By the loss on one row in five of those ``drawn``, or on every second where there are fewer than five; by its
-    mean over some of the ``folds``."""
+    """The choice by the loss on one row in five of those ``drawn`` (one in two if there are fewer than five), averaged
+    over at most ``folds`` such parts."""
     rows, some = sum(source.rows for source in sources), len(drawn)
     held = _validating(some)
     trials = []
@@ -179,7 +183,7 @@ def _validated(
 
 
 def _validating(rows: int) -> int:
-    """How many of some rows are set aside: one in five, or every second where there are fewer than five."""
+    """How many of so many rows are set aside: one in five, or one in two if there are fewer than five."""
     return rows // (EVERY if rows >= EVERY else 2)
 
 
@@ -207,7 +211,7 @@ def _weights_of(objective: Objective, rows: RowSubset) -> RowWeights | None:
 
 
 def _joined(parts: Sequence[Unseen]) -> Unseen:
-    """Of several parts of as many rows each, at one λ."""
+    """The errors at one λ on several parts with equally many rows, joined into one."""
     right = [part.right for part in parts if part.right is not None]
     weight = [part.weight for part in parts if part.weight is not None]
     loss = sum(part.loss for part in parts) / len(parts)
@@ -215,7 +219,7 @@ def _joined(parts: Sequence[Unseen]) -> Unseen:
 
 
 def _until_refused(found: Iterator[tuple[_Solved, ...]]) -> Iterator[tuple[_Solved, ...]]:
-    """One λ after another down to where rounding is larger than it; SolveError where that is the first."""
+    """One λ after another, downwards until rounding exceeds it; SolveError if that is so for the first."""
     some = False
     try:
         for each in found:
@@ -233,7 +237,8 @@ def row_hashes(rows: Iterable[NDArray[Any]]) -> NDArray[np.uint64]:
 
 
 def order_of(sources: Sequence[RowSource]) -> NDArray[np.int64]:
-    """The places of all rows [N] by a hash of what is cached of each: a row that leaves moves up those behind it."""
+    """The places of all rows [N], in the order of a hash of each one's cached tokens, which does not change when other
+    rows leave."""
     blocks = (block.tokens for source in sources for block in source.blocks(BLOCK))
     hashes = row_hashes(row for tokens in blocks for row in np.ascontiguousarray(tokens))
     return np.argsort(hashes, kind="stable")
@@ -247,18 +252,18 @@ def ridge_path(
     *,
     arithmetic: Arithmetic = ARITHMETIC,
 ) -> list[Tensor]:
-    """Δw(λ) [P] for every λ, near enough to choose by and no solution.
+    """Δw(λ) [P] for every λ: near enough to choose by, but not solutions.
 
-    The head gets them in closed form, to rounding or nearly. Another quadratic loss
-    gets them from one run in the space of the rows where that fits, other problems from a short solve each, warm from
-    the last. The objective's own λ and ball have no part in it.
+    For the head under a quadratic loss they are in closed form, exact to rounding or nearly so. Other quadratic
+    problems get them from one run in the space of the rows if that fits; the rest get a short solve for each, starting
+    from the last. The objective's own λ and ball have no part in it.
     """
     found = {at.ridge: at.delta for at in _downwards(base, sources, objective, sorted(ridges), arithmetic)}
     return [found[ridge] for ridge in ridges]
 
 
 class _Solved(NamedTuple):
-    """Δw(λ) [P] at one λ, the passes that it and the larger ones took, and whether a lesser one takes more."""
+    """Δw(λ) [P] at one λ, the passes that it and the larger λ took, and whether a smaller one would take more."""
 
     ridge: float
     delta: Tensor
@@ -269,7 +274,7 @@ class _Solved(NamedTuple):
 def _downwards(
     base: Base, sources: Sequence[RowSource], objective: Objective, ridges: Sequence[float], arithmetic: Arithmetic
 ) -> Iterator[_Solved]:
-    """Each of the increasing ``ridges``, from the last on."""
+    """Δw for each of the increasing ``ridges``, from the largest down."""
     asked = replace(objective, ridge=ridges[0])
     pair = ProblemPair(*(pose(base, sources, asked, arithmetic, dtype) for dtype in (torch.float32, torch.float64)))
     if has_path(pair.exact):
@@ -290,7 +295,7 @@ def _downwards(
         for ridge, delta in zip(reversed(ridges), reversed(found), strict=True):
             yield _Solved(ridge, delta, passes, more=False)
     elif span_fits(pair.exact):
-        # Of few rows the directions soon span all that there is, and of a further one float32 leaves only rounding.
+        # With few rows the directions soon span everything; of one more, float32 leaves nothing but rounding.
         span = SpanNewton(ProblemPair(pair.exact, pair.exact) if kernel_inverse_fits(pair.exact) else pair)
         for ridge in reversed(ridges):
             yield _Solved(ridge, span.under(ridge).near(NEAR, EACH), span.passes, more=True)
@@ -303,7 +308,7 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
     inverse = ShiftedInverse()
     operator, quadratic = pair.exact.operator, pair.exact.loss.quadratic
     head = operator.head_alone  # its passes cost next to nothing
-    # Of a head that is not solved that far, lesser λ look better than they are, as if it had been stopped early.
+    # In a head that is solved less accurately, small λ look better than they are, as if by early stopping.
     passes, tolerance = 0, 1e-4 if head else 1e-2
     for ridge in reversed(ridges):
         at = pair.at(ridge)
@@ -313,7 +318,7 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
         else:
             most = Goal(tolerance=tolerance, max_passes=1000 if head else 16)
             solved = unless_interrupted(newton(at, most, start=delta))
-            # A column far larger than others has nearly all of ∇F(0), beside which no λ seems to move anything.
+            # A column far larger than the others dominates ‖∇F(0)‖; relative to that, no λ seems to move anything.
             while head and tolerance > FINEST and delta is not None and torch.equal(solved.value, delta):
                 passes, tolerance = passes + solved.stats.passes, tolerance / 10
                 solved = unless_interrupted(newton(at, replace(most, tolerance=tolerance), start=delta))
@@ -323,8 +328,8 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
 
 
 def _tested(problem: Problem, delta: Tensor) -> tuple[float, Tensor | None, Tensor | None]:
-    """Mean loss of Δw [P] on the rows of ``problem``, which of them [N] get their class (None for a regression), and
-    what each weighs [N] (None where all weigh one)."""
+    """Mean loss of Δw [P] on the rows of ``problem``, which of them [N] get their own class (None for a regression),
+    and what each weighs [N] (None if all weigh one)."""
     loss, right, weights = 0.0, [], []
     operator = problem.operator
     direction, start = operator.direction(delta), 0
@@ -342,7 +347,7 @@ def _tested(problem: Problem, delta: Tensor) -> tuple[float, Tensor | None, Tens
 
 
 def _share(right: Tensor | None, weight: Tensor | None) -> float | None:
-    """Accuracy, of rows that count as they weigh; None for a regression."""
+    """Accuracy, in which each row counts by its weight; None for a regression."""
     if right is None:
         return None
     if weight is None:
@@ -358,20 +363,20 @@ def _end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"]
 
 
 def _about_as_good(losses: Sequence[float], *, classes: bool) -> float:
-    """The largest loss that is not told apart from the least (``TIE``, or ``TIE_OF_VALUES``); the least itself where
-    none is."""
+    """The largest loss that counts as equal to the least (``TIE``, or ``TIE_OF_VALUES``); the least itself if all
+    would."""
     least = min(losses)
     limit = (1 + (TIE if classes else TIE_OF_VALUES)) * least
     return least if all(loss <= limit for loss in losses) else limit
 
 
 def _best(tried: Sequence[Unseen]) -> float:
-    """Of the λ that are about as good as any the largest, which moves the model least.
+    """The largest of the λ that are about equally good, because it moves the model least.
 
-    That is of those whose loss is about the least; and whose classes are not worse than those of the most accurate of
-    them, by more than the standard error √(b + c) of the difference of two λ that are right b and c times where the
-    other is wrong. Of few rows that is next to none of them; of 50,000 of CIFAR-10 all λ from 10⁻⁴ to 3·10⁻³ had about
-    the same loss, and 86.4 to 85.0 % of their classes.
+    A λ is about as good if its loss is about the least, and it gets fewer rows right than the most accurate of these
+    by no more than the standard error √(b + c) of that difference, where b and c rows are right under one of the two λ
+    and wrong under the other. With few rows the second condition excludes hardly any λ. With 50,000 of CIFAR-10, all λ
+    from 10⁻⁴ to 3·10⁻³ had about the same loss, but accuracies from 86.4 to 85.0 %.
     """
     limit = _about_as_good([each.loss for each in tried], classes=tried[0].right is not None)
     alike = [each for each in tried if each.loss <= limit]

@@ -20,10 +20,10 @@ class Inverse(Protocol):
 
 
 class Direction(NamedTuple):
-    """One step of the recurrence; the vectors are written over by the next one.
+    """One step of the recurrence; the next step overwrites its vectors.
 
-    vector: d [P]. product: H d [P]. curvature: dᵀHd; not above 0 where rounding has left nothing of the direction.
-    rho: rᵀM⁻¹r, before the step. ratio: ρ over that of the step before, 0 at the first.
+    vector: d [P]. product: H d [P]. curvature: dᵀHd; not above 0 if rounding has left nothing of the direction.
+    rho: rᵀM⁻¹r, before the step. ratio: ρ divided by that of the previous step, 0 at the first.
     """
 
     vector: Tensor
@@ -43,11 +43,11 @@ def conjugate_directions(
 ) -> Iterator[Direction]:
     """d₀ = M⁻¹r₀ and d = M⁻¹r + (ρ/ρ₋)d₋ after it, with their products H d (Hestenes and Stiefel 1952, preconditioned).
 
-    Whoever iterates moves its p along d and takes as much of H d off ``residual`` before asking for the next direction:
+    Before it asks for the next direction, the caller moves its p along d and updates ``residual``:
 
         p ← p + γ d        r ← r − γ H d        γ = ρ / dᵀHd
 
-    so that it decides how that is rounded, how far a step goes, and when it ends. Each direction costs one product.
+    So the caller decides how this is rounded, how far a step goes, and when to stop. Each direction costs one product.
 
     Args:
         product: H v for v [P].
@@ -68,10 +68,10 @@ def conjugate_directions(
 def conjugate_solution(
     product: Callable[[Tensor], Tensor], inverse: Inverse, vector: Tensor, *, tolerance: float = 0.0, steps: int
 ) -> Tensor:
-    """About H⁻¹v [P], as far as so many conjugate directions take it, or until ‖v − Hp‖ ≤ tolerance·‖v‖.
+    """About H⁻¹v [P]: the p after ``steps`` conjugate directions, or as soon as ‖v − Hp‖ ≤ tolerance·‖v‖.
 
     Args:
-        product, inverse: as ``conjugate_directions`` has them.
+        product, inverse: as in ``conjugate_directions``.
         vector: v [P].
     """
     p, r = torch.zeros_like(vector), vector.clone()

@@ -1,4 +1,4 @@
-"""What a certificate says of single predictions."""
+"""What a certificate says about single predictions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from taftcache.tangent.tail import row_norms
 def proven_labels(operator: TangentOperator, delta: Tensor, distance: float) -> tuple[Tensor, Tensor]:
     """Predicted classes [N], and whether each is provably what the exact optimum would predict [N].
 
-    Class y stands if z_y − z_k > ‖J_y(x) − J_k(x)‖·‖Δw − Δw*‖ for every other k, the norm being that of the
-    difference's own gradient. Costs K half passes.
+    Class y is proven if z_y − z_k > ‖J_y(x) − J_k(x)‖·‖Δw − Δw*‖ for every other k, where J_y − J_k is the gradient of
+    z_y − z_k. Costs K half passes.
 
     Args:
         operator: over the rows asked about, in float64, with the layout of ``delta``.

@@ -1,19 +1,19 @@
-"""What each training row has changed: leave-one-out of a quadratic problem, for all rows at once.
+"""What each training row has changed: leave-one-out for a quadratic problem, for all rows at once.
 
-Without row n the loss is a mean over N − 1 rows. Times (N−1)/N that is F with the row left out and the ridge
-λ' = λ(N−1)/N, the same for every n. So let Δw' be the optimum and A the Hessian of F with λ'. With J̃_n = √(D_n/N) J_n
-and the scaled residual ρ_n = √(D_n/N) (f(x_n; Δw') − target),
+Without row n the loss is a mean over N − 1 rows. Times (N−1)/N, that objective is F without the row's term and with the
+ridge λ' = λ(N−1)/N, the same for every n. So let Δw' be the optimum and A the Hessian of F with λ'. With
+J̃_n = √(D_n/N) J_n and the scaled residual ρ_n = √(D_n/N) (f(x_n; Δw') − target),
 
     Δw₋ₙ = Δw' + A⁻¹ J̃_nᵀ (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ ρ_n
 
 and a prediction j·Δw, j = J_k(x), moves by (J̃_n v)ᵀ (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ ρ_n + j·(Δw' − Δw) with v = A⁻¹ j:
-one solve and one pass for all rows, where the K×K leverages J̃_n A⁻¹ J̃_nᵀ are known. They are, exactly, for the head
-alone and where the kernel of the rows fits. In the space of the rows they are those of the kernel taken apart, and
-J̃v = (J̃J̃ᵀ + λ'I)⁻¹J̃j is solved for there. Elsewhere they are left out, which is the first-order influence function.
-The answer says which it is.
+one solve and one pass serve all rows, if the K×K leverages J̃_n A⁻¹ J̃_nᵀ are known. They are, exactly, for the head
+alone and where the kernel of the rows fits. In the space of the rows they are estimated by the kernel taken apart by
+classes, and J̃v = (J̃J̃ᵀ + λ'I)⁻¹J̃j is solved for. Elsewhere they are left out, which gives the first-order influence
+function. ``RowInfluence.method`` says which it was.
 
 With the kernel G = J̃J̃ᵀ, M = (G + λ'I)⁻¹ and the scaled residuals t at Δw = 0, Δw' = −J̃ᵀMt, ρ = λ'Mt, J̃v = MJ̃j and
-I − J̃_n A⁻¹ J̃_nᵀ = λ'M_nn. So nothing of a Δw' that was solved for enters: what is left of its ρ would be divided by λ'.
+I − J̃_n A⁻¹ J̃_nᵀ = λ'M_nn. So Δw' need not be solved for: what a solve leaves of ρ would be divided by λ'.
 How far Δw itself moves (``moves``) follows from the same. With s_n = M_nn⁻¹ (Mt)_n,
 
     Δw₋ₙ − Δw = J̃ᵀ(M E_n s_n + c)    with c = (G + λI)⁻¹t − Mt, the same for all rows,
@@ -46,9 +46,9 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import RowSource
 
-CLOSED, ESTIMATED, FIRST_ORDER = METHODS = "closed form", "estimated leverages", "first order"  # from the closest on
-FIRST_ORDER_TOLERANCE = 1e-4  # far below what leaving out the leverages costs
-IN_ROWS = 1e-6  # of the solve in the space of the rows, far below what estimating the leverages costs
+CLOSED, ESTIMATED, FIRST_ORDER = METHODS = "closed form", "estimated leverages", "first order"  # most exact first
+FIRST_ORDER_TOLERANCE = 1e-4  # far below the error of leaving out the leverages
+IN_ROWS = 1e-6  # tolerance of the solve in the space of the rows, far below the error of estimated leverages
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RowInfluence:
     """How each row moved one direction: ``change`` [N] is j·(Δw₋ₙ − Δw), what taking row n out adds to j·Δw.
 
     ``method`` is one of ``METHODS``: "closed form" is exact up to ``residual``, the relative residual of its solve.
-    ``passes`` are those over the rows, the making of an approximate inverse not counted.
+    ``passes`` counts those over the rows, without those that make an approximate inverse.
     """
 
     change: Tensor
@@ -82,7 +82,7 @@ def leave_one_out(
         sources: the rows, in the order of the answer.
         objective: with a rescaled square loss and a ridge; neither weights nor a ball.
         direction: j [P].
-        delta: Δw [P], where a solve for Δw' begins.
+        delta: Δw [P], from which a solve for Δw' begins.
         goal: of that solve, where there is no closed form.
         memory: bytes in which prepared rows stay between passes.
 
@@ -126,7 +126,7 @@ def _residuals(problem: Problem, delta: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_head(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence:
-    """From the head's own inverses, of the classes that ``direction`` has a part in."""
+    """From the head's own inverses, for the classes in which ``direction`` is not zero."""
     full = whole(problem, direction)
     asked = full.any(1).nonzero()[:, 0].tolist()
     at = left_out_heads(problem).at(problem.ridge, asked)
@@ -137,14 +137,14 @@ def _by_head(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence
 
 
 def _steps(problem: Problem, at: HeadAtRidge | HeadInverse, asked: Sequence[int] | slice = slice(None)) -> Tensor:
-    """(D/N)(z − target)/(1 − h) of each row and class that is asked for [N,A]: of a quadratic loss the gradient where
-    the row was left out, over N."""
+    """(D/N)(z − target)/(1 − h) for each row and each class asked for [N,A]: 1/N of a quadratic loss's gradient at the
+    logits with the row left out."""
     parts = [problem.loss.gradient(z, labels)[:, asked] for z, labels in at.left_out_logits()]
     return torch.cat(parts) / problem.operator.rows
 
 
 def _by_kernel(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence:
-    """From the exact kernel, which no tolerance of a solve enters."""
+    """From the exact kernel, so without a solve's tolerance."""
     inverse = DualInverse(problem)
     root, t = _residuals(problem, problem.zero)
     sought = root * problem.forward(direction)
@@ -160,8 +160,8 @@ def _by_kernel(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluen
 def _without_each(
     problem: Problem, direction: Tensor, root: Tensor, rho: Tensor, goal: Goal
 ) -> tuple[Tensor, Tensor, str, float]:
-    """J̃A⁻¹j and (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ρ_n of every row [N,K], how the leverages in it are known, and the relative
-    residual of the one solve."""
+    """J̃A⁻¹j and (I − J̃_n A⁻¹ J̃_nᵀ)⁻¹ρ_n for every row [N,K], the method by which the leverages in it are known, and
+    the relative residual of the one solve."""
     if through_rows(problem):
         by_rows = _ByRows(problem, root)
         image, left = _image_by_rows(problem, by_rows, direction, goal)
@@ -187,7 +187,7 @@ def _image_by_rows(problem: Problem, inverse: _ByRows, direction: Tensor, goal: 
 
 
 class _ByRows:
-    """J̃J̃ᵀ + λ'I on vectors [N·K], and about its inverse: that of the kernel taken apart."""
+    """J̃J̃ᵀ + λ'I on vectors [N·K], and its approximate inverse, by the kernel taken apart by classes."""
 
     def __init__(self, problem: Problem, root: Tensor) -> None:
         self._problem, self.root, self.kernel = problem, root, ClassKernel(problem, root)
@@ -218,16 +218,16 @@ def moves(problem: Problem) -> Tensor | None:
     whole = DualInverse(problem, matrix.clone())
     inverse = DualInverse(replace(problem, ridge=problem.ridge * (N - 1) / N), matrix)
     _, t = _residuals(problem, problem.zero)
-    # c is M of the shift: (G + λI)⁻¹t − Mt without their difference.
+    # c = M·shift is (G + λI)⁻¹t − Mt, computed without the cancellation.
     return inverse.moves(torch.arange(N), inverse.solve(t), -problem.ridge / N * whole.solve(t))
 
 
 def _head_moves(problem: Problem) -> Tensor:
-    """‖Δw₋ₙ − Δw‖ [N] of a head: with y = A⁻¹x̃ a class's weights move by c + y (ωD/N)(z − target)/(1 − h), where
+    """‖Δw₋ₙ − Δw‖ [N] for a head: with y = A⁻¹x̃ a class's weights move by c + y (ωD/N)(z − target)/(1 − h), where
     c = W' − W = (λ − λ')A⁻¹W."""
     N, heads = problem.operator.rows, left_out_heads(problem)
     weights = heads.at(problem.ridge).weights
-    if N == 1:  # without it all goes back to zero
+    if N == 1:  # without it Δw is zero
         return torch.stack([weights.norm()])
     at = heads.at(problem.ridge * (N - 1) / N)
     shift = at.inverse(weights) * (problem.ridge / N)

@@ -41,13 +41,13 @@ from taftcache.tangent.operator import targets
 from taftcache.tangent.rows import RowSource, blocks_of
 
 Method = Literal["auto", "conjugate"]
-# M of a kernel whose Cholesky costs about what the space of the rows does; at three times as much it costs ten times.
+# N·K at which the exact kernel's Cholesky costs about as much as the space of the rows; at three times that, ten times.
 DIRECT = 2048
 BRACKET_PASSES = 6
 
 
 def through_rows(problem: Problem) -> bool:
-    """Whether a quadratic problem is solved in the space of its rows, from zero: where that fits and costs less."""
+    """Whether a quadratic problem, from zero, is solved in the space of its rows: where that fits and costs less."""
     few = problem.operator.rows * problem.operator.classes <= DIRECT
     return class_kernel_fits(problem) and not (few and kernel_inverse_fits(problem))
 
@@ -129,12 +129,12 @@ def resume(
     """Go on from the dual vectors of an earlier solve, some of whose rows may have left, to a certified distance.
 
     Args:
-        base, sources, objective, arithmetic, on_pass, interrupted: as ``minimise`` has them.
-        restart: from where, and how near to the optimum.
-        goal: of which the passes count, and no tolerance.
+        base, sources, objective, arithmetic, on_pass, interrupted: as in ``minimise``.
+        restart: where to start, and how near to the optimum to get.
+        goal: only its limits on passes count, not its tolerance.
 
     Raises:
-        SolveError: as ``minimise`` has it, or the problem is not solved in the space of its rows.
+        SolveError: as in ``minimise``, or the problem is not solved in the space of its rows.
     """
     problems = _Problems(base, sources, objective, arithmetic)
     exact = problems.exact
@@ -164,19 +164,19 @@ def minimise_in_balls(
     arithmetic: Arithmetic = ARITHMETIC,
     on_pass: OnPass | None = None,
 ) -> Iterator[Solution]:
-    """What `minimise` finds within each of some radii, one after the other; Ctrl-C raises KeyboardInterrupt.
+    """Yield what `minimise` finds within each radius, one after the other; Ctrl-C raises KeyboardInterrupt.
 
-    Of a quadratic loss beyond the head each begins in the span of all directions that those before it took, so that
-    all of them cost little more passes than the last alone.
+    For a quadratic loss beyond the head, each solve begins in the span of all directions that those before it took,
+    so that all radii together cost few more passes than the last alone.
 
     Args:
-        base, sources, arithmetic, on_pass: as ``minimise`` has them.
-        objective: its own radius has no part in it.
+        base, sources, arithmetic, on_pass: as in ``minimise``.
+        objective: its own radius is ignored.
         radii: R > 0, increasing.
-        goal: of each radius.
+        goal: for each radius.
 
     Raises:
-        SolveError: radii that do not increase from above 0, and as ``minimise`` has it.
+        SolveError: radii that do not increase from above 0, and as in ``minimise``.
     """
     if not radii or radii[0] <= 0 or any(b <= a for a, b in pairwise(radii)):
         raise SolveError("the radii do not increase from above 0", got=f"{list(radii)}", do="sort them, each once")
@@ -184,7 +184,7 @@ def minimise_in_balls(
     problems = _Problems(base, sources, replace(objective, radius=radii[0]), arithmetic)
     found = _in_balls(problems, "auto", radii, goal, on_pass)
     for _ in radii:
-        with full_float32(arithmetic.device):  # not around the yield: who asks for the next one has settings of his own
+        with full_float32(arithmetic.device):  # not around the yield: there the caller's settings apply
             solution = next(found)
         yield solution
 
@@ -201,17 +201,17 @@ def certify(
     arithmetic: Arithmetic = ARITHMETIC,
     dual: Tensor | None = None,
 ) -> Solution:
-    """Any Δw with what can be proven of it, in the way in which `minimise` would prove it; float64, from the rows.
+    """Certify any Δw as `minimise` would: in float64, from the rows.
 
-    Four passes, and of a quadratic F over more than the head those that ``goal`` has for a closer bound.
+    Costs four passes and, for a quadratic F over more than the head, those that ``goal`` allows for a closer bound.
 
     Args:
-        base, sources, objective, goal, arithmetic: as ``minimise`` has them.
+        base, sources, objective, goal, arithmetic: as in ``minimise``.
         value: Δw [P].
-        method: that found it, as ``minimise`` has it.
-        dual: α [N,K] with Δw = Jᵀα, where it is known: then the dual residual counts. Where ``minimise`` would have had
-            one and there is none here, some passes more are spent on a bound from both sides, and ``stats`` have
-            ``energy_at_least``, below which ‖Δw − Δw*‖_H is not.
+        method: the one that found it, as in ``minimise``.
+        dual: α [N,K] with Δw = Jᵀα, if known: then the dual residual counts. Where ``minimise`` would have had one and
+            none is given, a few more passes bound ‖Δw − Δw*‖_H from both sides; ``stats.energy_at_least`` is the lower
+            bound.
     """
     problems = _Problems(base, sources, objective, arithmetic)
     exact, radius = problems.exact, objective.radius
@@ -241,7 +241,7 @@ class _Problems:
     """The same problem in float64, for gradients and the proof, and in the precision of the inner products.
 
     Args:
-        base, sources, objective, arithmetic: as ``minimise`` has them.
+        base, sources, objective, arithmetic: as in ``minimise``.
     """
 
     def __init__(self, base: Base, sources: Sequence[RowSource], objective: Objective, arithmetic: Arithmetic) -> None:
@@ -254,10 +254,10 @@ class _Problems:
         if objective.loss.quadratic:
             block, K = next(blocks_of(next(source for source in sources if source.rows), 1)), base.config.classes
             check_quadratic(objective.loss, torch.from_numpy(targets(block, K)[:1]), K)
-        # In float64: tokens and half as much for all else; of the head alone, its input and logits.
+        # Bytes in float64: the tokens and half as much for everything else; for the head alone, its input and logits.
         config, head = base.config, base.trained(objective.train) == base.head_layout
         row = 8 * (config.width + config.classes) if head else 12 * prod(config.shape)
-        # Where they are few, what float64 prepares once serves the gradients and the proof too.
+        # If the rows are few, what float64 prepares once serves both the gradients and the proof.
         whole = rows * row if rows * row <= arithmetic.memory // 4 else 0
         how = replace(arithmetic, memory=whole)
         self.exact = pose(base, sources, objective, how, torch.float64)
@@ -268,7 +268,7 @@ class _Problems:
             objective.weights.check(self.exact.operator.rows, self.exact.operator.classes)
 
     def pair(self, dtype: torch.dtype | None = None) -> ProblemPair:
-        """With inner products in ``dtype``, by default as asked for, and their rows in the memory that is left."""
+        """With inner products in ``dtype`` (by default the one asked for), which prepare rows in the memory left."""
         dtype = dtype or self._dtype
         if dtype not in self._inner:
             self._inner[dtype] = pose(*self._asked, dtype)
@@ -287,8 +287,8 @@ def has_estimate(loss: Loss, radius: float | None, method: Method) -> bool:
 
 
 def _check_goal(goal: Goal, objective: Objective, method: Method) -> None:
-    """SolveError for what is no objective or goal, no such method, or a ``decisive`` goal of what no removal is
-    estimated for."""
+    """Raise SolveError for anything but an objective, a goal and a known method, and for a ``decisive`` goal where no
+    removal is estimated."""
     if not isinstance(objective, Objective):
         raise SolveError(
             "the objective must be an Objective", got=repr(objective), do="Objective(loss=RSL(), ridge=1e-2)"
@@ -318,7 +318,7 @@ def _without_ball(
     start: Tensor | None,
     on_pass: OnPass | None,
 ) -> tuple[Solution, Lazy | None]:
-    """The minimiser by the method that fits, not proven yet, and about H⁻¹ where a closer proof can use it."""
+    """The minimiser by the method that fits, not proven yet, and an approximate H⁻¹ if a closer proof can use it."""
     exact = problems.exact
     if method == "auto" and start is None and span_fits(exact, of_head=goal.decides):
         return SpanNewton(problems.pair(), on_pass).solve(goal), None
@@ -339,7 +339,7 @@ def _without_ball(
     else:
         status = (space.run_and_decide if goal.until_decisive else space.run)(goal.tolerance)
     solution = space.solution(status)
-    if solution.status is Status.stalled:  # in float64 too: kernels so unlike that K̂ knows the largest alone
+    if solution.status is Status.stalled:  # even in float64: the kernels differ so much that K̂ knows only the largest
         solution = _continued(solution, pair, inverse, goal, on_pass)
     return solution, inverse
 
@@ -353,7 +353,7 @@ def _in_balls(
     interrupted: Interrupted = "raise",
 ) -> Iterator[Solution]:
     """Proven solutions within increasing ``radii``."""
-    exact, goal = problems.exact, replace(goal, until_decisive=False)  # of a ball nothing is estimated
+    exact, goal = problems.exact, replace(goal, until_decisive=False)  # no removal is estimated in a ball
     found: Iterator[Solution]
 
     def solve(ridge: float, goal: Goal, last: Solution | None) -> Solution:
@@ -373,7 +373,7 @@ def _in_balls(
 
 
 def _coordinates(problems: _Problems, method: Method) -> Coordinates:
-    """What iterates in a ball are written in: as without one."""
+    """The coordinates of iterates in a ball, chosen as without one."""
     if method == "auto" and through_rows(problems.exact):
         return Duals(problems.pair())
     pair, small = _pair(problems, by_rows=False)
@@ -387,13 +387,13 @@ def _coordinates(problems: _Problems, method: Method) -> Coordinates:
 
 
 def _inverse(problems: _Problems, by_rows: bool) -> tuple[ProblemPair, Lazy]:
-    """The problem, and about H⁻¹, made when it is first asked for."""
+    """The problem, and an approximate H⁻¹ that is made when it is first needed."""
     pair, small = _pair(problems, by_rows)
     return pair, Lazy(lambda: DualInverse(pair.inner) if small else approximate_inverse(pair.inner))
 
 
 def _pair(problems: _Problems, by_rows: bool) -> tuple[ProblemPair, bool]:
-    """The problem, and whether its kernel is small enough for an exact inverse: in float64, both of it."""
+    """The problem, and whether its kernel is small enough for an exact inverse; if so, all of it is in float64."""
     small = not by_rows and kernel_inverse_fits(problems.exact)
     return problems.pair(torch.float64 if small else None), small
 

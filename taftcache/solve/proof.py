@@ -1,6 +1,6 @@
 """How far a Δw is from its problem's optimum: what rounding may have hidden, and closer bounds for a few passes.
 
-Of a quadratic F, for any p, with q = −g − Hp recomputed in float64,
+For a quadratic F and any p, with q = −g − Hp recomputed in float64,
 
     ‖Δw − Δw*‖_H² = gᵀH⁻¹g = −gᵀp + pᵀq + qᵀH⁻¹q
 
@@ -26,7 +26,7 @@ from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.solve_stats import SolveStats
 
 EPSILON = 2.3e-16
-FEW_TERMS, DRAWS = 64, 8  # N·K, or P/K, and how many draws of signs so few terms get
+FEW_TERMS, DRAWS = 64, 8  # N·K or P/K up to which there are few terms, and how many draws of signs those get
 
 
 def prove(
@@ -38,19 +38,19 @@ def prove(
     inverse: Inverse | None = None,
     passes: int = 0,
 ) -> Solution:
-    """The solution with an allowance for rounding in its bounds, and closer ones for ``passes`` products more.
+    """The solution with an allowance for rounding in its bounds, and with closer bounds for ``passes`` more products.
 
-    "Converged" is taken back where rounding alone may have brought the gradient below the tolerance, and said where
-    the base point is the optimum as far as float64 can tell: no gradient is below a part of nothing. Costs two passes,
-    and ``passes`` after it.
+    "Converged" is withdrawn where rounding alone may have brought the gradient below the tolerance. It is granted where
+    the base point is the optimum as far as float64 can tell: there no gradient is below a fraction of ∇F(0). Costs two
+    passes, and then ``passes``.
 
     Args:
         solution: with ``gradients``.
         problem: the same in float64.
-        tolerance: that was asked for.
+        tolerance: the one asked for.
         radius: R of a ball that Δw is held to.
-        inverse: about H⁻¹; see ``bracket``.
-        passes: for ``bracket``, of a quadratic F without a ball.
+        inverse: an approximate H⁻¹; see ``bracket``.
+        passes: for ``bracket``; only for a quadratic F without a ball.
 
     Raises:
         SolveError: a gradient that is not finite.
@@ -79,7 +79,7 @@ def proven_status(status: Status, certificate: Certificate, tolerance: float) ->
 def or_zero(proven: Solution, problem: Problem, tolerance: float, radius: float | None = None) -> Solution:
     """Δw = 0 in place of a solution that did not converge, where it is the optimum as far as float64 can tell.
 
-    Then four passes more, with ``problem``, ``tolerance`` and ``radius`` as ``prove`` has them.
+    That costs four more passes. ``problem``, ``tolerance`` and ``radius`` are as in ``prove``.
     """
     gave_up = proven.status in (Status.stalled, Status.max_passes, Status.undecided)
     if not gave_up or proven.certificate.gradient_at_zero > proven.certificate.rounding:
@@ -96,8 +96,8 @@ def looked_at(problem: Problem, value: Tensor, tolerance: float, stats: SolveSta
     Args:
         problem: in float64.
         value: Δw.
-        tolerance: below which it is called converged, and above which stalled, relative to the gradient at Δw = 0.
-        stats: figures of what found it, the passes it took among them.
+        tolerance: relative to the gradient at Δw = 0; up to it the solution is called converged, above it stalled.
+        stats: figures of the solve that found it, including its passes.
 
     Raises:
         SolveError: a gradient that is not finite.
@@ -129,10 +129,10 @@ def reached(
         objective: F(Δw).
         gradients: ∇F(0) and ∇F(Δw) [P].
         status: how the solve ended.
-        stats: figures, the passes among them.
-        left: norm of what is left of the optimality condition, where that is another than ∇F = 0.
-        residual: as ``Certificate`` has it.
-        dual: as ``Solution`` has it.
+        stats: figures, including the passes.
+        left: norm of what is left of the optimality condition, if that is not ∇F = 0.
+        residual: as in ``Certificate``.
+        dual: as in ``Solution``.
     """
     at_zero, gradient = gradients
     certificate = Certificate(
@@ -148,7 +148,7 @@ def reached(
 
 
 def check_finite(values: Tensor, got: str) -> None:
-    """SolveError where a gradient, or what makes one, is not finite, or its norm is not."""
+    """Raise SolveError if a gradient (or what makes one) or its norm is not finite."""
     if not isfinite(values.norm().item()):
         raise SolveError(
             "the gradient is not finite",
@@ -160,19 +160,19 @@ def check_finite(values: Tensor, got: str) -> None:
 def constrained_gap(
     ridge: float, gradient: Tensor, value: Tensor, radius: float, error: float = 0.0
 ) -> tuple[float, float]:
-    """Bounds on F − F* over the ball at a feasible Δw, and the norm of what is left of the optimality condition.
+    """A bound on F − F* over the ball at a feasible Δw, and the norm of what is left of the optimality condition.
 
     With ν ≥ 0 the multiplier that fits best and v = ∇F + νΔw, weak duality gives
     F − F* ≤ ‖v‖²/(2(λ + ν)) + ν(R² − ‖Δw‖²)/2; without curvature, ∇F·Δw + R‖∇F‖ is the bound of Frank and Wolfe.
 
     Args:
         ridge, gradient, value, radius: λ, ∇F [P], Δw [P] and R.
-        error: allowance for the norm of the error in ∇F; every ν ≥ 0 makes the bound true, so ν has none.
+        error: allowance for the norm of the error in ∇F; the bound holds for every ν ≥ 0, so ν needs none.
     """
     square, along, size = (value @ value).item(), (gradient @ value).item(), gradient.norm().item()
     nu = multiplier(gradient, value)
     left = (gradient + nu * value).norm().item()
-    unit = 8 * EPSILON  # of what rounds in these scalars themselves
+    unit = 8 * EPSILON  # relative, for the rounding of these scalars themselves
     linear = max(0.0, along) + max(0.0, radius * size + min(0.0, along))
     linear += (error + unit * size) * (radius + square**0.5)
     slack = nu / 2 * (max(0.0, radius**2 - square) + unit * radius**2)
@@ -195,14 +195,15 @@ def binds(value: Tensor, radius: float) -> bool:
 
 
 def rounding(problem: Problem, value: Tensor, at_zero: Tensor, gradient: Tensor) -> float:
-    """An allowance, by an estimate, for what float64 put wrong in ∇F(Δw), in two passes.
+    """An estimated allowance for float64's error in ∇F(Δw), in two passes.
 
-    Of a quadratic F, whose rows are prepared once for both, one is the other way of computing it, ∇F(0) + H Δw, which
-    rounds on its own; the other the size of the terms that cancel in it (``Problem.gradients_under_signs``). Eight
-    times the difference of the first, and 32 units in the last place of the second, are allowed for. Any other F has no
-    second way: the first pass is for the logits at which its terms are taken, and more is allowed for (`_added_up`). Of
-    few terms several draws of the signs are looked at, for one may cancel them: two equal rows of different classes
-    were certified to 10⁻²⁰ of 6·10⁻¹⁷, and two columns of 10⁵ that differ by 1 to a seven-hundredth of what was wrong.
+    For a quadratic F, whose rows are prepared once for both passes, one pass computes the gradient in another way,
+    ∇F(0) + H Δw, which rounds differently. The other measures the terms that cancel in it
+    (``Problem.gradients_under_signs``). The allowance is eight times the difference in the first and 32 units in the
+    last place of the second. Any other F has no second way: its first pass is for the logits at which its terms are
+    taken, and the allowance is larger (`_added_up`). If there are few terms, several draws of the signs are taken,
+    because one draw may cancel them: two equal rows of different classes were certified to 10⁻²⁰ where the error was
+    6·10⁻¹⁷, and two columns of 10⁵ that differ by 1 to a seven-hundredth of the error.
     """
     operator = problem.operator
     few = operator.rows * operator.classes <= FEW_TERMS or operator.layout.size <= FEW_TERMS * operator.classes
@@ -219,17 +220,17 @@ def _largest(drawn: Sequence[Tensor]) -> Tensor:
 
 
 def allowance(gradient: Tensor, at_zero: Tensor, product: Tensor, signed: Tensor) -> float:
-    """Of a quadratic F what ``rounding`` allows for, from ∇F(Δw), ∇F(0), H Δw and the gradient under signs [P]."""
+    """What ``rounding`` allows for a quadratic F, from ∇F(Δw), ∇F(0), H Δw and the gradient under signs [P]."""
     terms = at_zero.norm() + product.norm() + signed.norm()
     return float((8 * (gradient - at_zero - product).norm() + 32 * EPSILON * terms).item())
 
 
 def _added_up(problem: Problem, signed: Tensor) -> float:
-    """What rounding may have put wrong in a sum over N rows, from what is left of it under random signs [P].
+    """An allowance for rounding in a sum over N rows, from the same sum under random signs [P].
 
-    Of N terms that are added one after the other each may be rounded by half a unit in the last place of a sum of N,
-    and of equal rows all the same way: 2N units of the terms' root mean square, which is √N times what random signs
-    leave, and 64 for each term itself.
+    When N terms are added one after the other, each addition may round by half a unit in the last place of the sum, and
+    for equal rows always in the same direction. So the allowance is 2N units of the terms' root mean square, which is
+    √N times the sum under random signs, and 64 units for each term itself.
     """
     rows = problem.operator.rows
     return float(EPSILON * (64 + 2 * rows) * sqrt(rows) * signed.norm().item())
@@ -243,8 +244,8 @@ def bracket(
     Args:
         problem: in float64, of a quadratic F with λ > 0.
         gradient: ∇F(Δw) [P], recomputed in float64.
-        inverse: about H⁻¹; without it plain conjugate gradients.
-        passes: at most so many products with H; the last one goes to the proof.
+        inverse: an approximate H⁻¹; None for plain conjugate gradients.
+        passes: the most products with H; the last one goes to the proof.
         error: allowance for the norm of the error in ``gradient``.
     """
     ridge = problem.ridge

@@ -106,7 +106,7 @@ class Arithmetic:
 
 
 def in_full_float32(verb: Callable[P, T]) -> Callable[P, T]:
-    """``verb`` whatever precision a program has asked for around it: on the device of its ``arithmetic``."""
+    """``verb`` in full float32 on the device of its ``arithmetic``, whatever precision the calling program has set."""
 
     @wraps(verb)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -131,7 +131,7 @@ Interrupted = Literal["raise", "keep"]
 
 
 def unless_interrupted(solution: Solution, interrupted: Interrupted = "raise") -> Solution:
-    """The solution; KeyboardInterrupt where Ctrl-C ended its solve, and what there is by then was not asked for."""
+    """The solution; raises KeyboardInterrupt if Ctrl-C ended its solve and an unfinished one was not asked for."""
     if interrupted == "raise" and solution.status is Status.interrupted:
         raise KeyboardInterrupt
     return solution

@@ -1,8 +1,8 @@
 """The base point w: what the tangent model is expanded around.
 
-All components of a store share one base, made from the backbone's weights and a seed and
-never from data; its digest is written into every component, and components of different
-bases refuse to compose (a mean of expansions around different points means nothing).
+All components of a store share one base, made from the backbone's weights and a seed, never from data. Its digest is
+written into every component, and components of different bases refuse to compose, because a mean of expansions around
+different points means nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Base:
 
     @classmethod
     def of(cls, config: TailConfig, tensors: Mapping[str, Tensor], spec: TangentSpec) -> Base:
-        """Of tensors in any order, the class token among them where it was reset; KeyError where one is missing."""
+        """The base of tensors in any order, including the class token if it was reset; KeyError if one is missing."""
         token = [config.token_name] if config.token_name in tensors else []
         names = [*token, *config.parameters, *config.buffers, *config.head_names]
         return cls(config, {name: tensors[name] for name in names}, spec)
@@ -91,7 +91,7 @@ class Base:
         return Layout(parts | whole).named(names)
 
     def moved(self, layout: Layout, delta: Tensor) -> dict[str, Tensor]:
-        """The tensors of w + Δw, for Δw [P] over ``layout``: those of ``state`` where nothing moves.
+        """The tensors of w + Δw, for Δw [P] over ``layout``; those that do not move are ``state``'s own.
 
         Raises:
             KeyError: Δw ranges over parts of a packed matrix, which have no tensor of their own.
@@ -105,8 +105,8 @@ class Base:
         return state_digest(self.state, msgspec.json.encode(described, order="sorted"))
 
     def has_digest(self, digest: str) -> bool:
-        """Whether it is this point's ``digest`` for some kind of rows that a store may cache: components of any of them
-        are around it. Each kind takes a hash of every tensor, so that of its own rows comes first."""
+        """Whether ``digest`` is this point's for any kind of rows that a store may cache: components of every kind are
+        expanded around it. Each kind takes a hash of every tensor, so the kind in use is tried first."""
         if digest == self.digest:
             return True
         reduced = self.reduction_digest()
@@ -121,7 +121,7 @@ class Base:
         return state_digest({n: t for n, t in self.state.items() if n not in self.config.head_names})
 
     def unreduced(self) -> Base:
-        """The same base point for a tail that begins at its whole input, whatever a store caches of it."""
+        """The same base point for a tail that begins at its whole input, whatever part of that a store caches."""
         return Base(
             msgspec.structs.replace(self.config, rows="tokens", reduced_by=""), self.state, self.spec, self.module
         )
@@ -224,11 +224,11 @@ def _reset(name: str, config: TailConfig, state: Mapping[str, Tensor], spec: Tan
         return torch.ones_like(tensor) if name.endswith("weight") else torch.zeros_like(tensor)
     weight = tensor if tensor.ndim > 1 else state.get(name.removesuffix("bias") + "weight")
     if weight is None or weight.ndim < 2:
-        # LayerScale and its like: a freshly initialised one would close the branch, so the trained value is kept.
+        # LayerScale and its like: a freshly initialised one would switch the branch off, so the trained value is kept.
         return tensor
     return _draw(torch.empty_like(tensor), prod(weight.shape[1:]), spec.init, _stream(spec.seed, name))
 
 
 def _stream(seed: int, name: str) -> torch.Generator:
-    """A tensor's own random numbers: they depend on neither the number of classes nor what else is drawn."""
+    """A tensor's own random numbers, which depend neither on the number of classes nor on what else is drawn."""
     return torch.Generator().manual_seed(int.from_bytes(blake3.blake3(f"{seed}/{name}".encode()).digest(7), "little"))

@@ -1,4 +1,4 @@
-"""The device that computes: float32 arithmetic that stays float32, and copies from and to the host beside it."""
+"""The device that computes: float32 arithmetic that stays float32, and copies to and from the host meanwhile."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _LARGE, _COPIERS = 64 << 20, 4  # bytes; one thread copies 11 GB/s where an H100 takes 54
-AHEAD = 2  # of what was sent, how much may be in use on the device before the host waits; not measured there
+AHEAD = 2  # how many sent tensors may be in use on the device before the host waits; not measured on a GPU
 
 
 class Transfer(Protocol):
-    """Tensors to one device and back, for one thread; with a device of the host's own, for any."""
+    """Copies of tensors to one device and back. One thread may use it; if the device is the host's own, any may."""
 
     def host(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Uninitialised memory of the host, to be filled and given to ``send``."""
         ...
 
     def send(self, host: Tensor) -> Tensor:
-        """``host`` on the device; it is not to be written to again."""
+        """``host`` on the device; ``host`` must not be written to again."""
         ...
 
     def put(self, array: NDArray[Any]) -> Tensor:
@@ -35,7 +35,7 @@ class Transfer(Protocol):
         ...
 
     def used(self) -> None:
-        """All that is to be computed from what was sent last has been asked for."""
+        """Say that everything computed from the last tensor sent has been asked for."""
         ...
 
     def fetch(self, tensor: Tensor) -> Callable[[], NDArray[Any]]:
@@ -59,7 +59,7 @@ class InStep:
 
     def put(self, array: NDArray[Any]) -> Tensor:
         """See ``Transfer``."""
-        # A cache hands out read-only views of mapped files; torch takes only memory that it may write.
+        # A cache hands out read-only views of mapped files, but torch takes only memory that it may write.
         owned = np.ascontiguousarray(array) if array.flags.writeable else np.array(array, order="C")
         return torch.from_numpy(owned).to(self._device)
 
@@ -73,9 +73,9 @@ class InStep:
 
 
 class Beside:
-    """On CUDA: copies run on streams of their own, beside the kernels of what was sent before.
+    """On CUDA: copies run on streams of their own, while kernels work on what was sent before.
 
-    Memory of the host is pinned; torch keeps it and gives it out again once the copies from it are done.
+    Host memory is pinned; torch keeps it and reuses it once the copies from it are done.
     """
 
     def __init__(self, device: torch.device | str) -> None:
@@ -88,14 +88,14 @@ class Beside:
         return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def send(self, host: Tensor) -> Tensor:
-        """See ``Transfer``; waits while what was sent ``AHEAD`` times ago is in use."""
+        """See ``Transfer``; waits while the tensor sent ``AHEAD`` calls ago is in use."""
         if len(self._in_use) >= AHEAD:
             self._in_use.popleft().synchronize()
         with torch.cuda.stream(self._in):
             there = host.to(self._device, non_blocking=True)
         now = torch.cuda.current_stream(self._device)
         now.wait_stream(self._in)
-        there.record_stream(now)  # its memory is not given out again before what now uses it is done
+        there.record_stream(now)  # its memory is not reused before the work that now uses it is done
         return there
 
     def put(self, array: NDArray[Any]) -> Tensor:
@@ -128,7 +128,7 @@ class Beside:
 
 
 def _copy(into: NDArray[Any], array: NDArray[Any]) -> None:
-    """``array`` into memory of the host; a large one from several threads, for a device takes more than one copies."""
+    """Copy ``array`` into host memory; a large one by several threads, because a device takes more than one copies."""
     if array.nbytes < _LARGE:
         np.copyto(into, array)
         return
@@ -143,8 +143,8 @@ def transfer(device: torch.device | str) -> Transfer:
 
 
 def on_the_cpu() -> AbstractContextManager[Any]:
-    """Inside, what names no device is made on the CPU, whatever a program has set as the default."""
-    if torch.get_default_device().type == "cpu":  # to say so again would cost each of torch's calls something
+    """Inside, tensors without a named device are made on the CPU, whatever default a program has set."""
+    if torch.get_default_device().type == "cpu":  # setting it again would slow down each of torch's calls
         return nullcontext()
     return torch.device("cpu")
 
@@ -154,8 +154,8 @@ def full_float32(device: torch.device | str) -> Iterator[None]:
     """Products in float32 proper: no TF32, no bfloat16 shortcuts and no autocast, restored afterwards.
 
     cuDNN convolutions use TF32 by default, and a program may have lowered the precision of matrix
-    products; either would put rounding of 1e-3 into features that are stored for good. Kernels of cuDNN whose sums
-    have no fixed order are left out too: the same run gives the same bytes. Inside, ``on_the_cpu`` holds, too.
+    products; either would put rounding of 1e-3 into features that are stored for good. cuDNN kernels that sum in no
+    fixed order are excluded too, so that the same run gives the same bytes. Inside, ``on_the_cpu`` also holds.
     """
     with torch.autocast(torch.device(device).type, enabled=False), on_the_cpu():
         _exact.enter()
@@ -166,13 +166,13 @@ def full_float32(device: torch.device | str) -> Iterator[None]:
 
 
 def lowered() -> bool:
-    """Whether a program has asked for less than float32 of products on a CPU."""
+    """Whether a program has asked for products on a CPU in less than float32."""
     return torch.is_autocast_enabled("cpu") or torch.get_float32_matmul_precision() != "highest"
 
 
 class _Exact:
-    """The settings of ``full_float32``, which are the process's: they come back when the last thread is done, for one
-    that began earlier would take them from those that are still at work."""
+    """The settings of ``full_float32``, which belong to the whole process. The earlier ones come back only when the
+    last thread is done: restored by the first, they would change under threads that are still at work."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._before = Lock(), 0, ExitStack()

@@ -1,4 +1,4 @@
-"""Each row's gradient as what it is: a few outer products per matrix, and a few vectors.
+"""Each row's gradient in factored form: a few outer products per matrix, and a few vectors.
 
 The gradient of a matrix (or of one head's part of it) is ``out ⊗ into`` where one row of tokens reaches the
 logits, and a sum of such products over the tokens where all do. Second moments, kernels and norms of per-row
@@ -44,17 +44,17 @@ class Direct(NamedTuple):
 Factor = RankOne | TokenSum
 
 Gradients = tuple[Sequence[RankOne], Sequence[Direct]]
-"""A block's, where one row of tokens reaches the logits: of the matrices, and of the small parameters."""
+"""A block's gradients of the matrices and of the small parameters, where one row of tokens reaches the logits."""
 
 AddGradients = Callable[[slice, slice, Tensor], object]
-"""Takes a piece of the rows' gradients: of which rows, where in the vector [P], and the numbers [n,p]."""
+"""Takes a piece of the rows' gradients: which rows, where in the vector [P], and the numbers [n,p]."""
 
-PIECE_NUMBERS = 1 << 22  # of a matrix's gradients that are written out at once, about
+PIECE_NUMBERS = 1 << 22  # in the gradients of one matrix that are written out at once, about
 
 
 def add_gram(total: Tensor, rows: Sequence[Gradients], others: Sequence[Gradients] = (), scale: float = 1.0) -> None:
     """Add GG'ᵀ/scale to ``total`` [n,n'], for gradients G of blocks of rows and G' of others, by default the same."""
-    inner, outer = torch.empty_like(total), torch.empty_like(total)  # fresh pages would cost as much as the sums
+    inner, outer = torch.empty_like(total), torch.empty_like(total)  # fresh memory pages would cost as much as the sums
     matrices, small = _by_parameter(rows)
     matrices_of_others, small_of_others = _by_parameter(others) if others else (matrices, small)
     for same, other in zip(matrices, matrices_of_others, strict=True):
@@ -70,14 +70,14 @@ def add_gram(total: Tensor, rows: Sequence[Gradients], others: Sequence[Gradient
 
 
 def joined(blocks: Sequence[Gradients]) -> Gradients:
-    """Those of several blocks as one block's."""
+    """The gradients of several blocks as those of one."""
     matrices, small = _by_parameter(blocks)
     whole = [same[0]._replace(out=out, into=into) for same in matrices for out, into in [_sides(same)]]
     return whole, [same[0]._replace(rows=_joined([d.rows for d in same])) for same in small]
 
 
 def _by_parameter(blocks: Sequence[Gradients]) -> tuple[list[tuple[RankOne, ...]], list[tuple[Direct, ...]]]:
-    """Of each matrix, and of each small parameter, the parts of all blocks."""
+    """For each matrix and each small parameter, its gradients in all blocks."""
     return list(zip(*(m for m, _ in blocks), strict=True)), list(zip(*(small for _, small in blocks), strict=True))
 
 
@@ -104,7 +104,7 @@ def add_gradients(matrices: Iterable[Factor], direct: Iterable[Direct], add: Add
 
 
 def factor_norms(matrices: Iterable[Factor], direct: Iterable[Direct]) -> Tensor:
-    """‖Jᵀ r‖ of each row [n], out of its factors and without its gradient where that is cheaper.
+    """‖Jᵀ r‖ of each row [n], from its factors and, where that is cheaper, without forming its gradient.
 
     ‖out ⊗ into‖² = ‖out‖² ‖into‖², and a sum of outer products has the norm Σ_ts (out_t·out_s)(into_t·into_s),
     which is the smaller computation while t² (o + i) < t·o·i.
@@ -119,7 +119,7 @@ def factor_norms(matrices: Iterable[Factor], direct: Iterable[Direct]) -> Tensor
         if t * (o + i) < o * i:
             grams = torch.bmm(m.out, m.out.mT) * torch.bmm(m.into, m.into.mT)
             squares.append(grams.sum((1, 2)))
-        else:  # one row at a time, for a batch of them is as large as n weights
+        else:  # one row at a time, because n of them are as large as n weights
             squares.append(torch.stack([(g.T @ x).square().sum() for g, x in zip(m.out, m.into, strict=True)]))
         if m.bias is not None:
             squares.append(m.out.sum(1).square().sum(1))

@@ -42,11 +42,11 @@ class FeatureTail(Tail):
 
     @property
     def factor_width(self) -> int:
-        """Of the head's input, and of r."""
+        """The numbers in the head's input and in r."""
         return self._width
 
     def bind(self, named: Mapping[str, Tensor]) -> Head:
-        """The head's two tensors, of all that there are."""
+        """The head's two tensors among all of ``named``."""
         return Head(*(named.get(name) for name in self.names))
 
     def value(self, w: Head, rows: Tensor) -> FeatureState:

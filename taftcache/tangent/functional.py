@@ -1,7 +1,7 @@
-"""Any tail: forward and reverse mode of ``torch.func`` on the model's own code, the head in closed form.
+"""Any tail: forward and reverse mode of ``torch.func`` on the model's own code, with the head in closed form.
 
-The paths that know the layers' equations are faster by one or two orders of magnitude; this one is for the
-models that have none. A pass costs a forward pass of the tail for f, about two for J and three for Jᵀ.
+The paths that know the layers' equations are faster by one or two orders of magnitude; this one is for models without
+such a path. A pass costs one forward pass of the tail for f, about two for J and three for Jᵀ.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rules import linear_adjoint, linear_tangent
 from taftcache.tangent.tail import Tail
 
-# Rows go through the tail in pieces of about this many numbers, a few dozen times which is in use at once. Sums run
-# over pieces, so it is part of the result's bytes and no tuning knob.
+# Rows go through the tail in pieces of about this many numbers; a few dozen times that are in use at once. Sums run
+# over pieces, so this decides the result's bytes and is not a tuning knob.
 PIECE_NUMBERS = 1 << 21
-ON_GPU = 8  # times as many there, not measured: each piece is some hundred launches
+ON_GPU = 8  # times as many there, because each piece takes some hundred launches; not measured
 PREFIX = "model."  # of timm's names inside the module
 
 Named = dict[str, Tensor]
@@ -44,8 +44,9 @@ class FunctionalTail(Tail):
     """``module`` from rows to the head's input under the state's tensors, then a linear head.
 
     Args:
-        config: of the tail; names in the state are the module's without their leading "model.".
-        module: a function of rows alone in evaluation mode. Tensors of it that the state does not name are constants.
+        config: of the tail; names in the state are the module's without the leading "model.".
+        module: a function of rows alone, in evaluation mode. Those of its tensors that the state does not name are
+            constants.
     """
 
     factored = rank_one = False
@@ -105,17 +106,17 @@ class FunctionalTail(Tail):
 
     @property
     def factor_width(self) -> int:
-        """Not to be had: see ``factored``."""
+        """Not available: see ``factored``."""
         raise SolveError(_NO_FACTORS)
 
     def factors(
         self, layout: Layout, w: Named, state: FunctionalState, r: Tensor
     ) -> tuple[list[RankOne], list[Direct]]:
-        """Not to be had: see ``factored``."""
+        """Not available: see ``factored``."""
         raise SolveError(_NO_FACTORS)
 
     def _pieces(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """``rows``, or what belongs to them, as many at once as the device is to take."""
+        """``rows``, or a tensor with as many rows, split into pieces for the device."""
         most = PIECE_NUMBERS * ON_GPU if rows.is_cuda else PIECE_NUMBERS
         return torch.split(rows, max(1, most // self._numbers))
 
@@ -145,16 +146,17 @@ _NO_FACTORS = "a functional tail has no factored gradients; solvers ask `factore
 
 @contextmanager
 def _exact(rows: Tensor) -> Iterator[None]:
-    """Inside, derivatives of every kind exist: no inference mode, and attention that is written out.
+    """Inside, derivatives of every kind exist: without inference mode, and with attention written out.
 
-    Forward mode through fused attention raises NotImplementedError. The model's own code has convolutions.
+    Forward mode through fused attention raises NotImplementedError. Full float32 is for the convolutions in the model's
+    own code.
     """
     with torch.inference_mode(False), sdpa_kernel(SDPBackend.MATH), full_float32(rows.device):
         yield
 
 
 def _usable(tensor: Tensor) -> Tensor:
-    """``tensor``, or a copy that autograd may use of one that was made in inference mode."""
+    """``tensor``, or a copy that autograd may use if it was made in inference mode."""
     if not tensor.is_inference():
         return tensor
     with torch.inference_mode(False):

@@ -22,17 +22,17 @@ from taftcache.tangent.rows import Block, RowSource, blocks_of
 from taftcache.tangent.selection import row_shape
 from taftcache.tangent.tail import State, Tail, collect_gradients
 
-# Rows that share one product, at most: a tail that keeps much of each row takes fewer (``Tail.block_rows``). Part of
-# the result's bytes, so a constant and not a tuning knob: sums run over blocks of this size in row order, whatever
-# was read at a time or by how many.
+# Rows that share one product, at most: a tail that keeps much of each row takes fewer (``Tail.block_rows``). This
+# decides the result's bytes, so it is a constant and not a tuning knob: sums run over blocks of this size in row order,
+# however many rows are read at a time and by however many workers.
 BLOCK_ROWS = 256
 ON_GPU = 4  # times as many there: products of 256 rows of ViT-L/16 leave half of an H100 idle
-# On a CPU as many times as many of rows made ready in float32, unless they have more bytes: a narrow network's matrices
-# are small. A product over CIFAR-10 at width 96 took 0.7 of the time so, with 1,024 rows; one over Caltech-101 at width
-# 192 0.8, with 443.
+# On a CPU, WHEN_READY times as many rows if they are made ready in float32, up to BLOCK_BYTES: a narrow network's
+# matrices are small. With 1,024 rows a product over CIFAR-10 at width 96 took 0.7 of the time; with 443, one over
+# Caltech-101 at width 192 took 0.8.
 WHEN_READY, BLOCK_BYTES = 4, 64 << 20
-# Tokens of a block in float64, unless it has no more than LEAST_ROWS. Larger tensors get fresh pages from the system
-# every time, on a CPU; clearing them took a quarter of a float64 pass.
+# The most bytes of tokens in a float64 block of more than LEAST_ROWS rows. On a CPU, larger tensors get fresh pages
+# from the system every time, and clearing them took a quarter of a float64 pass.
 WIDE_BYTES, LEAST_ROWS = 30 << 20, 64
 
 CotangentRule = Callable[[Tensor, Tensor | None, Tensor], Tensor]
@@ -84,7 +84,7 @@ class TangentOperator:
         self.base, self.sources, self.dtype, self.device = base.to(dtype, device), list(sources), dtype, device
         self.layout = trained or base.layout
         self._whole = self.base.tail
-        # The head alone looks at its input, a small part of a tail's state: more rows stay between passes.
+        # The head alone reads only its input, a small part of a tail's state, so more rows stay between passes.
         self.head_alone = self.layout == base.head_layout
         self.tail: Tail = FeatureTail(base.config) if self.head_alone else self._whole
         self._all_weights = self._whole.bind(self.base.state)
@@ -182,7 +182,7 @@ class TangentOperator:
             self.tail.adjoint(self.weights, state, r, out)
 
     def _products(self) -> AbstractContextManager[None]:
-        # Small blocks on a CPU would notice the guard: there it is put up where there is something to guard from.
+        # The guard takes noticeable time for small blocks, so on a CPU it is used only if there is something to guard.
         return full_float32(self.device) if self._on_gpu or lowered() else nullcontext()
 
     def matvec(self, vector: Tensor) -> Iterator[Tensor]:

@@ -39,9 +39,9 @@ class RowSource(Protocol):
 
 
 def blocks_of(source: RowSource, size: int, start: int = 0) -> Iterator[Block]:
-    """``source.blocks``; SolveError where they are not what ``RowSource`` promises, for no sum over them would hold.
+    """``source.blocks``; SolveError if they are not what ``RowSource`` promises, because sums over them would be wrong.
 
-    The last may be filled up to ``size``, as private training has it.
+    The last block may be filled up to ``size``, as in private training.
     """
     at = start
     for block in source.blocks(size, start):
@@ -99,7 +99,7 @@ class ArrayRows:
 
 
 class RowSubset:
-    """Some rows of ``sources`` as one source: a block is full whatever lies between its rows.
+    """Some rows of ``sources`` as one source; blocks are full however far apart their rows lie.
 
     Args:
         sources: read in order, as one long source.
@@ -107,7 +107,7 @@ class RowSubset:
         labels: of these rows [n], in place of the sources' own.
 
     Raises:
-        ValueError: places that do not increase, or lie outside the sources; not a label for each.
+        ValueError: places that do not increase or lie outside the sources, or not one label for each.
     """
 
     def __init__(self, sources: Sequence[RowSource], index: ArrayLike, labels: NDArray[Any] | None = None) -> None:
@@ -124,7 +124,7 @@ class RowSubset:
         return len(self.index)
 
     def blocks(self, size: int, start: int = 0) -> Iterator[ArrayBlock]:
-        """Blocks of ``size`` rows; views where one block of a source holds all of them, copies elsewhere."""
+        """Blocks of ``size`` rows: views if one block of a source holds all of them, otherwise copies."""
         tokens: list[NDArray[Any]] = []
         labels: list[NDArray[Any]] = []
         held = 0
@@ -141,7 +141,7 @@ class RowSubset:
             yield _joined(tokens, labels)
 
     def _picked(self, size: int, start: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """The rows from the ``start``-th on, as many at a time as a source's block of ``size`` holds of them."""
+        """The rows from the ``start``-th on; those within one ``size`` block of a source come together."""
         at, next_row = 0, start  # the place of the source's first row, and the next of ``index`` that is due
         for source in self._sources:
             end = at + source.rows

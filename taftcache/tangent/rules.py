@@ -17,7 +17,7 @@ def normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 def normalise_tangent(delta: Tensor, u: Tensor, r: Tensor) -> Tensor:
     """δu = (δ − mean δ − u·mean(u⊙δ))·r (TAFT eq. 10, with its eps); symmetric, so also the adjoint."""
-    # What LayerNorm's own backward computes of an input that is normalised already, in one pass over memory.
+    # This is LayerNorm's own backward for an input that is already normalised, in one pass over memory.
     ones, zeros = torch.ones_like(r), torch.zeros_like(r)
     backward = torch.ops.aten.native_layer_norm_backward
     delta, _, _ = backward(delta, u, u.shape[-1:], zeros, ones, None, None, [True, False, False])
@@ -48,7 +48,7 @@ def gelu(x: Tensor, kind: Literal["exact", "tanh"]) -> Tensor:
 
 
 def plus(total: Tensor | None, term: Tensor | None) -> Tensor | None:
-    """Sum in which None is a zero that was never formed (a frozen parameter costs nothing)."""
+    """A sum in which None is a zero that was never formed (a frozen parameter costs nothing)."""
     if total is None or term is None:
         return term if total is None else total
     return total + term

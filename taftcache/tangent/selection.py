@@ -43,7 +43,7 @@ def select(config: TailConfig, spec: TangentSpec, train: Train | None = None) ->
 
 
 def in_scope(config: TailConfig, available: Iterable[str], blocks: int | str) -> list[str]:
-    """The names among ``available`` that ``TangentSpec.blocks`` lets move: a store may begin further down.
+    """The names among ``available`` that ``TangentSpec.blocks`` lets move: a store may begin at an earlier layer.
 
     Raises:
         RecipeError: the store's tail does not reach that far.
@@ -69,10 +69,10 @@ def in_scope(config: TailConfig, available: Iterable[str], blocks: int | str) ->
 def trained_names(config: TailConfig, available: Iterable[str], train: Train) -> list[str]:
     """The names among ``available`` (of parameters, in the tail's order) that ``train`` selects.
 
-    The head is new, so every named set has it; a list of globs has it when one of them matches.
+    The head is new, so every named set includes it; a list of globs includes it if one of them matches.
 
-    timm packs queries, keys and values into one matrix; a glob that matches no name of timm's may name the
-    value part alone, as "*.attn.v.*".
+    timm packs queries, keys and values into one matrix; a glob that matches none of timm's names may select the value
+    part alone, as "*.attn.v.*" does.
 
     Raises:
         RecipeError: a glob that matches nothing, or another word.
@@ -109,7 +109,7 @@ def trained_names(config: TailConfig, available: Iterable[str], train: Train) ->
 
 
 def values(config: TailConfig) -> list[str]:
-    """Names of the value part of the class row's packed attention map, which may be trained without the rest."""
+    """Names of the value part of the class row's packed attention matrix, which may be trained without the rest."""
     if not isinstance(config.end, ClassRow):
         return []
     packed = [f"{config.end.prefix}.attn.qkv.{kind}" for kind in ("weight", "bias")]
@@ -119,7 +119,7 @@ def values(config: TailConfig) -> list[str]:
 def smallest_rows(config: TailConfig, trained: Iterable[str]) -> Rows:
     """The least that must be cached of a sample so that J is exact for the ``trained`` names.
 
-    Everything that is cached less than whole depends on the base point's frozen weights.
+    Everything but the whole tokens depends on the base point's frozen weights.
     """
     names = set(trained)
     if names <= set(config.head_names):

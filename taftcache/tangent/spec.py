@@ -1,4 +1,4 @@
-"""What a recipe may say about the expansion point; imports no torch, for parsing must stay fast."""
+"""What a recipe may say about the expansion point; imports no torch, because parsing must stay fast."""
 
 from __future__ import annotations
 

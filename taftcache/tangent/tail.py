@@ -29,9 +29,9 @@ class State(Protocol):
 class Tail(Protocol):
     """f, J and Jᵀ of the tail of a network on cached rows.
 
-    Weights, a direction Δw and a gradient that is summed up are all mappings of timm's names to tensors, put
-    once into the form that the tail computes with (``bind``). A name that is missing there is frozen: a zero in
-    a direction, not formed in a gradient, and free of cost.
+    Weights, a direction Δw and a summed gradient are all mappings of timm's names to tensors. ``bind`` puts each once
+    into the form that the tail computes with. A name that is missing is frozen: it is zero in a direction, is not
+    formed in a gradient, and costs nothing.
     """
 
     def bind(self, named: Mapping[str, Tensor]) -> Any:
@@ -39,17 +39,17 @@ class Tail(Protocol):
         ...
 
     converts: bool = False
-    """Whether ``value`` takes rows of any float dtype and converts them as it goes; else they have the weights'."""
+    """Whether ``value`` takes rows of any float dtype and converts them itself; otherwise they need the weights'."""
 
     def value(self, w: Any, rows: Tensor) -> Any:
         """The ``State`` of the base model on a block of cached rows [n,t,d]."""
         ...
 
     def ready(self, layout: Layout, rows: int) -> Callable[[Any, Any], Any] | None:
-        """What makes a state ready for many products with the parameters of ``layout``, out of the weights and it.
+        """A function of the weights and a state that makes the state ready for many products over ``layout``.
 
-        None where work done once makes none of them cheaper. A function of its arguments and the tail's shape alone:
-        products of a state that is ready have other bits.
+        None if no work done once makes them cheaper. The choice depends on the arguments and the tail's shape alone,
+        because products with a ready state have different bits.
         """
         return None
 
@@ -58,7 +58,7 @@ class Tail(Protocol):
         ...
 
     def value_and_tangent(self, w: Any, rows: Tensor, delta: Any) -> tuple[Tensor, Tensor]:
-        """f_w(x) and J Δw, both [n,K], for one direction: what another product would need need not be kept."""
+        """f_w(x) and J Δw, both [n,K], for one direction; nothing has to be kept for further products."""
         state = self.value(w, rows)
         logits: Tensor = state.logits
         return logits, self.tangent(w, state, delta)
@@ -69,7 +69,7 @@ class Tail(Protocol):
 
     @property
     def factored(self) -> bool:
-        """Whether per-row gradients are to be had in factored form; without, ``factors`` raises SolveError."""
+        """Whether per-row gradients are available in factored form; if not, ``factors`` raises SolveError."""
         ...
 
     @property
@@ -84,7 +84,7 @@ class Tail(Protocol):
 
     @property
     def factor_width(self) -> int:
-        """Numbers that the factors of one row's gradient hold, about."""
+        """About how many numbers the factors of one row's gradient hold."""
         ...
 
     def factors(self, layout: Layout, w: Any, state: Any, r: Tensor) -> tuple[Sequence[Factor], list[Direct]]:
@@ -92,16 +92,16 @@ class Tail(Protocol):
         ...
 
     def tensors(self, state: Any) -> Iterator[Tensor]:
-        """All that ``state`` holds in memory."""
+        """All tensors that ``state`` holds in memory."""
         return iter(state)
 
     def select(self, state: Any, rows: Tensor) -> Any | None:
-        """The state of some of its rows alone; None of a tail that keeps too much of each row to hold many."""
+        """The state of only some of its rows; None for a tail that keeps too much of each row to hold many."""
         return type(state)(*(tensor[rows] for tensor in state))
 
 
 def row_norms(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor) -> Tensor:
-    """‖Jᵀ r‖ of each row [n], for r [n,K]: from the factors, or of a tail without them from a Jᵀ for each row."""
+    """‖Jᵀ r‖ of each row [n], for r [n,K]: from the factors, or if a tail has none, by one Jᵀ for each row."""
     if tail.factored:
         return factor_norms(*tail.factors(layout, w, state, r))
     norms = [gradient.norm() for gradient in _each(tail, layout, w, state, r)]
@@ -118,7 +118,7 @@ def collect_gradients(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor,
 
 
 def _each(tail: Tail, layout: Layout, w: Any, state: Any, r: Tensor) -> Iterator[Tensor]:
-    """The same one after the other, by a Jᵀ for each row."""
+    """The rows' gradients one after the other, by one Jᵀ each."""
     for n in range(len(r)):
         row, gradient = torch.tensor([n], device=r.device), r.new_zeros(layout.size)
         tail.adjoint(w, tail.select(state, row), r[row], tail.bind(layout.views(gradient)))

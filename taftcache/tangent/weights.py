@@ -1,4 +1,4 @@
-"""The tail's tensors under the letters of the equations, whatever vector they are views of."""
+"""The tail's tensors, named by the letters of the equations, whatever vector they are views of."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from taftcache.tangent.class_row.config import ClassRow
 
-# A Tensor, or None. Which entries are None follows from the model and from what is trained, and the code that
-# reads an entry has asked; a type checker cannot follow that.
+# A Tensor, or None. Which entries are None follows from the model and from what is trained. The code that reads an
+# entry has checked that, but a type checker cannot follow it.
 Entry = Any
 
 
@@ -46,7 +46,7 @@ class TailWeights(NamedTuple):
 
 
 def tail_weights(config: ClassRow, named: Mapping[str, Tensor]) -> TailWeights:
-    """View ``named`` (timm's names; any may be absent) under the letters of the equations."""
+    """View ``named`` (timm's names; any may be absent) by the letters of the equations."""
     p, heads, d = config.prefix, config.heads, config.width
     qkv, bias = named.get(f"{p}.attn.qkv.weight"), named.get(f"{p}.attn.qkv.bias")
     q, k, v = (None,) * 3 if qkv is None else qkv.view(3, heads, d // heads, d)

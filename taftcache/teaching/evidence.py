@@ -16,7 +16,7 @@ from torch import Tensor
 RIDGES = tuple(10.0**k for k in range(-6, 5))  # relative to the mean eigenvalue
 ROUNDS = 50
 RIDGE = 1e-2  # of the softmax regression
-STEPS = 500  # of L-BFGS; a few dozen end it
+STEPS = 500  # of L-BFGS, at most; a few dozen are usually enough
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ def probe(psi: Tensor, labels: Tensor, classes: int, ridges: Sequence[float] = R
 
 
 def softmax_regression(psi: Tensor, labels: Tensor, classes: int, ridge: float = RIDGE) -> LinearReadout:
-    """The least of mean cross entropy + ridge/2 ‖weight‖², by L-BFGS in float64; the offset is not penalised.
+    """The minimiser of mean cross entropy + ridge/2 ‖weight‖², by L-BFGS in float64; the offset is not penalised.
 
     Args:
-        psi: [n,p], of deviation about one. labels: [n]. classes: K.
+        psi: [n,p], each feature with a deviation of about one. labels: [n]. classes: K.
     """
     psi, mean = psi.double(), psi.double().mean(0)
     rows = psi - mean
@@ -93,7 +93,8 @@ class Posterior:
 
 
 def posterior(psi: Tensor, labels: Tensor, classes: int) -> Posterior:
-    """Evidence maximised over the precisions α of weights and γ of noise for each class, by MacKay's fixed point."""
+    """The model whose precisions α of the weights and γ of the noise maximise the evidence for each class, by MacKay's
+    fixed point."""
     psi = psi.double()
     n, p = psi.shape
     mean = psi.mean(0)

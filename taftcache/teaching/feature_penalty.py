@@ -24,17 +24,17 @@ from taftcache.tangent.rows import RowSource
 def feature_operator(
     base: Base, sources: Sequence[RowSource], trained: Layout, mean: Tensor, dtype: torch.dtype
 ) -> TangentOperator:
-    """The map from Δw to φ − mean, the head's input: the same tail under a head that is the identity.
+    """The map from Δw to φ − mean, with φ the head's input: the same tail under a head that is the identity.
 
     Args:
         base: the expansion point of the classifier.
         sources: rows.
         trained: names that Δw ranges over in the classifier; the head is left out here.
-        mean: [d], taken off every feature.
+        mean: [d], subtracted from every row's φ.
         dtype: of the products.
 
     Raises:
-        RecipeError: nothing but the head is trained, and no feature can move.
+        RecipeError: only the head is trained, so no feature can move.
     """
     head = set(base.config.head_names)
     names = [name for name in trained if name not in head]
@@ -52,9 +52,9 @@ def feature_operator(
 
 @dataclass(frozen=True, kw_only=True)
 class PenalisedProblem(Problem):
-    """F(Δw) + weight/(2N) Σ_n ‖φ(x_n; Δw) − mean − t_n‖² for fixed targets t, a quadratic too.
+    """F(Δw) + weight/(2N) Σ_n ‖φ(x_n; Δw) − mean − t_n‖² for fixed targets t, which is quadratic too.
 
-    features: of ``feature_operator``, over the same rows; its parameters are the first of the operator's.
+    features: from ``feature_operator``, over the same rows; its parameters are the first of the operator's.
     target: [N,d]. weight: of the penalty.
     """
 
@@ -113,9 +113,9 @@ class PenalisedProblem(Problem):
 class PenalisedPreconditioner:
     """Kronecker factors of the penalised Hessian: of loss and penalty for the tail, of the loss alone for the head.
 
-    The loss has curvature in K directions of the feature, the penalty in all d: without its share CG would need a pass
-    for each direction that only the ridge holds. Both are one Jacobian under the head [W; I], whose curvature is the
-    loss's on the first K outputs and the penalty's weight on the others.
+    The loss has curvature in K directions of the feature, the penalty in all d: without the penalty's share, CG would
+    need a pass for each direction that only the ridge holds. Both share one Jacobian, under the head [W; I]; its
+    curvature is the loss's on the first K outputs and the penalty's weight on the others.
 
     Args:
         problem: the plain problem; its products' precision is used.
@@ -153,7 +153,7 @@ class PenalisedPreconditioner:
 
 @dataclass(frozen=True)
 class _LossAndPenalty:
-    """The curvature of the loss on K outputs and of the penalty on the rest: what a preconditioner asks of a loss."""
+    """What a preconditioner asks of a loss: its curvature, here the loss's on K outputs, the penalty's on the rest."""
 
     loss: Loss
     classes: int

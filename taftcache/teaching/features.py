@@ -13,15 +13,15 @@ from taftcache.teaching.joined import Teacher
 
 BLOCK_ROWS = 256
 NOISE = "noise"
-CONSTANT = 1e-6  # a deviation below this part of a feature's size is rounding
+CONSTANT = 1e-6  # a deviation below this fraction of a feature's size is rounding
 
 
 class TeacherFeatures:
-    """ψ [n,p]: the teachers' features side by side, standardised over the rows in use, then weighed; then noise.
+    """ψ [n,p]: the teachers' features side by side, standardised over the rows in use, then weighted; then noise.
 
     Each feature is brought to mean 0 and deviation 1 over ``used``, with sums in float64 (``standardise = False``
-    leaves its deviation as cached); one that is constant there becomes 0. Noise features are independent standard
-    normal numbers, drawn once for each row of the join. ``power`` [p] is the mean square of each over ``used``.
+    leaves its deviation as cached). A feature that is constant there becomes 0. Noise features are independent standard
+    normal numbers, drawn once for each row of the join. ``power`` [p] is each feature's mean square over ``used``.
 
     Args:
         teachers: over the rows of one join.
@@ -70,7 +70,7 @@ class TeacherFeatures:
         return torch.from_numpy((self._raw(index) - self._mean) * self._scale).to(dtype)
 
     def blocks(self, index: np.ndarray) -> Iterator[tuple[slice, Tensor]]:
-        """Where a block of rows lies in ``index``, and its ψ in float64."""
+        """For each block of rows, its place in ``index``, and its ψ in float64."""
         for at in range(0, len(index), BLOCK_ROWS):
             part = slice(at, min(at + BLOCK_ROWS, len(index)))
             yield part, self.rows(index[part], torch.float64)
@@ -80,7 +80,7 @@ class TeacherFeatures:
         return np.concatenate([*parts, self._noise[index]], 1).astype(np.float64)
 
     def _standard(self, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation of each feature (0: it is constant), in two passes: a large mean costs no digits."""
+        """Mean and deviation of each feature (0 if constant), in two passes, so that a large mean costs no digits."""
         parts = [used[k : k + BLOCK_ROWS] for k in range(0, len(used), BLOCK_ROWS)]
         mean, square = np.zeros(self.width), np.zeros(self.width)
         for part in parts:

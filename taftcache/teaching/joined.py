@@ -23,7 +23,7 @@ class Teacher:
         name: in messages and tables.
         store: open for reading.
         ids: of the rows, in the order wanted; all of them in the store.
-        weight: of its features.
+        weight: what its features are multiplied by.
     """
 
     def __init__(self, name: str, store: FeatureStore, ids: Sequence[str], weight: float = 1.0) -> None:
@@ -37,7 +37,7 @@ class Teacher:
             self._held = self._read(np.arange(len(ids)))
 
     def rows(self, index: np.ndarray) -> np.ndarray:
-        """Features float32 [len(index), width] of rows of the join."""
+        """Features float32 [len(index), width] of these rows of the join."""
         return self._read(index) if self._held is None else self._held[index]
 
     def _read(self, index: np.ndarray) -> np.ndarray:
@@ -120,7 +120,7 @@ def join(
 
 
 def check_features(name: str, store: FeatureStore) -> None:
-    """StoreError unless the store holds the head's input alone, of a model as it was trained."""
+    """Raise StoreError unless the store holds only the head's input, from a model as it was trained."""
     if TAIL not in store.objects() or not store.manifest.shards:
         raise StoreError(
             f"the store of the teacher {name} is not complete", got=store.path, do="run taftcache extract on it"
@@ -153,7 +153,7 @@ def _roles(store: FeatureStore) -> dict[str, tuple[str, str]]:
 
 
 def _expected(stores: Mapping[str, FeatureStore], images: Mapping[str, str]) -> set[str]:
-    """Images of the source that no store has forgotten or could not read."""
+    """The source's images, without those that a store has forgotten or could not read."""
     unread = {skipped.id for store in stores.values() for skipped in store.manifest.skipped}
     gone = {i for i in images for store in stores.values() if store.is_forgotten(i)}
     return images.keys() - unread - gone

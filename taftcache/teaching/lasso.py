@@ -1,10 +1,10 @@
-"""The row group lasso of features on features, from moments, by block coordinate descent and Newton's steps.
+"""The row group lasso of features on features, from moments, by block coordinate descent and Newton steps.
 
     min_B  ½ tr Bᵀ(C + νI)B − tr DᵀB + τ Σ_a ‖B_a‖        C = ΨᵀΨ/N,  D = ΨᵀΦ/N,  B_a the row of teacher feature a
 
 For one row, the others fixed, the minimiser is B_a = (1 − τ/‖r‖)₊ r / (C_aa + ν) with r = D_a − Σ_{b≠a} C_ab B_b.
-A row whose ‖r‖ ≤ τ is zero exactly. Minimised over q too, τΣ‖B_a‖ = min_q ½Σ(‖B_a‖²/q_a + τ² q_a): the weights of
-the kernel Ψdiag(q)Ψᵀ are q_a = ‖B_a‖/τ.
+A row with ‖r‖ ≤ τ is exactly zero. Because τΣ‖B_a‖ = min_q ½Σ(‖B_a‖²/q_a + τ² q_a), the weights of the kernel
+Ψdiag(q)Ψᵀ are the minimisers q_a = ‖B_a‖/τ.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def subgradient(C: Matrix, D: Matrix, B: Matrix, shrinkage: float, sparsity: flo
 def group_lasso(
     C: Matrix, D: Matrix, shrinkage: float, sparsity: float, tolerance: float, start: Matrix | None = None
 ) -> Matrix:
-    """The minimiser B [p,d], to a subgradient of norm ≤ ``tolerance`` or as far as rounding lets it.
+    """The minimiser B [p,d], to a subgradient of norm ≤ ``tolerance`` or as far as rounding allows.
 
-    Sweeps go over the rows in use until these are settled, then over all; what a row leaves to the others is kept up
-    to date, so a sweep costs p·d for each row in use.
+    Sweeps go over the rows in use until these are settled, then over all. D − CB is kept up to date, so a sweep costs
+    p·d for each row in use.
 
     Args:
         C: [p,p]. D: [p,d]. shrinkage: ν. sparsity: τ.
@@ -62,23 +62,23 @@ def group_lasso(
             break
         outside = np.linalg.norm(np.delete(least, rows, axis=0)) if len(rows) < p else 0.0
         inside = np.linalg.norm(least[rows])
-        # Rows out of use are looked at again once they are what is left to gain.
+        # Rows out of use are looked at again once much of what is left to gain lies in them.
         rows = np.arange(p) if outside >= 0.5 * inside else np.flatnonzero(B.any(1))
         if not len(rows):
             rows = np.arange(p)
         if sweep % 20 == 19:
             used = np.flatnonzero(B.any(1))
-            if len(used):  # where rows are fewer than features, sweeps alone would take tens of thousands
+            if len(used):  # with fewer samples than features, it would take tens of thousands of sweeps alone
                 B[used] = _newton(C[np.ix_(used, used)], D[used], B[used], shrinkage, sparsity)
-            rest = D - C @ B  # sums of many steps drift
+            rest = D - C @ B  # anew, because sums of many steps drift
     return best
 
 
 def _newton(C: Matrix, D: Matrix, B: Matrix, shrinkage: float, sparsity: float) -> Matrix:
-    """A step of Newton's towards the minimiser among the B whose rows are all in use; ``B`` where none leads down.
+    """A Newton step towards the minimiser among the B whose rows are all in use; ``B`` itself if no step leads down.
 
-    The Hessian is P − Σ_a τ/‖B_a‖ b_a b_aᵀ with P = C + νI + diag(τ/‖B_a‖) and b_a = B_a/‖B_a‖: conjugate gradients
-    under P.
+    The Hessian is P − Σ_a τ/‖B_a‖ b_a b_aᵀ with P = C + νI + diag(τ/‖B_a‖) and b_a = B_a/‖B_a‖. It is solved by
+    conjugate gradients, preconditioned by P.
     """
     sizes = np.linalg.norm(B, axis=1, keepdims=True)
     bend, unit = sparsity / sizes, B / sizes
@@ -100,7 +100,7 @@ def _newton(C: Matrix, D: Matrix, B: Matrix, shrinkage: float, sparsity: float) 
         along = z + decrease / before * along
 
     def change(step: Matrix) -> float:
-        """Of the objective."""
+        """By how much the objective changes."""
         longer = np.linalg.norm(B + step, axis=1) - sizes[:, 0]
         return float((step * (smooth @ (B + 0.5 * step) - D)).sum() + sparsity * longer.sum())
 

@@ -1,4 +1,4 @@
-"""Kernels of all rows compared through moments: nothing is ever n by n.
+"""Kernels of all rows compared through their moments, so that nothing is ever n by n.
 
 With K_φ = ΦΦᵀ and K_T = Ψ diag(q) Ψᵀ over the pairs i ≠ j, means over these pairs are
 
@@ -8,8 +8,8 @@ With K_φ = ΦΦᵀ and K_T = Ψ diag(q) Ψᵀ over the pairs i ≠ j, means ove
 
     mean (K_φ − K_T)² = k − 2bᵀq + qᵀAq
 
-The diagonal is left out because there every feature, noise too, agrees with every kernel: b_a of a feature that is
-independent of φ has mean zero over the pairs, and is n times positive with the diagonal.
+The diagonal is left out because there every feature, even noise, agrees with every kernel: for a feature that is
+independent of φ, b_a has mean zero over the pairs i ≠ j, while the diagonal would add n positive terms.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def student_moments(blocks: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, fl
 
 
 def _summed(blocks: Iterable[tuple[int, tuple[Tensor, ...]]]) -> tuple[int, tuple[Tensor, ...]]:
-    """The rows of all blocks, and the sums of their terms."""
+    """The number of rows in all blocks, and the sums of their terms."""
     n, sums = 0, tuple[Tensor, ...]()
     for rows, terms in blocks:
         n, sums = n + rows, tuple(map(add, sums, terms)) if sums else terms

@@ -1,4 +1,4 @@
-"""The recipe of `taftcache teach`: several stores that teach, and a student that is trained from images."""
+"""The recipe for `taftcache teach`: several stores that teach, and a student that is trained from images."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ def parse_teaching(values: Mapping[str, Any], where: str = "recipe") -> Teaching
 
 
 def checked_teaching(recipe: object) -> TeachingRecipe:
-    """The recipe, with every value read as if it stood in a file: Python itself checks none.
+    """The recipe, with every value checked as if it were read from a file, which Python itself does not do.
 
     Raises:
-        ArgumentError: no recipe of this kind.
-        RecipeError: as ``load_teaching``, but that [data] and [student] have defaults.
+        ArgumentError: not a recipe of this kind.
+        RecipeError: as in ``load_teaching``, except that [data] and [student] have defaults.
     """
     return parse_teaching(built_values(recipe, TeachingRecipe, "load_teaching"))
 
 
 def teacher_name(teacher: TeacherSpec) -> str:
-    """Its name, or the last part of its store's or recipe's path."""
+    """The teacher's name, or the last part of its store's or recipe's path."""
     return teacher.name or Path(teacher.store or teacher.recipe or "").stem

@@ -23,7 +23,7 @@ from taftcache.teaching.joined import Teacher, check_features
 
 @dataclass(frozen=True)
 class TaughtRows:
-    """ψ [N,p] in float64, standardised over these very rows; teacher → its features; a digest of what was read."""
+    """ψ [N,p] in float64, standardised over these rows; each teacher's features in it; a digest of what was read."""
 
     psi: Tensor
     slices: dict[str, slice]
@@ -33,11 +33,11 @@ class TaughtRows:
 def taught_rows(teachers: Sequence[str], sources: Sequence[Shard]) -> TaughtRows:
     """Read the teachers' features of the rows of ``sources``, matched by sample id.
 
-    They are standardised over these rows alone: nothing of another sample, held out, forgotten or in another
-    shard, has a part in them.
+    They are standardised over these rows alone, so that no other sample (held out, forgotten or in another shard) has
+    a part in them.
 
     Raises:
-        StoreError, RecipeError: as ``open_teachers`` says.
+        StoreError, RecipeError: as in ``open_teachers``.
     """
     ids = [i for source in sources for i in source.sample_ids]
     with open_teachers(teachers, ids) as stores:
@@ -53,10 +53,10 @@ def taught_rows(teachers: Sequence[str], sources: Sequence[Shard]) -> TaughtRows
 
 @contextmanager
 def open_teachers(teachers: Sequence[str], ids: Sequence[str]) -> Iterator[dict[str, FeatureStore]]:
-    """The teachers' stores by name, each with a feature for all of ``ids``, while it lasts.
+    """The teachers' stores by name, open within the context; each has features for all of ``ids``.
 
     Raises:
-        StoreError: no store, one that holds no features, or lacks a sample (it says so if it was forgotten there).
+        StoreError: no store, or one that holds no features or lacks a sample (the message says if that was forgotten).
         RecipeError: two stores of one name.
     """
     names = [Path(path).name for path in teachers]

@@ -1,17 +1,17 @@
-"""The tangent student: a linearised tail whose features are to follow from the teachers', solved to a certificate.
+"""The tangent student: a linearised tail whose features should follow from the teachers', solved to a certificate.
 
     min over Δw, B of   F(Δw) + β/v [ 1/(2N) ‖Φ(Δw) − ΨB‖² + ν/2 ‖B‖² + τ Σ_a ‖B_a‖ ]
 
-Φ(Δw) = Φ₀ + J_φΔw are the head's inputs less their mean at the base point, v their mean square there. That is the
-form of adaptive feature transfer which is convex in everything at once: minimised over B it draws Φ to the span
-of few teacher features, and a feature that does not help has B_a = 0 exactly. F is λ-strongly convex in Δw
-and the rest βν/v-strongly in B, so one pair is the minimiser and a subgradient (g, G) certifies
+Φ(Δw) = Φ₀ + J_φΔw are the head's inputs less their mean at the base point, and v is their mean square there. This form
+of adaptive feature transfer is convex in Δw and B together: minimised over B, it draws Φ to the span of few teacher
+features, and a feature that does not help has B_a = 0 exactly. F is λ-strongly convex in Δw and the rest βν/v-strongly
+in B, so there is one minimising pair, and a subgradient (g, G) certifies
 
     ‖Δw − Δw*‖ ≤ γ/λ        F − F* ≤ γ²/(2λ)        γ² = ‖g‖² + λ v/(βν) ‖G‖²
 
-Solved by turns: B by ``group_lasso``, Δw by the project's conjugate gradients with the objective's own
-preconditioner. Minimising over Δw for the B of an extrapolated point is a gradient step in the Hessian's metric, so
-Nesterov's extrapolation with restarts applies.
+Solved by turns: B by ``group_lasso``, Δw by conjugate gradients with the preconditioner of the penalised objective.
+Minimising over Δw for the B of an extrapolated point is a gradient step in the Hessian's metric, so Nesterov's
+extrapolation with restarts applies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from taftcache.tangent.rows import RowSource
 from taftcache.teaching.feature_penalty import PenalisedPreconditioner, PenalisedProblem, feature_operator
 from taftcache.teaching.lasso import group_lasso, subgradient
 
-INNER = 0.1  # each turn's share of the gradient that is left
+INNER = 0.1  # each turn is solved to this share of the gradient that is left
 ROUNDS = 200
 
 
@@ -100,12 +100,12 @@ def minimise_taught(
     Everything runs on the CPU. The result depends on nothing but the arguments.
 
     Args:
-        base, sources, objective, goal, arithmetic, start, on_pass, interrupted: as ``minimise`` has them; the loss is
-            quadratic, and there is no ball.
+        base, sources, objective, goal, arithmetic, start, on_pass, interrupted: as in ``minimise``; the loss must be
+            quadratic, without a ball.
         teachers: their features and the prior.
 
     Raises:
-        SolveError: no rows, teachers' rows of another number, or a gradient that is not finite.
+        SolveError: no rows, another number of teachers' rows, or a gradient that is not finite.
         RecipeError: the head alone is trained, or the loss is not quadratic.
     """
     problem = _problem(base, sources, objective, teachers.psi)
@@ -116,14 +116,14 @@ def minimise_taught(
 def certificate_at(
     delta: Tensor, base: Base, sources: Sequence[RowSource], objective: Objective, teachers: Teachers
 ) -> Certificate:
-    """What float64 proves of any Δw [P] and the B that is best for it; the rows are read four times."""
+    """What float64 proves about any Δw [P] and the B that is best for it; the rows are read four times."""
     problem = _problem(base, sources, objective, teachers.psi)
     student = _TangentStudent(problem, objective, teachers, Arithmetic(precision="float64", memory=0))
     return student.certificate(student.at(delta.double()), student.at(torch.zeros_like(delta.double())).norm)
 
 
 def _problem(base: Base, sources: Sequence[RowSource], objective: Objective, psi: Tensor) -> Problem:
-    """F in float64, once the rows, their teachers' features and the loss are known to fit."""
+    """F in float64; first checks that the rows, their teachers' features and the loss fit together."""
     rows = sum(source.rows for source in sources)
     if rows == 0 or len(psi) != rows:
         raise SolveError(f"{rows} rows have teachers' features of {len(psi)} rows, but must have as many, and some")
@@ -192,7 +192,7 @@ class _TangentStudent:
                 rounds += 1
                 new = self._step(extrapolated, max(INNER * here.norm / scale, 0.2 * tolerance), max_passes)
                 moved = new.delta - here.delta
-                if (extrapolated.gradient @ moved).item() > 0:  # the extrapolation points uphill: begin anew from here
+                if (extrapolated.gradient @ moved).item() > 0:  # extrapolation points uphill: restart the momentum here
                     momentum = 1.0
                 following = 0.5 * (1 + (1 + 4 * momentum**2) ** 0.5)
                 ahead = (momentum - 1) / following
@@ -205,7 +205,7 @@ class _TangentStudent:
         except KeyboardInterrupt:
             status = Status.interrupted
         if status is not Status.converged:
-            best = self.at(best.delta)  # B of a turn is rough; an audit finds the best one
+            best = self.at(best.delta)  # a turn's B is rough, and an audit finds the best one
         certificate = self.certificate(best, scale)
         status = proven_status(status, certificate, tolerance)
         sizes = np.linalg.norm(best.B, axis=1)
@@ -235,7 +235,7 @@ class _TangentStudent:
     def _at(self, delta: Tensor, start: np.ndarray | None, gradient: float) -> _Point:
         """Δw with the B that is best for it, and the certificate's γ there, in float64."""
         D = (self._psi.T @ self._features(delta) / self._rows).numpy()
-        # G is made small beside g: B is cheap.
+        # G is made small compared with g, because B is cheap.
         floor = 1e-12 * float(np.linalg.norm(D))
         aim = max(0.01 * gradient / self._exchange, floor)
         B = group_lasso(self._C, D, self._shrinkage, self._sparsity, aim, start)
@@ -246,9 +246,10 @@ class _TangentStudent:
         return _Point(delta, B, value + self._weight * extra, g, (g.norm().item() ** 2 + least**2) ** 0.5)
 
     def certificate(self, point: _Point, scale: float) -> Certificate:
-        """Of a point, ``scale`` being the norm at the base point; with what rounding is allowed for, in six passes.
+        """The certificate of a point, with an allowance for rounding, in six passes; ``scale``: the norm at the base
+        point.
 
-        For fixed B the objective is a quadratic, and g is allowed what any other gets; G gets 32 units of its terms.
+        For fixed B the objective is a quadratic, so g gets the usual allowance; G gets 32 units of its terms.
         """
         problem = self._penalised(self._psi @ torch.from_numpy(point.B))
         at_zero, product = problem.evaluate(torch.zeros_like(point.delta))[1], problem.hessian(point.delta)
@@ -262,7 +263,7 @@ class _TangentStudent:
         )
 
     def at(self, delta: Tensor) -> _Point:
-        """Δw with the B that is best for it, to rounding."""
+        """Δw with the B that is best for it, exact to rounding."""
         return self._at(delta, None, 0.0)
 
     def _penalised(self, target: Tensor, exact: bool = True) -> PenalisedProblem:

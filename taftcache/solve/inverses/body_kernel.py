@@ -1,7 +1,7 @@
-"""What the kernel of the rows is made of: κ of all below the head, the head's input, and the classes' metric Ω.
+"""What the kernel of the rows is made of: κ for all below the head, the head's input, and the classes' metric Ω.
 
-κ comes from one random probe: it is the kernel of the rows' gradients Jᵀξ, with the same ξ [K] for every row, by their
-inner products with a few of the rows (``landmarks``).
+κ comes from one random probe: it is the kernel of the rows' gradients Jᵀξ, with the same ξ [K] for every row, known
+from their inner products with the gradients of a few rows (``landmarks``).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ METRIC_ROWS = 8  # Ω varies little from row to row
 
 
 class Kernels(NamedTuple):
-    """Of N rows ``columns`` [N,m+h]: F [N,m], κ of all below the head being FFᵀ about, and the head's input with its
-    bias [N,h] (h = 0 where it is frozen). ``unseen`` [N] is what κ's diagonal has beyond FFᵀ's.
+    """For N rows, ``columns`` [N,m+h] are F [N,m], with FFᵀ ≈ κ for all below the head, and the head's input with its
+    bias [N,h] (h = 0 if it is frozen). ``unseen`` [N] is κ's diagonal minus that of FFᵀ.
 
-    ``landmarks`` are those of the rows [n] by which F knows the others, ``labels`` [N] what their blocks have, and
-    ``metric`` is Ω [K,K].
+    ``landmarks`` [n] are the rows by which F knows the others, ``labels`` [N] those of the rows, and ``metric`` is Ω
+    [K,K].
     """
 
     columns: Tensor
@@ -49,19 +49,19 @@ class Kernels(NamedTuple):
         return self.columns[:, self.m :]
 
     def across(self, rows: int, of_head: Tensor, of_body: Tensor) -> Tensor:
-        """The head's part and κ [rows,N − rows] of the first ``rows`` with the others, each times its [N − rows,K] and
-        added up. The others may be as many: neither is written out."""
+        """The head's kernel and κ between the first ``rows`` and the others, each [rows,N − rows] times its own
+        [N − rows,K], added up. The others may be just as many, so neither kernel is written out."""
         head = self.head[:rows] @ (self.head[rows:].T @ of_head)
         return head + self.body[:rows] @ (self.body[rows:].T @ of_body)
 
     def first(self, rows: int) -> Kernels:
-        """Those of the first ``rows``."""
+        """The same for the first ``rows`` alone."""
         return self._replace(columns=self.columns[:rows], unseen=self.unseen[:rows], labels=self.labels[:rows])
 
     def by_fewer(self, share: int) -> Kernels:
-        """As every ``share``-th of the landmarks alone has them; the rows must be all those of ``kernels``' first."""
+        """The same from every ``share``-th landmark alone; the rows must be all those of the first problem."""
         known, F = self.landmarks[::share], self.body
-        # κ ≈ FFᵀ among these is F_M F_Mᵀ, and F onto the span of F_M's rows is κ_NM κ_MM^(−½) but for a rotation.
+        # Among these, κ ≈ F_M F_Mᵀ, and F projected onto the span of F_M's rows is κ_NM κ_MM^(−½) up to a rotation.
         _, sizes, across = torch.linalg.svd(F[known].double(), full_matrices=False)
         squares = sizes.square()
         seen = squares > 4 * torch.finfo(F.dtype).eps * squares.sum() / max(1, len(known)) ** 0.5
@@ -97,7 +97,7 @@ def class_metric(problem: Problem) -> Tensor:
 
 
 def kernels(problems: Sequence[Problem], metric: Tensor) -> Kernels:
-    """Of all rows of the problems, one problem's after the other's, in one pass."""
+    """For all rows of the problems, one problem after the other, in one pass."""
     operator = problems[0].operator
     probe = random_signs(metric[0], seed=0).to(operator.dtype)
     known = Landmarks(problems, probe, (probe.double() @ metric @ probe.double()).item() or 1.0)

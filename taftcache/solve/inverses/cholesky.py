@@ -9,17 +9,17 @@ from taftcache.errors import SolveError
 
 
 def cholesky(matrix: Tensor, ridge: float, *, out: Tensor | None = None) -> Tensor:
-    """L [..,n,n] with LLᵀ = ``matrix``, whose eigenvalues are ``ridge`` at least but for rounding.
+    """L [..,n,n] with LLᵀ = ``matrix``, whose eigenvalues are at least ``ridge`` up to rounding.
 
     Args:
-        matrix: of which the lower triangle counts.
+        matrix: only its lower triangle is read.
         ridge: λ.
-        out: where L is written; ``matrix`` itself, where it lies column by column, saves a copy.
+        out: where L is written; ``matrix`` itself, if stored column by column, saves a copy.
 
     Raises:
-        SolveError: rounding took more than that from it, or a number is not finite.
+        SolveError: rounding took more than λ from an eigenvalue, or a number is not finite.
     """
-    largest = matrix.diagonal(dim1=-2, dim2=-1).abs().max()  # and that of all entries, where none is below 0
+    largest = matrix.diagonal(dim1=-2, dim2=-1).abs().max()  # of all entries too, if no eigenvalue is below 0
     failed = torch.empty(matrix.shape[:-2], dtype=torch.int32, device=matrix.device)
     factor = torch.empty_like(matrix.mT).mT if out is None else out
     torch.linalg.cholesky_ex(matrix, out=(factor, failed))
@@ -29,7 +29,7 @@ def cholesky(matrix: Tensor, ridge: float, *, out: Tensor | None = None) -> Tens
 
 
 def below_rounding(ridge: float, largest: float) -> SolveError:
-    """The error for a ``ridge`` of which rounding leaves nothing beside the ``largest`` entry of what is solved."""
+    """The error for a ``ridge`` that is lost in the rounding of the matrix's ``largest`` entry."""
     return SolveError(
         "rounding is larger than the ridge: what is to be solved is not positive definite",
         got=f"ridge {ridge:.2g} beside entries of up to {largest:.2g}",
@@ -38,7 +38,7 @@ def below_rounding(ridge: float, largest: float) -> SolveError:
 
 
 def solved(root: Tensor, right: Tensor) -> Tensor:
-    """(LLᵀ)⁻¹ of ``right`` [..,n,m] from L = ``root`` [..,n,n]; ``torch.cholesky_solve`` takes a copy of it first."""
+    """(LLᵀ)⁻¹ times ``right`` [..,n,m] for L = ``root`` [..,n,n], which ``torch.cholesky_solve`` would copy first."""
     turned = torch.linalg.solve_triangular(root, right, upper=False)
     found: Tensor = torch.linalg.solve_triangular(root.mT, turned, upper=True)
     return found

@@ -10,13 +10,14 @@ K̃ = J̃J̃ᵀ of N·K rows therefore falls apart into K kernels of N rows,
 and one eigendecomposition of κ serves all of them, and every λ. Ω is the mean of J(x)J(x)ᵀ over a few rows; κ comes
 from one random probe (``body_kernel``).
 
-Where D differs between the classes of a row (α ≠ 1), √D = √D̄ R, and what is inverted is R (√D̄ J Jᵀ √D̄ + λR⁻²) R. R
-differs in one entry of each row alone, its true class: with E those N columns of the identity, R⁻² = cI − EΓEᵀ, and
+Where D differs between the classes of a row (α ≠ 1), √D = √D̄ R, and what is inverted is R (√D̄ J Jᵀ √D̄ + λR⁻²) R. Only
+one entry of R differs in each row, that of its true class: with E those N columns of the identity, R⁻² = cI − EΓEᵀ, and
 
     (A − λEΓEᵀ)⁻¹ = A⁻¹ + A⁻¹E (I − λΓG)⁻¹λΓ Eᵀ A⁻¹        A = √D̄ J Jᵀ √D̄ + λcI    G = EᵀA⁻¹E [N,N]
 
-(Woodbury). Of G only the blocks of rows of one class are kept, under the mean of A⁻¹ over the classes' directions:
-three shards of Caltech-101 took as many passes as under G itself, and the mean of R⁻² in its place twice as many.
+(Woodbury). Of G only the blocks between rows of one class are kept, made with the mean of A⁻¹ over the classes'
+directions: three shards of Caltech-101 took as many passes as with G itself, and twice as many with R⁻² replaced by its
+mean.
 """
 
 from __future__ import annotations
@@ -32,23 +33,24 @@ from taftcache.solve.inverses.body_kernel import Kernels, class_metric, kernels
 from taftcache.solve.inverses.landmarks import LANDMARKS
 from taftcache.solve.inverses.row_basis import row_basis
 
-# r·K over P, at most, for r directions of the rows: an apply costs N·r·K and a pass N·P, and beyond this more and
-# cheaper passes win.
+# r·K over P, at most, for r directions of the rows: an apply costs N·r·K and a pass N·P, and beyond this a method with
+# more but cheaper passes wins.
 APPLY_EACH = 4
-LARGEST_LOGITS = 1 << 21  # directions of so many numbers: 64 of them and their products are a gigabyte
-BLOCK = 256  # rows of which the inverse's diagonal is taken at once
-# Below so many times what rounding does to the largest eigenvalue, no shift serves: at λ = 10⁻⁶ 1,430 rows of digits
-# lost a round of 35 passes without it, and then stopped far from the end. 8 and 16 served as well, 32 did not.
+LARGEST_LOGITS = 1 << 21  # numbers in a direction: 64 of them and their products take a gigabyte
+BLOCK = 256  # rows for which the inverse's diagonal is taken at once
+# The least shift, as a multiple of what rounding does to the largest eigenvalue. Without it, 1,430 rows of digits lost
+# a round of 35 passes at λ = 10⁻⁶ and then stopped far from the end. 8 and 16 served as well, 32 did not.
 ROUNDING = 4.0
-LITTLE = 0.01  # of the noise: solves take as many passes without that much of it, and one less to measure it
+LITTLE = 0.01  # fraction of the noise that is not worth the pass to measure it: solves take as many passes without it
 LARGEST_BASIS = 512 << 20  # bytes of what is known of all rows; there are two such matrices at once
-FEWER = 4  # every so many-th landmark is one of the fewer, which tell what more of them would make of an estimate
+FEWER = 4  # every fourth landmark serves a second estimate, which tells how the first would change with more of them
 
 
 def class_kernel_fits(problem: Problem) -> bool:
-    """Whether the rows are few enough, and an apply cheap beside a pass; parameters may be fewer than logits.
+    """Whether the rows are few enough, and an apply is cheap compared with a pass; there may be more logits than
+    parameters.
 
-    A fresh class token, whose LayerNorm makes its gradient a thousand times the others', is in no kernel of this form.
+    A fresh class token has, through its LayerNorm, a gradient a thousand times the others', which no such kernel fits.
     """
     operator = problem.operator
     if operator.base.config.token_name in operator.layout:
@@ -60,10 +62,10 @@ def class_kernel_fits(problem: Problem) -> bool:
 
 
 class _Inverse(NamedTuple):
-    """A⁻¹ in the eigenbases: of body and shift ``fast`` [K,r], and what the head takes off it, by ``inner`` [K,h,h].
+    """A⁻¹ in the eigenbases: ``fast`` [K,r] for body and shift, from which the head subtracts by ``inner`` [K,h,h].
 
-    ``beyond`` [K] multiplies what is orthogonal to the basis of the rows, 0 where nothing is. ``among`` are those of
-    the rows of each class; none where R = I, or its mean stands for it.
+    ``beyond`` [K] multiplies what is orthogonal to the basis of the rows, 0 if nothing is. ``among`` has an entry for
+    the rows of each class; none if R = I or its mean stands for it.
     """
 
     fast: Tensor
@@ -73,7 +75,7 @@ class _Inverse(NamedTuple):
 
 
 class _Among(NamedTuple):
-    """(I − λΓG)⁻¹λΓ of a class's rows, as ``matrix`` [n,n]; of more rows than the basis U has vectors as
+    """(I − λΓG)⁻¹λΓ for a class's rows, as ``matrix`` [n,n]; if they are more than the vectors of the basis U, as
     e + e U Q Uᵀe with e = ``each`` [n] and Q = ``matrix`` [r,r]."""
 
     matrix: Tensor
@@ -88,7 +90,7 @@ class _Among(NamedTuple):
 
 
 class _Class(NamedTuple):
-    """Some rows of a class: where they are [n], in the eigenbasis [n,r], and their Γ [n]."""
+    """Some rows of a class: their places [n], the rows in the eigenbasis [n,r], and their Γ [n]."""
 
     label: int
     where: Tensor
@@ -97,8 +99,8 @@ class _Class(NamedTuple):
 
 
 class _Spectrum(NamedTuple):
-    """K̂ for R = I in the eigenbases: what is below the head [K,r], the head's factor [r,h], and [K] what is orthogonal
-    to the basis of the rows, ``rows`` [N,r]; ``whole`` where nothing is."""
+    """K̂ for R = I in the eigenbases: the part below the head [K,r], the head's factor [r,h], and the part [K] that is
+    orthogonal to the basis of the rows, ``rows`` [N,r]; ``whole`` if nothing is."""
 
     rows: Tensor
     below: Tensor
@@ -108,7 +110,7 @@ class _Spectrum(NamedTuple):
 
     @classmethod
     def of(cls, found: Kernels, row: Tensor, omega: Tensor, dtype: torch.dtype) -> _Spectrum:
-        """Of rows weighed by √D̄ = ``row`` [N,1], and the classes' ``omega`` [K]; the basis in ``dtype``."""
+        """For rows weighted by √D̄ = ``row`` [N,1] and the classes' ``omega`` [K], with the basis in ``dtype``."""
         rows, sigma, head, beyond = row_basis(found, row, dtype)
         return cls(rows, omega[:, None] * sigma, head, omega * beyond, rows.shape[0] == rows.shape[1])
 
@@ -121,13 +123,13 @@ class _Spectrum(NamedTuple):
         return _Inverse(inverses.to(dtype), of_head, beyond.to(dtype), [])
 
     def of_some(self, places: Tensor) -> _Spectrum:
-        """With some of the rows alone."""
+        """The same for some of the rows alone."""
         return self._replace(rows=self.rows[places])
 
     def diagonals(self, inverse: _Inverse) -> tuple[Tensor, Tensor]:
-        """The diagonals of an ``inverse``, and of its square, in the classes' eigenbasis, [N,K] each."""
+        """The diagonals of an ``inverse`` and of its square, in the classes' eigenbasis, [N,K] each."""
         basis = self.rows
-        outside = (1 - basis.square().sum(1)).clamp_min(0)  # of a row, beyond the basis
+        outside = (1 - basis.square().sum(1)).clamp_min(0)  # the part of each row beyond the basis
         head, diagonal, square = self.head.to(basis), [], []
         for k, fast in enumerate(inverse.fast):
             columns = basis * fast
@@ -139,22 +141,22 @@ class _Spectrum(NamedTuple):
 
 
 class ClassKernel:
-    """(K̂ + τI)⁻¹ with K̂ the kernel without what couples directions of the classes.
+    """(K̂ + τI)⁻¹, where K̂ is the kernel without what couples directions of the classes.
 
-    What is left out acts as noise on the small eigenvalues of K̂, the more the nearer N·K comes to P: τ is λ and a
-    part of twice its root mean square there. Where logits are few, K̃ keeps the small eigenvalues of K̂, and a shift
-    above λ hides them: with N·K = P/15 the whole takes two and a half times as many passes as λ alone
-    (docs/solvers.md). At least it is what rounding does to the largest eigenvalues, a few times (``ROUNDING``).
-    Deterministic, and a function of the problem's rows alone. ``passes`` are those it took: one, and one more where the
-    noise had to be measured.
+    What is left out acts as noise on the small eigenvalues of K̂, the more so the closer N·K comes to P. So τ is λ plus
+    a fraction of twice the noise's root mean square there. If there are few logits, K̃ keeps the small eigenvalues of
+    K̂, and a shift above λ hides them: with N·K = P/15, the whole noise in τ takes two and a half times as many passes
+    as λ alone (docs/solvers.md). τ is at least a few times what rounding does to the largest eigenvalues
+    (``ROUNDING``). Deterministic, and a function of the problem's rows alone. ``passes`` counts those it took: one, and
+    one more if the noise had to be measured.
 
     Args:
         problem: quadratic, with a diagonal D.
         scale: √(D/N) [N,K], of the rows J̃ = scale ⊙ J.
-        found: what ``kernels`` found, where that pass was made already.
-        part: of twice that root mean square, what τ has beyond λ; by default min(1, 2N·K/P)⁴.
+        found: what ``kernels`` found, if that pass was made already.
+        part: the fraction of twice that root mean square that τ adds to λ; by default min(1, 2N·K/P)⁴.
         sampled: rows [n] whose ``moves`` will be asked for.
-        carried: α₀ [N'−N,K] of rows that have left, for ``without``; ``found`` has them behind the problem's.
+        carried: α₀ [N'−N,K] of rows that have left, for ``without``; in ``found`` they follow the problem's.
     """
 
     def __init__(
@@ -184,7 +186,7 @@ class ClassKernel:
         self._sampled = sampled
         self._fewer: _Spectrum | None = None
         if sampled is not None and operator.rows > found.columns.shape[1]:
-            # All rows' are let go at once: those that follow are as large.
+            # Those for all rows are freed at once, because what follows is as large.
             few = found.by_fewer(FEWER)
             self._fewer = _Spectrum.of(few, row, self.omega, operator.dtype).of_some(sampled)
             self.fewer = max(few.m, 1) / max(found.m, 1)
@@ -213,10 +215,10 @@ class ClassKernel:
         self.shift(problem.ridge)
 
     def without(self, dual: Tensor) -> Tensor:
-        """(K̂ + λI)⁻¹ (K̃₁₀a₀ + λ(N'/N − 1)a) [N,K], about what a = ``dual`` gains where rows left that ``carried`` α₀.
+        """(K̂ + λI)⁻¹ (K̃₁₀a₀ + λ(N'/N − 1)a) [N,K]: about what a = ``dual`` gains when rows that ``carried`` α₀ leave.
 
-        Before, K̃a + K̃₁₀a₀ + λ(N'/N)a = b holds for the rows that stay, λ being that of a mean over all N'; after, that
-        of a mean over N, K̃a + λa = b.
+        Before, K̃a + K̃₁₀a₀ + λ(N'/N)a = b holds for the rows that stay, with the mean over all N' rows; afterwards, with
+        the mean over N, it is K̃a + λa = b.
         """
         assert self._lost is not None
         lost, more = self._lost
@@ -226,8 +228,7 @@ class ClassKernel:
     def moves(self, dual: Tensor) -> list[Tensor]:
         """‖Δw₋ₙ − Δw‖ [n] of the ``sampled`` rows from a = (K̃ + λI)⁻¹b = ``dual`` [N,K]; see ``methods.decisive``.
 
-        Where the rows are known by landmarks, a second time: as a part of them would have it, of which ``fewer`` is the
-        size.
+        If the rows are known by landmarks, a second estimate uses a part of these alone, the fraction ``fewer``.
         """
         assert self._sampled is not None
         if not self._moves:
@@ -242,10 +243,10 @@ class ClassKernel:
         return [(left * (turned / own).square()).sum(1).clamp_min(0).sqrt() for own, left in self._moves]
 
     def within(self, vector: Tensor) -> Tensor:
-        """M_nn⁻¹ r_n [N,K] of every row n, for r = ``vector`` [N,K] and M_nn the row's own block of (K̂ + λI)⁻¹.
+        """M_nn⁻¹ r_n [N,K] for every row n, with r = ``vector`` [N,K] and M_nn the row's own block of (K̂ + λI)⁻¹.
 
-        The row's own R is exact here, and the mean of the others' stands for theirs: of what has λR⁻² in place of that
-        mean in its own block alone, the inverse has P_nn⁻¹ + λ(R_n⁻² − mean) in place of P_nn⁻¹.
+        The row's own R is exact here, and for all others R⁻² is replaced by its mean. Let P be the inverse with that
+        mean everywhere: putting λR_n⁻² into row n's own block turns P_nn⁻¹ into P_nn⁻¹ + λ(R_n⁻² − mean).
         """
         directions, inverse, found = self._directions.double(), self._all.inverse(self._ridge * self._mean), []
         rest = torch.ones_like(vector) if self._rest is None else self._rest.to(vector)
@@ -256,7 +257,7 @@ class ClassKernel:
         return torch.cat(found)
 
     def shift(self, ridge: float) -> None:
-        """Invert under λ, of which nothing else here depends."""
+        """Invert for another λ, on which nothing else here depends."""
         self._ridge = ridge
         self._moves.clear()
         if self._part >= LITTLE and self._coupling is None:
@@ -265,7 +266,7 @@ class ClassKernel:
         self._now = self._invert(ridge, max(self._part * (self._coupling or 0.0), self._rounding - ridge))
 
     def steady(self) -> bool:
-        """Take the whole noise into τ, so that rounding weighs less; False where it is there already."""
+        """Take the whole noise into τ, so that rounding weighs less; False if τ has it already."""
         if self._part == 1:
             return False
         self._part = 1.0
@@ -273,7 +274,7 @@ class ClassKernel:
         return True
 
     def _invert(self, ridge: float, noise: float = 0.0) -> _Inverse:
-        """(K̂ + τI)⁻¹ for τ = λ + ``noise``; what weighs less than the rest of its row has no more of the noise."""
+        """(K̂ + τI)⁻¹ for τ = λ + ``noise``; a true class that weighs less than the others gets no more of the noise."""
         shift = ridge + noise
         inverse, head = self._all.inverse(shift * self._common), self._all.head
         if not self._classes:
@@ -313,7 +314,7 @@ class ClassKernel:
         return self._solve(self._now, across, across.T @ self._all.rows), energy.item()
 
     def _solve(self, inverse: _Inverse, across: Tensor, turned: Tensor) -> Tensor:
-        """What ``inverse`` makes of r, from R⁻¹r in the classes' eigenbasis [N,K], and in both of them [K,r]."""
+        """``inverse`` times r, given R⁻¹r in the classes' eigenbasis [N,K] and in both eigenbases [K,r]."""
         out, left = self._solve_turned(inverse, across, turned)
         if self._rest is None:
             return self._back(out, left)
@@ -327,8 +328,8 @@ class ClassKernel:
         return self._back(out + more, left + further) / self._rest
 
     def _solve_turned(self, inverse: _Inverse, across: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
-        """A⁻¹ of what is ``across`` in the classes' eigenbasis [N,K], and ``turned`` in both, as its part in both
-        [K,r] and what is added to that [N,K]."""
+        """A⁻¹ times a vector that is ``across`` [N,K] in the classes' eigenbasis and ``turned`` [K,r] in both: the
+        result's part in both [K,r], and what is added to that [N,K]."""
         out = turned * inverse.fast
         if inverse.inner is not None:
             inner = torch.bmm(inverse.inner, (out @ self._fast_head)[:, :, None])[:, :, 0]
@@ -336,8 +337,8 @@ class ClassKernel:
         if self._all.whole:
             return out, across.new_zeros(()).expand_as(across)
         left = across - (turned @ self._all.rows.T).T
-        # Rounding, of the size of ``across``, has left something of the basis. ``beyond`` is 1/τ and more than any
-        # other eigenvalue of A⁻¹: without this, 800 rows at λ = 10⁻⁶ got directions that were little else.
+        # Rounding, in proportion to ``across``, has left something of the basis. ``beyond`` is 1/τ, more than any other
+        # eigenvalue of A⁻¹: without this correction, 800 rows at λ = 10⁻⁶ got directions that were little else.
         return out - inverse.beyond[:, None] * (left.T @ self._all.rows), left * inverse.beyond
 
     def _across(self, vector: Tensor) -> Tensor:
@@ -346,19 +347,19 @@ class ClassKernel:
         return across
 
     def _back(self, turned: Tensor, outside: Tensor | float = 0.0) -> Tensor:
-        """[K,r] from both eigenbases, and with it [N,K] from that of the classes."""
+        """[N,K] from ``turned`` [K,r] in both eigenbases plus ``outside`` [N,K] in that of the classes."""
         back: Tensor = ((turned @ self._all.rows.T).T + outside) @ self._directions.T
         return back
 
     def _left_out(self) -> float:
         """Twice the root mean square of K̃'s rows in the lower half of K̂'s spectrum, or beyond the basis, from one
         random product."""
-        signs = random_signs(self._even, seed=1).to(self._all.rows)  # of the rows: eigenvectors have signs of their own
+        signs = random_signs(self._even, seed=1).to(self._all.rows)  # over rows: an eigenvector's own sign is arbitrary
         product = self._across(kernel_product(self._problem, self._even, signs))
         if self._all.whole:
             low = (product.T @ self._all.rows)[:, : max(1, len(product) // 2)].double()
             return 2 * float(low.square().mean().sqrt())
-        for _ in range(2):  # once more, for the first projection leaves its own rounding
+        for _ in range(2):  # twice, because the first projection leaves its own rounding
             product -= ((product.T @ self._all.rows) @ self._all.rows.T).T
         return 2 * float((product.double().square().sum() / (product.numel() - self._all.below.numel())).sqrt())
 

@@ -24,7 +24,7 @@ from taftcache.tangent.operator import TangentOperator
 LARGEST_KERNEL = 8192  # M: three matrices of 0.5 GB in float64, and a Cholesky of some seconds
 LARGEST_WRITTEN = 2048  # M where gradients are written out, which takes a few seconds at most
 LARGEST_FACTORS = 2 << 30  # bytes of the K·N rows' factors, or of their gradients
-CANCELLED = 1e-10  # of the squares of two steps, below which that of their sum is rounding
+CANCELLED = 1e-10  # fraction of two steps' squares below which the square of their sum is rounding
 
 
 def kernel_inverse_fits(problem: Problem) -> bool:
@@ -71,15 +71,15 @@ class DualInverse:
         return torch.cholesky_solve(values.T.reshape(-1, 1), self._factor).view(K, N).T
 
     def own(self) -> Tensor:
-        """M_nn [N,K,K], what (J̃J̃ᵀ + λI)⁻¹ has of each row with itself."""
+        """M_nn [N,K,K], each row's own block of M = (J̃J̃ᵀ + λI)⁻¹."""
         N, K = self._root.shape
         inverse = torch.cholesky_inverse(self._factor).view(K, N, K, N)
         return inverse.diagonal(dim1=1, dim2=3).permute(2, 0, 1).contiguous()
 
     def moves(self, rows: Tensor, dual: Tensor, shift: Tensor | None = None) -> Tensor:
-        """‖Δw₋ₙ − Δw‖ [n] of some ``rows`` with a = (J̃J̃ᵀ + λI)⁻¹b of theirs, [n,K]; see ``methods.decisive``.
+        """‖Δw₋ₙ − Δw‖ [n] for some ``rows``, from their a = (J̃J̃ᵀ + λI)⁻¹b [n,K]; see ``methods.decisive``.
 
-        With a ``shift`` [N,K], J̃ᵀ(J̃J̃ᵀ + λI)⁻¹ of it is added to each Δw₋ₙ − Δw first; see ``solve.leave_one_out``.
+        J̃ᵀ(J̃J̃ᵀ + λI)⁻¹ times a ``shift`` [N,K] is added to each Δw₋ₙ − Δw first; see ``solve.leave_one_out``.
         """
         N, K = self._root.shape
         n = len(rows)

@@ -1,8 +1,8 @@
 """A head's problem over fewer rows than columns, written in an orthonormal basis of their own.
 
-With X = RQᵀ, Q [d,N] orthonormal, a step W [K,d] has a part W̃Qᵀ that the rows see, and a rest of which F knows only the
-ridge. Newton's equations fall apart in the same way: those for W̃ are a head's on the rows R [N,N], and the rest of a
-step is the gradient's own, by −1/λ. So a step takes numbers and matrices of the size of N, not of d.
+With X = RQᵀ, Q [d,N] orthonormal, a step W [K,d] has a part W̃Qᵀ that the rows see, and a rest that only the ridge sees.
+Newton's equations fall apart in the same way: those for W̃ are a head's on the rows R [N,N], and the rest of a step is
+−1/λ times that of the gradient. So a step takes vectors and matrices of the size of N, not of d.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _known: WeakKeyDictionary[TangentOperator, OwnBasis] = WeakKeyDictionary()
 
 
 class OwnBasis(NamedTuple):
-    """Q = ``vectors`` [d,N] in float64, J over R, and of J over X the ``layout``, with ``names`` of weight and bias."""
+    """Q = ``vectors`` [d,N] in float64, J over R, and the ``layout`` of J over X, with ``names`` of weight and bias."""
 
     vectors: Tensor
     operator: TangentOperator
@@ -40,7 +40,7 @@ class OwnBasis(NamedTuple):
         return torch.cat([(weight @ self.vectors).reshape(-1), bias])
 
     def step(self, own: Tensor, gradient: Tensor, ridge: float) -> Tensor:
-        """The step [P] that is ``own`` over R, and Newton's for what the rows do not see of the gradient."""
+        """The step [P] that is ``own`` over R, and Newton's for the part of the gradient that the rows do not see."""
         weight, bias = self.operator.layout.views(own).values()
         slope = self.layout.views(gradient)[self.names[0]]
         rest = (slope @ self.vectors) @ self.vectors.T - slope
@@ -48,9 +48,9 @@ class OwnBasis(NamedTuple):
 
 
 def own_basis(problem: Problem, like: TangentOperator) -> OwnBasis | None:
-    """That of a head's rows, where they are fewer than its columns, with products as those ``like`` has.
+    """The basis of a head's rows if they are fewer than its columns, with products in ``like``'s precision.
 
-    problem: in float64, of finite rows. It is read once; the basis stays known for as long as ``like`` is there.
+    problem: in float64, of finite rows. Its rows are read once; the basis is remembered for as long as ``like`` exists.
     """
     operator = problem.operator
     rows, width = operator.rows, operator.base.config.width

@@ -1,7 +1,7 @@
-"""What a head's closed forms read of the rows: second moments of x̃ = [feature; 1], or of x̃ in a basis of their own.
+"""What a head's closed forms read of the rows: second moments of x̃ = [feature; 1], or of x̃ in a basis of the rows.
 
-The matrix of n×n numbers is the most that a head's solve holds. It is summed in place, its lower triangle alone, and
-lies column by column, so that LAPACK takes it without a copy, and whoever asked for it may write over it.
+This n×n matrix is the largest thing that a head's solve holds. Only its lower triangle is summed, in place. It is
+stored column by column, so that LAPACK takes it without a copy, and the caller may overwrite it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
 
-# Bytes that the normal matrices of one group of classes may take when each class has its own, or their rows.
+# Bytes that a group of classes may take, for their normal matrices if each has its own, or for their rows.
 GROUP_BYTES = 512 << 20
-# Rows of one class whose products are added at once, and columns of a matrix that are: 25 rows of 4,609 numbers take
-# as long to add as 100 do, most of it to read the matrix and write it.
+# Rows of one class whose products are added at once, and columns of the matrix they are added to at once: 25 rows of
+# 4,609 numbers take as long to add as 100 do, mostly to read and write the matrix.
 TOGETHER, COLUMNS = 256, 512
 
 
 class FewRows(NamedTuple):
-    """What the rows x̃ span, where they are few beside their width: Q = ``vectors`` [d+1,n], orthonormal, and the
+    """What the rows x̃ span, if they are few compared with their width: Q = ``vectors`` [d+1,n], orthonormal, and the
     ``rows`` Qᵀx̃ [N,n] in it."""
 
     vectors: Tensor
@@ -34,10 +34,9 @@ class FewRows(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadMoments:
-    """Sums over all rows x̃, with n = d+1 numbers each, or as many as there are rows where these are few.
+    """Sums over all rows x̃, with n = d+1 numbers each, or as many as there are rows if these are few.
 
-    normal: [n,n] 1/N Σ ω D x̃x̃ᵀ, with the D of classes that are not the row's own; of its upper triangle nothing is
-        read.
+    normal: [n,n] 1/N Σ ω D x̃x̃ᵀ, with the D of classes that are not the row's own; its upper triangle is never read.
     right: [K,n] 1/N Σ ω ∂ℓ/∂z x̃ᵀ at Δw = 0.
     shared: whether D is the same for all classes of each row.
     counts: [K] rows of each class.
@@ -52,7 +51,7 @@ class HeadMoments:
 
 
 def head_moments(problem: Problem, basis: FewRows | None = None) -> HeadMoments:
-    """The moments, in one pass; in a ``basis`` of the rows' own, where there is one.
+    """The moments, in one pass; in a ``basis`` of the rows, if there is one.
 
     Raises:
         SolveError: features or logits that are not finite.
@@ -83,7 +82,7 @@ def head_moments(problem: Problem, basis: FewRows | None = None) -> HeadMoments:
 
 
 def refuse_not_finite(problem: Problem, diagonal: Tensor, of_loss: Tensor) -> None:
-    """SolveError where not all is finite of the squares' sums, and of what the loss adds to them."""
+    """Raise SolveError unless the sums of squares, and what the loss adds to them, are all finite."""
     if not (torch.isfinite(diagonal).all() and torch.isfinite(of_loss).all()):
         raise SolveError(
             "the head's features or logits are not finite",
@@ -93,7 +92,7 @@ def refuse_not_finite(problem: Problem, diagonal: Tensor, of_loss: Tensor) -> No
 
 
 def first_diagonal(problem: Problem) -> tuple[Tensor, Tensor, int]:
-    """D [b,K] of the first rows, ``common_diagonal`` [b,1] of it, and n, for which nothing else is read."""
+    """D [b,K] of the first rows, their ``common_diagonal`` [b,1], and n, all from one block."""
     state, labels = next(iter(problem.operator.blocks()))
     z = state.logits.double()
     diagonal = problem.loss.hessian(z, labels, torch.ones_like(z))
@@ -103,7 +102,7 @@ def first_diagonal(problem: Problem) -> tuple[Tensor, Tensor, int]:
 
 
 def matrices(problem: Problem) -> tuple[int, int]:
-    """How many normal matrices [n,n] a head has, one for all classes or where D differs one each; and n."""
+    """How many normal matrices [n,n] a head has, one for all classes or, if D differs, one for each; and n."""
     diagonal, common, n = first_diagonal(problem)
     return (1 if bool((diagonal == common).all()) else problem.operator.classes), n
 
@@ -114,9 +113,9 @@ def few(rows: int, width: int) -> bool:
 
 
 def span(problem: Problem) -> FewRows | None:
-    """What the rows x̃ span, from one pass, where they are few beside their width.
+    """What the rows x̃ span, from one pass, if they are few compared with their width.
 
-    A ridge takes whatever else there is of W to zero, so that W = W̃Qᵀ with W̃ [K,n] of the rows Qᵀx̃.
+    The ridge takes everything of W outside that span to zero, so that W = W̃Qᵀ with the W̃ [K,n] for the rows Qᵀx̃.
     """
     blocks = problem.operator.blocks()
     first, _ = next(blocks)
@@ -130,12 +129,12 @@ def span(problem: Problem) -> FewRows | None:
 
 
 def in_full(own: Tensor, basis: FewRows | None) -> Tensor:
-    """[K,d+1] of [K,n] in a basis."""
+    """[K,d+1] from [K,n] in a basis."""
     return own if basis is None else own @ basis.vectors.T
 
 
 def extended(feature: Tensor, basis: FewRows | None = None, start: int = 0) -> Tensor:
-    """x̃ [b,d+1]; or [b,n] in the basis of all rows, of which these are those from ``start`` on."""
+    """x̃ [b,d+1]; or [b,n] in the basis of all rows, for the rows from ``start`` on."""
     if basis is not None:
         return basis.rows[start : start + len(feature)]
     return torch.cat([feature, torch.ones_like(feature[:, :1])], 1).double()
@@ -158,20 +157,20 @@ def groups(K: int, size: int) -> Iterator[slice]:
 
 
 def row_groups(counts: Tensor, n: int) -> list[int]:
-    """The group [K] of each class of so many rows: the rows of a group take GROUP_BYTES together, or a class more."""
+    """Each class's group [K], given its rows: those of a group take GROUP_BYTES together, or one class more."""
     found: list[int] = (counts.cumsum(0) * (8 * n) // GROUP_BYTES).tolist()
     return found
 
 
 def common_diagonal(diagonal: Tensor, labels: Tensor) -> Tensor:
-    """ωD [n,1] of the classes that are not the row's own; there alone our losses have another curvature."""
+    """ωD [n,1] of the classes that are not the row's own; in no other class do our losses have another curvature."""
     if diagonal.shape[1] == 1 or labels.is_floating_point():
         return diagonal[:, :1]
     return torch.where(labels[:, None] == 0, diagonal[:, 1:2], diagonal[:, :1])
 
 
 def own_normals(problem: Problem, classes: Sequence[int], common: Tensor, basis: FewRows | None = None) -> Tensor:
-    """Normal matrices [len(classes), n, n], each ``common`` and what the class's own D adds, in one pass."""
+    """Normal matrices [len(classes), n, n], each ``common`` plus what the class's own D adds, in one pass."""
     own = common.mT.repeat(len(classes), 1, 1).mT
     onto = dict(zip(classes, own, strict=True))
     waiting: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
@@ -191,7 +190,7 @@ def own_normals(problem: Problem, classes: Sequence[int], common: Tensor, basis:
 
 
 def _add_squares(onto: Tensor, weight: Tensor, x: Tensor) -> None:
-    """Add Σ w x̃x̃ᵀ to the lower triangle [n,n], for w [b,1] and x̃ [b,n]: with little more than half of the work."""
+    """Add Σ w x̃x̃ᵀ to the lower triangle [n,n], for w [b,1] and x̃ [b,n]: little more than half the work of all."""
     weighted = weight * x
     for at in range(0, len(onto), COLUMNS):
         columns = slice(at, at + COLUMNS)
@@ -201,7 +200,7 @@ def _add_squares(onto: Tensor, weight: Tensor, x: Tensor) -> None:
 def own_rows(
     problem: Problem, classes: Container[int], basis: FewRows | None = None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Of each block in one pass: a class, what its own ωD/N [m,1] has beyond the others', and its rows x̃ [m,n]."""
+    """By block, in one pass: a class, by how much its own ωD/N [m,1] exceeds the others', and its rows x̃ [m,n]."""
     start = 0
     for state, labels in problem.operator.blocks():
         x = extended(state.feature, basis, start)

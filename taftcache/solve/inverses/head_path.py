@@ -1,5 +1,5 @@
-"""The head alone by its normal matrices: at every λ by an eigendecomposition, with leave-one-out errors; at one λ its
-inverse Hessian, and what each row decides of it."""
+"""The head alone, from its normal matrices: at every λ by an eigendecomposition, with leave-one-out errors; at one λ by
+its inverse Hessian, with what each row decides of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_closed(problem: Problem) -> bool:
 
 
 def has_path(problem: Problem) -> bool:
-    """Whether ``HeadPath`` serves: the head alone, a quadratic loss, one D for all classes or room for each one's."""
+    """Whether ``HeadPath`` serves: for the head alone, a quadratic loss, and one D for all classes or room for each."""
     if not is_closed(problem):
         return False
     return len(list(groups(*matrices(problem)))) == 1
@@ -52,15 +52,16 @@ class HeadPath:
 
         r_n^(−n) = r_n / (1 − h_n)        h_n = (ω_n D_n/N) x̃_nᵀ(Σ + λI)⁻¹x̃_n
 
-    is the residual of its own prediction, without a solve. Where each class has its own D (α ≠ 1) it has its own Σ, V
-    and h too: a decomposition a class, from one pass more. Costs one pass, one more for each look at the rows, and one
-    where rows are few beside their width: then x̃, Σ and V are those of their own basis (``span``), of n numbers.
+    is the residual of its own prediction, without a solve. If each class has its own D (α ≠ 1), it has its own Σ, V and
+    h too: one decomposition for each class, from one more pass. Costs one pass, one more each time the rows are looked
+    at, and one if they are few compared with their width: then x̃, Σ and V have n numbers in a basis of the rows
+    (``span``).
 
     Args:
         problem: over the head alone; its own λ has no part in it.
 
     Raises:
-        SolveError: a problem that ``has_path`` denies one.
+        SolveError: a problem without ``has_path``.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -73,11 +74,11 @@ class HeadPath:
             )
         self._basis = span(problem)
         moments = head_moments(problem, self._basis)
-        normal = moments.normal.mT[None].mT  # with strides [n²,1,n], for else eigh takes a copy
+        normal = moments.normal.mT[None].mT  # with strides [n²,1,n], or eigh would copy it
         if not moments.shared:
             normal = own_normals(problem, range(problem.operator.classes), moments.normal, self._basis)
         values = normal.new_empty(normal.shape[:2])
-        # [C,n] and, in the place of what is decomposed, [C,n,n]: one for all classes, or each
+        # [C,n] and, in the memory of what is decomposed, [C,n,n]: C is 1 for all classes, or K
         self._values, self._vectors = torch.linalg.eigh(normal, out=(values, normal))
         self._values.clamp_min_(0)
         self._right = _turn(moments.right, self._vectors)
@@ -87,7 +88,7 @@ class HeadPath:
         return in_full(self._own_weights(ridge), self._basis)
 
     def _own_weights(self, ridge: float) -> Tensor:
-        """W(λ) [K,n] for x̃ as they are written here."""
+        """W(λ) [K,n] for the x̃ used here, in their basis if there is one."""
         return -_turn(self._right / (self._values + ridge), self._vectors.mT)
 
     def heads(self, ridges: Sequence[float]) -> Tensor:
@@ -109,10 +110,10 @@ class HeadPath:
         return count
 
     def leave_one_out(self, ridges: Sequence[float]) -> list[Unseen]:
-        """Mean loss, and which rows get their own class, of predictions made without the row itself; each row counts as
-        it weighs in the problem.
+        """Mean loss, and which rows get their own class, for predictions made without the row itself; each row counts
+        by its weight in the problem.
 
-        They are those of λN, which a λ is chosen for: of N − 1 rows alone its λ is N/(N − 1) times as large.
+        λN is kept, because that is what is chosen: as a problem of N − 1 rows, its λ is N/(N − 1) times as large.
         """
         losses = torch.zeros(len(ridges), dtype=torch.float64, device=self._values.device)
         right, weights, omega, start = [], [], self._problem.weights, 0
@@ -130,10 +131,10 @@ class HeadPath:
         return [Unseen(*found, weight) for found in zip(ridges, mean, each, strict=True)]
 
     def _left_out(self, ridges: Sequence[float]) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Labels [b], D [b,K or 1], and what predictions made without the row are off by [b,L,K] from targets [b,K]."""
+        """Labels [b], D [b,K or 1], by how much predictions made without the row are off [b,L,K], and targets [b,K]."""
         heads = torch.cat([self._own_weights(ridge) for ridge in ridges]).T  # [n,L·K]
         for x, base, labels, curvature, leverage in self._blocks(ridges):
-            # Where a row alone decides a direction, h is 1 up to rounding: λ > 0 keeps it below.
+            # If one row alone decides a direction, h is 1 up to rounding; without rounding, λ > 0 keeps it below.
             held = 1 / (1 - leverage).clamp_min(1e-12)
             change = (x @ heads).view(len(labels), len(ridges), -1)
             away = self._problem.loss.gradient(base, labels) / curvature  # from the target
@@ -150,8 +151,8 @@ class HeadPath:
 
 
 def _seen(problem: Problem, basis: FewRows | None, inner: Callable[[Tensor, int], Tensor]) -> Iterator[_Block]:
-    """The rows with their leverages, in one pass: ``inner`` has x̃ᵀA⁻¹x̃ [b,L,C], of each class's A or of the one of all,
-    of rows x̃ [b,n] and the number of the first of them."""
+    """The rows with their leverages, in one pass. ``inner`` takes rows x̃ [b,n] and the place of the first, and gives
+    x̃ᵀA⁻¹x̃ [b,L,C] for each class's A, or for the one of all."""
     start = 0
     for state, labels in problem.operator.blocks():
         x = extended(state.feature, basis, start)
@@ -183,7 +184,7 @@ def _turn(rows: Tensor, by: Tensor) -> Tensor:
 
 
 class HeadNormals:
-    """The head at any λ, and exactly what each row decides of it, by factors of the normal matrices; one pass.
+    """The head at any λ, and exactly what each row decides of it, from factors of the normal matrices; one pass.
 
     Args:
         problem: one that ``is_closed``; its own λ has no part in it.
@@ -196,7 +197,7 @@ class HeadNormals:
         self._problem, self._moments = problem, head_moments(problem)
 
     def at(self, ridge: float, only: Sequence[int] | None = None) -> HeadInverse:
-        """The head at one λ, of all classes or of some ``only``.
+        """The head at one λ, for all classes or ``only`` for some.
 
         Raises:
             SolveError: λ is below what rounding takes.
@@ -207,18 +208,18 @@ class HeadNormals:
 class HeadInverse:
     """The head at one λ, by the inverse of each class's A = 1/N Σ ω D x̃x̃ᵀ + λI.
 
-    Of class k it is C + U_kU_kᵀ: C has of D what all classes have in common, U_k [n,m] are the class's own rows, each
-    times the root of what its own ωD/N has beyond that. So
+    For class k, A_k = C + U_kU_kᵀ: C is made with the D that all classes have in common, and U_k [n,m] are the class's
+    own rows, each times the root of what its own ωD/N has beyond that. So
 
         A_k⁻¹ = C⁻¹ − B_kB_kᵀ        B_k = C⁻¹U_kL⁻ᵀ        LLᵀ = I + U_kᵀC⁻¹U_k
 
-    and of N rows a class takes N·n·m where A_k⁻¹ itself takes N·n². A_k⁻¹ itself is made for classes of n rows or more,
-    and for all where a row's own class has the smaller D. Classes are gone through in groups of GROUP_BYTES, with up to
-    three passes each.
+    and over N rows, a class takes N·n·m operations where A_k⁻¹ itself takes N·n². A_k⁻¹ itself is made for classes of n
+    rows or more, and for all classes if a row's own class has the smaller D. Classes are gone through in groups of
+    GROUP_BYTES, with up to three passes each.
 
     Args:
-        problem, moments, ridge: what of, its moments, and λ.
-        only: the classes that are asked for. What is said of others means nothing.
+        problem, moments, ridge: the problem, its moments, and λ.
+        only: the classes that are asked for. The results for others mean nothing.
 
     Raises:
         SolveError: λ is below what rounding takes.
@@ -232,7 +233,7 @@ class HeadInverse:
         self._last: tuple[list[int], _Own] | None = None
 
     def _grouped(self) -> list[list[int]]:
-        """The classes that are asked for and have rows, where D differs, by the room that they take."""
+        """If D differs, the classes that are asked for and have rows, grouped by the memory that they take."""
         moments, n = self._moments, len(self._common)
         own = [] if moments.shared else [k for k in self._asked if moments.counts[k]]
         sizes = moments.counts[own].clamp(max=n) if moments.above else moments.counts.new_full((len(own),), n)
@@ -240,10 +241,10 @@ class HeadInverse:
         return [[k for k, at in zip(own, held, strict=True) if at == group] for group in dict.fromkeys(held)]
 
     def _own(self) -> Iterator[_Own]:
-        """What each group of classes has of its own; that of a single group stays."""
+        """What each group of classes has of its own; the last one made is kept, which serves if there is only one."""
         for classes in self._groups:
             if self._last is None or self._last[0] != classes:
-                self._last = None  # its room goes before another takes as much
+                self._last = None  # free its memory before another takes as much
                 self._last = classes, self._made(classes)
             yield self._last[1]
 
@@ -284,7 +285,7 @@ class HeadInverse:
         return found
 
     def squares(self) -> Tensor:
-        """‖A⁻¹x̃‖² of each row and class that is asked for [N,A], or [N,1] where all classes have the same."""
+        """‖A⁻¹x̃‖² for each row and each class asked for [N,A], or [N,1] if it is the same for all classes."""
         return self._of_each_row(
             lambda x: (x @ self._common).square_().sum(1),
             lambda own, x, _: own.squares(x, x @ self._common),
@@ -297,9 +298,9 @@ class HeadInverse:
         on_rows: OnRows | None = None,
         beside: Callable[[_Own], None] = lambda _: None,
     ) -> Tensor:
-        """A number of each row and class that is asked for [N,A], or [N,1] where all have the same: what ``common``
-        makes [b] of rows x̃ [b,n], and in its place, by class, what ``own`` makes of what a group has, x̃, and that.
-        ``beside`` is done for each group."""
+        """A number for each row and each class asked for [N,A], or [N,1] if it is the same for all classes. ``common``
+        computes it [b] from rows x̃ [b,n]; from what a group has of its own, x̃ and that result, ``own`` computes what
+        replaces it, by class. ``beside`` is called for each group."""
         operator = self._problem.operator
         first = torch.cat([common(extended(state.feature)) for state, _ in operator.blocks()])[:, None]
         found = first if self._moments.shared else first.repeat(1, len(self._asked))
@@ -322,10 +323,10 @@ class HeadInverse:
         return found
 
     def left_out_logits(self, on_rows: OnRows | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits [b,K] of every row by the head without that row, λN as it is, and labels [b].
+        """Logits [b,K] of every row by the head solved without that row, with the same λN, and labels [b].
 
         Args:
-            on_rows: hears how many rows more are done.
+            on_rows: called with how many more rows are done.
         """
         right, K = self._moments.right, self._problem.operator.classes
         solved = right @ self._common
@@ -346,21 +347,21 @@ class HeadInverse:
 
 
 class _Own(NamedTuple):
-    """Of a group of classes what each has of its own: Bᵀ [m,n] by so many rows m, one under the other, or A⁻¹ [n,n]."""
+    """What each class of a group has of its own: Bᵀ [m,n] for its m rows, stacked one below the other, or A⁻¹ [n,n]."""
 
     changed: dict[int, int]
     joined: Tensor
     inverses: dict[int, Tensor]
 
     def solve(self, full: Tensor, found: Tensor) -> None:
-        """Put A⁻¹ of the classes' rows of ``full`` [K,n] in the place of C⁻¹ of them, in ``found``."""
+        """In ``found``, replace C⁻¹ times the classes' rows of ``full`` [K,n] by A⁻¹ times them."""
         for k, B in self._changes():
             found[k] -= (full[k] @ B.T) @ B
         for k, A in self.inverses.items():
             found[k] = full[k] @ A
 
     def leverages(self, x: Tensor, common: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """By class x̃ᵀA⁻¹x̃ [b] of rows [b,n]; ``common``: x̃ᵀC⁻¹x̃."""
+        """For each class, x̃ᵀA⁻¹x̃ [b] of rows [b,n]; ``common``: x̃ᵀC⁻¹x̃."""
         parts = (x @ self.joined.T).square_().split([*self.changed.values()], 1)
         for k, part in zip(self.changed, parts, strict=True):
             yield k, common - part.sum(1)
@@ -368,19 +369,19 @@ class _Own(NamedTuple):
             yield k, (x @ A).mul_(x).sum(1)
 
     def squares(self, x: Tensor, common: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """By class ‖A⁻¹x̃‖² [b] of rows [b,n]; ``common``: C⁻¹x̃ of each."""
+        """For each class, ‖A⁻¹x̃‖² [b] of rows [b,n]; ``common``: C⁻¹x̃ of each."""
         for k, B in self._changes():
             yield k, torch.addmm(common, x @ B.T, B, alpha=-1).square_().sum(1)
         for k, A in self.inverses.items():
             yield k, (x @ A).square_().sum(1)
 
     def _changes(self) -> Iterator[tuple[int, Tensor]]:
-        """Bᵀ [m,n] by class."""
+        """Bᵀ [m,n] for each class."""
         return zip(self.changed, self.joined.split([*self.changed.values()]), strict=True)
 
 
 def _inverted(matrix: Tensor, ridge: float) -> Tensor:
-    """(matrix + λI)⁻¹ [n,n], of its lower triangle; ``matrix`` is written over.
+    """(matrix + λI)⁻¹ [n,n], from the lower triangle of ``matrix``, which is overwritten.
 
     Raises:
         SolveError: λ is below what rounding takes.
@@ -390,8 +391,8 @@ def _inverted(matrix: Tensor, ridge: float) -> Tensor:
 
 
 class Unseen(NamedTuple):
-    """Errors at one λ on rows that did not take part: mean loss, which of them [N] get their own class (None for a
-    regression), and what each weighs [N], where not all weigh one."""
+    """Errors at one λ on rows that were not solved for: mean loss, which of them [N] get their own class (None for a
+    regression), and what each weighs [N], unless all weigh one."""
 
     ridge: float
     loss: float

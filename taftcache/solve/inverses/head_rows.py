@@ -1,5 +1,5 @@
-"""The head of a quadratic loss in the space of its rows, where these are no more than what is read of each; and which
-of the two spaces serves a problem."""
+"""The head of a quadratic loss in the space of its rows, if there are no more rows than numbers in each; and the choice
+between that space and the one of the weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taftcache.solve.inverses.head_moments import common_diagonal, extended, fla
 from taftcache.solve.inverses.head_path import HeadNormals, HeadPath, OnRows, Unseen
 
 COLUMNS = 512  # of the rows' products that are made at once: half of the rest mirrors the other half
-NO_WEIGHT = 1e-30, 1e-290  # stands for none, beside the largest and by itself: 1/D stays a number
+NO_WEIGHT = 1e-30, 1e-290  # stand for 0, relative to the largest weight and absolute, so that 1/D stays finite
 
 
 def rows_are_few(problem: Problem) -> bool:
@@ -24,9 +24,9 @@ def rows_are_few(problem: Problem) -> bool:
 
 
 def every_head(problem: Problem, least: float) -> HeadPath | HeadRows:
-    """What has the head at every λ from ``least`` on, of a problem that ``has_path``: an eigendecomposition where it
-    serves all classes; where each has its own D, one a class, or of few rows a Cholesky factor of their products for
-    each λ, if rounding leaves enough of it."""
+    """The head at every λ from ``least`` on, for a problem that ``has_path``: by one eigendecomposition if it serves
+    all classes. If each has its own D, by one for each class; or, with few rows, by a Cholesky factor of their products
+    for each λ, provided that rounding leaves enough of it."""
     count, _ = matrices(problem)
     if rows_are_few(problem) and count > 1:
         rows = HeadRows(problem)
@@ -36,21 +36,21 @@ def every_head(problem: Problem, least: float) -> HeadPath | HeadRows:
 
 
 def left_out_heads(problem: Problem) -> HeadRows | HeadNormals:
-    """What has the head at any λ and, exactly, what each row decides of it, of a problem that ``is_closed``."""
+    """The head at any λ, and exactly what each row decides of it, for a problem that ``is_closed``."""
     return (HeadRows if rows_are_few(problem) else HeadNormals)(problem)
 
 
 class HeadRows:
     """The head at any λ from the products of the rows with each other, and its exact leave-one-out errors.
 
-    Of X [N,d+1], the rows x̃ = [feature; 1], W = βᵀX with β [N,K]. With D_nk the curvature, a row's weight included,
-    and t_nk = −∂ℓ/∂z / D what the base point's logits lack of where the loss is least,
+    With X [N,d+1] the rows x̃ = [feature; 1], W = βᵀX with β [N,K]. With D_nk the curvature, times the row's weight, and
+    t_nk = −∂ℓ/∂z / D what is missing from the base point's logits to those of least loss,
 
         (XXᵀ + S_k) β_k = t_k        S_k = diag(λN / D_nk)
 
-    S_k differs from the S of all other classes in class k's own rows alone, so that (XXᵀ + S)⁻¹ serves all of them, by
-    Woodbury's identity in the size of a class. A row that is left out, with λN as it is, is off its target by
-    −β_nk / [(XXᵀ + S_k)⁻¹]_nn. Costs one pass, and about N³ for each λ.
+    S_k differs from a common S only in class k's own rows, so (XXᵀ + S)⁻¹ serves all classes, by Woodbury's identity in
+    the size of a class. A row that is left out, with the same λN, is off its target by −β_nk / [(XXᵀ + S_k)⁻¹]_nn.
+    Costs one pass, and about N³ operations for each λ.
 
     Args:
         problem: in float64, of a quadratic loss over the head alone; its own λ has no part in it.
@@ -81,16 +81,16 @@ class HeadRows:
         self.shift = shift  # S/λ [N]
         classes = [] if self.labels.is_floating_point() else self.labels[its != shift].unique().tolist()
         mine = [torch.nonzero((self.labels == k) & (its != shift))[:, 0] for k in classes]
-        # Of each class its rows [m], and (S_k − S)/λ there.
+        # For each class, its rows [m], and (S_k − S)/λ there.
         self.own = [(k, rows, (its - shift)[rows]) for k, rows in zip(classes, mine, strict=True)]
 
     def serves(self, ridge: float, digits: int = 3) -> bool:
-        """Whether rounding leaves so many digits of (XXᵀ + S)⁻¹: a factor may be had, and be of rounding alone."""
+        """Whether rounding leaves so many digits of (XXᵀ + S)⁻¹: a Cholesky factor may exist and be mere rounding."""
         largest = self.products.diagonal().sum()  # and no eigenvalue is larger
         return bool(ridge * self.shift.min() > 10**digits * torch.finfo(torch.float64).eps * largest)
 
     def at(self, ridge: float, only: Sequence[int] | None = None) -> HeadAtRidge:
-        """The head at one λ > 0, of all classes or of some ``only``."""
+        """The head at one λ > 0, for all classes or ``only`` for some."""
         if not self.serves(ridge, digits=0):
             raise below_rounding(ridge, self.products.diagonal().max().item())
         matrix = self.products.clone().mT  # symmetric, and column by column
@@ -106,11 +106,11 @@ class HeadRows:
         return HeadAtRidge(self, ridge, inverse, own, inner)
 
     def delta(self, ridge: float) -> Tensor:
-        """W(λ) as Δw [P], near enough to choose by: of ``HeadAtRidge.solution`` the first solve."""
+        """W(λ) as Δw [P], near enough to choose by: the first solve of ``HeadAtRidge.solution``."""
         return flat(self.problem, self.at(ridge).duals().T @ self.rows)
 
     def leave_one_out(self, ridges: Sequence[float]) -> list[Unseen]:
-        """As ``HeadPath.leave_one_out`` has it, of classes."""
+        """As ``HeadPath.leave_one_out``, for classes."""
         return [self._left_out(ridge) for ridge in ridges]
 
     def _left_out(self, ridge: float) -> Unseen:
@@ -130,8 +130,8 @@ class HeadAtRidge:
     of: the rows.
     ridge: λ.
     common_inverse: (XXᵀ + S)⁻¹ [N,N].
-    own: of ``of.own`` the classes that are asked for. What is said of others has not their own D.
-    inner: of each of them the factors of (S_k − S)⁻¹ + (XXᵀ + S)⁻¹ over its own rows [m,m].
+    own: the entries of ``of.own`` for the classes that are asked for. Results for others ignore their own D.
+    inner: for each of them, the factors of (S_k − S)⁻¹ + (XXᵀ + S)⁻¹ over its own rows [m,m].
     """
 
     of: HeadRows
@@ -145,10 +145,10 @@ class HeadAtRidge:
         return self._solved(self.of.sought)
 
     def solution(self) -> tuple[Tensor, Tensor]:
-        """β [N,K] and W [K,d+1]; what rounding took from both is solved for once more.
+        """β [N,K] and W [K,d+1]; a second solve restores what rounding took from both.
 
-        Where rows are nearly alike β is large beside W, and XXᵀβ loses what XWᵀ keeps. So W is not made of β anew, but
-        moves with it.
+        If rows are nearly alike, β is large compared with W, and XXᵀβ loses digits that XWᵀ keeps. So the correction of
+        β is added to W too, instead of making W anew from β.
         """
         X, sought = self.of.rows, self.of.sought
         beta = self.duals()
@@ -188,7 +188,7 @@ class HeadAtRidge:
         return shifts.square() * (found - away).clamp_min_(0)
 
     def left_out_logits(self, on_rows: OnRows | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """As ``HeadInverse.left_out_logits`` has it: one block [N,K] of all."""
+        """As ``HeadInverse.left_out_logits``, in one block [N,K] of all rows."""
         logits = self.of.target - self.duals() / self.diagonal()
         if on_rows is not None:
             on_rows(len(logits))

@@ -1,4 +1,4 @@
-"""The approximate inverse of a Hessian that a problem allows, and of the same rows' under one λ after another."""
+"""The approximate inverse Hessian that a problem allows, and the same for one λ after another."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from taftcache.solve.inverses.sampled import SampledInverse, sampled_fits
 
 
 def approximate_inverse(problem: Problem) -> SampledInverse | KroneckerPreconditioner | ProbedPreconditioner:
-    """A sample's exact inverse where rows are many, else ``inverse_by_weights``."""
+    """The exact inverse for a sample if there are many rows, else ``inverse_by_weights``."""
     return SampledInverse(problem) if sampled_fits(problem) else inverse_by_weights(problem)
 
 
 def inverse_by_weights(problem: Problem) -> KroneckerPreconditioner | ProbedPreconditioner:
-    """One weight after the other: Kronecker factors, or a probed diagonal without factors. Right on average."""
+    """Each weight by itself: by Kronecker factors, or a probed diagonal if there are no factors. Right on average."""
     return KroneckerPreconditioner(problem) if problem.operator.tail.factored else ProbedPreconditioner(problem)
 
 
 class ShiftedInverse:
-    """``approximate_inverse`` of problems that differ by λ alone: a sample of the rows is taken once and serves all."""
+    """``approximate_inverse`` for problems that differ only in λ: one sample of the rows serves all."""
 
     def __init__(self) -> None:
         self._made: SampledInverse | KroneckerPreconditioner | ProbedPreconditioner | None = None
 
     def at(self, problem: Problem) -> SampledInverse | KroneckerPreconditioner | ProbedPreconditioner:
-        """That of the problem; what it gave before is not to be used any more."""
+        """The inverse for ``problem``; do not use an earlier one after this."""
         if isinstance(self._made, SampledInverse):
             self._made.shift(problem.ridge)
         else:

@@ -74,7 +74,7 @@ class KroneckerPreconditioner:
 
     def __init__(self, problem: Problem) -> None:
         self._ridge, self._small = problem.ridge, []
-        # Applied in the products' own precision: an inverse known to a few per cent gains nothing from more.
+        # In the products' own precision: an inverse that is right to a few per cent gains nothing from more.
         self._dtype = problem.operator.dtype
         G: dict[int, Tensor] = {}
         A: dict[int, Tensor] = {}
@@ -83,7 +83,7 @@ class KroneckerPreconditioner:
         for matrices, direct, n in _sample(problem):
             count += n
             for k, piece in enumerate(_pieces(matrices)):
-                # The head's δ are the signs themselves: their covariance is known to be diagonal.
+                # The head's δ are the signs themselves, whose covariance is known to be diagonal.
                 _add(G, k, piece.out, piece.out.shape[1] <= LARGEST_FACTOR and not piece.of_head)
                 tokens = 1 if piece.moments else len(piece.out) // n
                 _add(A, k, piece.into, piece.into.shape[1] <= LARGEST_FACTOR, 1 / tokens)
@@ -133,7 +133,7 @@ class KroneckerPreconditioner:
         middle: dict[int, Tensor],
         count: int,
     ) -> list[tuple[slice, slice | None]]:
-        """Put second moments in place of the eigenvalues in ``middle``; where each piece lies in the vector."""
+        """Replace the eigenvalues in ``middle`` by second moments; returns where each piece lies in the vector."""
         places: list[tuple[slice, slice | None]] = []
         sums: dict[int, Tensor] = {}
         for matrices, _, _ in _sample(problem):
@@ -201,7 +201,8 @@ def _along(rows: Tensor, basis: Tensor | None) -> Tensor:
 
 
 def _eigen_of_input(operator: TangentOperator, factor: Tensor) -> tuple[Tensor, Tensor | None]:
-    """``_eigen``; the head's input is the same at every λ and Δw, where it costs more than the rest of a step."""
+    """``_eigen``, remembered for the head alone: its input is the same at every λ and Δw, and this costs most of a
+    step."""
     if not operator.head_alone:
         return _eigen(factor)
     known = _known.get(operator)
@@ -211,7 +212,7 @@ def _eigen_of_input(operator: TangentOperator, factor: Tensor) -> tuple[Tensor, 
 
 
 def _eigen(factor: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Eigenvalues and vectors of a factor [k,k]; one given by its diagonal [k] is its own."""
+    """Eigenvalues and vectors of a factor [k,k]; a diagonal [k] is its own eigenvalues, without vectors."""
     if factor.ndim == 1:
         return factor, None
     if not factor.isfinite().all():

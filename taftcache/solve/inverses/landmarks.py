@@ -1,7 +1,7 @@
-"""The inner products of all rows' gradients, by those with a few of the rows.
+"""The inner products between all rows' gradients, from those with a few of the rows.
 
 With m rows as landmarks M, κ ≈ FFᵀ for F = κ_NM κ_MM^(−½) [N,m] (Nyström): exact among the landmarks and along what
-they span. The leading eigenvalues of κ, which are those that stand above λ, are few, however many the rows are.
+they span. The leading eigenvalues of κ, those above λ, are few however many rows there are.
 
 Where one row of tokens reaches the logits, a gradient is a few outer products, and κ_NM needs no gradient to be formed.
 Where all rows of tokens do, a gradient is a sum over the tokens. It is written out, a few rows at a time, and a sketch
@@ -25,7 +25,7 @@ from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.tail import State
 
 LANDMARKS = 1024
-# Numbers of a sketch. 2,975 rows of Caltech-101 take as many passes with 8,000 as with the gradients themselves.
+# Numbers in a sketch. 2,975 rows of Caltech-101 take as many passes with 8,000 as with the gradients themselves.
 SKETCHED = 1 << 14
 
 
@@ -36,10 +36,10 @@ def head_names(operator: TangentOperator) -> list[str]:
 
 
 class Sketch:
-    """Gradients [n,P] as m numbers each, whose inner products are about theirs, without the head's part.
+    """Gradients [n,P], without the head's part, as m numbers each with about the same inner products.
 
     The entries get random signs, and every m-th of them is added up: a count sketch whose buckets are taken in turn.
-    An inner product is right on average over the signs, within about ‖g‖‖h‖√(2/m).
+    An inner product is right on average over the signs, and off by about ‖g‖‖h‖√(2/m).
     """
 
     def __init__(self, operator: TangentOperator, numbers: int) -> None:
@@ -49,7 +49,7 @@ class Sketch:
         self._operator, self._numbers, self._signs = operator, numbers, signs.to(operator.device)
 
     def __call__(self, state: State, r: Tensor) -> Tensor:
-        """Of Jᵀ r of each row, [n,m] for r [n,K]."""
+        """The sketch [n,m] of each row's Jᵀr, for r [n,K]."""
         m = self._numbers
         found = r.new_zeros(len(r), m)
 
@@ -87,13 +87,13 @@ class Landmarks:
         self._known = joined([self._gradients(state) for operator in picked for state, _ in operator.blocks()])
         among = self._inner(self._known, self._count).double()
         squares, directions = torch.linalg.eigh(among)
-        # F has the rounding of κ_NM, of about one entry's size, over the root of the eigenvalue.
+        # F has the rounding of κ_NM, about that of one entry, divided by the root of the eigenvalue.
         seen = squares > 4 * torch.finfo(probe.dtype).eps * among.trace() / len(among) ** 0.5
         self._across = (directions[:, seen] / squares[seen].sqrt()).to(probe)
         self.numbers = self._across.shape[1]
 
     def __call__(self, state: State) -> tuple[Tensor, Tensor]:
-        """Of a block's rows [n,m], and what of each gradient's square they do not see [n]."""
+        """F for a block's rows [n,m], and what it misses of each gradient's square [n]."""
         if not self.numbers:  # nothing is trained below the head, or none of it is felt
             return self._probe.new_zeros(len(state.logits), 0), self._probe.new_zeros(len(state.logits))
         gradients = self._gradients(state)
@@ -117,13 +117,13 @@ class Landmarks:
 
 
 def _spread(operator: TangentOperator, most: int) -> TangentOperator:
-    """Over ``most`` of the rows, evenly; all are as they are, with what is prepared of them."""
+    """An operator over ``most`` of the rows, spread evenly; if it has no more, itself with what it has prepared."""
     if operator.rows <= most:
         return operator
     return operator.over([RowSubset(operator.sources, _places(operator.rows, most))])
 
 
 def _places(rows: int, most: int) -> NDArray[np.int64]:
-    """``most`` of so many rows, spread evenly; all where they are fewer."""
+    """``most`` of so many rows, spread evenly; all if they are fewer."""
     count = min(rows, most)
     return np.arange(count, dtype=np.int64) * rows // max(1, count)

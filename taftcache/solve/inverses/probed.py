@@ -1,8 +1,8 @@
-"""A preconditioner for tails without factored gradients: products with Jᵀ are all that it takes.
+"""A preconditioner for tails without factored gradients: it needs only products with Jᵀ.
 
 The head's block of 1/N JᵀDJ is exact, as in the Kronecker preconditioner. Every other tensor's diagonal is probed:
-with random signs ξ, E[(Jᵀ√D ξ)²] is the diagonal of JᵀDJ. Few probes are noisy, so a matrix keeps its rows' and
-columns' means alone, and their outer product stands for it.
+with random signs ξ, E[(Jᵀ√D ξ)²] is the diagonal of JᵀDJ. Few probes are noisy, so a matrix keeps only the means of its
+rows and of its columns, and their outer product stands for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROBES = 2
 
 
 class ProbedPreconditioner:
-    """The head's exact inverse and a probed diagonal for the rest; deterministic, as its probes have a fixed seed."""
+    """The head's exact inverse and a probed diagonal for the rest; deterministic: its probes have a fixed seed."""
 
     def __init__(self, problem: Problem) -> None:
         operator = problem.operator

@@ -1,4 +1,4 @@
-"""The rows' kernel below the head, diagonal: an orthonormal basis of the rows, or of the part of them that is seen."""
+"""An orthonormal basis of the rows, or of what is seen of them, in which their kernel below the head is diagonal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from taftcache.solve.inverses.body_kernel import Kernels
 
 BLOCK = 4096  # rows that are in float64 at once
-# Of the largest eigenvalue, that of what is kept: in float64 of numbers of float32.
+# The least eigenvalue that is kept, as a fraction of the largest: sums are in float64, of float32 numbers.
 LEAST = 1e-8
 
 
@@ -27,7 +27,7 @@ class RowBasis(NamedTuple):
 
 
 def row_basis(kernels: Kernels, row: Tensor, dtype: torch.dtype) -> RowBasis:
-    """Of B = √D̄ κ √D̄ and H, √D̄ times the head's input, for √D̄ = ``row`` [N,1] in float64; U in ``dtype``."""
+    """For B = √D̄ κ √D̄ and H, √D̄ times the head's input, with √D̄ = ``row`` [N,1] in float64 and U in ``dtype``."""
     columns, m, unseen, *_ = kernels
     blocks = list(zip(columns.split(BLOCK), row.split(BLOCK), strict=True))
     if len(row) <= columns.shape[1]:
@@ -38,7 +38,7 @@ def row_basis(kernels: Kernels, row: Tensor, dtype: torch.dtype) -> RowBasis:
     for part, weight in blocks:
         weighted = part * weight
         outer.addmm_(weighted.T, weighted)
-    # H's columns may be far shorter than F's, and would be cut off with what is rounding of theirs.
+    # H's columns may be far shorter than F's, and would be cut off together with F's rounding.
     sizes = outer.diagonal().sqrt().clamp_min_(1e-300)
     sizes[:m] = sizes[:m].amax() if m else 1
     squares, directions = torch.linalg.eigh(outer / sizes / sizes[:, None])

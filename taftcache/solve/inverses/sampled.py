@@ -1,15 +1,15 @@
-"""The inverse of the curvature that a sample of the rows has, exact for the sample: for many rows.
+"""The exact inverse of the curvature of a sample of the rows: a preconditioner for many rows.
 
 With a random vector of signs ξ for each row, the gradients g = Jᵀ√D ξ have E[g gᵀ] = JᵀDJ. So n gradients G [n,P] of a
 sample of rows estimate the Hessian, and the estimate's inverse comes, as in ``DualInverse``, from their kernel:
 
     Ĥ = GᵀG/n + σI        Ĥ⁻¹ v = ( v − Gᵀ (GGᵀ/n + σI)⁻¹ Gv / n ) / σ
 
-Kronecker factors have the eigenvalues of H right on average and lose the many small ones; a sample has them right as
-far as they stand above its own error. That error is by how much σ exceeds λ: the part of a gradient that n others do
-not span, of mean square t, is spread over all directions by the true H and is missing here, t/n for each of n. The
-pivots of a Cholesky measure it, for each is what the gradients before it leave of one gradient. Random signs, where
-the exact kernel has one gradient for each class, let a kernel of the same size see K times as many rows.
+Kronecker factors have the eigenvalues of H right on average and lose the many small ones; a sample has them right if
+they stand above its own error. σ exceeds λ by that error: the part of a gradient that n others do not span, of mean
+square t, is spread over all directions by the true H and is missing here, t/n for each of n. The pivots of a Cholesky
+measure it, because each is what the gradients before it leave of one gradient. The exact kernel has one gradient for
+each class of a row; with random signs instead, a kernel of the same size sees K times as many rows.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from taftcache.tangent.rows import RowSubset
 GRADIENTS = 8192  # n at most: a kernel of 256 MB, and a Cholesky of a few seconds on two cores
 PROBES = 2  # gradients for each row, at least: two of one row do nearly what those of two rows do, at half the price
 # Rows of the problem for each gradient, at least. What is built must cost less than the passes it saves: at 5,000 to
-# 16,000 rows of ten classes a solve with one for two rows takes half to two thirds as long as with one for four.
+# 16,000 rows of ten classes a solve with a gradient for two rows takes half to two thirds as long as with one for four.
 ROWS_EACH = 2
-# n³ of a head, at most, over rows times weights: its passes are so cheap that a kernel costs more than it saves. On
-# 16,000 to 50,000 rows of 3 to 192 columns and 3 to 60 classes fits took 1.5 to 3 times as long with 100, and with
-# 8,192 gradients whatever the head 15 times.
+# For a head, n³ over rows times weights, at most: its passes are so cheap that a kernel costs more than it saves. On
+# 16,000 to 50,000 rows of 3 to 192 columns and 3 to 60 classes, fits took 1.5 to 3 times as long with 100, and 15 times
+# with 8,192 gradients for any head.
 OF_HEAD = 20
 LEAST_ROWS = 4096
 LARGEST_FACTORS = LARGEST_STATES = 1 << 30  # bytes of the gradients' factors; of prepared rows, kept between products
 
 
 def sampled_fits(problem: Problem) -> bool:
-    """Whether rows are many, and their gradients a few outer products each."""
+    """Whether there are many rows, and each one's gradient is a few outer products."""
     tail = problem.operator.tail
     return tail.rank_one and problem.operator.rows >= LEAST_ROWS
 
@@ -124,7 +124,7 @@ def _picked(problem: Problem, index: np.ndarray) -> Problem:
 
 
 def _missed(kernel: Tensor, ridge: float) -> float:
-    """t/n: what half of the gradients leave of others, from the pivots of ``kernel`` = GGᵀ/n."""
+    """t/n: what half of the gradients leave of the others, from the pivots of ``kernel`` = GGᵀ/n."""
     half = len(kernel) // 2
     part = kernel[:half, :half].clone()
     part.diagonal().add_(ridge)

@@ -1,1 +1,1 @@
-"""One solver a file."""
+"""One solver per file."""

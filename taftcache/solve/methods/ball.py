@@ -1,6 +1,6 @@
-"""The ball ‖Δw‖ ≤ R of any problem: the ridge that puts the minimiser on its surface, found by solving at a few.
+"""Any problem in a ball ‖Δw‖ ≤ R: solves at a few ridges find the one that puts the minimiser on the surface.
 
-A quadratic beyond the head has ``span``.
+A quadratic problem beyond the head is solved by ``span`` instead.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from taftcache.solve_stats import SolveStats
 
 COARSE = 1e-1  # tolerance of the first solves
 STEP = 10.0  # by which the ridge changes at most from one solve to the next
-# Of the target, while λ + ν exceeds the problem's λ and Δw is inside the ball: there a small gradient only means that
-# the search is passing through, and F can still be many times its least value.
+# Fraction of the target that counts while λ + ν exceeds the problem's λ and Δw is inside the ball: there a small
+# gradient only means that the search is passing through, and F can still be many times its least value.
 INSIDE = 0.1
-NEAR = 0.9  # of R, from where on Δw is put on the surface
+NEAR = 0.9  # fraction of R from which on Δw is put on the surface
 PATIENCE = 4  # solves without progress after which rounding is taken to have stopped it
 
 Solve = Callable[[float, Goal, Solution | None], Solution]
@@ -43,10 +43,9 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
     """Minimise F over ‖Δw‖ ≤ R by solving without the ball at λ + ν.
 
     ‖Δw(s)‖ falls as s = λ + ν grows, and 1/‖Δw(s)‖ is nearly a line in s (the secular equation; Moré and Sorensen
-    1983), so that secants meet 1/R after a few solves, each of which goes on from the last and is only as accurate as
-    its distance from the surface deserves. The first s is one at which Δw is inside for certain, and the first
-    change is the chord to s = 0, which stays on that side. What counts is the float64 condition ∇F + νΔw = 0 of Δw
-    put on the surface.
+    1983). So secants meet 1/R after a few solves; each goes on from the last and is only as accurate as its distance
+    from the surface deserves. At the first s, Δw is certainly inside, and the first change follows the chord to s = 0,
+    which stays on that side. What counts is the float64 condition ∇F + νΔw = 0 for the Δw put on the surface.
 
     Args:
         solve: without the ball.
@@ -84,7 +83,7 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
             seen = [seen[-1], (ridge, 1 / norm)]
             away = abs(norm / radius - 1) if ridge > exact.ridge or norm > radius else 0.0
             ridge = _next(seen, radius, exact.ridge)
-            # Below what the ridge, and its change, add to the gradient, or the last Δw would pass for the next one.
+            # Below what the ridge and its change add to the gradient; otherwise the last Δw would pass for the next.
             enough = min(ridge, abs(ridge - seen[-1][0])) * norm / scale if ridge > exact.ridge else accuracy
             accuracy = min(max(0.2 * least / scale, min(0.5 * accuracy, 0.1 * away)), 0.1 * enough)
     except KeyboardInterrupt:
@@ -95,7 +94,7 @@ def solve_in_ball(solve: Solve, exact: Problem, radius: float, goal: Goal) -> So
 
 
 def at_ball(stats: SolveStats, gradient: Tensor, value: Tensor, radius: float) -> SolveStats:
-    """The ``stats`` of a solution Δw [P] in a ball, with ‖Δw‖, R, and ν, which is 0 where the ball does not bind."""
+    """The ``stats`` of a solution Δw [P] in a ball, with ‖Δw‖, R, and ν, which is 0 if the ball does not bind."""
     nu = multiplier(gradient, value) if binds(value, radius) else 0.0
     return msgspec.structs.replace(stats, norm=value.norm().item(), radius=radius, multiplier=nu)
 

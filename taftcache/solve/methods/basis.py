@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-TINY = 1e-10  # of a direction's square: what is left of it then is rounding
+TINY = 1e-10  # fraction of a direction's square; a smaller remainder is only rounding
 
 
 class Basis:
     """Directions z and their products K̃z [N·K], orthonormal in F's metric (K̃z)·(K̃z') + λ z·K̃z' for one λ.
 
-    The oldest are written over beyond ``size``. Where λ is looked for (``span.Span``) or the metric follows the point
-    (``span_newton``), a solve keeps its directions' inner products as well.
+    Beyond ``size`` the oldest are overwritten. Solves that look for λ (``span.Span``) or whose metric follows the point
+    (``span_newton``) have bases of their own, which also keep the directions' inner products.
     """
 
     def __init__(self, size: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -33,11 +33,11 @@ class Basis:
         return self._z[:count], self._y[:count]
 
     def add(self, direction: Tensor, product: Tensor, ridge: float) -> bool:
-        """Orthogonalise and keep; False where nothing but rounding is left of it."""
+        """Orthogonalise and keep a direction; False if nothing but rounding is left of it."""
         z, y = direction.reshape(-1), product.reshape(-1)
         before = _square(z, y, ridge)
         known = min(self._count, len(self._z))
-        for _ in range(2):  # once more, for the first projection leaves its own rounding
+        for _ in range(2):  # twice, because the first projection leaves its own rounding
             along = self._y[:known] @ y + ridge * (self._z[:known] @ y)
             z = z - along @ self._z[:known]
             y = y - along @ self._y[:known]

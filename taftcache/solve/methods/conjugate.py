@@ -18,12 +18,12 @@ from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
 from taftcache.solve_stats import SolveStats
 
-# The float32 product carries about six digits: an inner run asked for more would chase rounding.
+# A float32 product carries about six digits: an inner run that was asked for more would chase rounding.
 INNER_REDUCTION = 1e-5
 
 
 class Lazy:
-    """A preconditioner that is made when it is first needed: after the rows proved finite, or never."""
+    """A preconditioner that is made when it is first needed: after the rows have proved finite, or never."""
 
     def __init__(self, make: Callable[[], Inverse]) -> None:
         self._make = make
@@ -49,7 +49,7 @@ def pcg(
     start: Tensor | None = None,
     on_pass: OnPass | None = None,
 ) -> Solution:
-    """Solve ∇F(Δw) = 0 to ‖∇F(Δw)‖ ≤ tolerance·‖∇F(0)‖, F being quadratic: H p = −∇F, round by round.
+    """Solve ∇F(Δw) = 0 for a quadratic F to ‖∇F(Δw)‖ ≤ tolerance·‖∇F(0)‖: H p = −∇F, round by round.
 
     Conjugate gradients on ``pair.inner`` (vectors included) solve for a correction; the residual that starts each
     round, and the certificate that ends the solve, are the gradient of ``pair.exact``, recomputed from the rows. The
@@ -89,7 +89,7 @@ class _Conjugate:
         self._round: _Round | None = None
 
     def run(self, start: Tensor | None) -> Status:
-        """Rounds until the float64 gradient is small enough, or as far as passes and rounding let it."""
+        """Rounds until the float64 gradient is small enough, or for as long as passes and rounding allow."""
         if start is not None and self._norm_at_zero:  # else zero is the optimum
             try:
                 self.point = self._at(start.to(self.point.value))
@@ -127,7 +127,7 @@ class _Conjugate:
 
 
 class _Round:
-    """One run of preconditioned CG on H p = −∇F in the products' precision; ``p`` is its last iterate at any time."""
+    """One run of preconditioned CG on H p = −∇F in the products' precision; ``p`` is always its latest iterate."""
 
     def __init__(self, problem: Problem, preconditioner: Inverse, gradient: Tensor) -> None:
         self._problem, self._preconditioner = problem, preconditioner
@@ -135,12 +135,13 @@ class _Round:
         self.p = torch.zeros_like(self._r)
 
     def iterate(self, reduction: float, limit: int) -> Iterator[float]:
-        """Run until the residual fell to ``reduction`` of its norm, or for ``limit`` passes; yields it after each."""
+        """Run until the residual's norm has fallen to ``reduction`` times its first, or for ``limit`` passes; yields it
+        after each."""
         r, product = self._r, torch.empty_like(self._r)
         goal = reduction * r.norm().item()
         directions = conjugate_directions(lambda d: self._problem.hessian(d, product), self._preconditioner, r)
         for at in islice(directions, limit):
-            if not at.curvature > 0:  # rounding has left nothing of it: what is reached is all that the products give
+            if not at.curvature > 0:  # rounding has left nothing of the direction: the products lead no further
                 return
             self.p.add_(at.vector, alpha=at.step)
             r.sub_(at.product, alpha=at.step)

@@ -1,4 +1,4 @@
-"""In what a solve that keeps its directions writes its iterates: Δw itself, or dual vectors of the rows."""
+"""The coordinates of the iterates of a solve that keeps its directions: Δw itself, or dual vectors of the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taftcache.solve.proof import check_finite
 
 
 class Coordinates(Protocol):
-    """x [n] of Δw, for H₀Δw = b with H₀ the Hessian without a ridge."""
+    """Coordinates x [n] of Δw, for H₀Δw = b with H₀ the Hessian without a ridge."""
 
     inner: Problem
     exact: Problem
@@ -31,15 +31,15 @@ class Coordinates(Protocol):
         ...
 
     def look(self, value: Tensor) -> tuple[float, Tensor, Tensor]:
-        """F and ∇F [P] at Δw = ``value``, and b − H₀x [n] of its x, in one float64 pass."""
+        """F and ∇F [P] at Δw = ``value``, and b − H₀x [n] at its x, in one float64 pass."""
         ...
 
     def shift(self, s: float) -> None:
-        """Let ``direction`` invert about H₀ + sI."""
+        """Make ``direction`` use an approximate inverse of H₀ + sI."""
         ...
 
     def direction(self, residual: Tensor) -> tuple[Tensor, float]:
-        """M⁻¹r [n] for r [n], and about the norm of what it leaves of ∇F."""
+        """M⁻¹r [n] for r [n], and about the norm of the ∇F that belongs to r."""
         ...
 
     def product(self, direction: Tensor) -> Tensor:
@@ -47,16 +47,16 @@ class Coordinates(Protocol):
         ...
 
     def small(self, residual: Tensor, goal: float) -> bool:
-        """Whether the r of which ``direction`` was asked last leaves at most ``goal`` of ∇F."""
+        """Whether the ∇F of r, for which ``direction`` was called last, has a norm of at most ``goal``."""
         ...
 
 
 class Parameters:
-    """``Coordinates`` x = Δw [P], under an inverse that is made for an s.
+    """``Coordinates`` x = Δw [P], preconditioned by an inverse that is made for each s.
 
     Args:
         pair: the problem.
-        inverse: about the inverse Hessian under another λ.
+        inverse: given another λ, makes an approximate inverse Hessian.
     """
 
     dual = False
@@ -89,7 +89,7 @@ class Parameters:
 
 
 class Duals:
-    """``Coordinates`` x = a [N·K] with Δw = J̃ᵀa, under a kernel taken apart by classes; of the same ``pair``."""
+    """``Coordinates`` x = a [N·K] with Δw = J̃ᵀa, preconditioned by the ``pair``'s kernel taken apart by classes."""
 
     dual = True
 
@@ -99,7 +99,7 @@ class Duals:
         self._energy, self._gauge = 0.0, Gauge(self._gradient_norm)
 
     def value(self, x: Tensor) -> Tensor:
-        """As ``Coordinates`` has it; counted as a pass, though it is half of one."""
+        """As in ``Coordinates``; counted as a pass, though it is half of one."""
         self.passes += 1
         return self.exact.adjoint(self._scale * x.view_as(self._scale))
 
@@ -115,7 +115,7 @@ class Duals:
         self._kernel.shift(s)
 
     def direction(self, residual: Tensor) -> tuple[Tensor, float]:
-        """As ``Coordinates`` has it: the kernel knows the norm up to a factor."""
+        """As in ``Coordinates``; the kernel knows the norm up to a factor."""
         assert self._kernel is not None
         direction, energy = self._kernel.apply(residual.to(self.inner.operator.dtype).view_as(self._scale))
         self._energy = sqrt(energy)
@@ -130,7 +130,7 @@ class Duals:
         return self._gauge.below(goal, residual, self._energy)
 
     def _gradient_norm(self, residual: Tensor) -> float:
-        """‖J̃ᵀρ‖, by half a pass, counted as one."""
+        """‖J̃ᵀρ‖, for half a pass, counted as one."""
         scale = self._scale.to(self.inner.operator.dtype)
         self.passes += 1
         return float(self.inner.adjoint(scale * residual.to(scale).view_as(scale)).norm().item())

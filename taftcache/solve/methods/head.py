@@ -39,10 +39,10 @@ CLOSED_FORM = "closed form"
 def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     """Minimise a quadratic F with diagonal D over the head's weight and bias.
 
-    With x̃ = [feature; 1], class k's normal matrix is 1/N Σ_n ω_n D_nk x̃x̃ᵀ + λI: one Cholesky for all classes when D is
-    the same for all of them (RSL with α = 1, squared error), one a class otherwise, or what the class's own rows change
-    in the one of all (``_solve_updated``). Few rows are solved for in their own space (``HeadRows``).
-    Costs 2 + ⌈K/group⌉ passes; 2 of few rows.
+    With x̃ = [feature; 1], class k's normal matrix is 1/N Σ_n ω_n D_nk x̃x̃ᵀ + λI. One Cholesky serves all classes if they
+    have the same D (RSL with α = 1, squared error); otherwise there is one for each class, or the common one changed by
+    each class's own rows (``_solve_updated``). Few rows are solved for in their own space (``HeadRows``).
+    Costs 2 + ⌈K/group⌉ passes; 2 if there are few rows.
 
     Args:
         problem: in float64, over a layout that holds the head's weight and bias only.
@@ -51,23 +51,23 @@ def solve_head(problem: Problem, tolerance: float = 1e-6) -> Solution:
     Raises:
         SolveError: a λ below what rounding takes from the normal matrix.
     """
-    before = problem.operator.passes  # of solves under another λ
+    before = problem.operator.passes  # from solves under another λ
     value, moves = (_by_rows if rows_are_few(problem) else _by_moments)(problem)
     stats = SolveStats(solver=CLOSED_FORM, passes=problem.operator.passes - before, row_moves=moves)
     return looked_at(problem, value, tolerance, stats)
 
 
 def head_bytes(problem: Problem, *, chosen: bool) -> int:
-    """About how many bytes ``solve_head`` takes at most at once, in matrices of its rows and of their numbers.
+    """About how many bytes ``solve_head`` takes at most at once, in matrices over its rows and over their numbers.
 
-    chosen: whether λ is chosen first by a ``HeadPath``, where there is one. LAPACK takes two matrices more for it.
+    chosen: whether λ is chosen first by a ``HeadPath``, if there is one. LAPACK takes two more matrices for that.
     """
     operator = problem.operator
     rows, wide, K = operator.rows, operator.base.config.width + 1, operator.classes
     shared = _one_for_all(problem.loss, K)
     by_rows = 0
     if rows_are_few(problem):
-        # The rows, their products, an inverse, and beside it its factor or what classes have of their own.
+        # The rows, their products, an inverse, and its factor or what classes have of their own.
         by_rows = 8 * rows * (wide + (3 if shared else 4) * rows)
         if not (shared and chosen):
             return by_rows
@@ -79,27 +79,27 @@ def head_bytes(problem: Problem, *, chosen: bool) -> int:
 
 
 def left_out_bytes(problem: Problem, asked: int) -> int:
-    """About how many bytes ``left_out_heads`` takes at most at once for so many classes that are ``asked`` for: the
-    common moments and their inverse, a group of classes' rows with what is made of them, and some numbers of each row
-    and class; of few rows as ``solve_head``."""
+    """About how many bytes ``left_out_heads`` takes at most at once if so many classes are ``asked`` for: the common
+    moments and their inverse, the rows of a group of classes with what is made of them, and some numbers for each row
+    and class; for few rows, as many as ``solve_head``."""
     if rows_are_few(problem):
         return head_bytes(problem, chosen=False)
     rows, n = problem.operator.rows, problem.operator.base.config.width + 1
     of_group = own_numbers(problem.loss, problem.operator.classes, rows, n)
-    columns = min(of_group, n + GROUP_BYTES // (8 * n))  # up to a class more
+    columns = min(of_group, n + GROUP_BYTES // (8 * n))  # up to one class more
     return 16 * n * (n + columns) + 24 * rows * asked
 
 
 def own_numbers(loss: Loss, classes: int, rows: int, n: int) -> int:
-    """At most so many columns [n] have all classes' own parts of a head's inverses: their rows, or n of each class
-    where it has n rows or a smaller D of its own; none where all have the same D."""
+    """The most columns [n] that the classes' own parts of a head's inverses have together: one for each row, or n for a
+    class with n rows or a smaller D of its own; 0 if all classes have the same D."""
     more = _own_curvature(loss, classes)
     return 0 if not more else classes * n if more < 0 else min(rows, classes * n)
 
 
 def head_products(loss: Loss, width: int, classes: int, rows: int, tried: int) -> float:
-    """About how many products of two float64 numbers ``solve_head`` takes beside its passes, and a choice among so many
-    ``tried`` λ before it: sums over the rows, and for each λ factors [n,n], where a decomposition takes 30 of them."""
+    """About how many products of two float64 numbers ``solve_head`` takes besides its passes, with a choice among
+    ``tried`` λ before it: sums over the rows, and for each λ factors [n,n]; a decomposition takes as long as 30."""
     n, most = sorted((rows, width + 1))
     own = 1 if _one_for_all(loss, classes) else classes
     sums, factor = n * n * most / 2, n**3 / 6
@@ -115,19 +115,19 @@ def _one_for_all(loss: Loss, classes: int) -> bool:
 
 
 def _own_curvature(loss: Loss, classes: int) -> float:
-    """By how much a quadratic loss has a larger D for a row's own class than for the others."""
+    """How much larger the D of a quadratic loss is for a row's own class than for the others."""
     z = torch.zeros(1, classes, dtype=torch.float64, device="cpu")
     diagonal = loss.hessian(z, torch.zeros(1, dtype=torch.int64, device="cpu"), torch.ones_like(z))
     return (diagonal[0, 0] - diagonal[0, -1]).item()
 
 
 def quick_heads(problem: Problem, ridges: Sequence[float]) -> Iterator[Tensor] | None:
-    """Δw(λ) [P] of ``solve_head`` for one λ after another, from the same products or moments, where there is no
-    ``HeadPath`` but few rows, or a wide feature and classes of few rows; None elsewhere. The errors are the same."""
+    """Δw(λ) [P] of ``solve_head`` for one λ after another, from the same products or moments, with the same errors: for
+    few rows, or a wide feature and classes of few rows. None otherwise. Serves where there is no ``HeadPath``."""
     if rows_are_few(problem):
         return map(HeadRows(problem).delta, ridges)
     diagonal, common, n = first_diagonal(problem)
-    # Where the mean class has too many rows, one has: that is known before moments are taken.
+    # If the average class has too many rows, some class has; that is known before the moments are summed.
     if not bool((diagonal >= common).all()) or 3 * problem.operator.rows > n * problem.operator.classes:
         return None
     moments = head_moments(problem)
@@ -135,7 +135,7 @@ def quick_heads(problem: Problem, ridges: Sequence[float]) -> Iterator[Tensor] |
 
 
 def _by_rows(problem: Problem) -> tuple[Tensor, float | None]:
-    """Δw [P] of few rows, and how far it moves if a typical one leaves."""
+    """Δw [P] for few rows, and how far it moves if a typical one leaves."""
     at = HeadRows(problem).at(problem.ridge)
     duals, W = at.solution()
     value, places = flat(problem, W), _places(problem)
@@ -146,10 +146,10 @@ def _by_rows(problem: Problem) -> tuple[Tensor, float | None]:
 
 
 def _by_moments(problem: Problem) -> tuple[Tensor, float | None]:
-    """The same of rows that are more than their numbers."""
+    """The same for more rows than numbers in each."""
     moments, ridge = head_moments(problem), problem.ridge
     value = next(_heads(problem, moments, [ridge]))
-    # The common matrix is a factor by now, but where each class had one of its own.
+    # By now its factor has replaced the common matrix, unless each class had a matrix of its own.
     own = not (moments.shared or _few_of_each(moments))
     root = cholesky(moments.normal, ridge, out=moments.normal) if own else moments.normal
     sample = _sample(problem, value, _places(problem))
@@ -158,7 +158,7 @@ def _by_moments(problem: Problem) -> tuple[Tensor, float | None]:
 
 
 def _heads(problem: Problem, moments: HeadMoments, ridges: Sequence[float]) -> Iterator[Tensor]:
-    """Δw(λ) [P] for one λ after another; the last is solved in the moments' own place."""
+    """Δw(λ) [P] for one λ after another; the last solve overwrites the moments."""
     for ridge in ridges[:-1]:
         yield _head(problem, moments, moments.normal.clone(), ridge)
     yield _head(problem, moments, moments.normal, ridges[-1])
@@ -209,12 +209,12 @@ def _sample(problem: Problem, value: Tensor, places: Tensor) -> _Sample:
 
 
 def _row_moves(sample: _Sample, away: Tensor, shift: Tensor) -> float | None:
-    """How far Δw moves if a typical row leaves; None where none of the sampled moves it.
+    """How far Δw moves if a typical row leaves; None if none of the sampled rows moves it.
 
-    ``leave_one_out.moves`` is that of each row. Here the matrix A that all classes have in common stands for every
-    class's, but for the row's own part of its class's. With α = √K that takes rows to move a class's part up to a fifth
-    too far, and up to 1.6 times as far where others are their equals. The rest is a mean over one less: with its term t
-    a row takes λw/N, and w moves by A₋⁻¹(x̃t + λw/N), A₋ = A − D x̃x̃ᵀ.
+    ``leave_one_out.moves`` computes this exactly for each row. Here the matrix A that all classes have in common stands
+    for each class's own, except for the row's own part in its class's matrix. With α = √K this makes a class's part
+    move up to a fifth too far, and up to 1.6 times as far for rows that have duplicates. The mean is then over one row
+    less: besides its term t the row takes λw/N with it, and w moves by A₋⁻¹(x̃t + λw/N), A₋ = A − D x̃x̃ᵀ.
 
     Args:
         away: A⁻¹x̃ [d+1,m].
@@ -228,7 +228,7 @@ def _row_moves(sample: _Sample, away: Tensor, shift: Tensor) -> float | None:
 
 
 def _few_of_each(moments: HeadMoments) -> bool:
-    """Whether the rows of each class are cheaper as a change of the common matrix [n,n] than a matrix each is."""
+    """Whether changing the common matrix [n,n] by each class's rows is cheaper than a matrix for each class."""
     K, n = moments.right.shape
     return moments.above and len(list(groups(K, n))) > 1 and 0 < int(moments.counts.max()) * 3 <= n
 
@@ -242,8 +242,8 @@ def _solve_group(problem: Problem, moments: HeadMoments, classes: slice, common:
 def _solve_updated(problem: Problem, moments: HeadMoments, root: Tensor) -> Tensor:
     """The same for all classes [K,n], by Woodbury's identity from ``root`` [n,n], the Cholesky factor L of C + λI.
 
-    A class's own normal matrix is LLᵀ + UUᵀ with U [n,m] of its m rows, so that with Y = L⁻¹U its solution is
-    −L⁻ᵀ(I − Y(I + YᵀY)⁻¹Yᵀ)L⁻¹b. The classes whose rows take GROUP_BYTES together are one group, and one pass.
+    A class's own normal matrix is LLᵀ + UUᵀ with U [n,m] made from its m rows, so that with Y = L⁻¹U its solution is
+    −L⁻ᵀ(I − Y(I + YᵀY)⁻¹Yᵀ)L⁻¹b. Classes whose rows take GROUP_BYTES together form a group, which takes one pass.
     """
     turned = torch.linalg.solve_triangular(root, -moments.right.T, upper=False)  # L⁻¹b [n,K]
     held = row_groups(moments.counts, len(root))
@@ -253,7 +253,7 @@ def _solve_updated(problem: Problem, moments: HeadMoments, root: Tensor) -> Tens
             mine[k].append(extra.sqrt() * x)
         there = [k for k, parts in mine.items() if parts]
         rows = torch.cat([part for k in there for part in mine[k]])
-        all_of = torch.linalg.solve_triangular(root, rows.T, upper=False)  # at once: a class alone has few columns
+        all_of = torch.linalg.solve_triangular(root, rows.T, upper=False)  # at once: one class has few columns
         for k, Y in zip(there, all_of.split([sum(map(len, mine[k])) for k in there], 1), strict=True):  # [n,m]
             inner = torch.eye(Y.shape[1], dtype=Y.dtype, device=Y.device) + Y.T @ Y
             turned[:, k] -= Y @ torch.cholesky_solve(Y.T @ turned[:, k : k + 1], torch.linalg.cholesky(inner))[:, 0]

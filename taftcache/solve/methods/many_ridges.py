@@ -1,5 +1,5 @@
-"""A quadratic problem at several λ, near enough to choose by, and no solutions: from one run in the space of the rows;
-a head whose classes have each its own D and many rows by runs that share their passes."""
+"""A quadratic problem at several λ, near enough to choose by, but not solved: in one run in the space of the rows; for
+a head with many rows whose classes each have their own D, in runs that share their passes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from taftcache.solve.methods.row_space import row_residual
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite
 
-# Where in the logarithms of the λ directions are made, and which part of them. Under the least λ alone none serves the
-# larger ones: of 1,145 rows of digits the loss at 10⁻³ came out as 19.4 where it is 12.4, and comes out as 13.0 so; at
-# 10⁻⁶ as 7.2, where it is 6.4.
+# At which places of the sorted λ directions are made, and what fraction of them. Directions made under the least λ
+# alone do not serve the larger ones: for 1,145 rows of digits the loss at 10⁻³ came out as 19.4, where it is 12.4. Made
+# like this it comes out as 13.0, and at 10⁻⁶ as 7.2, where it is 6.4.
 MADE_AT = ((2 / 3, 0.2), (1 / 3, 0.4), (1 / 6, 0.4))
-NEAR = 1e-6  # of what is left of a head's ∇F, in the metric of the common matrix
-STEPS = 60  # of conjugate gradients for a head at most; α = 100 takes half of them
+NEAR = 1e-6  # relative norm of what is left of a head's ∇F, in the metric of the common matrix
+STEPS = 60  # of conjugate gradients for a head, at most; α = 100 takes half of them
 
 
 def ridge_deltas(pair: ProblemPair, ridges: Sequence[float], steps: int) -> list[Tensor]:
     """Δw(λ) [P] for every λ from ``steps`` directions: each minimises its own F over the same subspace.
 
-    One pass a direction, whatever the number of λ, and half a pass for each to form Δw.
+    One pass for each direction, however many λ there are, and half a pass for each λ to form Δw.
 
     Args:
         pair: the problem; its own λ should be the least.
@@ -68,9 +68,9 @@ def ridge_deltas(pair: ProblemPair, ridges: Sequence[float], steps: int) -> list
 def swept_heads(problem: Problem, ridges: Sequence[float]) -> Iterator[Tensor]:
     """Δw(λ) [P] for one λ after another, without the matrix [n,n] that ``solve_head`` sums and factors for each class.
 
-    Class k's normal matrix is LLᵀ + E_k, with L the Cholesky factor of what all classes have in common and λI, and E_k
-    what the class's own D adds in the class's own rows. Conjugate gradients on I + L⁻¹E_kL⁻ᵀ, whose eigenvalues lie
-    between 1 and α, take a pass over the rows each step for all classes and as many λ as GROUP_BYTES has factors of.
+    Class k's normal matrix is LLᵀ + E_k, where L is the Cholesky factor of λI plus what all classes have in common, and
+    E_k is what the class's own D adds in the class's own rows. Conjugate gradients on I + L⁻¹E_kL⁻ᵀ, whose eigenvalues
+    lie between 1 and α, take one pass a step for all classes and for as many λ as GROUP_BYTES holds factors of.
 
     Args:
         problem: of a quadratic loss over the head alone; its own λ has no part in it.
@@ -86,7 +86,7 @@ def swept_heads(problem: Problem, ridges: Sequence[float]) -> Iterator[Tensor]:
             roots[k].diagonal().add_(ridge)
             try:
                 cholesky(roots[k], ridge, out=roots[k])
-            except SolveError as error:  # those before it have their solutions all the same
+            except SolveError as error:  # the λ before it are solved all the same
                 roots, refused = roots[:k], error
                 break
         if len(roots):

@@ -1,9 +1,9 @@
 """Newton's method in a trust region with inner conjugate gradients, for losses that are not quadratic.
 
-Where rows can be told apart, the curvature of cross-entropy falls as the logits grow: at the start Newton's step asks
-for a fall of F many times F itself, and most of the passes that found it would be spent on a model that is wrong there.
-Conjugate gradients therefore end where they leave a region ‖p‖_M ≤ R, M the preconditioner, which costs a few passes
-while R is small (Steihaug 1983), and R follows how well the last step's fall was foretold.
+If the rows are separable, the curvature of cross-entropy falls as the logits grow. At the start Newton's step then
+promises a fall many times F itself, and most of the passes that find it would be spent on a model that is wrong there.
+So conjugate gradients end where they leave a region ‖p‖_M ≤ R, with M the preconditioner, which takes a few passes
+while R is small (Steihaug 1983). R follows how well the model predicted the last step's fall of F.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from taftcache.solve.settings import GOAL, Goal, OnPass
 from taftcache.solve.solution import Solution, Status
 from taftcache.solve_stats import SolveStats
 
-GROWTH = 3.0  # of the region after a step whose fall was foretold
-ARMIJO = 1e-4  # of the fall that the slope promises along a step, which F has to fall by at least
+GROWTH = 3.0  # of the region after a step whose fall was predicted well
+ARMIJO = 1e-4  # fraction of the fall promised by the slope along a step that F has to reach
 
 
 def newton(
@@ -41,9 +41,9 @@ def newton(
 
     Each step solves H(Δw) p = −∇F by conjugate gradients under a preconditioner made at Δw, only as
     accurately as the gradient's size deserves (Dembo, Eisenstat and Steihaug 1982) and as far as the trust region goes,
-    and is halved until F falls as its gradient promises. Objective and gradient are float64; only the inner products
-    are ``pair.inner``'s; of a head's rows that are fewer than its columns they are those of an ``OwnBasis``. Holds N·K
-    logits beside the vectors.
+    and is halved until F falls as its gradient promises. Objective and gradient are float64. Only the inner products
+    are those of ``pair.inner``, or of an ``OwnBasis`` for a head with fewer rows than columns. Holds N·K logits besides
+    the vectors.
 
     Args:
         pair: the problem.
@@ -59,7 +59,7 @@ def newton(
 
 
 class _Point(NamedTuple):
-    """Δw [P] with F, ∇F [P] and the problem whose Hessian is that of Δw, in float64."""
+    """Δw [P] with F, ∇F [P] and the problem whose Hessian is the one at Δw, in float64."""
 
     value: Tensor
     objective: float
@@ -81,7 +81,7 @@ class _Newton:
             self._inner = replace(self._inner, operator=self._basis.operator)
 
     def run(self, start: Tensor | None) -> Status:
-        """Steps until the float64 gradient is small enough, or as far as passes and rounding let it."""
+        """Steps until the float64 gradient is small enough, or for as long as passes and rounding allow."""
         try:
             if start is not None and self._norm_at_zero:  # else zero is the optimum
                 begin = self._at(start.to(self._at_zero))
@@ -121,7 +121,7 @@ class _Newton:
         self._passes += 2
         accuracy = max(min(0.1, (norm / self._norm_at_zero) ** 0.5), 0.3 * tolerance * self._norm_at_zero / norm, 1e-5)
         if self._rounds == 1:
-            # F ≥ 0 falls by F at most; a whole Newton step promises ½∇FᵀM⁻¹∇F.
+            # F ≥ 0 can fall by F at most; a whole Newton step promises ½∇FᵀM⁻¹∇F.
             newest = (gradient @ inverse.apply(gradient.to(dtype)).to(gradient)).item()
             if newest > 0:  # float32 may have nothing left of a gradient that float64 still has
                 self._radius = sqrt(newest) * min(1.0, 2 * objective / newest)
@@ -133,7 +133,7 @@ class _Newton:
         return replace(inner, direction=self._basis.step(inner.direction, whole, self._inner.ridge))
 
     def _descend(self, inner: _Step) -> bool:
-        """Go along the step as far as F falls, and set the region by how well that was foretold; whether it fell."""
+        """Go along the step as far as F falls, and set the region by how well that was predicted; whether F fell."""
         value, objective, gradient, _ = self._point
         norm, falling, step = gradient.norm().item(), (gradient @ inner.direction).item(), 1.0
         while True:
@@ -160,9 +160,9 @@ class _Newton:
 
 @dataclass(frozen=True)
 class _Step:
-    """p [P] in float64, its length in M, the fall of F that the quadratic model promises, and what it took.
+    """p [P] in float64, its length in M, the fall of F that the quadratic model promises, and the passes it took.
 
-    cut: whether the region's edge ended it.
+    cut: whether it ends at the region's edge.
     """
 
     direction: Tensor
@@ -184,11 +184,11 @@ def _inner(problem: Problem, inverse: Inverse, gradient: Tensor, accuracy: float
         taken += 1
         across = at.ratio * (across + last * ahead)
         ahead = at.rho + at.ratio**2 * ahead
-        if not ahead > 0:  # rows of lengths from 10⁻¹³ to 10⁸: nothing but rounding is left of the direction's length
+        if not ahead > 0:  # nothing but rounding is left of the direction's length: rows of lengths 10⁻¹³ to 10⁸
             break
         step = at.step if at.curvature > 0 else inf
         cut = long + 2 * step * across + step * step * ahead > radius * radius
-        if cut:  # to where the way along d leaves the region
+        if cut:  # only as far as where d leaves the region
             step = (sqrt(across * across + ahead * (radius * radius - long)) - across) / ahead
         elif step == inf:  # rounding has left nothing of the direction
             break

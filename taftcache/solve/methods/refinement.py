@@ -1,4 +1,4 @@
-"""Iterative refinement: each round proposes a correction in the products' precision, and looks at it in float64."""
+"""Iterative refinement: each round proposes a correction in the products' precision, and judges it in float64."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from taftcache.solve.solution import Status
 
-REDUCTION = 1e-4  # of what is left, in one round whose products are float32 and whose recurrence drifts
+REDUCTION = 1e-4  # of what is left, by one round: its products are float32, and its recurrence drifts
 
 
 class Refined(Protocol):
@@ -21,7 +21,7 @@ class Refined(Protocol):
         ...
 
     def arrive(self) -> Any:
-        """The point that what was proposed last leads to, in float64; of an interrupted proposal what there is."""
+        """The point that the last proposal leads to, in float64; an interrupted proposal leads as far as it got."""
         ...
 
 
@@ -35,7 +35,7 @@ def refine(
     least: int,
     at_least: int = 0,
 ) -> Status:
-    """Rounds until the point is no farther than ``wanted()``, or as far as passes and rounding let it.
+    """Rounds until the point is no farther than ``wanted()``, or for as long as passes and rounding allow.
 
     Args:
         far: how far a point is from the optimum, in float64 and in the measure of the goal.
@@ -55,12 +55,12 @@ def refine(
             except KeyboardInterrupt:  # the correction so far is as good as any: it is looked at, and the solve ends
                 interrupted = True
             new = solve.arrive()
-            # Rounding can make a round a step back; and F falls along a whole round, though a norm need not.
+            # Rounding can turn a round into a step back. Along a whole round F falls, though a norm need not.
             if new.objective < solve.point.objective or far(new) < before:
                 solve.point = new
             if interrupted:
                 return Status.interrupted
-            # A round that brings less than half of the way is one whose products carry no more digits, unless it was
+            # If a round brings the point less than half of the way, its products carry no more digits, unless it was
             # the limit that ended it.
             if far(solve.point) > max(goal, 0.5 * before):
                 return Status.max_passes if solve.passes + least > max_passes else Status.stalled

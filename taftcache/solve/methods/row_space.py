@@ -1,23 +1,23 @@
 """Solving in the space of the rows: for quadratic problems, while some numbers of every row fit in memory.
 
 The minimiser is Δw* = J̃ᵀa* with (J̃J̃ᵀ + λI) a* = b, where J̃ = √(D/N) J has N·K rows, fewer than P or a few times as
-many. The iterates are Δw = J̃ᵀa too, but each minimises F itself over the directions so far (and not the dual function,
-whose best a makes a poor Δw long before the end): with z = (K̂ + τI)⁻¹ρ and ρ = b − J̃Δw − λa, directions are made
+many. The iterates are Δw = J̃ᵀa too, but each minimises F itself over the directions so far (not the dual function,
+whose best a gives a poor Δw until close to the end): with z = (K̂ + τI)⁻¹ρ and ρ = b − J̃Δw − λa, directions are made
 orthogonal in F's own metric, (z, z') = (K̃z)·(K̃z') + λ z·K̃z'. One product K̃z is one pass.
 
 ρ bounds what is left. For Δw = J̃ᵀa,
 
     F(Δw) − F* = ½ ρᵀK̃(K̃ + λI)⁻¹ρ ≤ ½‖ρ‖²
 
-which is the duality gap: a bound that does not divide by λ. A round ends at Δw = J̃ᵀa + e, where e is what float32 put
-wrong in the round's J̃ᵀ. Float64 finds it beside the gradient, for the same rows: ∇F = λe − J̃ᵀρ, so that
+which is the duality gap: a bound that does not divide by λ. A round ends at Δw = J̃ᵀa + e, where e is the float32 error
+of the round's J̃ᵀa. Float64 finds e and the gradient in the same pass: ∇F = λe − J̃ᵀρ, so that
 
     ‖Δw − Δw*‖_H ≤ ‖ρ‖ + √λ‖e‖        ‖Δw − Δw*‖ ≤ ‖ρ‖/(2√λ) + ‖e‖
 
 The next round begins at J̃ᵀa itself, with ρ + J̃e.
 
-A solve can go on from the dual vectors of an earlier one, and when rows have left since: the dual vectors of the others
-are then short of what those rows carried, and of a part of themselves, for the mean is over fewer
+A solve can go on from the dual vectors of an earlier one, even if rows have left since. The dual vectors of the others
+then lack what those rows carried, and a fraction of themselves, because the mean is over fewer rows
 (``ClassKernel.without``).
 """
 
@@ -48,10 +48,10 @@ from taftcache.solve_stats import SolveStats
 from taftcache.tangent.operator import RowSum
 from taftcache.tangent.rows import RowSource, RowSubset
 
-DIRECTIONS = 64  # kept to be orthogonal to; the oldest are given up beyond that
+DIRECTIONS = 64  # that new ones are made orthogonal to; beyond that the oldest are given up
 
 Enough = Callable[[Tensor, float], bool]
-"""Looks at ρ [N,K] and about ‖J̃ᵀρ‖² after each direction, and ends a round by itself."""
+"""Whether a round may end, from ρ [N,K] and about ‖J̃ᵀρ‖²; asked after each direction."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Restart:
     """Where a solve in the space of the rows goes on from, and how near it has to get.
 
     Args:
-        before: the rows that were solved.
+        before: the rows of the earlier solve.
         value: its Δw [P].
         dual: its α [N',K], Δw = Jᵀα.
-        stays: which of those rows are the new problem's, in order [N'] bool.
-        distance: the certified distance that is enough where Δw has moved so far.
+        stays: which of those rows are, in order, those of the new problem [N'] bool.
+        distance: the certified distance that is enough, given how far Δw has moved.
     """
 
     before: Sequence[RowSource]
@@ -80,7 +80,8 @@ class Restart:
 class RowPoint(NamedTuple):
     """Δw = J̃ᵀa + e [P], a = ``dual`` [N,K], with F, ρ [N,K], ∇F [P] and e = ``apart`` [P] there in float64.
 
-    Without e it is rough: in the precision of the products, with an e of its rounding, and ∇F where that was asked for.
+    Without e the point is rough: it has the products' precision, an unknown e from their rounding, and ∇F only if that
+    was asked for.
     """
 
     value: Tensor
@@ -105,7 +106,7 @@ class RowPoint(NamedTuple):
 class RowSpace:
     """J̃, b and what was solved so far, as dual vectors [N,K] in float64.
 
-    ``history`` has F after so many passes: recomputed where a round begins and ends, and by recurrence within.
+    ``history`` pairs passes with F then: recomputed where a round begins and ends, by recurrence in between.
 
     Args:
         pair: the problem.
@@ -121,7 +122,7 @@ class RowSpace:
         self.history: list[tuple[int, float]] = []
 
     def begin(self) -> None:
-        """Stand at Δw = 0, for one pass, unless it stands somewhere."""
+        """Start at Δw = 0, for one pass, unless there is a point already."""
         if self.history:
             return
         value = self.exact.zero
@@ -133,13 +134,13 @@ class RowSpace:
         self._correction = torch.zeros_like(self.point.dual)
 
     def run(self, tolerance: float) -> Status:
-        """Iterate until ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it."""
+        """Iterate until ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or for as long as passes and rounding allow."""
         self.begin()
         goal = tolerance * self.gradient_at_zero
         return self._rounds(lambda at: at.slope, lambda: goal, self._gradient_below)
 
     def run_and_decide(self, tolerance: float) -> Status:
-        """``run``, and ``decide`` from there, for some passes more (``further``); what is converged stays so."""
+        """``run``, then ``decide`` from there for some more passes (``further``); a converged solve stays converged."""
         status = self.run(tolerance)
         if status is Status.converged:
             self.max_passes = further(self.passes, self.max_passes)
@@ -147,7 +148,8 @@ class RowSpace:
         return status
 
     def decide(self) -> Status:
-        """Iterate until the certified distance ‖ρ‖/(2√λ) is ``SHARE`` of what a typical row moves, or as above."""
+        """Iterate until the certified distance ‖ρ‖/(2√λ) is ``SHARE`` of how far a typical row moves Δw, or for as long
+        as passes and rounding allow."""
         self.begin()
         try:
             self._gather()
@@ -166,8 +168,9 @@ class RowSpace:
     def row_moves(self) -> float:
         """How far taking out a typical row would move Δw*, by the dual vectors as they stand and K̂.
 
-        A K̂ that knows the rows by landmarks takes what those miss of a row for its own, though other rows know some of
-        it. The estimate falls with a power of the number of landmarks, which a quarter of them tells.
+        If K̂ knows the rows by landmarks, it takes whatever those miss of a row for that row's own, though it shares
+        some of this with other rows. The estimate falls with a power of the number of landmarks; the power follows from
+        a second estimate with a quarter of them.
         """
         assert self.kernel is not None
         moves, *by_fewer = map(typical, self.kernel.moves(self._dual()))
@@ -177,12 +180,13 @@ class RowSpace:
         return float(moves * (LANDMARKS / max(LANDMARKS, len(self.scale))) ** power)
 
     def look(self, value: Tensor, dual: Tensor) -> None:
-        """Take up Δw [P] and its dual vectors α [N,K] as they are: F, ∇F and ρ there, for a pass beyond ``begin``'s."""
+        """Move to a Δw [P] and its dual vectors α [N,K], with F, ∇F and ρ there; one pass besides ``begin``'s."""
         self.begin()
         self.point = self._at(value, self._from_dual(dual))
 
     def restart(self, at: Restart) -> Status:
-        """Go on from other dual vectors until the certified distance ‖ρ‖/(2√λ) is ``at.distance``, or as above."""
+        """Go on from other dual vectors until the certified distance ‖ρ‖/(2√λ) is ``at.distance``, or for as long as
+        passes and rounding allow."""
         device = self.exact.operator.device
         at = replace(at, dual=at.dual.to(device, torch.float64), stays=at.stays.to(device))
         left = not at.stays.all()
@@ -192,7 +196,7 @@ class RowSpace:
             start = self._from_dual(at.dual[at.stays])
             if left:
                 start += self.kernel.without(start)
-            if start.any():  # where rows have left a round follows in any case, and ends in float64
+            if start.any():  # if rows have left, a round follows in any case and ends in float64
                 self._stand(start, rough=left)
             else:
                 self.begin()
@@ -210,7 +214,7 @@ class RowSpace:
         return self._rounds(far, lambda: at.enough(self.point.value), near)
 
     def _stand(self, start: Tensor, *, rough: bool) -> None:
-        """Take up a = ``start`` [N,K], for a pass in the precision of the products, or two in float64."""
+        """Move to a = ``start`` [N,K]: one pass in the products' precision if ``rough``, two in float64 if not."""
         if rough:
             assert self.kernel is not None
             problem, operator = self.inner, self.inner.operator
@@ -233,12 +237,12 @@ class RowSpace:
         self._correction = torch.zeros_like(start)
 
     def _moved(self, at: Restart) -> Callable[[Tensor], float]:
-        """How far Δw is from ``at.value`` within a round, by its ρ and without a pass.
+        """How far Δw is from ``at.value`` within a round, from its ρ and without a pass.
 
-        What the round adds is J̃ᵀc, of which K̃c is what ρ has lost, less λc. J̃ᵀc's inner product with what was there
-        takes J̃ of both ends of that; of the old end the rows' own optimality, λα = −(ωD/N)(z − target), gives it.
-        Where the old solve was loose, ω is another ("balanced") or λ is as small as rounding, it is wrong: a round then
-        ends early or late, and the point that it leads to is measured (``Restart.enough``).
+        The round adds J̃ᵀc to Δw, and K̃c is what ρ has lost minus λc. The inner product of J̃ᵀc with the move before it
+        needs J̃ times both ends of that move. At the old end, the rows' own optimality λα = −(ωD/N)(z − target) gives
+        it. That is wrong if the old solve was loose, ω has changed ("balanced") or λ is down to rounding. A round then
+        ends early or late, but the point that it leads to is measured (``Restart.enough``).
         """
         begun, ridge = self.point, self.exact.ridge
         base = begun.value if begun.apart is None else begun.value - begun.apart
@@ -254,11 +258,11 @@ class RowSpace:
         return moved
 
     def _from_dual(self, dual: Tensor) -> Tensor:
-        """a [N,K] of α."""
+        """a [N,K] from α."""
         return torch.where(self.scale > 0, dual.to(self.scale) / self.scale, 0)
 
     def _gather(self, at: Restart | None = None) -> None:
-        """The preconditioner, for a pass or two, in the precision of the products as it is now; with rows that left."""
+        """Make the preconditioner in the products' current precision, for a pass or two; it knows rows that left."""
         inner, operator = self.inner, self.inner.operator
         if self.kernel is not None and self.kernel.dtype == operator.dtype:
             return
@@ -282,12 +286,12 @@ class RowSpace:
         wanted: Callable[[], float],
         near: Callable[[float, float], Enough],
     ) -> Status:
-        """Rounds until ``far`` of the point is at most ``wanted()``; where rounding stops them, under the larger shift
-        that ``ClassKernel.steady`` gives, and then with products in float64.
+        """Rounds until ``far`` of the point is at most ``wanted()``. If rounding stops them, they go on under the
+        larger shift of ``ClassKernel.steady``, and then with products in float64.
 
         Args:
-            far, wanted: as ``refine`` has them.
-            near: what ends a round, for the goal and ``far`` before it.
+            far, wanted: as in ``refine``.
+            near: given the goal and ``far`` before a round, what ends it.
         """
 
         def propose(goal: float, before: float) -> None:
@@ -346,14 +350,14 @@ class RowSpace:
         assert self._at_zero is not None
         assert at.gradient is not None
         solver = "row space" if self.inner is not self.exact else "row space, float64"
-        moves = None if self.kernel is None else self.row_moves()  # a receipt decides by it where its λ is another
+        moves = None if self.kernel is None else self.row_moves()  # a receipt with another λ decides by it
         stats = SolveStats(solver=solver, passes=self.passes, rounds=self.rounds, row_moves=moves)
         gradients, dual = (self._at_zero, at.gradient), self.scale * at.dual
         residual = 2 * sqrt(self.exact.ridge) * self._distance(at)
         return reached(self.exact, at.value, at.objective, gradients, status, stats, residual=residual, dual=dual)
 
     def _seen(self, dual: Tensor) -> RowPoint:
-        """What float64 has at a = ``dual`` [N,K], for two passes."""
+        """The point at a = ``dual`` [N,K] in float64, for two passes."""
         self.passes += 1
         return self._at(self.exact.adjoint(self.scale * dual), dual)
 
@@ -371,7 +375,7 @@ class RowSpace:
     def _gradient_below(self, goal: float, before: float) -> Enough:
         """Whether ‖∇F‖ = ‖J̃ᵀρ‖ is below ``goal``, or as far below ``before`` as float32 carries.
 
-        Half a pass each time it looks, counted as one.
+        Each time the norm itself is computed costs half a pass, counted as one.
         """
         goal, gauge = max(0.5 * goal, REDUCTION * before), Gauge(self._gradient_norm)
         return lambda residual, energy: gauge.below(goal, residual, energy**0.5)
@@ -411,14 +415,14 @@ class RowSpace:
             residual.view(-1).sub_(y + ridge * z, alpha=step)
             # The direction has unit length in F's metric, so F has fallen by half the square of the step.
             self.history.append((self.passes, self.history[-1][1] - 0.5 * step * step))
-            if self._on_pass is not None:  # where Δw = 0 is the optimum itself a solve may have begun elsewhere
+            if self._on_pass is not None:  # if Δw = 0 is the optimum itself, a solve may have begun elsewhere
                 self._on_pass(self.passes, energy**0.5 / self.gradient_at_zero if self.gradient_at_zero else inf)
 
 
 def fitted(problem: Problem, value: Tensor, *beside: RowSum) -> tuple[float, Tensor, Tensor, Tensor, list[Tensor]]:
-    """F, ∇F [P], what ``row_residual`` says of the logits [N,K] at Δw = ``value``, and sums beside them, in one pass.
+    """F, ∇F [P], ``row_residual`` of the logits [N,K] at Δw = ``value``, and the sums ``beside`` them, in one pass.
 
-    The residual is of the precision and device of ``value``, whatever the problem's.
+    What ``row_residual`` gives has the precision and device of ``value``, whatever the problem's.
     """
     objective, gradient, found, z, labels = problem.evaluate_logits(value, *beside)
     check_finite(gradient, f"F = {objective}")

@@ -31,14 +31,14 @@ from taftcache.solve.settings import Goal, OnPass
 from taftcache.solve.solution import Solution, Status
 from taftcache.solve_stats import SolveStats
 
-IDLE = 32  # directions without progress after which rounding is taken to have eaten them
+IDLE = 32  # directions without progress after which rounding is taken to have used them up
 # Directions that are kept, and their bytes: not ``Arithmetic.memory``, on which no digit of a result may depend.
 MOST, LEAST, BYTES = 96, 12, 512 << 20
 APART = 2.0  # the factor by which s may be off before the inverse is shifted
 
 
 class _Point(NamedTuple):
-    """Where a round begins, in float64: x, Δw [P], F, ∇F, b − H₀x in the coordinates of x, and ‖Δw‖."""
+    """The start of a round, in float64: x, Δw [P], F, ∇F, b − H₀x in the coordinates of x, and ‖Δw‖."""
 
     x: Tensor
     value: Tensor
@@ -84,12 +84,12 @@ class Span:
         return (tests[: self.count] @ vector.to(tests)).double().cpu()
 
     def add(self, direction: Tensor, product: Tensor, s: float) -> bool:
-        """Keep a direction, orthogonal to the others in the form t·y + s t·z; False where rounding is all of it."""
+        """Keep a direction, orthogonal to the others in the form t·y + s t·z; False if only rounding is left of it."""
         k, z, y = self.count, direction, product
         before = self._square(z, y, s)
         if k:
             form = torch.linalg.cholesky_ex(self._form(s)).L
-            for _ in range(2):  # once more, for the first projection leaves its own rounding
+            for _ in range(2):  # twice, because the first projection leaves its own rounding
                 along = torch.cholesky_solve((self.tested(y) + s * self.tested(z))[:, None], form)[:, 0]
                 of_z, of_y = self.combined(along)
                 z, y = z - of_z, y - of_y
@@ -123,7 +123,7 @@ class Span:
             point: x, from which c leads.
             radius: R.
             ridge: λ.
-            near: an s > 0 not far from the one looked for.
+            near: an s > 0 not far from the one sought.
         """
         at = point.best_shift(ridge)
         residual, ahead = self.tested(point.rest - at * point.x), self.tested(point.x)
@@ -133,7 +133,7 @@ class Span:
         metric = turn.T @ self._metric[: self.count, : self.count] @ turn
         theta, basis = torch.linalg.eigh(0.5 * (metric + metric.T))
         theta, turn = theta.clamp(0, 1 / near), turn @ basis
-        # In NumPy, whose calls on a few numbers cost a tenth of torch's.
+        # In NumPy, whose calls on a few numbers cost a tenth of what torch's do.
         r, h, form = (turn.T @ residual).numpy(), (turn.T @ ahead).numpy(), theta.numpy()
 
         def along(s: float) -> NDArray[np.float64]:
@@ -190,12 +190,12 @@ class SpanSolver:
         self.point = _Point(torch.zeros_like(rest), zero, objective, gradient, rest, 0.0)
         self._span = Span(rest.numel(), coordinates.dual, inner.operator.dtype, inner.operator.device)
         self._s = self._near = self._shift = 0.0  # the last s, the last above 0, and that of the inverse; none yet
-        self._before = 0  # passes of the radii before
+        self._before = 0  # passes for earlier radii
         self._radius = inf  # of the ball that is being solved
         self._along: Tensor | None = None  # where the round's directions lead, once it has ended by itself
 
     def solve(self, radii: Sequence[float]) -> Iterator[Solution]:
-        """The solution within each of the increasing ``radii``, not proven yet; the first has the passes of what they
+        """The solution within each of the increasing ``radii``, not proven yet; the first counts the passes that all
         share."""
         for radius in radii:
             if not self._near:
@@ -205,8 +205,8 @@ class SpanSolver:
             self._before = self._to.passes
 
     def _run(self, radius: float) -> Status:
-        """Rounds until the float64 condition is small enough, or as far as passes and rounding let it."""
-        # If the last ball was binding, a small residual says nothing of this larger one: at least one round is due.
+        """Rounds until the float64 condition is small enough, or for as long as passes and rounding allow."""
+        # If the last ball was binding, a small residual says nothing about this larger one: one round is due at least.
         held = self.point.norm > 0 and self._s > self._exact.ridge
         target, self._radius = self._goal.tolerance * self._norm_at_zero, radius
         return refine(
@@ -216,7 +216,7 @@ class SpanSolver:
 
     @property
     def passes(self) -> int:
-        """Of this radius."""
+        """Passes for this radius."""
         return self._to.passes - self._before
 
     def _left(self, point: _Point) -> float:
@@ -228,7 +228,7 @@ class SpanSolver:
         self._along = self._directions(self._radius, max(0.5 * target, REDUCTION * before))
 
     def arrive(self) -> _Point:
-        """Where the directions lead, those of an interrupted round too."""
+        """Where the directions lead, also those of an interrupted round."""
         radius, along = self._radius, self._best(self._radius) if self._along is None else self._along
         x = self.point.x + self._span.combined(along)[0].to(self.point.x)
         value = self._to.value(x)
@@ -246,7 +246,7 @@ class SpanSolver:
         return along
 
     def _directions(self, radius: float, goal: float) -> Tensor:
-        """Add directions; where the last of them leads [k]."""
+        """Add directions; returns the c [k] to which the last one leads."""
         least, since, steps = inf, 0, 0
         while True:
             along = self._best(radius)

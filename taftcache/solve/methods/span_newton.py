@@ -7,14 +7,15 @@ of known directions follow from the logits alone. Each step takes in the gradien
 kept (Narkiss and Zibulevsky 2005). Newton's method with conjugate gradients inside forgets its directions at every
 point instead, and pays for them again.
 
-What taking out a row moves is found over the same directions. Where row n has left, the mean is over N − 1, and the
-optimum moves to first order by Jᵀx with
+How far taking out a row moves the optimum is found over the same directions. Without row n the mean is over N − 1, and
+to first order the optimum moves by Jᵀx with
 
     (WJJᵀ + λI) x = (N t_n − Σ_m t_m)/(N − 1)        t = ω∂ℓ/N
 
-in which W = ωD/(N − 1) has no row n. Over the span that is known without a pass, rather too little; with that row in W,
-of all rows at once. Of a few of them, from one that moves little to one that moves much by that, what the span misses
-of x is then taken into it, and the least of these moves stands for a typical row's.
+where W = ωD/(N − 1) is without row n. Over the span that takes no pass, and gives too little rather than too much; if
+row n stays in W, it is known for all rows at once. That orders the rows, and a few are picked from those that move
+little to those that move much. What the span misses of their x is added to it, and the least of their moves stands for
+a typical row's.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ from taftcache.solve.solution import Solution, Status
 from taftcache.solve_stats import SolveStats
 from taftcache.tangent.rows import RowSubset
 
-DIRECTIONS = 64  # that F is minimised over; the oldest is given up beyond that
-RENEWED = 0.02  # of F, by which it falls until the curvature of all directions is taken anew
-SEEN = 1e-5  # relative gradient at which what a row moves is within a fifth of what it comes to
+DIRECTIONS = 64  # that F is minimised over; beyond that the oldest is given up
+RENEWED = 0.02  # relative fall of F after which the curvature of all directions is taken anew
+SEEN = 1e-5  # relative gradient at which the estimate of a row's move is within a fifth of its limit
 OUT = 8  # rows that are taken out, for a pass each
-MADE_UP = 0.1  # of what a removal takes from the rows that stay, to which Newton's step mends it
-ROUNDED = 1e-6  # of the square of what the span misses of such a row, which rows like it all but cancel
-NOTHING = 1e-6  # of ‖Δw‖/N: what is left where the two terms of a removal cancel
+MADE_UP = 0.1  # what Newton's step may leave of what a removal takes from the rows that stay, as a fraction
+ROUNDED = 1e-6  # ``least`` for what the span misses of a removed row, which rows like it all but cancel
+NOTHING = 1e-6  # of ‖Δw‖/N: what is left if the two terms of a removal cancel
 
 
 def span_fits(problem: Problem, *, of_head: bool = False) -> bool:
-    """Whether a problem is one for this: not quadratic, and the directions that are kept fit in memory; of the head
-    alone, whose passes cost next to nothing, only where it is said so."""
+    """Whether a problem is one for this solver: not quadratic, and the directions that are kept fit in memory. The head
+    alone, whose passes cost next to nothing, qualifies only if ``of_head``."""
     operator = problem.operator
     beyond_head = of_head or not operator.head_alone
     return not problem.loss.quadratic and beyond_head and operator.rows * operator.classes <= LARGEST_LOGITS
@@ -69,7 +70,7 @@ class SpanPoint(NamedTuple):
 
 
 class SpanNewton:
-    """Solves of one problem under any λ, from Δw = 0 and each over all directions that those before it took.
+    """Solves one problem under any λ, first from Δw = 0; each solve also uses all directions of those before it.
 
     Args:
         pair: the problem.
@@ -96,8 +97,8 @@ class SpanNewton:
         self._span = _Span(DIRECTIONS, self._base.to(pair.inner.operator.dtype))
 
     def solve(self, goal: Goal) -> Solution:
-        """To ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or as far as passes and rounding let it; to what is ``decisive``
-        instead, or beyond that."""
+        """Solve to ‖∇F‖ ≤ tolerance·‖∇F(0)‖ in float64, or for as long as passes and rounding allow; if ``goal`` says
+        so, until the certificate is decisive, instead of the tolerance or beyond it."""
         last = self._told + goal.max_passes
         wanted = goal.tolerance * self._norm_at_zero
         status = self._until(lambda: SEEN * self._norm_at_zero if goal.decisive else wanted, last)
@@ -138,7 +139,7 @@ class SpanNewton:
         return reached(self._pair.exact, at.value, at.objective, gradients, status, stats, dual=at.dual)
 
     def under(self, ridge: float) -> SpanNewton:
-        """The same, to go on under another λ."""
+        """The same solver, to go on under another λ."""
         value, dual, change, objective, gradient = self.point
         more = ridge - self._pair.exact.ridge
         self._pair = self._pair.at(ridge)
@@ -150,8 +151,8 @@ class SpanNewton:
         return self
 
     def near(self, tolerance: float, most: int) -> Tensor:
-        """Δw [P] after at most ``most`` steps more, or where the products have ‖∇F‖ ≤ tolerance·‖∇F(0)‖: near the
-        minimiser, and no proven solution."""
+        """Δw [P] after at most ``most`` more steps, or once the products have ‖∇F‖ ≤ tolerance·‖∇F(0)‖: near the
+        minimiser, but not a proven solution."""
         for _ in range(most):
             if not self._step(tolerance * self._norm_at_zero):
                 break
@@ -159,8 +160,8 @@ class SpanNewton:
         return self._pair.inner.adjoint(self._dual.to(self._span.dtype)).to(self._dual)
 
     def _until(self, wanted: Callable[[], float], last: int) -> Status:
-        """Rounds to ‖∇F‖ ≤ ``wanted()``, for passes up to the ``last``; with products in float64 where those of float32
-        stop."""
+        """Rounds to ‖∇F‖ ≤ ``wanted()``, for passes up to the ``last``; with products in float64 once those in float32
+        lead no further."""
 
         def propose(wanted: float, left: float) -> None:
             self.rounds += 1
@@ -170,7 +171,7 @@ class SpanNewton:
                 pass
 
         def rounds() -> Status:
-            # One product at least, and two passes to look.
+            # At least one product, and two passes in float64.
             return refine(self, lambda at: at.gradient.norm().item(), wanted, propose, max_passes=last, least=3)
 
         status = rounds()
@@ -181,8 +182,8 @@ class SpanNewton:
         return status
 
     def _row_moves(self, last: int) -> float:
-        """About how far Δw* moves, rather too little, where a row leaves that moves it farther than a tenth of them do;
-        0 where that is nothing. For some passes up to the ``last``."""
+        """About how far Δw* moves, too little rather than too much, if a row leaves that moves it farther than a tenth
+        of the rows do; 0 if that is nothing. Takes some passes, up to the ``last``."""
         self._stand(self.point)
         exact, dtype, N = self._pair.exact, self._span.dtype, len(self._base)
         counted = torch.nonzero(self._weight[:, 0] > 0)[:, 0]
@@ -209,8 +210,8 @@ class SpanNewton:
         return moves if moves > NOTHING * self.point.value.norm().item() / N else 0.0
 
     def _without(self, rows: Tensor, weight: Tensor, terms: Tensor) -> Tensor:
-        """x along the span [n,k], where each of the ``rows`` [n] alone has left; with ω/(N − 1) [N,1] and
-        N t/(N − 1) [N,K]."""
+        """x along the span [n,k] if one of the ``rows`` [n] leaves alone, for each of them; ``weight`` is ω/(N − 1)
+        [N,1], ``terms`` are N t/(N − 1) [N,K]."""
         loss, z = self._pair.exact.loss, self._base + self._change
         slopes, found = self._span.slopes(terms), []
         for n in rows.tolist():
@@ -221,8 +222,8 @@ class SpanNewton:
         return torch.stack(found)
 
     def _make_up(self, gone: RowSubset, carried: Tensor, last: int) -> None:
-        """Give the rows that stay what the ``gone`` ones ``carried`` by their α: by Newton's step where the logits
-        are what they were with them, for without them they are far off where λ is small."""
+        """Give the rows that stay what the ``gone`` ones ``carried`` in their α, by Newton's step at the logits that
+        there were with them: without them, the logits are far off if λ is small."""
         exact, alone = self._pair.exact, self._dual
         of_gone = replace(exact, operator=exact.operator.over([gone])).adjoint(carried)
         lost, kept = (exact.forward(value) for value in (of_gone, exact.adjoint(alone)))
@@ -238,8 +239,8 @@ class SpanNewton:
                 break
 
     def _linear(self, target: Tensor, weight: Tensor, last: int) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """x and JJᵀx [N,K] with (WJJᵀ + λI) x = ``target``, and ‖Jᵀ·‖ of what was left before, nearer with each pass; W
-        is of where the logits are when it begins, with ω/N = ``weight``."""
+        """x and JJᵀx [N,K] with (WJJᵀ + λI) x = ``target``, nearer with each pass, and ‖Jᵀr‖ for the residual r before
+        it. W is taken at the logits at the start, with ω/N = ``weight``."""
         curved = self._curved(weight)
         self._span.stale()
         dual, change = torch.zeros_like(target), torch.zeros_like(target)
@@ -268,8 +269,8 @@ class SpanNewton:
         return SpanPoint(value, self._dual, z - self._base, objective, gradient)
 
     def _step(self, least: float) -> bool:
-        """Take in the gradient, and go to F's minimum over all directions; False where its norm was ``least`` or
-        below, or where F falls no further."""
+        """Add the gradient to the directions and go to F's minimum over all of them; False if the gradient's norm was
+        at most ``least``, or F falls no further."""
         dtype = self._span.dtype
         residual = self._residual().to(dtype)
         product, norm = self._through(residual)
@@ -278,10 +279,10 @@ class SpanNewton:
         if norm <= least:
             return False
         before, curved = self._objective, self._curved(self._weight.to(dtype))
-        # Under another λ the gradient where a solve has ended is λα again, which lies in the span.
+        # Under another λ, the gradient at the point where a solve has ended is λα again, which lies in the span.
         new = self._span.add(residual.view(-1), product.view(-1), curved, self._objective)
         fell = self._descend(residual)
-        if fell:  # once more, for the gradient at the new point is not what the step foretold
+        if fell:  # once more, because the gradient at the new point is not what the step predicted
             self._descend(self._residual().to(dtype))
         return fell and (new or self._objective < before - 1e-12 * abs(before))
 
@@ -292,7 +293,7 @@ class SpanNewton:
         return product, sqrt(max(0.0, (residual.double() * product.double()).sum().item()))
 
     def _curved(self, weight: Tensor) -> Curved:
-        """F's curvature where the steps so far lead, with ω/N = ``weight`` [N,1]."""
+        """F's curvature at the point to which the steps so far lead, with ω/N = ``weight`` [N,1]."""
         loss, ridge = self._pair.exact.loss, self._pair.exact.ridge
         z = (self._base + self._change).to(weight)
 
@@ -308,7 +309,7 @@ class SpanNewton:
         dual, change = (part.view_as(self._dual).to(self._dual) for part in (dual, change))
         blur = 1e-15 * abs(self._objective)  # close to the optimum F no longer resolves the fall
         size = 1.0
-        # Where F is all but flat Newton's step is thousands of times too long: it promises to fall by more than F.
+        # Where F is nearly flat, Newton's step is thousands of times too long: it promises a fall by more than F.
         while size > 1e-3 or size * slope > 1e-3 * abs(self._objective):
             there = self._dual + size * dual, self._change + size * change
             value = self._value(*there)
@@ -332,12 +333,12 @@ class SpanNewton:
 
 
 Curved = Callable[[Tensor, Tensor], Tensor]
-"""ωD y/N + λb of a direction b [N·K] with y = JJᵀb: times another y, F's curvature along both."""
+"""ωD y/N + λb for a direction b [N·K] with y = JJᵀb; its product with another y is F's curvature along both."""
 
 
 class _Span:
-    """Directions b and their y = JJᵀb, [k,N·K], with F's curvature along each pair: about the identity, for each is
-    made orthogonal to the others at the point where it comes."""
+    """Directions b and their y = JJᵀb, [k,N·K], with F's curvature along each pair: close to the identity, because each
+    is made orthogonal to the others at the point where it is added."""
 
     def __init__(self, size: int, like: Tensor) -> None:
         self.dtype = like.dtype
@@ -347,18 +348,18 @@ class _Span:
         self._count, self._known_at = 0, inf
 
     def stale(self) -> None:
-        """F is another one: its curvature is taken anew before it is used."""
+        """F has changed: take its curvature anew before the next use."""
         self._known_at = inf
 
     def add(self, b: Tensor, y: Tensor, curved: Curved, objective: float, least: float = TINY) -> bool:
-        """Keep a direction, and its curvature at the point where F is ``objective``; False where nothing but rounding
-        is left of it, which is ``least`` of its square."""
+        """Keep a direction, and its curvature at the point where F is ``objective``; False if nothing but rounding is
+        left of it, that is at most ``least`` of its square."""
         if not abs(self._known_at - objective) <= RENEWED * abs(objective):
             self.renew(curved, objective)
         at = self._count % len(self._b)
         self._put(at, torch.zeros_like(b), torch.zeros_like(y), torch.zeros_like(self._curvature[at]))
         before = torch.dot(y, curved(b, y)).item()
-        for _ in range(2):  # once more, for the first projection leaves its own rounding
+        for _ in range(2):  # twice, because the first projection leaves its own rounding
             along = self.solve((self._y @ curved(b, y)).double()).to(b)
             b, y = b - along @ self._b, y - along @ self._y
         metric = curved(b, y)
@@ -371,33 +372,33 @@ class _Span:
         return True
 
     def newton(self, residual: Tensor) -> tuple[Tensor, Tensor, float]:
-        """The step over all directions, in α and in the logits [N·K], and F's slope along it, downwards, from ρ."""
+        """From ρ, the step over all directions, in α and in the logits [N·K], and how steeply F falls along it."""
         slope = (self._y @ residual).double()
         step = self.solve(slope)
         return *self.sum(step), (step @ slope).item()
 
     def sum(self, along: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ of b and of y [N·K], each direction times its own of ``along`` [k]."""
+        """Σ cᵢbᵢ and Σ cᵢyᵢ [N·K] for c = ``along`` [k]."""
         along = along.to(self._b)
         return along @ self._b, along @ self._y
 
     def slopes(self, terms: Tensor) -> Tensor:
-        """Along the directions [N,k], of each row's part of ``terms`` [N,K] less the mean of all rows' parts."""
+        """Slopes along the directions [N,k] of each row's part of ``terms`` [N,K], less their mean over the rows."""
         own = [(y.view_as(terms).double() * terms).sum(1) for y in self._y]
         slopes = torch.stack(own, 1)
         return slopes - slopes.mean(0)
 
     def at(self, row: int, classes: int) -> Tensor:
-        """What y has of a row [k,K]."""
+        """The part of each y that belongs to a row [k,K]."""
         return self._y.view(len(self._y), -1, classes)[:, row].double()
 
     def lengths(self, along: Tensor) -> Tensor:
-        """‖Jᵀx‖ [n] of each x = Σ b times its own of ``along`` [n,k]."""
+        """‖Jᵀx‖ [n] of each x = Σ cᵢbᵢ, for the rows c of ``along`` [n,k]."""
         inner = (self._b @ self._y.T).double()
         return ((along @ inner) * along).sum(1).clamp_min(0).sqrt()
 
     def _put(self, at: int, b: Tensor, y: Tensor, curvature: Tensor) -> None:
-        """In place ``at``: a direction of length one, by its curvature along the others [k]."""
+        """Put a direction of unit length in place ``at``, with its ``curvature`` along the others [k]."""
         self._b[at], self._y[at] = b, y
         self._curvature[at], self._curvature[:, at] = curvature, curvature
         self._curvature[at, at] = 1
@@ -411,7 +412,7 @@ class _Span:
         self._known_at = objective
 
     def solve(self, right: Tensor, less: Tensor | float = 0.0) -> Tensor:
-        """By the curvature, ``less`` [k,k] some of it, without what rounding cannot tell from nothing; [..,k]."""
+        """``right`` [..,k] times the inverse of the curvature minus ``less`` [k,k], without what may be rounding."""
         values, vectors = torch.linalg.eigh(self._curvature - less)
         seen = values > 8 * torch.finfo(self.dtype).eps * values[-1]
         solved: Tensor = ((right @ vectors[:, seen]) / values[seen]) @ vectors[:, seen].T

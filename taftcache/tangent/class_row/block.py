@@ -1,15 +1,14 @@
 """The class-row tangent: J and Jᵀ of one token-pooled block, final norm and head, by hand.
 
-Only the class row of the last block reaches the head, so keys and values are never formed: with
-u_j the tokens normalised without affine, head h's attention logits are s(γ₁⊙a_h)·u_j with
-a_h = W_k,hᵀ q_h, its value input is ū_h = Σ_j φ_hj u_j, and their tangent needs the tokens in one
-place alone, the covariance Cov_φh(u) c_h. That map is symmetric, so the adjoint reads the tokens
-through the same operator. Cost a sample: 4Htd for the tokens and about 24d² for the rest, each way.
+Only the class row of the last block reaches the head, so keys and values are never formed. With u_j the tokens
+normalised without affine, head h's attention logits are s(γ₁⊙a_h)·u_j with a_h = W_k,hᵀ q_h, and its value input is
+ū_h = Σ_j φ_hj u_j. Their tangent needs the tokens in only one place, the covariance Cov_φh(u) c_h. That map is
+symmetric, so the adjoint reads the tokens through the same operator. A sample costs 4Htd operations for the tokens and
+about 24d² for the rest, each way.
 γ₁ and β₁ multiply the heads' small matrices, never [n,H,d] numbers: those passes over memory were a tenth of a product.
 
 Everything here is a function of tensors. Rows n, tokens t, width d, heads H of width e, classes K.
-The formulas are those of TAFT eq. 6-12 with the 1/√e of attention, LayerNorm's eps and GELU's
-density put right.
+The formulas are those of TAFT eq. 6-12, corrected for the 1/√e of attention, LayerNorm's eps and GELU's density.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from taftcache.tangent.rules import (
 )
 from taftcache.tangent.weights import Entry, TailWeights
 
-# On a CPU token products run over pieces of about this many bytes, so that the second read of a covariance
-# product finds the tokens in a shared cache; smaller pieces starve the threads. A GPU takes a block at a time: a piece
-# would be some microseconds of work, less than its launches.
+# On a CPU, token products run over pieces of about this many bytes, so that the second read in a covariance product
+# finds the tokens in a shared cache; smaller pieces starve the threads. A GPU takes a whole block: a piece would be
+# some microseconds of work, less than its launches take.
 PIECE_BYTES = 8 << 20
 
 
 class BlockState(NamedTuple):
-    """What one pass over a block of rows needs of the base point; everything but ``u`` is O(H(t + d)) a row.
+    """What one pass over a block of rows needs of the base point; everything but ``u`` is O(H(t + d)) per row.
 
-    Rows that are cached less than whole leave the entries before them None. ``folding.folded`` leaves of u and r the
-    class row alone, and has ``f_by_c`` or ``o_by_c`` in place of the others and of φ.
+    For reduced rows, the entries that come before them are None. ``folding.folded`` keeps only the class row of u and
+    r, and has ``f_by_c`` or ``o_by_c`` in place of the other tokens and of φ.
     """
 
     u: Entry  # [n,t,d] normalised tokens, no affine
@@ -73,9 +72,9 @@ class BlockState(NamedTuple):
 def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens") -> BlockState:
     """The base model on ``rows``, keeping what J and Jᵀ need.
 
-    rows: by ``kind`` the raw input of the block [n,t,d]; x₀ and the heads' attended means ū_h [n,1+H,d]; or the
-    class row after attention [n,1,d]. Smaller rows are exact for the parameters that come after them. Of any float
-    dtype; what is computed has that of the weights.
+    rows: depending on ``kind``, the raw input of the block [n,t,d]; x₀ and the heads' attended means ū_h [n,1+H,d]; or
+    the class row after attention [n,1,d]. Smaller rows are exact for the parameters that come after them. They may have
+    any float dtype; results have that of the weights.
     """
     n = rows.shape[0]
     u = r = xhat = q = phi = ubar = o = branch1 = None
@@ -110,7 +109,7 @@ def value(config: ClassRow, w: TailWeights, rows: Tensor, kind: Rows = "tokens")
 
 
 def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tensor:
-    """What ``value`` takes as rows of ``kind``, out of the tokens [n,t,d]."""
+    """What ``value`` takes as rows of ``kind``, made from the tokens [n,t,d]."""
     s = value(config, w, tokens)
     if kind == "attended":
         return torch.cat([tokens[:, :1], s.ubar], 1)
@@ -123,7 +122,7 @@ def reduce(config: ClassRow, w: TailWeights, tokens: Tensor, kind: Rows) -> Tens
 def tangent(w: TailWeights, s: BlockState, delta: TailWeights, dtokens: Tensor | None = None) -> Tensor:
     """J Δw: the logits' tangent [n,K] for the direction ``delta``; None entries are zero and cost nothing.
 
-    dtokens: tangent [n,t,d] of the block's input, where a trained layer comes before it.
+    dtokens: tangent [n,t,d] of the block's input, if a trained layer comes before it.
     """
     n = s.logits.shape[0]
     u0: Entry = None if s.u is None else s.u[:, 0]
@@ -242,7 +241,7 @@ def cotangents(w: TailWeights, s: BlockState, r: Tensor, trained: TailWeights, t
     if not tokens:
         u0 = (gell[:, :, :1] * a + s.phi[:, :, :1] * gubar).sum(1) + xhat * w.gamma1
         return upper._replace(x0=h + normalise_tangent(u0, s.u[:, 0], s.r[:, 0].contiguous()))
-    # Each token is read twice: as a key, through its logit, and as a value.
+    # Each token acts twice: as a key, through its logit, and as a value.
     u = torch.bmm(torch.cat([gell, s.phi], 1).transpose(1, 2), torch.cat([a, gubar], 1))
     u[:, 0].addcmul_(xhat, w.gamma1)
     gtokens = normalise_tangent(u, s.u, s.r)
@@ -299,8 +298,8 @@ def pieces(tokens: Tensor, dtype: torch.dtype) -> list[slice]:
 def _attended(tokens: Tensor, a: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """u, r, φ and ū_h of the tokens [n,t,d] in the precision of s γ₁⊙a_h = ``a`` [n,H,d].
 
-    Each piece is converted on its own: to write a whole block of converted tokens, and one of joined pieces, to memory
-    and to read them again took a sixth of a float64 pass.
+    Each piece is converted on its own: writing a whole block of converted tokens to memory, and one of joined pieces,
+    and reading them again took a sixth of a float64 pass.
     """
 
     def attended(piece: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -320,9 +319,9 @@ def _attended(tokens: Tensor, a: Tensor, eps: float) -> tuple[Tensor, Tensor, Te
 
 
 def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | None) -> Tensor:
-    """Cov_φh(u) c_h [n,H,d], plus what a tangent of the tokens does as keys and as values.
+    """Cov_φh(u) c_h [n,H,d], plus the effect of the tokens' own tangent through keys and values.
 
-    a [n,H,d] is s γ₁⊙a_h; du is δu [n,t,d], or [n,d] where row 0 alone moves.
+    a [n,H,d] is s γ₁⊙a_h; du is δu [n,t,d], or [n,d] if only row 0 moves.
     """
     out = torch.empty_like(s.ubar)
     for piece in pieces(s.u, s.u.dtype):
@@ -344,7 +343,7 @@ def _covariance(s: BlockState, c: Tensor | None, a: Tensor | None, du: Tensor | 
 
 
 def covariance_adjoint(s: BlockState, gubar: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of c and of the attention logits, for one ū_h [n,H,d] or several [n,m·H,d]; a symmetric operator."""
+    """Gradients at c and at the attention logits, for one at ū_h [n,H,d] or several [n,m·H,d]; a symmetric operator."""
     gc, gells = torch.empty_like(gubar), []
     for piece in pieces(s.u, s.u.dtype):
         u, phi = s.u[piece], s.phi[piece, None]
@@ -358,8 +357,8 @@ def covariance_adjoint(s: BlockState, gubar: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def along(rows: Tensor, tokens: Tensor) -> Tensor:
-    """Inner products [n,h,t] of rows [n,h,d] with tokens [n,t,d], the way round that the device is faster at."""
-    if tokens.is_cuda:  # an H100 is so by a fifth, and by a tenth at what is then made of these
+    """Inner products [n,h,t] of rows [n,h,d] with tokens [n,t,d], in the order that is faster on the device."""
+    if tokens.is_cuda:  # on an H100 by a fifth, and what follows by a tenth
         return torch.bmm(tokens, rows.mT).mT
     return torch.bmm(rows, tokens.mT)
 
@@ -397,12 +396,12 @@ def _values_tangent(w: TailWeights, ubar: Tensor, dubar: Tensor | None, delta: T
 
 
 def ubar_cotangent(w: TailWeights, o: Tensor) -> Tensor:
-    """The gradient at ū_h [n,H,d] of that at the heads' outputs, ``o`` [H,n,e]."""
+    """The gradient at ū_h [n,H,d] from that at the heads' outputs, ``o`` [H,n,e]."""
     return torch.bmm(o, w.Wv * w.gamma1).transpose(0, 1)
 
 
 def _values_adjoint(w: TailWeights, s: BlockState, o: Tensor, out: TailWeights) -> None:
-    """Add the gradients of W_v, b_v, and of γ₁ and β₁ as values have them."""
+    """Add the gradients of W_v and b_v, and those of γ₁ and β₁ through the values."""
     total = o.sum(1)
     if out.bv is not None:
         out.bv.add_(total)

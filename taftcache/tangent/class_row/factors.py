@@ -68,7 +68,7 @@ def row_gradients(
 
 
 def _of_gamma1(w: TailWeights, s: BlockState, g: Cotangents) -> Tensor:
-    """[n,d], which stands in the values, the keys and the query."""
+    """The gradients of γ₁ [n,d], which enters the values, the keys and the query."""
     values = torch.bmm(g.o, w.Wv).transpose(0, 1) * s.ubar
     keys = torch.bmm(s.q, w.Wk).transpose(0, 1) * g.c
     found: Tensor = (values + gain(w, keys)).sum(1) + g.xhat * s.u[:, 0]

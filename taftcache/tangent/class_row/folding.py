@@ -1,4 +1,4 @@
-"""A block made ready for many products: what the tokens are read for is worked out once."""
+"""A block made ready for many products: what the tokens are read for is computed once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from taftcache.tangent.weights import TailWeights
 
 
 def folded(w: TailWeights, s: BlockState, into: Literal["logits", "o", ""]) -> BlockState:
-    """``s`` for many products, from which the tokens are gone: they are read for what c does, which is linear.
+    """``s`` without its tokens, for many products: tokens are read only for the effect of c, which is linear.
 
-    That holds where no token is trained. Both products then read once what stands in the tokens' place, and the tokens
-    twice.
+    That holds if no token is trained. Both products then read what replaces the tokens once, where they would read the
+    tokens twice.
 
-    into: the "logits", for K adjoints down to the heads' means and K·H numbers where there were t; "o", for a product
-        of the tokens with W_v and one with that, and d numbers where there were t; "" where nothing trained moves c.
+    into: "logits" costs K adjoints down to the heads' means and leaves K·H numbers in place of t; "o" costs a product
+        of the tokens with W_v and one with the result, and leaves d numbers in place of t; "" is for when no trained
+        parameter moves c.
     """
     f_by_c = _logits_by_c(w, s) if into == "logits" else None
     o_by_c = _o_by_c(w, s) if into == "o" else None
@@ -26,7 +27,7 @@ def folded(w: TailWeights, s: BlockState, into: Literal["logits", "o", ""]) -> B
 
 
 def _logits_by_c(w: TailWeights, s: BlockState) -> Tensor:
-    """[n,K,H·d]."""
+    """∂f/∂c [n,K,H·d]."""
     (n, H, d), K = s.ubar.shape, s.logits.shape[1]
     by_ubar = s.ubar.new_empty(n, K, H, d)
     values = w._replace(token=None, gamma1=None, beta1=None, Wq=None, Wk=None, bq=None)
@@ -38,7 +39,7 @@ def _logits_by_c(w: TailWeights, s: BlockState) -> Tensor:
 
 
 def _o_by_c(w: TailWeights, s: BlockState) -> Tensor:
-    """[n,H,e,d]: Σ_j φ_hj (v_j − Σ_i φ_hi v_i) ⊗ u_j with v_j = W_v,h γ₁⊙u_j."""
+    """∂o_h/∂c_h [n,H,e,d]: Σ_j φ_hj (v_j − Σ_i φ_hi v_i) ⊗ u_j with v_j = W_v,h γ₁⊙u_j."""
     H = len(w.Wv)
     out = torch.empty(len(s.u), *w.Wv.shape, dtype=s.u.dtype, device=s.u.device)
     values = (w.Wv * w.gamma1).mT

@@ -19,9 +19,9 @@ from taftcache.tangent.parameters import Layout
 from taftcache.tangent.tail import Tail
 from taftcache.tangent.weights import TailWeights, tail_weights
 
-# K·H over tokens, at most: there ten products save what it takes to make a block ready; with fewer classes, less.
+# The largest K·H over tokens: there ten products save what making a block ready takes; with fewer classes, fewer do.
 FEW = 0.5
-READY_BYTES = 4 << 30  # of all rows: those that memory does not hold would be made ready anew in every pass
+READY_BYTES = 4 << 30  # for all rows: those that memory does not hold would be made ready anew in every pass
 
 
 class ClassRowTail(Tail):
@@ -38,19 +38,19 @@ class ClassRowTail(Tail):
         self._tokens, self._classes = config.shape[0], config.classes
 
     def bind(self, named: Mapping[str, Tensor]) -> TailWeights:
-        """``named`` under the letters of the equations."""
+        """``named`` by the letters of the equations."""
         return tail_weights(self.config, named)
 
     def value(self, w: TailWeights, rows: Tensor) -> BlockState:
-        """The base model on ``rows``: the raw input of the block [n,t,d], or what is left of it."""
+        """The base model on ``rows``: the raw input of the block [n,t,d], or its reduced rows."""
         return value(self.config, w, rows, self.rows)
 
     def reduce(self, w: TailWeights, tokens: Tensor, rows: Rows) -> Tensor:
-        """What a tail over ``rows`` takes, out of the tokens [n,t,d]."""
+        """The input of a tail over ``rows``, made from the tokens [n,t,d]."""
         return reduce(self.config, w, tokens, rows)
 
     def ready(self, layout: Layout, rows: int) -> Callable[[TailWeights, BlockState], BlockState] | None:
-        """Without the tokens, where nothing reads them or less does in their place."""
+        """A state without the tokens, if nothing reads them or something smaller can take their place."""
         p, config = self.config.prefix, self.config
         if self.rows != "tokens" or f"{p}.cls_token" in layout:
             return None

@@ -1,4 +1,4 @@
-"""Pointwise functions, and the product of two halves of which one goes through such a function."""
+"""Pointwise functions, and gates: the product of two halves, one of which goes through such a function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Activation(Primitive, frozen=True, kw_only=True, tag="activation"):
     kind: Kind
 
     def value(self, w: Named, x: Tensor) -> tuple[Tensor, Saved]:
-        """f(x) of the same shape; keeps f'(x), which costs more to compute than to read."""
+        """f(x), of the same shape; keeps f'(x), which costs more to compute than to read."""
         return function(self.kind, x), derivative(self.kind, x)
 
     def tangent(self, w: Named, saved: Saved, dx: Tensor | None, dw: Named) -> Tensor | None:
@@ -34,7 +34,7 @@ class Activation(Primitive, frozen=True, kw_only=True, tag="activation"):
 
 
 class Gate(Primitive, frozen=True, kw_only=True, tag="gate"):
-    """y = f(a)⊙b for the two halves of the input: [a|b], or [b|a] where the gate is last."""
+    """y = f(a)⊙b for the two halves of the input: [a|b], or [b|a] if the gate comes last."""
 
     kind: Kind
     last: bool = False
@@ -59,7 +59,7 @@ class Gate(Primitive, frozen=True, kw_only=True, tag="gate"):
         return torch.addcmul(p * d, q, e)
 
     def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
-        """Both halves."""
+        """∂y/∂[a|b]⊙g, for both halves."""
         at_input: Tensor = (saved.unflatten(-1, (2, -1)) * g[..., None, :]).flatten(-2)
         return at_input
 
@@ -76,7 +76,7 @@ def function(kind: Kind, x: Tensor) -> Tensor:
 
 
 def derivative(kind: Kind, x: Tensor) -> Tensor:
-    """f'(x); of ReLU at 0 it is 0."""
+    """f'(x), with 0 for ReLU at 0."""
     if kind in ("gelu", "gelu_tanh"):
         return gelu_derivative(x, "exact" if kind == "gelu" else "tanh")
     if kind == "relu":

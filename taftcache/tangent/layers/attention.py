@@ -1,8 +1,8 @@
 """Multi-head self-attention between its two linear maps (TAFT eq. 6-8).
 
 With logits ℓ = s q kᵀ, s = 1/√e (which eq. 6 omits), φ = softmax ℓ and o = φ v, the tangent of the softmax is
-φ⊙(δℓ − φ·δℓ) with φ·δℓ one number for each query: the diagonal of ΦΨᵀ in eq. 6 is a sum over a row and never
-a product of matrices. It is symmetric, so the adjoint is the same map.
+φ⊙(δℓ − φ·δℓ) with φ·δℓ one number for each query: the diagonal of ΦΨᵀ in eq. 6 is a sum over each row, and no product
+of matrices is needed for it. It is symmetric, so the adjoint is the same map.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from taftcache.tangent.weights import Entry
 
 
 class Rotation(Primitive, frozen=True, kw_only=True):
-    """Rotary position embedding: pairs of numbers of each query and key turn by an angle of the token's place.
+    """Rotary position embedding: pairs of numbers in each query and key turn by an angle that the token's place gives.
 
     table: name of a tensor [..., t - skip, 2e], sines beside cosines. skip: tokens before it that do not turn.
     half: pairs are (k, k + e/2) instead of neighbours.
@@ -48,7 +48,7 @@ class Attend(Primitive, frozen=True, kw_only=True, tag="attend"):
 
     q_norm, k_norm: normalisations of each head's queries and keys.
     rotation: turns both by the tokens' places, after the norms.
-    first: only token 0 asks, and the output is [n,1,He].
+    first: only token 0 has a query, and the output is [n,1,He].
     """
 
     heads: int
@@ -93,7 +93,7 @@ class Attend(Primitive, frozen=True, kw_only=True, tag="attend"):
         return _joined(do if dv is None else _add_matmul(do, phi, dv))
 
     def adjoint(self, w: Named, saved: Saved, g: Tensor, taker: Taker, need_input: bool) -> Tensor | None:
-        """Gradients of queries, keys and values, packed as they came; the norms' own go to ``taker``."""
+        """Gradients at queries, keys and values, packed as they came; those of the norms go to ``taker``."""
         q, k, v, phi, kept_q, kept_k = saved
         n, H, t, e = k.shape
         go = g.view(n, -1, H, e).transpose(1, 2).contiguous()
@@ -121,7 +121,7 @@ class Attend(Primitive, frozen=True, kw_only=True, tag="attend"):
         return (parts[0][:, :, :1].contiguous() if self.first else q), k, v
 
     def _turn(self, w: Named, x: Entry, query: bool = False, back: bool = False) -> Entry:
-        """Rotation of keys, or of queries: where token 0 alone asks, it is one of those that do not turn."""
+        """Rotation of keys, or of queries: if only token 0 has a query, it is one of the tokens that do not turn."""
         if self.rotation is None or x is None or (query and self.first):
             return x
         return self.rotation.turn(w, x, back)

@@ -9,7 +9,7 @@ from taftcache.tangent.layers.norm import Norm
 from taftcache.tangent.layers.residual import Pool, Residual
 
 LayerSpec = Residual | Linear | Norm
-"""What comes before the end of a tail, each from [n,t,d] to [n,t,d]."""
+"""The layers before the end of a tail, each from [n,t,d] to [n,t,d]."""
 
 
 class Readout(msgspec.Struct, frozen=True, kw_only=True, tag="readout"):

@@ -1,9 +1,9 @@
-"""One closed-form layer on all tokens: what it computes, J and Jᵀ, by timm's names of its parameters.
+"""One closed-form layer on all tokens: its value, J and Jᵀ, with parameters by their timm names.
 
 ``value`` returns the output and what J and Jᵀ need of the base point; ``tangent`` and ``adjoint`` are linear in
 what they are given. Weights, directions and gradients are mappings of names to tensors, and a name that is missing
 is frozen: a zero that is never formed. An incoming tangent may be None, which is a zero too. No layer writes to a
-tensor that it is handed, and what it returns is its own.
+tensor that it is given, and what it returns belongs to it alone.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from taftcache.tangent.parameters import Layout
 
 Named = Mapping[str, Tensor]
 Saved = Any
-"""What a layer keeps of the base point; None where it needs nothing."""
+"""What a layer keeps of the base point; None if it needs nothing."""
 
 
 class Taker(Protocol):
-    """What becomes of the parameters' gradients on the way back."""
+    """What takes the parameters' gradients on the way back."""
 
     def __contains__(self, name: str) -> bool:
         """Whether the gradient of this parameter is wanted."""
@@ -35,7 +35,7 @@ class Taker(Protocol):
 
 
 class Primitive(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer that knows the gradients of its own parameters and is not made of others."""
+    """A layer that computes its own parameters' gradients and is not made of other layers."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class Primitive(msgspec.Struct, frozen=True, kw_only=True):
         return ()
 
     def value(self, w: Named, x: Tensor) -> tuple[Tensor, Saved]:
-        """The output on x, and what the rest needs."""
+        """The output for x, and what the other methods need."""
         raise NotImplementedError
 
     def tangent(self, w: Named, saved: Saved, dx: Tensor | None, dw: Named) -> Tensor | None:
@@ -62,14 +62,14 @@ class Primitive(msgspec.Struct, frozen=True, kw_only=True):
         return [], []
 
     def adjoint(self, w: Named, saved: Saved, g: Tensor, taker: Taker, need_input: bool) -> Tensor | None:
-        """Hand the parameters' gradients to ``taker``; the gradient at the input, where it is needed."""
+        """Hand the parameters' gradients to ``taker``; returns the gradient at the input if it is needed."""
         if any(name in taker for name in self.names):
             taker.take(self, w, saved, g)
         return self.input_adjoint(w, saved, g) if need_input else None
 
 
 class Layer(Protocol):
-    """What a chain is made of."""
+    """A link of a chain."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -91,7 +91,7 @@ class Sum:
         return name in self.out
 
     def take(self, layer: Primitive, w: Named, saved: Saved, g: Tensor) -> None:
-        """Add this layer's."""
+        """Add this layer's gradients."""
         layer.contract(w, saved, g, self.out)
 
 
@@ -107,7 +107,7 @@ class PerRow:
         return name in self.layout
 
     def take(self, layer: Primitive, w: Named, saved: Saved, g: Tensor) -> None:
-        """Append this layer's."""
+        """Append this layer's gradients."""
         matrices, direct = layer.factors(w, saved, g, self.layout)
         self.matrices += matrices
         self.direct += direct
@@ -134,7 +134,7 @@ def chain_tangent(
 def chain_adjoint(
     layers: Sequence[Layer], w: Named, kept: Sequence[Saved], g: Tensor, taker: Taker, need_input: bool
 ) -> Tensor | None:
-    """Adjoint of ``chain_value``; it stops at the first layer that has a wanted parameter."""
+    """Adjoint of ``chain_value``; goes no further back than the first layer that has a wanted parameter."""
     wanted = [any(name in taker for name in layer.names) for layer in layers]
     lowest = 0 if need_input else wanted.index(True) if True in wanted else len(layers)
     for k in reversed(range(lowest, len(layers))):

@@ -2,9 +2,9 @@
 
     y = s ⊙ (W (γ⊙u + β) + b)
 
-Both are taken into the weights, W̃ = s W γ and b̃ = s(Wβ + b): the product then reads the normalised tokens
-themselves, nothing else of their size is formed or kept, and the derivatives with respect to γ, β and s are
-those of W̃, a few operations on matrices.
+Both are folded into the weights, W̃ = s W γ and b̃ = s(Wβ + b). The product then reads the normalised tokens themselves,
+nothing else of their size is formed or kept, and the derivatives with respect to γ, β and s follow from those of W̃ by a
+few operations on matrices.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Linear(Primitive, frozen=True, kw_only=True, tag="linear"):
     """y = s ⊙ (W(γ⊙u + β) + b).
 
     weights: names of matrices [o_k,i] whose outputs lie side by side, Σ o_k = o.
-    biases: names of vectors of equal length, together [o]; "" is one that is zero. None at all: no bias.
-    gamma, beta: names of the affine [i] of the normalisation before; "" where it has none.
+    biases: names of vectors of equal length, together [o]; "" stands for a zero vector. Empty if there is no bias.
+    gamma, beta: names of the affine [i] of the normalisation before; "" if it has none.
     scale: name of the LayerScale [o] after it, or "".
     """
 
@@ -61,7 +61,7 @@ class Linear(Primitive, frozen=True, kw_only=True, tag="linear"):
         return _apply(g, self._folded(w)[0].T, None)
 
     def contract(self, w: Named, saved: Saved, g: Tensor, out: Named) -> None:
-        """The gradient G̃ = Σ g ⊗ u of W̃, split among the parameters of which W̃ is made."""
+        """The gradient G̃ = Σ g ⊗ u of W̃, passed on to the parameters that W̃ is made of."""
         rows, total = g.flatten(0, -2), g.flatten(0, -2).sum(0)
         W, s, gamma, beta = self._joined(w), self._get(w, self.scale), self._get(w, self.gamma), self._get(w, self.beta)
         summed = total if s is None else s * total
@@ -90,7 +90,7 @@ class Linear(Primitive, frozen=True, kw_only=True, tag="linear"):
                 out[name].add_(G[part])
 
     def factors(self, w: Named, saved: Saved, g: Tensor, where: Layout) -> tuple[list[Factor], list[Direct]]:
-        """Sums over tokens of outer products; the affine's and LayerScale's own rows."""
+        """Sums of outer products over tokens; for affine and LayerScale, each row's gradient itself."""
         u, g = (x[:, None] if x.ndim == 2 else x for x in (saved, g))
         W, s = self._joined(w), self._get(w, self.scale)
         out: Tensor = g if s is None else s * g
@@ -131,7 +131,7 @@ class Linear(Primitive, frozen=True, kw_only=True, tag="linear"):
             start += len(w[name])
 
     def _bias_parts(self, there: Named | Layout) -> Iterator[tuple[str, slice]]:
-        """The biases that are there, and which outputs they move."""
+        """The biases that ``there`` has, and which outputs they move."""
         shapes = there.shapes if isinstance(there, Layout) else {n: t.shape for n, t in there.items()}
         sizes = {name: shapes[name][0] for name in self.biases if name in shapes}
         for k, name in enumerate(self.biases):
@@ -139,7 +139,7 @@ class Linear(Primitive, frozen=True, kw_only=True, tag="linear"):
                 yield name, slice(k * sizes[name], (k + 1) * sizes[name])
 
     def _bias(self, w: Named) -> Tensor | None:
-        """b [o], of the weights or of a direction; None if nothing of it is there."""
+        """b [o], of the weights or of a direction; None if ``w`` has no part of it."""
         if not any(name in w for name in self.biases):
             return None
         if len(self.biases) == 1:
@@ -183,7 +183,7 @@ class Linear(Primitive, frozen=True, kw_only=True, tag="linear"):
 
 
 def _apply(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
-    """x Wᵀ + b over the last axis, whatever the others."""
+    """x Wᵀ + b over the last axis, with any axes before it."""
     rows = x.flatten(0, -2)
     y = rows @ W.T if b is None else torch.addmm(b, rows, W.T)
     return y.view(*x.shape[:-1], -1)

@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm over the last axis, with an affine of their own or none."""
+"""LayerNorm and RMSNorm over the last axis, with or without an affine of their own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from taftcache.tangent.rules import normalise, normalise_tangent, rms_normalise,
 
 
 class Norm(Primitive, frozen=True, kw_only=True, tag="norm"):
-    """γ⊙u + β with u = (x − mean x)·r, or x·r where ``kind`` is "rms" (TAFT eq. 10).
+    """γ⊙u + β with u = (x − mean x)·r, or x·r if ``kind`` is "rms" (TAFT eq. 10).
 
-    weight, bias: names of γ and β; "" where there is none, or where the linear map after it has taken them in.
+    weight, bias: names of γ and β; "" if there is none, or it is folded into the linear map that follows.
     """
 
     eps: float
@@ -47,7 +47,7 @@ class Norm(Primitive, frozen=True, kw_only=True, tag="norm"):
         return total
 
     def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
-        """The same symmetric map, of γ⊙g."""
+        """The same symmetric map, applied to γ⊙g."""
         return self._symmetric(g * w[self.weight] if self.weight else g, saved)
 
     def contract(self, w: Named, saved: Saved, g: Tensor, out: Named) -> None:

@@ -20,7 +20,7 @@ from taftcache.tangent.parameters import Layout
 class Residual(msgspec.Struct, frozen=True, kw_only=True, tag="residual"):
     """y = x + f(x) for a chain f.
 
-    first: f gives token 0 alone, and y is that row [n,1,d].
+    first: f returns only token 0, and y is that row [n,1,d].
     """
 
     layers: tuple[Norm | Linear | Attend | Activation | Gate, ...]
@@ -53,7 +53,7 @@ class Residual(msgspec.Struct, frozen=True, kw_only=True, tag="residual"):
 
 
 class ClassToken(Primitive, frozen=True, kw_only=True):
-    """A trained class token, shared by all rows, in place of token 0; nothing where there is none of that name."""
+    """A trained class token, shared by all rows, in place of token 0; without a tensor of that name, no change."""
 
     name: str
 
@@ -69,7 +69,7 @@ class ClassToken(Primitive, frozen=True, kw_only=True):
         return x, x.shape
 
     def tangent(self, w: Named, saved: Saved, dx: Tensor | None, dw: Named) -> Tensor | None:
-        """Row 0 moves with the token, and no other: what comes in is the cache."""
+        """Only row 0 moves, with the token: the input comes from the cache."""
         if self.name not in dw:
             return dx
         dx = dw[self.name].new_zeros(saved)
@@ -77,7 +77,7 @@ class ClassToken(Primitive, frozen=True, kw_only=True):
         return dx
 
     def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:
-        """Nothing goes on to the row that was replaced."""
+        """No gradient reaches the row that was replaced."""
         if self.name not in w:
             return g
         return torch.cat([torch.zeros_like(g[:, :1]), g[:, 1:]], 1)
@@ -102,7 +102,7 @@ class Pool(Primitive, frozen=True, kw_only=True, tag="pool"):
         return (x[:, 0] if self.kind == "token" else x[:, self.skip :].mean(1)), x.shape[1]
 
     def tangent(self, w: Named, saved: Saved, dx: Tensor | None, dw: Named) -> Tensor | None:
-        """The same of δx."""
+        """The same for δx."""
         return None if dx is None else self.value(w, dx)[0]
 
     def input_adjoint(self, w: Named, saved: Saved, g: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Several blocks as closed-form layers on all tokens, ending in the class row or in pooling and head."""
+"""Several blocks as closed-form layers on all tokens, ending in the class row or in pooling and a head."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from taftcache.tangent.parameters import Layout
 from taftcache.tangent.tail import Tail
 from taftcache.tangent.weights import Entry, tail_weights
 
-# What is kept of the rows of one call, about: fewer rows leave matrices too small for their products, and of more
-# the memory is not reused but paid for in fresh pages. Part of the result's bytes, for sums run over such blocks.
+# About how much is kept of the rows of one call. With fewer rows, matrices are too small for fast products; with more,
+# memory is not reused but costs fresh pages. It decides the result's bytes, because sums run over such blocks.
 BLOCK_BYTES = 128 << 20
 
 
 class Bound(NamedTuple):
-    """Tensors by timm's names, and the class row's under the letters of its equations."""
+    """Tensors by timm's names, and those of the class row by the letters of its equations."""
 
     named: Named
     end: Entry  # TailWeights, where the class row ends the tail
@@ -68,7 +68,7 @@ class LayersTail(Tail):
         self.head = Linear(weights=(weight,), biases=(bias,))
 
     def bind(self, named: Mapping[str, Tensor]) -> Bound:
-        """``named``, and the class row's part of it under its letters."""
+        """``named``, and the class row's part of it by the letters of its equations."""
         return Bound(named, None if self.end is None else tail_weights(self.end, named))
 
     def value(self, w: Bound, rows: Tensor) -> LayersState:
@@ -88,7 +88,7 @@ class LayersTail(Tail):
         return torch.zeros_like(state.logits) if change is None else change
 
     def value_and_tangent(self, w: Bound, rows: Tensor, delta: Bound) -> tuple[Tensor, Tensor]:
-        """f_w(x) and J Δw, both [n,K], layer by layer: nothing is kept that the next layer does not need."""
+        """f_w(x) and J Δw, both [n,K], layer by layer; only what the next layer needs is kept."""
         x, dx = rows.view(rows.shape[0], *self.config.shape), None
         for layer in self.layers:
             x, saved = layer.value(w.named, x)
@@ -112,7 +112,7 @@ class LayersTail(Tail):
         self._back(w, state, r, taker)
 
     def factors(self, layout: Layout, w: Bound, state: LayersState, r: Tensor) -> tuple[list[Factor], list[Direct]]:
-        """Each row's Jᵀ r: sums of outer products over the tokens for each matrix on all of them."""
+        """Each row's Jᵀ r: for each matrix that acts on all tokens, a sum of outer products over them."""
         taker = PerRow(layout)
         if state.end is None:
             self._back(w, state, r, taker)

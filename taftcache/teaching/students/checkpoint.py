@@ -26,7 +26,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
     """
     held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     header = {"digest": _digest(held), "meta": meta}
-    # One metadata key: more would come in an order that varies between runs.
+    # One metadata key, because several would be written in an order that varies between runs.
     write_bytes(file, save(held, {META: json.dumps(header, sort_keys=True)}))
 
 
@@ -49,7 +49,7 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """Of all tensors' bytes, by name."""
+    """A digest of all tensors' bytes, by name."""
     hasher = blake3()
     for name, tensor in sorted(tensors.items()):
         hasher.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())

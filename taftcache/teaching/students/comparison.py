@@ -1,4 +1,4 @@
-"""A student beside other priors, other teachers and other data: tables, plots, and what they say."""
+"""A student compared with other priors, other teachers and other data: tables, plots, and what they say."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from taftcache.teaching.students.students import Students, StudentSettings
 from taftcache.teaching.students.trainer import StudentOutcome
 
 Row = dict[str, Any]
-FEW = 100  # images on which a choice of β has a note
+FEW = 100  # with fewer images, a choice of β gets a note
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Comparison:
 
 
 def compare(students: Students) -> Comparison:
-    """Train what the recipe asks for and write report.md, report.json and the plots into the recipe's folder."""
+    """Train what the recipe asks for, and write report.md, report.json and the plots into the recipe's folder."""
     recipe, made, tested = students.recipe, Comparison(notes=students.notes), len(students.joined.held_out)
     own = recipe.teach.prior
     wanted: list[PriorName] = list(dict.fromkeys(["none", *recipe.report.priors, own]))
@@ -93,7 +93,7 @@ def compare(students: Students) -> Comparison:
 
 
 def _counts(students: Students, *, chosen: bool) -> dict[str, int]:
-    """How many images the recipe's own student has (and how many labelled ones chose β), and of how many classes."""
+    """How many images of how many classes the recipe's own student has, and if ``chosen`` how many of them chose β."""
     settings = students.settings("none", 0.0, students.recipe.train.seeds[0])
     work = students.training_rows(settings)
     counts = {"labelled": len(work.labelled), "unlabelled": len(work.unlabelled), "tested": len(work.tested)}
@@ -107,7 +107,7 @@ def _seeds(students: Students, prior: PriorName, beta: float, **changes: Any) ->
 
 
 def _over_seeds(values: Sequence[float]) -> Row:
-    """Mean and standard deviation (n − 1) of one accuracy a seed."""
+    """Mean and standard deviation (n − 1) of one accuracy per seed."""
     return {"accuracy": mean(values), "deviation": stdev(values) if len(values) > 1 else None}
 
 
@@ -172,7 +172,7 @@ def costs(students: Students, notes: list[str]) -> list[Row]:
     for teacher in students.joined.teachers:
         try:
             backbone = students.backbone(teacher.name)
-        except TaftcacheError as error:  # the features are enough to teach; weights may be gone by now
+        except TaftcacheError as error:  # features are enough to teach; the weights may be gone
             notes.append(f"{teacher.name}: parameters and latency unknown, its model does not load ({error.fault})")
             continue
         models[f"teacher {teacher.name} ({backbone.name})"] = (backbone.network, backbone.data_config["input_size"])
@@ -186,7 +186,7 @@ def costs(students: Students, notes: list[str]) -> list[Row]:
 def curve(students: Students, key: str, values: Sequence[int], priors: Sequence[PriorName]) -> list[Row]:
     """Accuracy (mean and deviation over seeds) of every prior at each value of ``noise``, ``per_class`` or ``repeat``.
 
-    β is chosen anew at each point, as it would be by someone who has only that data.
+    β is chosen anew at each point, as someone who has only that data would.
     """
     rows, seed = [], students.recipe.train.seeds[0]
     for value in values:
@@ -207,7 +207,7 @@ def curve(students: Students, key: str, values: Sequence[int], priors: Sequence[
 
 
 def conclusions(tables: Mapping[str, list[Row]], held_back: int = 0) -> list[str]:
-    """What the tables say, also where a prior does not help; β was chosen on ``held_back`` images."""
+    """What the tables say, including where a prior does not help; β was chosen on ``held_back`` images."""
     found = []
     students = {row["student trained with"]: row for row in tables["students"]}
     for title, row in students.items():
@@ -243,7 +243,7 @@ def conclusions(tables: Mapping[str, list[Row]], held_back: int = 0) -> list[str
 
 
 def _steps(found: Mapping[PriorName, Sequence[StudentOutcome]]) -> list[str]:
-    """A line where images without labels give students with a prior more steps than STL."""
+    """A line if images without labels give students with a prior more steps than STL."""
     few, many = found["none"][0].steps, max(outcomes[0].steps for outcomes in found.values())
     if many == few:
         return []
@@ -258,7 +258,7 @@ def _at_the_end(students: Mapping[str, Row]) -> list[str]:
     tried = {title: [b for b in map(float, row["tried on rows held back"]) if b] for title, row in students.items()}
     lines = []
     for end, which, further in ((max, "largest", "go on"), (min, "smallest above 0", "begin lower")):
-        several = end is min  # of a single one it is said once
+        several = end is min  # if only one was tried, it is said once
         at = [name for name, betas in tried.items() if len(betas) > several and students[name]["beta"] == end(betas)]
         if at:
             beta = f"beta = {students[at[0]]['beta']:g} of {', '.join(at)}"
@@ -267,8 +267,8 @@ def _at_the_end(students: Mapping[str, Row]) -> list[str]:
 
 
 def _above(ours: Sequence[StudentOutcome], theirs: Sequence[StudentOutcome], tested: int) -> Row:
-    """By how many points the first are ahead on the same images, a student a seed, with the interval and its verdict;
-    of outcomes that do not say which images were right, none."""
+    """By how many points the first are ahead on the same images, one student per seed, with the interval and its
+    verdict; nothing for outcomes that do not say which images were right."""
     if not all(outcome.right for outcome in (*ours, *theirs)):
         return {"points above STL": "images not comparable"}
     found = paired(*(np.stack([_right(outcome, tested) for outcome in some]) for some in (ours, theirs)))
@@ -276,7 +276,7 @@ def _above(ours: Sequence[StudentOutcome], theirs: Sequence[StudentOutcome], tes
 
 
 def _right(outcome: StudentOutcome, tested: int) -> NDArray[np.float64]:
-    """1 or 0 for each of so many images."""
+    """For each of the ``tested`` images, 1 if it was right, else 0."""
     return np.unpackbits(np.frombuffer(b64decode(outcome.right), np.uint8), count=tested).astype(np.float64)
 
 
@@ -285,7 +285,7 @@ def _ratio(a: float, b: float) -> float | None:
 
 
 VERDICTS = {"holds": "better", "within noise": "within noise", "contradicted": "worse"}
-"""Of a claim, in words for a student of which nobody claimed anything."""
+"""A claim's verdicts, in words for a student about which nobody claimed anything."""
 TITLES: dict[PriorName, str] = {
     "none": "STL (no prior)",
     "kd": "KD (features)",

@@ -1,4 +1,4 @@
-"""The student's images: decoded once where memory allows, a batch at a time by row number of the join."""
+"""The student's images, in batches by row number of the join; decoded once if memory allows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Images:
     """uint8 pixels of the rows of a join, by the student's own preprocessing.
 
     Args:
-        places: of each row, its source and its index there.
+        places: each row's source and its index there.
         transform: resize and crop.
-        memory: bytes that decoded images may take; when all of them fit, each is decoded once.
+        memory: bytes that decoded images may take; if all of them fit, each is decoded once.
     """
 
     def __init__(self, places: Sequence[tuple[Source, int]], transform: Preprocess, memory: int) -> None:
@@ -36,7 +36,7 @@ class Images:
         self._there = np.zeros(len(self._places), bool)
 
     def decode(self, done: Callable[[int], None]) -> None:
-        """Decode all that may be kept; ``done`` is called with the number of images of each group."""
+        """Decode all images if they may be kept; ``done`` is called with the number of images in each group."""
         if self._held is None:
             return
         for at in range(0, len(self._places), GROUP):

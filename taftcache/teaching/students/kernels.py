@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-SMALL = 1e-8  # under the roots, as the authors of AFT have it
+SMALL = 1e-8  # added under the roots, as the authors of AFT do
 
 
 def cosine_rows(features: Tensor) -> Tensor:
@@ -39,22 +39,22 @@ def gaussian_distance(phi: Tensor, target: Tensor) -> Tensor:
 def relations(phi: Tensor, psi: Tensor) -> Tensor:
     """Relational distillation (Park et al. 2019): distances once and angles twice, as published (25 : 50).
 
-    Distances are relative to their mean over the batch; angles are cosines at each vertex of each triple; both are
-    compared by Huber's loss.
+    Distances are relative to their mean over the batch; angles are cosines at each vertex of each triple. Both are
+    compared by the Huber loss.
     """
     return smooth_l1_loss(_distances(phi), _distances(psi)) + 2 * smooth_l1_loss(_angles(phi), _angles(psi))
 
 
 def _distances(x: Tensor) -> Tensor:
     squares = x.square().sum(1)
-    # The diagonal is kept away from the root, whose derivative there is infinite.
+    # Zeros on the diagonal are kept from the root, whose derivative at 0 is infinite.
     away = torch.eye(len(x), dtype=x.dtype, device=x.device)
     d = ((squares[:, None] + squares[None, :] - 2 * x @ x.T).clamp_min(SMALL) + away).sqrt() * (1 - away)
     return d / d.sum().clamp_min(SMALL) * (len(x) * (len(x) - 1))
 
 
 def _angles(x: Tensor) -> Tensor:
-    """cos of the angle at i between j and k, [b,b,b], out of the Gram matrix alone."""
+    """cos of the angle at i between j and k, [b,b,b], from the Gram matrix alone."""
     gram = x @ x.T
     own = gram.diagonal()
     # (x_j − x_i)·(x_k − x_i) for every i, j, k

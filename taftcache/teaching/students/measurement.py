@@ -19,9 +19,9 @@ def parameters(model: nn.Module) -> int:
 
 
 def latencies(models: Sequence[tuple[nn.Module, tuple[int, int, int]]]) -> list[float]:
-    """Median seconds of one image [1,c,h,w], of its size, through each model, where that is; all in evaluation mode.
+    """Median seconds for one image [1,c,h,w] of each model's size, on that model's device; all in evaluation mode.
 
-    The models take turns: what else the machine does then slows all of them. The first rounds are thrown away.
+    The models take turns, so that other work on the machine slows all of them. The first rounds are discarded.
     """
     images = [torch.zeros(1, *size, device=next(model.parameters()).device) for model, size in models]
     times: list[list[float]] = [[] for _ in models]

@@ -1,9 +1,9 @@
 """Non-negative least squares from its normal equations: min_{q ≥ 0} qᵀAq − 2bᵀq for A positive semidefinite.
 
 Block principal pivoting (Júdice and Pires 1994; Kim and Park 2011): guess which entries are positive, solve for them
-exactly, exchange all that have the wrong sign, and fall back to exchanging one at a time where that goes in circles.
-A handful of Cholesky factorisations ends at the exact optimum, with exact zeros; the optimality conditions are
-recomputed from A and b at the end and are what is reported.
+exactly, exchange all that have the wrong sign, and if that goes in circles exchange one at a time. A handful of
+Cholesky factorisations leads to the exact optimum, with exact zeros. At the end, the optimality conditions are
+recomputed from A and b and reported.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from taftcache.errors import SolveError
 
-# Copies of a feature make A singular. So little is added to its (unit) diagonal that a regular problem does not
-# feel it after one refinement, and copies share their sum equally.
+# Copies of a feature make A singular. This is added to its (unit) diagonal: so little that one refinement removes its
+# effect on a regular problem, and enough for copies to share their total weight equally.
 JITTER = 1e-11
 REFINEMENTS = 2
 SIGN = 1e-12  # a dual entry above minus this, relative to the largest of b, counts as zero
 PATIENCE = 3  # block exchanges allowed without progress
 LIMIT = 2000
-MOST_VIOLATED = 1e-4  # of the conditions, relative to the largest of b: rounding on copies stays far below
+MOST_VIOLATED = 1e-4  # allowed in the conditions, relative to the largest of b: rounding on copies stays far below
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def nnls(A: Tensor, b: Tensor) -> NonNegative:
 
 
 def _pivot(A: Tensor, b: Tensor) -> tuple[Tensor, int]:
-    """The solution for A of unit diagonal, and how many factorisations it took."""
+    """The solution for an A with unit diagonal, and how many factorisations it took."""
     floor = SIGN * max(b.abs().max().item(), 1e-300) if len(b) else 0.0
     positive = b > floor
     best, patience = len(b) + 1, PATIENCE
@@ -89,7 +89,7 @@ def _pivot(A: Tensor, b: Tensor) -> tuple[Tensor, int]:
         elif patience > 0:
             patience -= 1
             exchange = wrong
-        else:  # the exchange of the last wrong entry alone cannot go in circles
+        else:  # exchanging only the last wrong entry cannot go in circles
             exchange = torch.zeros_like(wrong)
             exchange[int(wrong.nonzero()[-1])] = True
         positive = positive ^ exchange

@@ -1,4 +1,4 @@
-"""The report of a student: report.md, report.json and the plots beside them."""
+"""A student's report: report.md, report.json and their plots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CURVES = {
     "labelled images of a class": "per_class",
     "times the first teacher is given": "repeat",
 }
-"""Title of a curve's table -> what changes along it, as the recipe's [report] has it."""
+"""Title of a curve's table -> what changes along it, by its key in the recipe's [report]."""
 ENERGY = ("energy-by-teacher.svg", "energy-by-feature.svg")
 
 
@@ -32,11 +32,11 @@ def write_page(
     notes: Sequence[str],
     energies: Mapping[str, Sequence[float]],
 ) -> list[Path]:
-    """Write the report; the plots' files. Plots of an earlier report that this one does not have are removed.
+    """Write the report and return the plots' files. Plots of an earlier report that this one lacks are removed.
 
     Args:
-        counts: of images and classes. tables: by title, rows of plain values. energies: teacher → energy of each of
-            its features, in per cent.
+        counts: of images and classes. tables: by title, rows of plain values. energies: for each teacher, the energy of
+            each of its features, in per cent.
     """
     plots = [*_energy_plots(folder, tables, energies), *_curve_plots(folder, tables)]
     said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
@@ -72,7 +72,7 @@ def _energy_plots(folder: Path, tables: Tables, energies: Mapping[str, Sequence[
 
 
 def _curve_plots(folder: Path, tables: Tables) -> list[Path]:
-    """One plot for each curve of more than one point."""
+    """One plot for each curve with more than one point."""
     plots = []
     for title, key in CURVES.items():
         rows = tables.get(title, [])
@@ -90,7 +90,7 @@ def _curve_name(key: str) -> str:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Rows of equal meaning as a table in Markdown; accuracies and shares in per cent."""
+    """Rows with the same columns as a table in Markdown; accuracies and shares in per cent."""
     columns = columns_of(rows)
     return markdown_table(columns, ([cell(key, row.get(key)) for key in columns] for row in rows))
 

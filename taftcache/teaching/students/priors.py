@@ -1,7 +1,7 @@
-"""The priors R(θ): how far a student's features are from what the teachers' features can say.
+"""The priors R(θ): how far a student's features are from what the teachers' features can explain.
 
-Every prior is a module with parameters and buffers of its own, drawn from a seed of its own, so that a student's
-training draws the same numbers whatever the prior. Letters: φ [b,d] student, ψ [b,p] teachers; logits [b,K] of φ.
+Every prior is a module with its own parameters and buffers, drawn from its own seed, so that a student's training
+draws the same numbers whatever the prior. Letters: φ [b,d] student, ψ [b,p] teachers; logits [b,K] of φ.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from taftcache.teaching.students.kernels import cosine_distance, cosine_rows, ga
 from taftcache.teaching.students.nnls import nnls
 
 TeacherRows = Callable[[slice], Tensor]
-"""ψ in float64 of some of the training rows, where φ [n,d] has them."""
+"""ψ in float64 for a slice of the training rows, in the order of φ [n,d]."""
 
 BLOCK_ROWS = 256
 
 
 class Prior(nn.Module, ABC):
-    """R, with what it learns. ``refreshes``: whether it wants the features of all rows once in a while."""
+    """R and the parameters it learns. ``refreshes``: whether it needs the features of all rows now and then."""
 
     refreshes = False
 
@@ -38,15 +38,15 @@ class Prior(nn.Module, ABC):
         """Update from the student's features φ [n,d] of all training rows; nothing by default."""
 
     def energy(self) -> Tensor | None:
-        """What a teacher feature of mean square 1 contributes [p], ≥ 0; None where R does not weigh features."""
+        """What a teacher feature of mean square 1 contributes [p], ≥ 0; None if R does not weigh features."""
         return None
 
 
 class Kernel(Prior):
     """AFT as its authors run it: T = ψ⊙ρ, ρ = σ(s), s = 0 at the start and learned with the student.
 
-    R = √(mean_ij (K_φ − K_T)² + 1e-8), rows centred over the batch and of length one. With ``learned = False``
-    ρ stays where it is; ``gaussian`` takes the kernel exp(cos − 1) instead of cos.
+    R = √(mean_ij (K_φ − K_T)² + 1e-8), with rows centred over the batch and of length one. With ``learned = False``,
+    ρ keeps its first value; ``gaussian`` takes the kernel exp(cos − 1) instead of cos.
     """
 
     def __init__(self, width: int, *, learned: bool = True, gaussian: bool = False) -> None:
@@ -63,15 +63,15 @@ class Kernel(Prior):
 
 
 class ClosedForm(Prior):
-    """AFT with ρ in closed form: R as ``Kernel`` has it, ρ² = q the non-negative least squares of K_φ on the features.
+    """AFT with ρ in closed form: R as in ``Kernel``, ρ² = q by non-negative least squares of K_φ on the features.
 
-    q is solved for anew at each refresh, from moments over all training rows and off the diagonal, which no
-    batch and no step size has a say in. So that its kernels are R's, φ is centred and its rows have length one there,
-    and the rows of ψ too. Where no feature agrees with the student at all (q = 0) the weights stay as they were.
+    q is solved for anew at each refresh, from moments over all training rows and off the diagonal, on which batches and
+    step size have no influence. For these kernels to be R's, φ is centred there, and the rows of φ and of ψ are scaled
+    to length one. If no feature agrees with the student at all (q = 0), the weights stay as they were.
 
-    b of a feature that is independent of φ still differs from zero, by chance, with variance 2 k A_aa / n(n−1). Half
-    of a thousand such features would be let in. So √(2 log p) of these deviations, what the largest of p of them
-    reaches (Donoho and Johnstone 1994), are taken off b first.
+    Even for a feature that is independent of φ, b differs from zero by chance, with variance 2 k A_aa / n(n−1), so half
+    of all such features would be let in. Therefore √(2 log p) of these deviations, which the largest of p reaches
+    (Donoho and Johnstone 1994), are subtracted from b first.
 
     Args:
         moment: A [p,p] of ``teacher_moment``, of rows of length one.
@@ -93,7 +93,7 @@ class ClosedForm(Prior):
         b, k = student_moments((rows[part], unit_rows(teachers(part))) for part in parts)
         found = nnls(self._moment, b.to(self._moment) - chance(self._moment, k, len(rows)))
         if found.support:
-            self.get_buffer("q").copy_(found.q / found.q.max())  # R does not feel the scale; the largest is 1
+            self.get_buffer("q").copy_(found.q / found.q.max())  # R does not depend on the scale; the largest is 1
 
     def energy(self) -> Tensor | None:
         return self.get_buffer("q")
@@ -126,7 +126,7 @@ class Dense(Prior):
 
 
 class Distillation(Prior):
-    """Feature distillation: all teacher features are to follow from the student's, mean ‖ψ − Vφ − c‖²/p."""
+    """Feature distillation: all teacher features should follow from the student's, R = mean ‖ψ − Vφ − c‖²/p."""
 
     def __init__(self, width: int, of: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -138,11 +138,11 @@ class Distillation(Prior):
 
 
 class KernelDistillation(Prior):
-    """Feature distillation with a kernel: the kernel of a learned linear map of φ is to be that of all of ψ.
+    """Feature distillation with a kernel: the kernel of a learned linear map of φ should equal that of all of ψ.
 
-    As ``Kernel`` is to ``Dense``; R is the same distance, but what is learned stands at the student, whose features
-    must hold whatever the teachers' do. The map is square, for no wider one has other kernels, and the identity at
-    the start.
+    It is to ``Distillation`` as ``Kernel`` is to ``Dense``. R is the same distance as in ``Kernel``, but the map that
+    is learned applies to the student, whose features must contain all that the teachers' do. The map is square, because
+    a wider one has no further kernels, and starts as the identity.
     """
 
     def __init__(self, of: int) -> None:
@@ -192,7 +192,7 @@ class BayesianTuning(Prior):
         super().__init__()
         self.register_buffer("weight", weight.float())
         self.register_buffer("offset", offset.float())
-        # From zero: a random read-out of K classes is far off at first, and shrinks the features to nothing.
+        # From zero: a random read-out of K classes is far off at first and would shrink the features to nothing.
         self.map = nn.Parameter(torch.zeros(weight.shape[1], of, dtype=torch.float32))
         self.bias = nn.Parameter(torch.zeros(weight.shape[1], dtype=torch.float32))
 
@@ -202,7 +202,7 @@ class BayesianTuning(Prior):
 
 
 class Relations(Prior):
-    """RKD (Park et al. 2019): distances and angles among a batch's rows are to be the teachers'."""
+    """RKD (Park et al. 2019): distances and angles among a batch's rows should be those of the teachers."""
 
     def forward(self, phi: Tensor, psi: Tensor, logits: Tensor) -> Tensor:
         return relations(phi, psi)
@@ -221,7 +221,7 @@ def make_prior(
     """The prior of that name; None for "none".
 
     Args:
-        width: p. student: d. seed: of what it draws.
+        width: p. student: d. seed: for what the prior draws.
         slices: teacher → its features.
         moment: A of the teachers, for "aft-nnls".
         labelled: ψ and labels of the labelled training rows, and K, for "b-tuning" and "kd-logits".

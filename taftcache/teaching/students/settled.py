@@ -1,4 +1,4 @@
-"""The settings that a folder's students were trained with: another recipe's students must not take their places."""
+"""The settings that a folder's students were trained with: another recipe's students must not replace them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from taftcache.errors import FormatError, IdentityError
 from taftcache.teaching.recipe import TeachingRecipe, teacher_name
 
 SETTINGS = "teach-settings.json"
-# What decides no student, or which ones there are beside those that are kept.
+# Settings that change no student, or only decide which further students there are.
 FREE = {"": ("name", "device", "path", "report"), "teach": ("beta", "grid"), "train": ("seeds", "memory", "checkpoint")}
 
 
 def check_settled(recipe: TeachingRecipe) -> dict[str, Any]:
     """The recipe's settings that all students of its folder share, to be kept there as ``SETTINGS``.
 
-    Rows are none of them: students of rows that were forgotten or appended since are trained anew.
+    Rows are not among them: students whose rows have been forgotten or appended to since are trained anew.
 
     Raises:
-        IdentityError: the folder has students, or a report, of other settings; it names each. FormatError: it cannot
-            be read which.
+        IdentityError: the folder has students, or a report, with other settings; the message names each.
+        FormatError: the folder's settings cannot be read.
     """
     ours, folder = _settings(recipe), recipe.folder
     file = folder / SETTINGS
@@ -49,7 +49,7 @@ def check_settled(recipe: TeachingRecipe) -> dict[str, Any]:
 
 
 def data_settings(data: DataSpec) -> dict[str, Any]:
-    """[data] in plain values, of which the same place has one spelling."""
+    """[data] in plain values, in which the same place always has the same spelling."""
     values: dict[str, Any] = msgspec.to_builtins(data)
     keys = ("root",) if data.source in ("timm", "published") else ("train", "test", "root")
     return values | {key: _place(values[key]) for key in keys if values[key]}

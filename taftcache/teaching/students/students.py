@@ -1,4 +1,4 @@
-"""All students of one recipe: each trained once, kept on disk with what it was trained under, chosen β included."""
+"""All students of one recipe: each trained once and kept on disk with the settings it was trained under and its β."""
 
 from __future__ import annotations
 
@@ -48,18 +48,19 @@ from taftcache.teaching.students.trainer import (
 )
 
 OUTCOME = "outcome.json"
-# A number of its own: a store's held-out rows are chosen by the same hash under the store's seed, and what is left
-# of them under that seed is nothing.
+# A seed of its own: a store's held-out rows are chosen by the same hash under the store's seed, so among the remaining
+# rows that seed would choose none.
 HOLD_OUT_SEED = 0x7EAC4
 Bar = Callable[[str, int], AbstractContextManager[OnEpoch]]
-"""(name, epochs) to something that shows a training while the context lasts."""
+"""(name, epochs) to a context that shows a training while it lasts."""
 
 
 @dataclass(frozen=True)
 class StudentSettings:
     """Everything in which a student differs from the others of its recipe.
 
-    held_back: whether a part of the labelled rows is held back and tested on (to choose β) instead of the test rows.
+    held_back: whether the student is tested on a part of the labelled rows that is held back, to choose β, instead of
+        on the test rows.
     """
 
     prior: PriorName
@@ -81,7 +82,7 @@ class StudentSettings:
 
 
 class BetaChoice(NamedTuple):
-    """The chosen β, and the accuracy on the held-back rows by what was tried."""
+    """The chosen β, and the accuracy on the held-back rows for each β that was tried."""
 
     beta: float
     accuracy: dict[str, float]
@@ -93,11 +94,11 @@ class Students:
     Args:
         recipe: settings.
         joined: rows of the teachers.
-        places: of each row of the join, its source and the image's index there.
+        places: for each row of the join, its source and the image's index there.
         shards: digests of each teacher's shards, by its name.
-        records: gives the recipe that a teacher's store keeps, where its weights may be opened.
+        records: gives the recipe that a teacher's store keeps, if its weights may be opened.
         bar: shows a training.
-        notes: of the rows, for the report.
+        notes: about the rows, for the report.
     """
 
     def __init__(
@@ -123,14 +124,14 @@ class Students:
         self._rows = hasher.hexdigest()
 
     def settings(self, prior: PriorName, beta: float, seed: int, **changes: Any) -> StudentSettings:
-        """A student of the recipe's own settings but for ``changes``."""
+        """A student with the recipe's own settings except for ``changes``."""
         own = {"noise": self.recipe.teach.noise, "per_class": self.recipe.train.per_class, **changes}
         return StudentSettings(prior if beta else "none", float(beta) if prior != "none" else 0.0, seed, **own)
 
     def outcome(self, settings: StudentSettings) -> StudentOutcome:
-        """What became of a student; it is trained unless it was, under the same settings.
+        """A student's outcome; it is trained now unless it was trained before under the same settings.
 
-        One of other settings or rows, and its record, stay until the new one is trained.
+        A student of other settings or rows stays in its place, with its record, until the new one is trained.
         """
         settings = _plain(settings)
         folder = self.student_file(settings).parent
@@ -140,7 +141,7 @@ class Students:
             self._made.setdefault(settings.name, False)
             return found
         device = float64_device(self.recipe.device)
-        # What a program has asked of torch is in no key, and so must not decide a student's bytes.
+        # The calling program's torch settings are in no key, so they must not affect a student's bytes.
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
@@ -148,7 +149,7 @@ class Students:
             self._bar(settings.name, self.recipe.train.epochs) as on_epoch,
         ):
             student = self.student(settings.seed)
-            # By its shards an audit knows each file of what was trained on forgotten rows, without a prior too.
+            # From the shards an audit tells whether a file was trained on forgotten rows, even without a prior.
             meta = {"key": key, ROWS_OF: self._shards}
             outcome = self._train(student, settings, folder / CHECKPOINT, meta, on_epoch)
         self._keep(student, outcome, folder, meta)
@@ -157,16 +158,16 @@ class Students:
 
     @property
     def trained(self) -> int:
-        """How many of the students that were asked for are trained now."""
+        """How many of the students asked for were trained in this run."""
         return sum(self._made.values())
 
     @property
     def kept(self) -> int:
-        """How many of them were found trained."""
+        """How many of the students asked for had been trained before."""
         return len(self._made) - self.trained
 
     def _keep(self, student: Student, outcome: StudentOutcome, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a trained student in the place of what is there; its record last, which says that it is whole."""
+        """Write a trained student over what is there; last its record, which says that the student is complete."""
         (folder / OUTCOME).unlink(missing_ok=True)
         write_tensors(folder / WEIGHTS_NAME, student.model.state_dict(), meta)
         name_classes(student.model, self.joined.classes, student.backbone.data_config)
@@ -185,13 +186,13 @@ class Students:
         return load_backbone(recipe.backbone, recipe.preprocess, float64_device(self.recipe.device))
 
     def choose(self, prior: PriorName, **changes: Any) -> BetaChoice:
-        """β by accuracy on a part of the labelled rows that is held back, 0 among those that are tried.
+        """β by accuracy on a part of the labelled rows that is held back; 0 is always tried.
 
-        Few rows are held back where few are labelled, and many students are as good as the best: of these the one of
-        the least cross entropy there, and of the smallest β. A training that fails counts as the worst, and is noted.
+        If few rows are labelled, few are held back, and many students are as accurate as the best. Among these the
+        least cross entropy there decides, then the smallest β. A training that fails counts as the worst, and is noted.
 
         Raises:
-            SolveError: all of them fail.
+            SolveError: all trainings fail.
         """
         spec = self.recipe.teach
         if prior == "none" or spec.beta != "choose":
@@ -309,8 +310,8 @@ class Students:
         if recipe.student.weights != RANDOM:
             weights = BackboneSpec(model=recipe.student.model, weights=recipe.student.weights)
             if weights_kind(weights, STUDENT) in ("file", "folder") and (file := weights_file(weights)) is not None:
-                student["weights"] = file_digest(file)  # of a place, others may come to lie there
-        if recipe.student.blocks is None:  # says nothing, as before there was a choice
+                student["weights"] = file_digest(file)  # because other weights may come to lie there
+        if recipe.student.blocks is None:  # left out, as in keys from before the setting existed
             del student["blocks"]
         decides: dict[str, Any] = {
             "desk": asdict(settings),  # under another key, kept students would be trained again
@@ -320,13 +321,13 @@ class Students:
             "train": {k: spec[k] for k in ("epochs", "batch", "rate", "weight_decay", "augment")},
         }
         if settings.held_back:
-            decides["hold_out"] = [recipe.teach.hold_out, HOLD_OUT_SEED, "loss"]  # which was not always looked at
-            if settings.per_class is not None:  # once, rows of all labels were held back
+            decides["hold_out"] = [recipe.teach.hold_out, HOLD_OUT_SEED, "loss"]  # the loss was not always recorded
+            if settings.per_class is not None:  # earlier versions also held back rows without labels
                 decides["hold_out"].append("labelled")
         if settings.prior != "none":
             decides["prior"] = {
                 "teachers": [[t.name, t.weight, self._shards[t.name]] for t in self.joined.teachers],
-                "standardise": recipe.teach.standardise or "mean",  # false was the features as cached
+                "standardise": recipe.teach.standardise or "mean",  # false once meant the features as cached
                 "refresh": recipe.teach.refresh,
                 "rate": recipe.train.prior_rate,
                 "unlabelled": recipe.train.unlabelled,
@@ -336,12 +337,12 @@ class Students:
 
 
 def _plain(settings: StudentSettings) -> StudentSettings:
-    """Without a prior nothing of a teacher is read: one student serves every noise and repeat."""
+    """Without a prior no teacher is read, so one student serves every noise and repeat."""
     return replace(settings, noise=0, repeat=1) if settings.prior == "none" else settings
 
 
 def per_class(rows: np.ndarray, ids: list[str], labels: np.ndarray, count: int) -> np.ndarray:
-    """At most ``count`` rows of each class: the first in the order of a hash of their ids."""
+    """At most ``count`` rows of each class: the first in order of a hash of their ids."""
     place = dict(zip(ids, rows.tolist(), strict=True))
     taken: list[int] = []
     seen: dict[int, int] = {}
@@ -354,7 +355,7 @@ def per_class(rows: np.ndarray, ids: list[str], labels: np.ndarray, count: int) 
 
 
 def _read_outcome(file: Path, key: dict[str, Any]) -> StudentOutcome | None:
-    """What is kept, if it was made under ``key``."""
+    """The outcome that is kept, if it was made under ``key``."""
     if not file.is_file():
         return None
     try:

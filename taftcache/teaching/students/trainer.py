@@ -1,7 +1,7 @@
 """One student's training: CE + β·R, from images and cached teacher features, resumable to the same bytes.
 
 Everything random in an epoch comes from (seed, epoch): the order, the augmentation, dropout. So a checkpoint holds no
-state of a generator, and a run that was interrupted ends in the bytes of one that was not.
+generator state, and an interrupted run ends with the same bytes as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class StudentTraining:
     """What a student is trained with.
 
     prior, beta: R and its weight; without a prior, or with β = 0, no row of ``features`` is read.
-    refresh: epochs between two times that the prior reads the features of all rows.
-    name, chosen: of the student, and whether β was, or is to be; for errors.
+    refresh: epochs between two readings of all rows' features by the prior.
+    name, chosen: the student's name, and whether β was or is to be chosen; for errors.
     """
 
     student: Student
@@ -79,9 +79,10 @@ class StudentTraining:
 class StudentOutcome:
     """A trained student: accuracy on the tested rows, the last epoch's mean loss and R, energy by feature.
 
-    energy: what the prior gives each feature (ρ², say) times the feature's mean square, its teacher's weight included.
+    energy: the prior's weight for each feature (such as ρ²) times the feature's mean square, which includes its
+        teacher's weight.
     tested_loss: mean cross entropy on the tested rows.
-    right: which of them it gets right, in their order: one bit a row, packed, base64.
+    right: which of them it gets right, in their order: one bit per row, packed, base64.
     """
 
     accuracy: float
@@ -96,13 +97,13 @@ class StudentOutcome:
 
 
 def train(training: StudentTraining, checkpoint: Path, meta: dict[str, Any], on_epoch: OnEpoch) -> StudentOutcome:
-    """Train to the end, or on from the file ``checkpoint`` if it was made under the same ``key`` of ``meta``.
+    """Train to the end, going on from the file ``checkpoint`` if it was made under the same ``key`` of ``meta``.
 
-    β = 0 is standard transfer learning: no prior, no teacher and no unlabelled image is read, and the
-    student's weights do not depend on any of them. The checkpoint stays until the student is kept.
+    β = 0 is standard transfer learning: no prior, teacher or unlabelled image is read, and the student's weights do not
+    depend on them. The checkpoint stays until the student is kept.
 
     Raises:
-        SolveError: a loss that is not finite. KeyboardInterrupt: as it came, the last checkpoint kept.
+        SolveError: a loss that is not finite. KeyboardInterrupt: when interrupted; the last checkpoint is kept.
     """
     begin = time.perf_counter()
     training = replace(training, prior=None) if training.beta == 0 else training
@@ -174,7 +175,7 @@ class _Run:
         if prior is not None:
             prior.to(self._device)
         self._student, self._prior, self._training = student, prior, training
-        # Not sorted: an epoch's order is a permutation of the rows as they stand here.
+        # Not sorted: an epoch's order permutes the rows as they stand here.
         self._rows = rows.labelled if prior is None else np.concatenate([rows.labelled, rows.unlabelled])
         self._known = np.zeros(len(rows.labels), bool)
         self._known[rows.labelled] = True
