@@ -90,7 +90,7 @@ class FeatureStore:
                 )
             self.tombstone_file = TombstoneFile(path)
             if not stale and (back := self.returned()):
-                self.check_current()  # what another process has just forgotten is beside the store before it is swept
+                self.check_current()  # if another process has just forgotten them, this is no old copy
                 raise StaleStore(
                     f"{self.path} is an old copy: {len(back)} of its samples forgotten here since",
                     got=f"tombstones in {self.tombstone_file.file}",

@@ -20,7 +20,7 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
     """Every fault of a store: the root manifest, each shard's files, the objects beside them, the ledger, the key.
 
     ``named`` is the manifest as it was opened: StoreChanged if the store has another by now. With ``manifest=False``,
-    ``named`` and its key are not in place yet, and are not looked at.
+    the files of the manifest and of the key are not in place yet, and not looked at.
     """
     faults: list[Fault] = []
     # fresh objects: what was verified earlier in this process is read again
