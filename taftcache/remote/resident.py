@@ -17,7 +17,7 @@ _forgotten = 0  # how often everything was let go: what is being made at that mo
 
 
 def resident(kind: str, key: Hashable, make: Callable[[], T], most: int = _MODELS) -> T:
-    """What ``make`` returns, made once in this process for ``key``; of each kind the ``most`` newest are kept."""
+    """What ``make`` returns, made once in this process for ``key``; of each kind the ``most`` last used are kept."""
     with _guard:
         alone = _making.setdefault(kind, RLock())
     with alone:
