@@ -2,10 +2,10 @@
 
 A store's record of its recipe names images, weights and teachers' stores on whatever machine made it. A store that
 came from elsewhere may name anything: followed without asking, ``~/Pictures`` ends up in a report, and a model's name
-reaches the network. So a name in a record is followed only where this user allowed it on this machine. ``extract``,
+reaches the network. So a name in a record is followed only if this user allowed it on this machine. ``extract``,
 ``import`` and ``train`` with the user's own recipe allow what that recipe names, ``copy`` and ``convert`` take it over
 from their source, and ``taftcache trust`` allows what a store names. What is allowed stands in one file, a line for
-each: store, kind and the very names, so that another store put in its place is not covered, nor other names.
+each: store, kind and the very names, so that neither another store put in its place nor other names are covered.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Consent:
 
 
 def recorded_recipe(store: FeatureStore) -> Recipe:
-    """The recipe as the store records it; what it names is the store's word, and is not to be followed unasked.
+    """The recipe as the store records it; what it names is only the store's word, not to be followed without asking.
 
     FormatError for settings that this release does not have.
     """
@@ -86,7 +86,7 @@ def recorded_recipe(store: FeatureStore) -> Recipe:
 def overridden(store: FeatureStore, overrides: Overrides, recipe: Recipe | None = None) -> Recipe:
     """``recipe``, or else the one that the store records, with each override applied.
 
-    RecipeError for what is no override, or none that a recipe takes.
+    RecipeError for what is no override, or not one that a recipe takes.
     """
     values = recipe_values(recorded_recipe(store) if recipe is None else recipe)
     return parse_recipe(apply_overrides(values, overrides), str(store.path))
@@ -116,7 +116,7 @@ def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) ->
 def refusal(
     store: FeatureStore, kind: Kind, recipe: Recipe, own: Collection[str] = (), *, hub: bool = False
 ) -> UntrustedStore | None:
-    """Why what ``recipe`` names is not opened: it is the store's own word, and not allowed here; None where it is.
+    """Why what ``recipe`` names is not opened: only the store names it, and nobody allowed it here. None if it may be.
 
     Names that differ from the store's are the caller's own, and so are those under the keys ``own`` ("data.train").
     ``hub`` allows what only the model hub is asked for.
@@ -136,9 +136,9 @@ def refusal(
 
 
 def check_architecture(store: FeatureStore, consent: Consent | None = None) -> None:
-    """UntrustedStore where building the model of a store's tail would ask the hub or a folder, and nobody allowed it.
+    """UntrustedStore if building the model of a store's tail would ask the hub or a folder, and nobody allowed it.
 
-    A name of timm's own list has no colon, and is built from timm's code alone.
+    A name from timm's own list has no colon, and is built from timm's code alone.
     """
     name = str(store.identity.get("backbone", {}).get("model", ""))
     if ":" in name and followed(store, "weights", consent).backbone.model != name:
@@ -148,10 +148,10 @@ def check_architecture(store: FeatureStore, consent: Consent | None = None) -> N
 
 
 def remember(path: Path | str, recipe: Recipe, kinds: Iterable[Kind] = KINDS, *, must: bool = False) -> None:
-    """Allow the store at ``path`` what ``recipe`` names, from now on; nothing where the list cannot be written.
+    """Allow the store at ``path`` what ``recipe`` names, from now on; nothing happens if the list cannot be written.
 
     Raises:
-        StoreWriteError: it cannot, and ``must`` be.
+        StoreWriteError: the list cannot be written, and ``must`` be.
     """
     known = _allowed()
     named = ((kind, names(recipe, kind)) for kind in kinds)
@@ -168,7 +168,7 @@ def remember(path: Path | str, recipe: Recipe, kinds: Iterable[Kind] = KINDS, *,
             finally:
                 os.close(place)
     except OSError as error:
-        # Who has no home to write to must still be able to extract; what is not allowed then says how to name it.
+        # Users without a writable home must still be able to extract; a later refusal says how to name the files.
         if must:
             raise StoreWriteError(
                 f"cannot write {file}, the list of what stores may open",
@@ -178,7 +178,7 @@ def remember(path: Path | str, recipe: Recipe, kinds: Iterable[Kind] = KINDS, *,
 
 
 def take_back(path: Path | str) -> dict[str, Any]:
-    """Allow the store at ``path`` nothing more, whether it is still there or not; what it was allowed, by key.
+    """Allow the store at ``path`` nothing any more, whether or not it still exists; returns what it was allowed.
 
     Raises:
         StoreWriteError: the list cannot be written.
@@ -241,7 +241,7 @@ def _place(path: Path | str) -> str:
 
 
 def _fields(line: str) -> _Line:
-    """What a line of the list says; a line that is none says nothing of any store."""
+    """What a line of the list says; an invalid line says nothing of any store."""
     try:
         return msgspec.json.decode(line, type=_Line)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -255,7 +255,7 @@ def _own(store: str) -> list[str]:
 
 @contextmanager
 def _alone(file: Path) -> Iterator[None]:
-    """No other process changes the list meanwhile: it would write what it had read before."""
+    """Keep other processes from changing the list meanwhile: they would write back what they had read before."""
     lock = os.open(file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

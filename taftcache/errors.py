@@ -2,7 +2,7 @@
 
     TaftcacheError                 exit code 1
     ├── RecipeError           2    a recipe, an option or an argument is wrong
-    │   └── ArgumentError     2    one of an estimator's; a ValueError, too
+    │   └── ArgumentError     2    an argument of a call; a ValueError, too
     ├── DataError             3    images, labels or ids that cannot be used
     │   └── UnreadableImage   3    one file that does not decode
     ├── BackboneError         4    a model that cannot be loaded, cut or linearised; other weights than expected
@@ -33,7 +33,7 @@ from pathlib import PurePath
 from typing import Any
 
 INTERRUPTED = "interrupted; what was committed is kept, and the same command resumes from there"
-INTERRUPTED_CODE = 130  # as a shell has it
+INTERRUPTED_CODE = 130  # the one that shells use
 FOUND_CODE = 10  # of verify and audit, which did what they were asked to and found something
 
 
@@ -168,23 +168,23 @@ class ClusterError(TaftcacheError):
 
 
 def first_line(error: Exception) -> str:
-    """What an error says in one line: its kind where it says nothing, as one of memory does."""
+    """What an error says, in one line; its kind if it says nothing, as a MemoryError may."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _remade(kind: type[TaftcacheError], fault: str, got: str | None, do: str | None) -> TaftcacheError:
-    """An error as it came from another process."""
+    """Rebuild an error that comes from another process."""
     return kind(fault, got=got, do=do)
 
 
 def check_several(**given: object) -> None:
-    """ArgumentError for an argument that takes a list of ids, names or files and is given one, or numbers."""
+    """ArgumentError for an argument that takes a list of ids, names or files but is given a single one, or numbers."""
     for name, value in given.items():
         if value is None:
             continue
         if isinstance(value, str | bytes | PurePath) or not isinstance(value, Iterable):
             raise ArgumentError(f"{name} must be a list", got=repr(value), do=f"{name}=[{str(value)!r}]")
-        items = () if isinstance(value, Iterator) else value  # which can be gone through but once
+        items = () if isinstance(value, Iterator) else value  # an iterator can be gone through only once
         for item in items:
             if not isinstance(item, str | PurePath):
                 raise ArgumentError(
@@ -195,7 +195,7 @@ def check_several(**given: object) -> None:
 
 
 def several_texts(name: str, given: Iterable[str]) -> list[str]:
-    """A list of what an argument called ``name`` gives: an array or a column of a table, too, or what is read once.
+    """The texts of the argument ``name`` as a list; it may also be an array, a column of a table or an iterator.
 
     Raises:
         ArgumentError: as ``check_several``.
@@ -206,7 +206,7 @@ def several_texts(name: str, given: Iterable[str]) -> list[str]:
 
 
 def check_counts(least: int = 1, **given: object) -> None:
-    """ArgumentError for a number of things that is not whole, or less than ``least``: a slice would take it."""
+    """ArgumentError for a count that is not whole, or less than ``least``: a slice would accept it silently."""
     for name, value in given.items():
         if not isinstance(value, Integral) or int(value) < least:
             raise ArgumentError(

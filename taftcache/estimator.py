@@ -99,7 +99,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
             fault = "the classes are of types that have no order" if kinds[1:] else "classes cannot be of this type"
             raise ArgumentError(fault, got=", ".join(kinds), do="use numbers, texts or truth values alone") from error
         labels = labels.reshape(-1).astype(np.int64)
-        K = max(2, len(self.classes_))  # one class alone still needs a logit to stand against
+        K = max(2, len(self.classes_))  # a single class still needs another logit to compare with
         name = self.loss if self.loss != "auto" else "cross_entropy" if self.backbone is None else "rsl"
         loss = named_loss(name, true_class_weight(self.alpha, K), self.kappa)
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
@@ -109,7 +109,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
             by_sample = None if by_sample is None else by_sample[given.order]
             weights = None if by_class is None and by_sample is None else RowWeights(by_class, by_sample)
             begin = None
-            if name == "cross_entropy" and self.backbone is None:  # nothing that a network's own head has learned
+            if name == "cross_entropy" and self.backbone is None:  # there is no network's head that has learned this
                 every = torch.from_numpy(labels)
                 ones = torch.ones(len(labels), 1, dtype=torch.float64, device="cpu")
                 counted = ones if weights is None else weights.at(every, 0, ones)
@@ -133,7 +133,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
             _check_weights("class_weight", weights)
             if not weights[labels].any():
                 raise ArgumentError("class_weight leaves no row a weight", got=repr(given)[:80], do="one above 0")
-            weights = weights / weights.max()  # whose sum is finite
+            weights = weights / weights.max()  # so that their sum is finite
         mean = np.average(weights[labels], weights=of_rows)
         scaled = torch.ones(max(2, len(weights)), dtype=torch.float64, device="cpu")
         scaled[: len(weights)] = torch.from_numpy(weights / (mean if mean > 0 else 1))
@@ -193,8 +193,8 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
         values = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
         self._measure(X, by_sample)
-        # A ridge resists neither what values are measured from nor their units, and outputs that share weights count
-        # alike: in metres or in millimetres.
+        # Standardised, so that the ridge penalises neither the origin nor the units of y, and so that outputs that
+        # share weights count alike, in metres or in millimetres.
         self.y_mean_, self.y_scale_ = _moments(values, np.ones(len(y)) if by_sample is None else by_sample.numpy())
         values = (values - self.y_mean_) / self.y_scale_
         with self._given(X, values, by_sample) as given:
@@ -224,22 +224,22 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
 def _moments(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and deviation [m] of values [n,m], 1 for a deviation of 0; weights [n] have the mean 1.
 
-    To the last bit whatever the rows' order, for they are drawn by a hash of values, too.
+    The same to the last bit in any order of the rows, because rows are drawn by a hash of values, too.
     """
     shares = weights / len(weights)
     counted, means, deviations = shares > 0, [], []
     for column in values.T:
         about = fsum(shares * column)
-        mean = about + fsum(shares * (column - about))  # of a constant that constant, and not an ulp beside it
+        mean = about + fsum(shares * (column - about))  # for a constant column that constant, not an ulp off
         apart = np.abs(column - mean)
-        most = apart.max(where=counted, initial=0.0) or 1.0  # the squares of 1e200 and of 1e-200 are no numbers
+        most = apart.max(where=counted, initial=0.0) or 1.0  # squares of 1e200 and 1e-200 are inf and 0
         means.append(mean)
         deviations.append(most * fsum(shares[counted] * (apart[counted] / most) ** 2) ** 0.5 or 1.0)
     return np.array(means), np.array(deviations)
 
 
 def _log_shares(counts: np.ndarray) -> np.ndarray:
-    """log [K] of what the classes weigh, less the mean: a class that weighs nothing is as the lightest that does."""
+    """log [K] of the classes' weights, less the mean; a class of weight 0 counts as the lightest one above 0."""
     some = counts[counts > 0]
     logs: np.ndarray = np.log(np.maximum(counts, some.min())) if len(some) else np.zeros(len(counts))
     logs -= logs.mean()
@@ -250,8 +250,8 @@ def _sample_weights(given: Any, rows: Any) -> Tensor:
     """Weights with mean one: the loss is a weighted mean, so a row of weight 2 is that row twice."""
     checked = _check_sample_weight(given, rows, dtype=np.float64)
     _check_weights("sample_weight", checked)
-    checked = checked / (checked.max() or 1.0)  # whose sum is finite
-    total = fsum(checked)  # to the last bit whatever the order: rows are drawn by a hash of weights, too
+    checked = checked / (checked.max() or 1.0)  # so that their sum is finite
+    total = fsum(checked)  # the same to the last bit in any order: rows are drawn by a hash of weights, too
     return torch.from_numpy(checked * (len(checked) / total) if total > 0 else checked.copy())
 
 

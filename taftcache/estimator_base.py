@@ -1,4 +1,4 @@
-"""What a classifier and a regressor share: rows of whatever X is, the base point, the solve, logits of new rows."""
+"""What a classifier and a regressor share: rows for whatever X is, the base point, the solve, logits of new rows."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from taftcache.tangent.rows import ArrayRows, RowSource, RowSubset
 from taftcache.tangent.selection import row_shape
 from taftcache.tangent.spec import TangentSpec
 
-if TYPE_CHECKING:  # timm, which features do without
+if TYPE_CHECKING:  # it needs timm, which features do without
     from taftcache.backbone.cut.cut import Cut
 
 P = ParamSpec("P")
 E = TypeVar("E", bound="TangentEstimator")
 
-FEW = 1000  # rows of features: of so few a fifth is too little to choose λ by, and all five are soon solved
-# Of classes, rows beyond the largest: of 2,000 rows a fifth has 12 of a class that has 3 %.
+FEW = 1000  # rows of features: a fifth of so few is too little to choose λ by, and all five are soon solved
+# For classes, the same of rows outside the largest class: a fifth of 2,000 rows has 12 of a class with 3 %.
 FEW_OTHERS = FEW // 2
 # By what the head reads, as ``init`` writes it into a recipe.
 TANGENTS: dict[Features, TangentSpec] = {
@@ -56,8 +56,8 @@ TANGENTS: dict[Features, TangentSpec] = {
 
 
 class GivenRows(NamedTuple):
-    """Rows to solve over, the tail that they enter, where each row stands in X, and hashes [n] of the rows of X where
-    what is solved over are others."""
+    """Rows to solve over, the tail that they enter, where each row stands in X, and hashes [n] of the rows of X if the
+    rows to solve over are made from these."""
 
     source: RowSource
     state: Mapping[str, Tensor]
@@ -68,7 +68,7 @@ class GivenRows(NamedTuple):
 
 
 def refused_is_unchanged(fit: Callable[Concatenate[E, P], E]) -> Callable[Concatenate[E, P], E]:
-    """A ``fit`` that fails, or is interrupted, leaves what an earlier one made."""
+    """Make a ``fit`` that fails, or is interrupted, leave what an earlier one made."""
 
     @wraps(fit)
     def guarded(self: E, /, *args: P.args, **named: P.kwargs) -> E:
@@ -119,12 +119,12 @@ class TangentEstimator(BaseEstimator):
     def save(self, folder: Path | str) -> None:
         """Write the fitted estimator into a new or empty folder, of safetensors and JSON; ``load`` reads it.
 
-        Of images the backbone comes along, and a classifier's folder is a model for ``open_model`` and ``taftcache
-        predict`` too. Gradients and dual vectors of the solve, which speak of single rows, are not kept.
+        For images the backbone comes along, and a classifier's folder is a model for ``open_model`` and ``taftcache
+        predict`` too. Gradients and dual vectors of the solve are not kept, because they tell about single rows.
 
         Raises:
             NotFittedError: before ``fit``. ArgumentError: an argument or a class that is no number, text or name.
-            StoreWriteError: there is something already, or it cannot be written.
+            StoreWriteError: something is in the folder already, or it cannot be written.
         """
         from taftcache.estimator_files import save_estimator
 
@@ -136,7 +136,7 @@ class TangentEstimator(BaseEstimator):
         """The estimator that ``save`` wrote, whose answers are the same to the last bit.
 
         Args:
-            folder: where it is; the images' backbone is read from there whenever it is asked.
+            folder: where it is; for images, the backbone is read from there whenever it is needed.
             device: another than the saved one.
 
         Raises:
@@ -150,7 +150,7 @@ class TangentEstimator(BaseEstimator):
 
     @property
     def _spec(self) -> BackboneSpec | None:
-        """The backbone where X is images; RecipeError where it is nothing that an estimator takes."""
+        """The backbone if X is images, else None; RecipeError if it is nothing that an estimator takes."""
         given = self.backbone
         return None if given is None or isinstance(given, tuple) else backbone_of(given)
 
@@ -160,12 +160,12 @@ class TangentEstimator(BaseEstimator):
         return self.tangent or (TangentSpec() if spec is None else TANGENTS[spec.features])
 
     def _checked(self, X: Any, y: Any, **of_y: Any) -> tuple[Any, np.ndarray]:
-        """X and y as scikit-learn checks them; of images and cached rows only y, and whether there are as many."""
+        """X and y as scikit-learn checks them; for images and cached rows, only y and the lengths are checked."""
         X = widened(X)
         if self.backbone is None:
             checked: tuple[Any, np.ndarray] = validate_data(self, X, y, dtype=[np.float64, np.float32], **of_y)
             return checked
-        for of_features in ("n_features_in_", "feature_names_in_"):  # of an earlier fit
+        for of_features in ("n_features_in_", "feature_names_in_"):  # left by an earlier fit
             self.__dict__.pop(of_features, None)
         y = _check_y(y, estimator=self, **of_y)
         check_consistent_length(X, y)
@@ -204,12 +204,12 @@ class TangentEstimator(BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in super().__getstate__().items() if name != "_cut_of"}
         if "base_" in state:
-            state["base_"] = replace(state["base_"], module=None)  # timm's code is not pickled, but loaded again
+            state["base_"] = replace(state["base_"], module=None)  # timm's code is loaded again, not pickled
         return state
 
     @contextmanager
     def _given(self, X: Any, targets: np.ndarray, weights: Tensor | None) -> Iterator[GivenRows]:
-        """The rows of X, of images in a store, and the tail that they enter; of features, none."""
+        """The rows of X (those of images in a store), and the tail that they enter (for features, none)."""
         if (spec := self._spec) is not None:
             from taftcache.stages.extract.listing import ImageList, cached_images
 
@@ -226,7 +226,8 @@ class TangentEstimator(BaseEstimator):
             return
         rows = ArrayRows(self._rows(X), targets)
         if self.backbone is None:
-            # A scaled column's last bits follow from the order of all rows, and would draw others to validate λ.
+            # Hashes of X as given: a scaled column's last bits depend on the order of all rows, and would draw other
+            # rows to validate λ.
             told = [X, targets] if weights is None else [X, targets, weights.numpy()]
             hashes = row_hashes(np.column_stack(told)) if self.ridge == "auto" else None
             yield GivenRows(rows, {}, TailConfig.of_vectors(rows.tokens.shape[2], 1), hashes=hashes)
@@ -235,21 +236,21 @@ class TangentEstimator(BaseEstimator):
             yield GivenRows(rows, *self.backbone)
 
     def _labelled(self, targets: np.ndarray) -> tuple[list[int], list[str]] | tuple[()]:
-        """What a store keeps of the targets: a class of each row, and the classes' names; of values nothing."""
+        """What a store keeps of the targets: the class of each row, and the classes' names; nothing for values."""
         return ()
 
     def _measure(self, X: np.ndarray, weights: Tensor | None) -> None:
-        """Of features, each column's mean and deviation over the rows of ``fit``, which nothing outlives."""
+        """For features, each column's mean and deviation over the rows of ``fit``, in place of an earlier fit's."""
         if self.scaling not in ("column", "none"):
             raise ArgumentError("no scaling of features is called that", got=str(self.scaling), do="column, or none")
         self.scaler_ = None
         if self.scaling == "column" and self.backbone is None:
-            scaler = StandardScaler().set_output(transform="default")  # whatever a notebook has asked of all others
-            with np.errstate(invalid="ignore"):  # of a column that is constant
+            scaler = StandardScaler().set_output(transform="default")  # whatever a notebook has set for all others
+            with np.errstate(invalid="ignore"):  # from a constant column
                 self.scaler_ = scaler.fit(X, sample_weight=None if weights is None else weights.numpy())
 
     def _base(self, given: GivenRows, outputs: int, begin: np.ndarray | None) -> Base:
-        """The base point, with ``begin`` [K] in the head's bias: where it is pulled to by the ridge."""
+        """The base point, with ``begin`` [K] in the head's bias: the value that the ridge pulls it to."""
         if self.backbone is None:
             config = TailConfig.of_vectors(given.config.width, outputs)
             weight = torch.zeros(outputs, config.width, dtype=torch.float32, device="cpu")
@@ -263,7 +264,7 @@ class TangentEstimator(BaseEstimator):
         return replace(base, state={**base.state, bias: base.state[bias].double() + torch.from_numpy(begin)})
 
     def _check_arguments(self) -> None:
-        """ArgumentError for one that is nothing it can be."""
+        """ArgumentError for an argument that has none of its possible values."""
         in_ball = _above_zero(self.radius)
         wanted = {
             "ridge": (
@@ -324,20 +325,20 @@ class TangentEstimator(BaseEstimator):
         self._unpack()
 
     def _unpack(self) -> None:
-        """``coef_``, and of features ``intercept_``, from the solution."""
+        """``coef_``, and for features ``intercept_``, from the solution."""
         self._layout = self.base_.trained(self.base_.spec.train)
         value = self.solution_.value.cpu()
         if self.backbone is not None:
             self.coef_ = value.numpy()
-            self.__dict__.pop("intercept_", None)  # of an earlier fit, to features
+            self.__dict__.pop("intercept_", None)  # left by an earlier fit to features
             return
         head = {name: view + self.base_.state[name].to(view) for name, view in self._layout.views(value).items()}
         self.coef_, self.intercept_ = head["head.weight"].numpy(), head["head.bias"].numpy()
-        if self.scaler_ is not None:  # the same head, of X as it was given
+        if self.scaler_ is not None:  # the same head, for X as it was given
             self.coef_ = self.coef_ / self.scaler_.scale_
             self.intercept_ = self.intercept_ - self.coef_ @ self.scaler_.mean_
         classes = self.__dict__.get("classes_")
-        if classes is not None and len(classes) == 2:  # of the difference of the logits, as in ``decision_function``
+        if classes is not None and len(classes) == 2:  # for the difference of the logits, as in ``decision_function``
             self.coef_, self.intercept_ = np.diff(self.coef_, axis=0), np.diff(self.intercept_)
         elif classes is not None:
             self.coef_, self.intercept_ = self.coef_[: len(classes)], self.intercept_[: len(classes)]
@@ -351,7 +352,7 @@ class TangentEstimator(BaseEstimator):
             return self._scored(self.base_, self._rows(X))
         from taftcache.estimator_images import extracted
 
-        base = replace(self.base_.unreduced(), module=self._cut().module())  # whatever was kept of a row in fit
+        base = replace(self.base_.unreduced(), module=self._cut().module())  # for whole rows, whatever fit kept
         return np.concatenate([self._scored(base, rows) for rows in extracted(self._cut(), X)])
 
     def _scored(self, base: Base, rows: np.ndarray) -> np.ndarray:
@@ -363,7 +364,7 @@ class TangentEstimator(BaseEstimator):
 
 
 def _warn_of_end(choice: RidgeChoice, units: bool) -> None:
-    """That the best λ is the last that was tried, and what follows."""
+    """Warn that the best λ is the last that was tried at one end, and say what follows."""
     do = {
         "least": "X decides all of y, or give a lesser ridge",
         "largest": "X says next to nothing of y, or give a larger ridge",
@@ -373,14 +374,14 @@ def _warn_of_end(choice: RidgeChoice, units: bool) -> None:
 
 
 def _few(source: RowSource) -> bool:
-    """Whether a fifth of the rows says too little of λ."""
+    """Whether a fifth of the rows says too little about λ."""
     assert isinstance(source, ArrayRows)
     labels, classes = source.labels, source.labels.dtype.kind == "i"
     return len(labels) <= FEW or (classes and len(labels) - np.bincount(labels).max() <= FEW_OTHERS)
 
 
 def _is_no_half(backbone: Any) -> bool:
-    """Whether a backbone is none of rows that enter a tail, or says both of that tail: its state and its config."""
+    """Whether a backbone is no pair for rows that enter a tail, or a whole one: the tail's state and its config."""
     if not isinstance(backbone, tuple):
         return True
     return len(backbone) == 2 and isinstance(backbone[0], Mapping) and isinstance(backbone[1], TailConfig)

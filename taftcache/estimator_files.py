@@ -1,9 +1,9 @@
 """A fitted estimator as a folder of safetensors and JSON, without pickle.
 
 estimator.json           which estimator, its arguments, its classes, how the solve ended, digests of the other files
-estimator.safetensors    delta/<name>: Δw in float64; base/<name>: the base point; scaler/<name>: of features;
+estimator.safetensors    delta/<name>: Δw in float64; base/<name>: the base point; scaler/<name>: scaling of features;
                          given/<name>: the state of the tail that rows were fitted to
-of images, the backbone  of a classifier with all that ``save_model`` writes, so that ``open_model`` and ``taftcache
+the backbone of images   of a classifier with all that ``save_model`` writes, so that ``open_model`` and ``taftcache
                          predict`` take the folder too; of a regressor below ``backbone/``
 """
 
@@ -49,8 +49,8 @@ from taftcache.tangent.spec import TangentSpec
 TENSORS = "estimator.safetensors"
 FORMAT = 1
 _SAVED = Saved("estimator", "name a folder that save() wrote, or save it again")
-_FILES = {TENSORS, MODEL, WEIGHTS, *NETWORKS}  # may be there beside the description and the card
-# Of labels: numbers, texts and truth values, which JSON gives back as they were.
+_FILES = {TENSORS, MODEL, WEIGHTS, *NETWORKS}  # may be there besides the description and the card
+# Dtypes of labels: numbers, texts and truth values, which JSON gives back as they were.
 _LABELS = re.compile(r"[<>|=][iufbU][0-9]+|object")
 _LARGEST_LABEL = 1 << 20  # bytes: a dtype alone can ask for as much memory as it likes
 _SCALER = ("mean_", "scale_", "var_")
@@ -58,7 +58,7 @@ _OF_VALUES = ("y_mean_", "y_scale_")
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Attributes that ``fit`` leaves beside the arrays; no other one can be set by a folder."""
+    """Attributes that ``fit`` leaves besides the arrays; a folder can set no others."""
 
     n_features_in_: int | None = None
     flat: bool | None = msgspec.field(default=None, name="_flat")
@@ -91,7 +91,7 @@ class _Described(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save_estimator(estimator: Any, folder: Path) -> None:
-    """What ``TangentEstimator.save`` says, of a fitted one."""
+    """See ``TangentEstimator.save``; ``estimator`` is fitted."""
     arguments, given = _encoded(estimator.get_params(deep=False))
     labels = _labels(estimator.__dict__.get("classes_"))
     cut = estimator._cut() if estimator._spec is not None else None
@@ -114,7 +114,7 @@ def save_estimator(estimator: Any, folder: Path) -> None:
 
 
 def load_estimator(kind: type[Any], folder: Path, device: str | None) -> Any:
-    """What ``TangentEstimator.load`` says."""
+    """See ``TangentEstimator.load``."""
     described = _read(folder, kind.__name__)
     with _SAVED.fitting(folder):
         _SAVED.check(folder, described.files, _FILES)
@@ -132,7 +132,7 @@ def load_estimator(kind: type[Any], folder: Path, device: str | None) -> Any:
 
 
 def _model(estimator: Any, cut: Cut) -> TangentModel:
-    """A classifier of images as the model that it is."""
+    """A classifier of images as a tangent model."""
     solution, base = estimator.solution_, estimator.base_
     meta = ComponentMeta(
         kind="component",
@@ -185,7 +185,7 @@ def _described(
 
 
 def _read(folder: Path, kind: str) -> _Described:
-    """What a folder says of itself."""
+    """A folder's description; FormatError if it is of another kind of estimator."""
     described = _SAVED.described(folder / ESTIMATOR, _Described, (FORMAT,))
     if described.kind != kind:
         raise FormatError(f"{folder} has another estimator than a {kind}", got=described.kind, do="load it with that")
@@ -210,7 +210,7 @@ def _check_whole(made: Any, described: _Described, tensors: Mapping[str, Tensor]
 
 
 def _fitted(described: _Described, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What ``fit`` leaves, by attribute, but for what follows from it."""
+    """What ``fit`` leaves, by attribute, except what follows from the rest."""
     config = TailConfig.from_dict(described.tail)
     base = Base.of(config, under("base", tensors), described.spec)
     delta = _SAVED.flat(under("delta", tensors), base.trained(base.spec.train))
@@ -244,7 +244,7 @@ def _fitted(described: _Described, tensors: Mapping[str, Tensor]) -> dict[str, A
 
 
 def _labels(classes: np.ndarray | None) -> tuple[str, list[Any]] | None:
-    """Classes in JSON types with their dtype; ArgumentError where they would not come back as they were."""
+    """Classes in JSON types with their dtype; ArgumentError if they would not come back as they were."""
     if classes is None:
         return None
     kind = "object" if classes.dtype == object else classes.dtype.str
@@ -274,7 +274,7 @@ def _array(kind: str, values: list[Any]) -> np.ndarray:
 
 
 def _encoded(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
-    """Arguments in JSON types, and the state of a cut's tail where that is one of them."""
+    """Arguments in JSON types, and the state of a cut's tail if that is one of them."""
     plain: dict[str, Any] = {}
     given: Mapping[str, Tensor] = {}
     for name, value in arguments.items():
@@ -303,7 +303,7 @@ def _scalar(name: str, value: Any) -> Any:
 
 
 def _decoded(arguments: Mapping[str, Any], given: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What `_encoded` made, as it was."""
+    """The arguments that `_encoded` was given."""
     readers: dict[str, Any] = {
         "tail": lambda value: (given, TailConfig.from_dict(value)),
         "path": Path,

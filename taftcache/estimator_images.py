@@ -1,4 +1,4 @@
-"""Images as an estimator's rows: all of it that needs timm, which takes half of the time that features are there in."""
+"""Images as an estimator's rows: all of it that needs timm, so that features need not wait for that import."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def extracted(cut: Cut, X: Iterable[Picture]) -> Iterator[np.ndarray]:
     images, transform = pictures_of(X), Preprocess(cut.backbone)
     for k in range(0, len(images), IMAGES_AT_ONCE):
         pixels = [transform(image, index) for index, image in enumerate(images[k : k + IMAGES_AT_ONCE], k)]
-        with full_float32(cut.device):  # as in the store of a classifier's ``fit``
+        with full_float32(cut.device):  # as when ``fit`` cached its images
             rows = cut.prefix(torch.stack(pixels).to(cut.device)).cpu().numpy()
         yield rows

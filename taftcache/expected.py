@@ -22,7 +22,7 @@ Path = list[str | int]
 
 
 def check_fields(struct: msgspec.Struct, section: str) -> None:
-    """RecipeError for a value that its annotation does not have: msgspec looks at none that a program gives."""
+    """RecipeError for a value that its annotation does not allow: msgspec checks none that a program gives."""
     for name, hint in _types(type(struct)):
         try:
             msgspec.convert(getattr(struct, name), hint)
@@ -55,7 +55,7 @@ def shown(path: Path) -> str:
 
 
 def value_at(values: Any, path: Path) -> Any:
-    """What stands at ``path`` of nested mappings and lists."""
+    """What stands at ``path`` in nested mappings and lists."""
     for part in path:
         values = values[part]
     return values
@@ -75,7 +75,7 @@ def hint_at(struct: type[msgspec.Struct], path: Path) -> Any:
 
 
 def choices(hint: Any) -> list[Any]:
-    """The values that an annotation lists one by one; empty where it lists none."""
+    """The values that an annotation lists one by one; empty if it lists none."""
     bare = [_bare(member) for member in _members(hint)]
     return [value for member in bare if get_origin(member) is Literal for value in get_args(member)]
 
@@ -90,10 +90,10 @@ def described(hint: Any) -> str:
 
 
 def correction(struct: type[msgspec.Struct], path: Path, name: str) -> str:
-    """What to do about a wrong value of the setting ``name`` at ``path``: where to set it, and what it is unsaid."""
+    """What to do about a wrong value of the setting ``name`` at ``path``: where to set it, and what its default is."""
     if _is_section(_bare(hint_at(struct, path))):
         return f"write [{name}] and its keys below it, or --set {name}.KEY=…"
-    inside = any(isinstance(part, int) for part in path)  # of a list, which is given as a whole
+    inside = any(isinstance(part, int) for part in path)  # inside a list, which is given as a whole
     unsaid = msgspec.NODEFAULT if inside else _default(struct, path)
     said = "" if unsaid is msgspec.NODEFAULT else f"; without it, it is {msgspec.json.encode(unsaid).decode()}"
     if unsaid is None:
@@ -102,7 +102,7 @@ def correction(struct: type[msgspec.Struct], path: Path, name: str) -> str:
 
 
 def _default(struct: type[msgspec.Struct], path: Path) -> Any:
-    """What a setting is where nobody says it; ``msgspec.NODEFAULT`` for one that must be said."""
+    """A setting's default; ``msgspec.NODEFAULT`` for one that must be given."""
     owner = _bare(hint_at(struct, path[:-1]))
     if not _is_section(owner):
         return msgspec.NODEFAULT
@@ -143,7 +143,7 @@ def _metas(member: Any) -> list[msgspec.Meta]:
 
 
 def _members(hint: Any) -> Sequence[Any]:
-    """The alternatives of a union; the annotation itself where it is none."""
+    """The alternatives of a union; the annotation itself if it is no union."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else [hint]
 
 

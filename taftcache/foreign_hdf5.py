@@ -1,6 +1,6 @@
 """Datasets of HDF5 files that others wrote: reached without a link, and whole in the file itself.
 
-Whatever could make a reader read something else is a ValueError here, in which its callers name the file.
+Whatever could make a reader read something else is a ValueError here; the callers name the file in their own error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FILTERS = {1, 2, 3, 4, 32000}
 
 
 def node_of(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset | None:
-    """The group or dataset ``name``, None where there is none; ValueError for a link, which may lead to other files."""
+    """The group or dataset ``name``, None if there is none; ValueError for a link, which may lead to other files."""
     node: Any = file
     for part in name.strip("/").split("/"):
         # Not ``part in node``, which follows a link to see whether it leads anywhere.

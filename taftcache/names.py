@@ -19,7 +19,7 @@ WEIGHTED = f"{MODELS}weighted"
 EXACT = f"{MODELS}exact"
 UNTOUCHED = "base model untouched"  # in an evaluation: before training, with a new head
 HELD_OUT = "held-out"  # the shard that a plan keeps for testing, and its role
-# In what is kept of a student of `teach`: its settings, and by teacher the digests of the shards it was trained on.
+# In the files of a student of `teach`: its settings, and by teacher the digests of the shards it was trained on.
 ROWS_OF = "rows of"  # the key under which a student's files name what it was trained on
 META = "taftcache"  # the one key of the metadata of its weights, in which that stands
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
@@ -31,9 +31,9 @@ CLASS = "\x1fclass\x1f"
 
 
 def default_model(objects: Container[str]) -> str | None:
-    """The model that stands for a store with these objects where nobody names one; None where none can.
+    """The model that stands for a store with these objects if nobody names one; None if none can.
 
-    The exact model where there is one, then a weighted sum that somebody asked for, the mean, the head.
+    The exact model if there is one, then a weighted sum that somebody asked for, the mean, the head.
     """
     return next((name for name in (EXACT, WEIGHTED, MEAN, HEAD) if name in objects), None)
 
@@ -41,7 +41,7 @@ def default_model(objects: Container[str]) -> str | None:
 def model_of(objects: Container[str], name: str | None = None) -> str:
     """The model that ``name`` means: also "exact" for "models/exact", and a shard's name, "000", for its component.
 
-    Without a name ``default_model``, or the one that is to be made first where there is none.
+    Without a name, ``default_model`` or, if there is none, the one that is to be made first.
     """
     if name is None or name == "":
         return default_model(objects) or MEAN
@@ -78,8 +78,8 @@ def scaling_of(identity: Mapping[str, Any]) -> str | None:
 
 
 def tail_text(backbone: Mapping[str, Any], start: str, numbers: int) -> str:
-    """What is trained of a backbone's config, in words: what is after the module ``start``, or of "" a head alone,
-    which reads ``numbers`` of a sample."""
+    """What is trained of a backbone with this config, in words: what follows the module ``start`` or, if that is "", a
+    head alone, which reads ``numbers`` numbers of a sample."""
     if start:
         return f"cut at {start}"
     read = "every block" if backbone.get("features") == "every block" else "the model's last features"
@@ -87,7 +87,7 @@ def tail_text(backbone: Mapping[str, Any], start: str, numbers: int) -> str:
 
 
 def points_text(ahead: float, interval: tuple[float, float]) -> str:
-    """``+2.19 points, 95 % interval +0.3 to +4.1``, of the difference of two accuracies; more digits of many rows."""
+    """``+2.19 points, 95 % interval +0.3 to +4.1``, for the difference of two accuracies; more digits for many rows."""
     low, high = (100 * end for end in interval)
     digits = max(1, -floor(log10(high - low))) if high > low else 1
     gain = f"{100 * ahead:+z.{digits + 1}f} points"
@@ -95,7 +95,7 @@ def points_text(ahead: float, interval: tuple[float, float]) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """``1 row``, ``2 classes``, ``3 entries``; of several words the last is the one that changes."""
+    """``1 row``, ``2 classes``, ``3 entries``; of several words, the last one changes."""
     if count == 1:
         return f"1 {thing}"
     many = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}es" if thing.endswith("s") else f"{thing}s"
@@ -103,7 +103,7 @@ def counted(count: int, thing: str) -> str:
 
 
 def them(count: int) -> str:
-    """What stands for so many things that were named."""
+    """The pronoun for ``count`` things."""
     return "it" if count == 1 else "them"
 
 
@@ -114,7 +114,7 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
 
 
 def told_apart(ids: Sequence[str]) -> list[str]:
-    """Ids for a list of them with commas: those that could be read as two, or not seen to their ends, in quotes."""
+    """Ids for a list with commas; those that could be read as two, or whose ends would not be seen, are in quotes."""
     return [repr(i) if re.search(r"[\s,'\"]", i) else i for i in ids]
 
 
@@ -147,17 +147,17 @@ def ordinal(place: int) -> str:
 
 
 LARGE_EPSILON = 10
-"""ε above which a promise bounds next to nothing, and that is said."""
+"""ε above which a promise bounds next to nothing, which is then said."""
 
 
 def epsilon_text(value: float) -> str:
-    """ε in four digits, rounded up, for less is not what holds."""
+    """ε in four digits, rounded up, because a smaller one would not hold."""
     unit = 10.0 ** (floor(log10(value)) - 3) if value > 0 else 1.0
     return f"{ceil(value / unit * (1 - 1e-12)) * unit:.4g}"
 
 
 def promise_text(said: Mapping[str, Any]) -> str:
-    """What a private model's statement promises, in a line; with its tuning, where that is more than one setting."""
+    """What a private model's statement promises, in a line; with its tuning, if that tried more than one setting."""
     if not said["private"]:
         return "noise of a seed, not private"
     tuning = said.get("tuning", ONE_SETTING)

@@ -36,7 +36,7 @@ _LONGEST = 80  # characters of a value in a message
 _LESS = "name a smaller value, or fewer levels"
 Overrides = Iterable[str] | Mapping[str, Any]
 """Changes of single settings: ["objective.ridge=1e-3"], as ``--set`` takes them, or {"objective.ridge": 1e-3}."""
-_hints = cache(get_type_hints)  # a millisecond for all sections, at every look into a store
+_hints = cache(get_type_hints)  # uncached, all sections would cost each look into a store a millisecond
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -93,7 +93,7 @@ def load_recipe(path: str | Path, overrides: Overrides = (), *, needs: Sequence[
 
 
 def checked_recipe(recipe: object) -> Recipe:
-    """A recipe that a program made, held to what a file's is.
+    """A recipe that a program made, checked as one from a file is.
 
     Raises:
         ArgumentError: no Recipe, but the name of one, say. RecipeError: a value that it cannot have.
@@ -122,14 +122,14 @@ def as_mapping(overrides: Overrides) -> dict[str, Any]:
     if isinstance(overrides, Mapping):
         check_several(overrides=list(overrides))
         plain = {str(key): msgspec.to_builtins(value, enc_hook=_builtin) for key, value in overrides.items()}
-        for key, value in plain.items():  # of a section as a whole, {"objective": {"ridge": 1e-3}}, each key is one
+        for key, value in plain.items():  # in a whole section, {"objective": {"ridge": 1e-3}}, each key is an override
             of_section = isinstance(value, dict) and "." not in key
             found |= {f"{key}.{inner}": one for inner, one in value.items()} if of_section else {key: value}
         return found
     check_several(overrides=overrides)
     for text in overrides:
         key, value = _parsed(text)
-        found.pop(key, None)  # the last one of a key stands where it was said
+        found.pop(key, None)  # of several for one key the last counts, at its own place in the order
         found[key] = value
     return found
 
@@ -176,10 +176,10 @@ def stored_at(place: str | Path, recipe: Recipe) -> Recipe:
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
-    """Plain JSON values of a recipe, defaults included but for what backbones could not always say."""
+    """Plain JSON values of a recipe, with all defaults except those of backbone keys that came in a later release."""
     values: dict[str, Any] = _listed(msgspec.to_builtins(recipe))
     for key, usual in (("precision", "float32"), ("features", "last")):
-        if values["backbone"][key] == usual:  # stores from before it could be said are the same to the byte
+        if values["backbone"][key] == usual:  # so that stores from before the key are the same to the byte
             del values["backbone"][key]
     return values
 

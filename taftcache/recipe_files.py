@@ -30,13 +30,13 @@ _NEEDED = {
 
 
 def recipe_file(name: str | Path) -> Path:
-    """The recipe's file: the path as it is where there is one, else the bundled recipe of that name.
+    """The recipe's file: the path as it is if there is a file, else the bundled recipe of that name.
 
-    A name is ``quickstart``, ``quickstart.toml`` or ``pipelines/quickstart.toml``; of a recipe in a folder
-    ``published/cub200``, or the last part alone where no other has it.
+    A name is ``quickstart``, ``quickstart.toml`` or ``pipelines/quickstart.toml``; for a recipe in a folder,
+    ``published/cub200``, or the last part alone if no other recipe has it.
 
     Raises:
-        RecipeError: neither is there; it names the nearest, and all that there are.
+        RecipeError: neither is there; it names the nearest recipe, and all that there are.
     """
     path = Path(name)
     try:
@@ -72,13 +72,13 @@ def recipe_file(name: str | Path) -> Path:
 
 
 def named_alike(path: Path) -> list[str]:
-    """Names of bundled recipes that ``path`` may mean; where it is one, it means that."""
+    """Names of bundled recipes that ``path`` may mean; if it is the whole name of one, only that."""
     known, asked = bundled_recipes(), _asked(path)
     return [asked] if asked in known else [full for full in known if full.rpartition("/")[2] == asked]
 
 
 def did_you_mean(path: Path) -> str:
-    """A question with the recipe whose name is the nearest, beside ``path`` or among the bundled ones, or ""."""
+    """A question that names the recipe with the nearest name, beside ``path`` or among the bundled ones, or ""."""
     beside = {file.with_suffix("").as_posix(): file for file in path.parent.glob("*.toml")}
     names = difflib.get_close_matches(_asked(path), [*beside, *bundled_recipes()], n=1, cutoff=0.5)
     near = named_alike(path) or [str(beside.get(name, name)) for name in names]
@@ -124,7 +124,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Plain values; RecursionError where they are nested too deeply, for which tomllib would take minutes."""
+    """Plain values; RecursionError if they are nested too deeply, which would take tomllib minutes."""
     if _ENDLESS.search(text):
         raise RecursionError("a key of a hundred parts")
     return tomllib.loads(text)

@@ -1,4 +1,4 @@
-"""Figures of a solve. No torch here, for they are read where models are only listed."""
+"""Figures of a solve. No torch here, because commands that only list models read them too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""timm builds a model under a limit, for its arguments may be a stranger's: a folder's, or a store's."""
+"""Have timm build a model under limits on its size, since a stranger's folder or store may give the arguments."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from torch.overrides import TorchFunctionMode
 from taftcache.errors import BackboneError
 from taftcache.tangent.device import on_the_cpu
 
-LARGEST = 1 << 20  # whole number among a model's arguments: timm makes a list of so many blocks before the first
-TENSORS = 10_000  # parameters of a model; timm's have 2,000 and fewer
-NUMBERS = 1 << 34  # in them; timm's have half as many and fewer
-BEYOND = 1 << 28  # numbers that a model has and its file has not: a head of many classes, a finer grid of positions
+LARGEST = 1 << 20  # of whole numbers in a model's arguments: timm lists that many blocks before it builds the first
+TENSORS = 10_000  # most parameters of a model; timm's have at most 2,000
+NUMBERS = 1 << 34  # most numbers in them; timm's have at most half as many
+BEYOND = 1 << 28  # most numbers that a model has beyond its file: a head of many classes, a finer grid of positions
 
-_FILLING = {"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"}  # what draws from a truncated normal, too
+_FILLING = {"uniform_", "normal_", "erfinv_", "mul_", "add_", "clamp_"}  # a truncated normal is drawn with these
 
 
 def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pretrained: bool = False) -> Any:
-    """``timm.create_model``; what is too large is refused while it grows, not once memory is gone.
+    """``timm.create_model``, but a model that is too large is refused while it grows, not once memory is gone.
 
     torch's random numbers go on afterwards as if no model had been built.
 
     Args:
-        name, options, pretrained: timm's.
-        file: of the weights that the model will take, none of whose numbers has less than a byte. Its parameters are
-            not drawn at random first, which takes ten times as long as to read them.
+        name, options, pretrained: as for timm.
+        file: the weights that the model will take; each number takes at least a byte there. Its parameters are then not
+            drawn at random first, which would take ten times as long as reading them.
 
     Raises:
-        BackboneError: more parameters than any model has, or numbers than the file. Whatever timm raises.
+        BackboneError: more parameters than any model has, or more numbers than the file. Whatever timm raises.
     """
     check_sizes(name, options)
     most = NUMBERS if file is None else file.stat().st_size + BEYOND
@@ -46,7 +46,7 @@ def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pr
 
     def count(module: nn.Module, key: str, parameter: nn.Parameter) -> None:
         nonlocal tensors, numbers
-        if get_ident() != here:  # torch calls it for what other threads build, too
+        if get_ident() != here:  # torch calls this hook for models built in other threads, too
             return
         tensors, numbers = tensors + 1, numbers + parameter.numel()
         if tensors > TENSORS or numbers > most:
@@ -68,7 +68,7 @@ def build(name: str, options: Mapping[str, Any], *, file: Path | None = None, pr
 
 
 def _described(name: str) -> dict[str, Any]:
-    """What timm's builder would have said of a model, for one that a program registered and made without it."""
+    """The description that timm's builder would have given a model that a program registered and made without it."""
     if folder := name.partition("local-dir:")[2]:
         written = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         return {**written["pretrained_cfg"], "architecture": written["architecture"]}
@@ -89,7 +89,7 @@ class _Unfilled(TorchFunctionMode):
 
 
 def check_sizes(name: str, options: Any) -> None:
-    """BackboneError for a whole number, in lists and tables too, that no model has."""
+    """BackboneError for a whole number, in lists and tables too, that is larger than in any model."""
     if isinstance(options, Mapping):
         options = list(options.values())
     if isinstance(options, list | tuple):

@@ -10,8 +10,8 @@ from taftcache.errors import BackboneError
 def resolve_device(name: str) -> torch.device:
     """``"auto"`` (CUDA, else MPS, else CPU), ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"`` as a torch device.
 
-    BackboneError for a name torch does not know or a device that is not there: no silent fall back
-    to a device on which the run would take a hundred times as long.
+    BackboneError for a name torch does not know or a device that is not there: no silent fallback to a device on which
+    the run would take a hundred times as long.
     """
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if name == "auto":
@@ -34,6 +34,6 @@ def resolve_device(name: str) -> torch.device:
 
 
 def float64_device(name: str) -> torch.device:
-    """``resolve_device`` for what needs float64, which MPS has not: the CPU takes its place."""
+    """``resolve_device`` for what needs float64: the CPU takes the place of MPS, which does not have it."""
     device = resolve_device(name)
     return torch.device("cpu") if device.type == "mps" else device

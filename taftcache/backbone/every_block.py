@@ -1,4 +1,4 @@
-"""What every block of a model says of an image, as the one feature that a head reads."""
+"""The outputs of all blocks of a model as the one feature that a head reads."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from taftcache.errors import BackboneError
 
 
 class EveryBlock(nn.Module):
-    """A timm model whose feature is made of what comes out of each of its blocks.
+    """A timm model whose feature is made of the outputs of all its blocks.
 
-    One block after another: its class token where it has one, and the mean of its other tokens (of a convolutional
-    stage, of all places), each normalised to mean 0 and variance 1 over its own numbers, so that no statistics of any
-    data are in a feature.
+    For each block in turn: its class token, if it has one, and the mean of its other tokens (for a convolutional stage,
+    of all places). Each is normalised to mean 0 and variance 1 over its own numbers, so that no statistics of any data
+    are in a feature.
 
     Args:
         network: the model; its ``forward_intermediates`` decides what the blocks are.
 
     Raises:
-        BackboneError: a model without that.
+        BackboneError: the model has no ``forward_intermediates``.
     """
 
     num_classes = 0  # a head on this feature is never the network's own
@@ -40,12 +40,12 @@ class EveryBlock(nn.Module):
         forward: Any = self.network.forward_intermediates
         asked = inspect.signature(forward).parameters
         self._class_token = getattr(network, "cls_token", None) is not None
-        # timm fails where it is asked for tokens that a model has not.
+        # timm fails if it is asked for tokens that a model does not have.
         prefixed = self._class_token and "return_prefix_tokens" in asked
         self._prefix = {"return_prefix_tokens": True} if prefixed else {}
 
     def get_classifier(self) -> nn.Module:
-        """None of its own."""
+        """The identity: there is no classifier."""
         return nn.Identity()
 
     def forward_features(self, images: Tensor) -> Tensor:
@@ -60,5 +60,5 @@ class EveryBlock(nn.Module):
         return torch.cat([layer_norm(part.float(), part.shape[1:]) for part in parts], 1)
 
     def forward_head(self, feature: Tensor, pre_logits: bool = True) -> Tensor:
-        """The feature, for there is nothing between it and a head."""
+        """The feature: there is nothing between it and a head."""
         return feature

@@ -39,7 +39,7 @@ def expand_path(text: str) -> Path:
 def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
     """Which of the four forms ``spec.weights`` has; BackboneError if it names nothing that exists.
 
-    ``section`` of a recipe has said so: ``STUDENT`` may say "random", too.
+    ``section`` is the recipe's section that names them: in ``STUDENT``, "random" is possible too.
     """
     if spec.weights == "bundled":
         return "bundled"
@@ -68,7 +68,7 @@ def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
 def weights_file(spec: BackboneSpec) -> Path | None:
     """The local file of the weights, or None for "pretrained" (timm's hub keeps those).
 
-    Without torch or timm, so that a re-run can compare ``file_digest`` in milliseconds.
+    Needs neither torch nor timm, so that a re-run can compare ``file_digest`` in milliseconds.
     """
     kind = weights_kind(spec)
     if kind == "pretrained":

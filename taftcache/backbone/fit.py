@@ -21,9 +21,9 @@ def load_into(model: nn.Module, path: Path) -> dict[str, str]:
     """Copy the tensors of the safetensors file ``path`` into ``model``, cast to the model's dtype.
 
     Float16 and bfloat16 become float32 exactly. Where names or shapes differ, timm's own conversion
-    is tried (position embeddings of another grid, other spellings). A head that is absent or of
-    another class count is no error, for the head is re-initialised before training anyway: it is
-    filled with zeros, so that the model's digest does not depend on a random draw. A model of no
+    is tried (position embeddings of another grid, other spellings). A head that is absent or has another number
+    of classes is no error, because the head is re-initialised before training anyway: it is
+    filled with zeros, so that the model's digest does not depend on a random draw. A model without
     classes leaves out all that the file holds of the head, such as a normalisation before its last layer.
 
     Returns what was done beyond copying, for the record: {} or "converted" and "head" with a sentence.
@@ -62,7 +62,7 @@ def load_into(model: nn.Module, path: Path) -> dict[str, str]:
 
 
 def _head_names(model: Any, stored: Mapping[str, Tensor]) -> list[str]:
-    """Names of the classifier's tensors, whether the model has one now or not; without, of all that went with it."""
+    """Names of the classifier's tensors; if the model has no classifier now, of all that belonged to it in the file."""
     classifier = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or "head"
     prefixes = [classifier] if isinstance(classifier, str) else list(classifier)
     names = [f"{prefix}.{part}" for prefix in prefixes for part in ("weight", "bias")]
@@ -73,7 +73,7 @@ def _head_names(model: Any, stored: Mapping[str, Tensor]) -> list[str]:
 
 
 def _differences(model: nn.Module, stored: Mapping[str, Tensor], head: list[str]) -> list[str]:
-    """Sentences on what does not fit, the head left aside; empty if all fits."""
+    """Sentences on what does not fit, the head aside; empty if all fits."""
     own = {k: v for k, v in model.state_dict().items() if k not in head}
     missing = sorted(own.keys() - stored.keys())
     unexpected = sorted(stored.keys() - own.keys() - set(head))
@@ -89,7 +89,7 @@ def _first(said: list[str]) -> str:
 
 
 def _convert(stored: dict[str, Tensor], model: VisionTransformer) -> dict[str, Tensor] | None:
-    """timm's conversion of ``stored``, or None where it cannot make sense of the file."""
+    """timm's conversion of ``stored``, or None if timm cannot make sense of the file."""
     try:
         return checkpoint_filter_fn({k: v.float() if v.is_floating_point() else v for k, v in stored.items()}, model)
     except (RuntimeError, KeyError, ValueError, AssertionError, IndexError, AttributeError):

@@ -1,4 +1,4 @@
-"""Whether the model hub answers: asked once and shortly, for its client tries for a minute and prints every try."""
+"""Whether the model hub answers: asked once and briefly, because its client tries for a minute and prints every try."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT = 5.0  # seconds
 
 @contextmanager
 def asked_once() -> Iterator[None]:
-    """While the context lasts the hub's client takes what it has here, if the hub does not answer."""
+    """While the context lasts, the hub's client uses its local files if the hub does not answer."""
     before = constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = before or not _answers()
     try:
@@ -25,7 +25,7 @@ def asked_once() -> Iterator[None]:
 
 
 def _answers() -> bool:
-    """Whether anything does: a refusal is an answer too, and what is behind a SOCKS proxy cannot be asked from here."""
+    """Whether anything answers. A refusal counts, and so does a SOCKS proxy, because urllib cannot ask through one."""
     if "all" in getproxies():
         return True
     try:

@@ -34,9 +34,9 @@ Precision = Literal["float32", "bfloat16", "float16"]
 class Backbone:
     """A frozen model in evaluation mode, its weights in float32.
 
-    model: timm's, or an ``EveryBlock`` of it. name: the timm architecture. weights_digest: BLAKE3 over timm's state
+    model: timm's, or an ``EveryBlock`` around it. name: the timm architecture. weights_digest: BLAKE3 over timm's state
     (see ``weights_digest``). data_config: timm's resolved preprocessing. config: what a store records, JSON only.
-    precision: of the frozen layers' arithmetic.
+    precision: that of the frozen layers' arithmetic.
     """
 
     model: nn.Module
@@ -53,7 +53,7 @@ class Backbone:
 
     @property
     def features(self) -> Features:
-        """Of what its feature is made."""
+        """What its feature is made of."""
         return EVERY_BLOCK if isinstance(self.model, EveryBlock) else "last"
 
     @property
@@ -62,17 +62,17 @@ class Backbone:
         return self.model.network if isinstance(self.model, EveryBlock) else self.model
 
 
-@torch.inference_mode(False)  # whose tensors no derivative is taken by
+@torch.inference_mode(False)  # no derivative can be taken with respect to inference tensors
 def load_backbone(
     spec: BackboneSpec,
     preprocess: PreprocessSpec = _AS_TRAINED,
     device: str | torch.device = "cpu",
     section: str = "backbone",
 ) -> Backbone:
-    """Build and load the model that ``spec`` names, as a recipe's ``section`` does: errors name its keys.
+    """Build and load the model that ``spec`` names; errors name the keys of the recipe's ``section``.
 
     Raises BackboneError for an unknown model, weights that cannot be had or do not fit, a preprocessing that the model
-    cannot take, and a default dtype of torch's that would round the weights; RecipeError for a path with an unset
+    cannot take, and a default dtype of torch that would round the weights; RecipeError for a path with an unset
     variable.
     """
     if torch.finfo(torch.get_default_dtype()).bits < 32:
@@ -102,7 +102,7 @@ def load_backbone(
             model = build(name, spec.model_args, file=path, pretrained=kind == "pretrained")
     except BackboneError:
         raise
-    except Exception as error:  # timm, the hub client and the model's constructor raise whatever they like
+    except Exception as error:  # timm, the hub client and the model's constructor may raise anything
         raise not_built(name, spec.model_args, error, kind == "pretrained", section) from error
     architecture = str(model.pretrained_cfg.get("architecture") or spec.model)
     if kind == "folder" and spec.model is not None and spec.model.split(".")[0] != architecture:
@@ -121,7 +121,7 @@ def load_backbone(
 
 
 def named_by(file: Path) -> str | None:
-    """The timm model that a file of weights is called after, with its tag where timm knows that; None where it is none.
+    """The timm model that a file of weights is named after, with its tag if timm knows it; None if there is none.
 
     ``deit_tiny_patch16_224.fb_in1k.safetensors`` is what timm's own files are saved as.
     """
@@ -132,15 +132,15 @@ def named_by(file: Path) -> str | None:
 
 
 def in_precision(backbone: Backbone, precision: Precision) -> Backbone:
-    """The same model, whose frozen layers compute in ``precision``; what a store records says so."""
-    if precision == "float32":  # says nothing, as before there was a choice
+    """The same model, with frozen layers that compute in ``precision``; what a store records says so."""
+    if precision == "float32":  # recorded as nothing, as before there was a choice
         return backbone
     return replace(backbone, precision=precision, config={**backbone.config, "precision": precision})
 
 
 def with_features(backbone: Backbone, features: Features) -> Backbone:
-    """The same model, whose feature is made of ``features``; what a store records says so."""
-    if features != EVERY_BLOCK:  # says nothing, as before there was a choice
+    """The same model, with a feature made of ``features``; what a store records says so."""
+    if features != EVERY_BLOCK:  # recorded as nothing, as before there was a choice
         return backbone
     model = EveryBlock(backbone.network).eval().requires_grad_(False)
     return replace(backbone, model=model, config={**backbone.config, "features": features})
@@ -178,7 +178,7 @@ def not_built(
 
 
 def _said(section: str, key: str, command: str) -> str:
-    """Where a setting is made: a backbone's by a command, too."""
+    """Where a setting is made: in a recipe and, for a backbone, also by a command."""
     here = f"in a recipe {section}.{key}"
     return f"taftcache {command}; {here}" if section == "backbone" else here
 
@@ -206,8 +206,8 @@ def wrap_model(
 ) -> Backbone:
     """Freeze a model that is already in memory; it is changed in place to float32 and evaluation mode.
 
-    ``config`` keeps ``file_digest``, BLAKE3 of the weights file, and ``record``, under "loading". Raises BackboneError
-    where the preprocessing and the model disagree on the image size.
+    ``config`` keeps ``file_digest``, the BLAKE3 of the weights file, and ``record``, under "loading". Raises
+    BackboneError if the preprocessing and the model disagree on the image size.
     """
     model = model.float().eval().requires_grad_(False)
     digest = weights_digest(model.state_dict())
@@ -225,7 +225,7 @@ def wrap_model(
 
 
 def weights_digest(state: dict[str, torch.Tensor]) -> str:
-    """BLAKE3 over the tensors in the order of their names: name, dtype, shape and little-endian bytes each."""
+    """BLAKE3 over the tensors in the order of their names: name, dtype, shape and little-endian bytes of each."""
     hasher = blake3.blake3()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
@@ -243,7 +243,7 @@ def _data_config(model: nn.Module, preprocess: PreprocessSpec, model_args: Mappi
     size = getattr(getattr(model, "patch_embed", None), "img_size", None)
     size, given = None if size is None else tuple(size), model_args.get("img_size")
     if preprocess.input_size is None:
-        # model_args may have changed the size; the pretrained configuration still tells the old one.
+        # model_args may have changed the size; the pretrained configuration still has the old one.
         told = size or ((given, given) if isinstance(given, int) else given)
         if told is not None:
             config["input_size"] = (3, *told)

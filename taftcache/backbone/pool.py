@@ -1,4 +1,4 @@
-"""Threads that each run torch on one core, and how long whoever ends a pool waits for what it does.
+"""Threads that each run torch on one core, and how long to wait for them when a pool is ended.
 
 One batch at a time with each product split over all cores makes every core wait for the slowest at each of some
 hundred barriers a batch. Whole batches, one a thread, have none.
@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-PATIENCE = 5.0  # seconds for what has begun when a pool is ended: a decoder may stand still for ever
+PATIENCE = 5.0  # seconds for what has begun when a pool is ended: a decoder may hang for ever
 
 
 def end_threads(pool: ThreadPoolExecutor) -> None:
-    """Drop what has not begun, and leave a thread that does not end in ``PATIENCE`` seconds to itself.
+    """Drop what has not begun, and abandon a thread that does not end in ``PATIENCE`` seconds.
 
-    It is the threads that are waited for, and not the futures: an interrupt may come when a task was handed over and
-    its future not yet kept.
+    This waits for the threads, not for futures: an interrupt may come after a task was handed over but before its
+    future was kept.
     """
     pool.shutdown(wait=False, cancel_futures=True)
     latest = time.monotonic() + PATIENCE

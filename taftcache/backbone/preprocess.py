@@ -33,7 +33,7 @@ class Preprocess:
     ``pixels`` then ``normalise`` is what extraction uses; calling the object does both for one image.
 
     Raises:
-        BackboneError: what the model says of its preprocessing (``pretrained_cfg`` in its config.json) makes no sense.
+        BackboneError: the model's preprocessing settings (``pretrained_cfg`` in its config.json) make no sense.
     """
 
     def __init__(self, backbone: Backbone) -> None:
@@ -45,13 +45,13 @@ class Preprocess:
                 torch.tensor(self.config[k], dtype=torch.float32, device="cpu").view(3, 1, 1) for k in ("mean", "std")
             )
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            # timm and torch raise whatever they like for values that are none
+            # timm and torch may raise any of these for senseless values
             raise BackboneError(
                 f"the preprocessing of {backbone.name} cannot be built",
                 got=f"{type(error).__name__}: {error}",
                 do="correct pretrained_cfg in the model's config.json, or say it in the recipe: [preprocess]",
             ) from error
-        # 255 as a tensor: CUDA replaces division by a Python number with a product, which rounds otherwise.
+        # 255 as a tensor: CUDA replaces division by a Python number with a product, which rounds differently.
         self._constants = torch.tensor(255.0, dtype=torch.float32, device="cpu"), mean, std
         self._there: dict[torch.device, list[Tensor]] = {}
 
@@ -70,12 +70,12 @@ class Preprocess:
     def normalise(self, pixels: Tensor) -> Tensor:
         """float32 [n, 3, h, w] on the device of ``pixels`` (uint8, same shape): (x / 255 - mean) / std."""
         scale, mean, std = self._on(pixels.device)
-        # Pixels come as PIL has them, three colours side by side: they change their order here, on the device.
+        # Pixels come in PIL's order, the three colours side by side, and are reordered here, on the device.
         wide = pixels.to(torch.float32, memory_format=torch.contiguous_format)
         return wide.div_(scale).sub_(mean).div_(std)
 
     def _on(self, device: torch.device) -> list[Tensor]:
-        """255, mean and standard deviation: copied there once, for a copy waits for all that the device has to do."""
+        """255, mean and standard deviation on ``device``: copied once, because a copy waits for all queued work."""
         if device not in self._there:
             with torch.inference_mode(False):
                 self._there[device] = [constant.to(device) for constant in self._constants]
@@ -97,6 +97,6 @@ class Preprocess:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(self.config.items())}
 
     def spec(self) -> PreprocessSpec:
-        """The settings that make this preprocessing of any model."""
+        """The settings that give any model this preprocessing."""
         described = self.description()
         return msgspec.convert({k: described[k] for k in PreprocessSpec.__struct_fields__}, PreprocessSpec)

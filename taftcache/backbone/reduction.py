@@ -18,22 +18,22 @@ from taftcache.tangent.config import Rows, TailConfig
 from taftcache.tangent.selection import ROWS, row_shape, smallest_rows
 from taftcache.tangent.spec import TangentSpec
 
-_BYTES = {"float16": (2, 0), "float32": (4, 0), "int8": (1, 4)}  # of a number, and of its token besides
+_BYTES = {"float16": (2, 0), "float32": (4, 0), "int8": (1, 4)}  # per number, and on top of that per token
 
 
 class Reduction:
-    """The frozen layers as extraction runs them: a cut, and what of its tokens is kept.
+    """The frozen layers as extraction runs them: a cut, and what is kept of its tokens.
 
-    Tokens serve every base point; everything smaller is computed with the base's own frozen weights, whose digest the
-    description carries, so that no other base point is ever trained on it.
+    Whole tokens serve every base point. Anything smaller is computed with the base's own frozen weights; the
+    description carries their digest, so that no other base point is ever trained on it.
 
     Args:
         cut: the frozen layers.
         classes: K.
         tangent: what is trained, and around which base point.
         cache: what is kept; "auto" is the least that is exact for ``tangent.train``.
-        dtype: of the numbers that are kept, for their size. ``computed`` is what they are handed over in: 8 bits are
-            made of float16, so that a store of float16 is converted to what an extraction in 8 bits writes.
+        dtype: of the numbers that are kept, for their size. ``computed`` is the dtype they are handed over in: 8 bits
+            are made from float16, so that converting a store of float16 gives what an extraction in 8 bits writes.
 
     Raises:
         RecipeError: ``cache`` keeps less than is needed, or rows that this tail does not have.
@@ -48,7 +48,7 @@ class Reduction:
         dtype: Literal["float16", "float32", "int8"] = "float16",
     ) -> None:
         self.cut = cut
-        self._alone = Lock()  # torch.func puts a tail's weights into its one module for the time of a call
+        self._alone = Lock()  # during a call, torch.func puts a tail's weights into its one module
         self._state, config = cut.tail_state(), cut.tail_config()
         base = make_base(self._state, config, classes, tangent, cut.module())
         trained = base.trained(tangent.train)
@@ -84,7 +84,7 @@ class Reduction:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample at the cut, as the model has it."""
+        """The shape of one sample at the cut, as the model has it."""
         return self.cut.shape
 
     @property

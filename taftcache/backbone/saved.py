@@ -15,7 +15,7 @@ from taftcache.backbone.model import Backbone
 
 def name_classes(model: Any, classes: Sequence[str], data_config: Mapping[str, Any]) -> None:
     """Put the classes' names and the preprocessing where timm looks for them."""
-    # Without what is of other sizes and crops, and what is said of other weights.
+    # Leave out settings for tests at other sizes and crops, and the description of other weights.
     own = {k: v for k, v in model.pretrained_cfg.items() if not k.startswith("test_") and k != "description"}
     model.pretrained_cfg = {**own, **data_config, "num_classes": len(classes), "label_names": list(classes)}
 
@@ -23,7 +23,7 @@ def name_classes(model: Any, classes: Sequence[str], data_config: Mapping[str, A
 def save_backbone(backbone: Backbone, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors``."""
     save_for_hf(backbone.network, str(folder), model_args=_options(backbone), safe_serialization=True)
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # safetensors writes for the owner alone
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # safetensors lets only the owner read
 
 
 def save_config(backbone: Backbone, folder: Path) -> None:

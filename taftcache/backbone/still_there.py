@@ -13,14 +13,14 @@ from taftcache.errors import DataError
 
 
 def still_there(spec: DataSpec, ids: Sequence[str]) -> list[str]:
-    """Those of ``ids`` that what ``spec`` names has now, by their paths or by its list; opens no image.
+    """Those of ``ids`` that the data of ``spec`` has now, according to their paths or to its list; opens no image.
 
-    Nothing is known of timm's datasets, which may have to be fetched. Raises DataError for a folder that is not there,
-    and otherwise as ``open_source`` does.
+    The answer is empty for timm's datasets, which may have to be fetched. Raises DataError for a folder that is not
+    there, and otherwise as ``open_source`` does.
     """
     if spec.source == "timm":
         return []
-    if spec.source == "folder":  # whatever else has become of it
+    if spec.source == "folder":  # by path alone, whatever else has become of the folder
         roots = folders(spec)
         if not all(root.is_dir() for root in roots.values()):
             raise DataError("a folder of images is not there")  # moved, or on a disk that is not mounted
@@ -35,7 +35,7 @@ def still_there(spec: DataSpec, ids: Sequence[str]) -> list[str]:
 
 
 def folders(spec: DataSpec) -> dict[str, Path]:
-    """What ids begin with -> the folder of their images, of a source that is one."""
+    """Prefix of ids -> the folder of their images, for a source of folders."""
     assert spec.train is not None
     roots = {"train/": spec.train, "test/": spec.test} if spec.test else {"": spec.train}
     return {prefix: expand_path(root) for prefix, root in roots.items()}

@@ -1,4 +1,4 @@
-"""A model that is trained: any timm model with a linear classifier, its feature and its logits."""
+"""A model to be trained: any timm model with a linear classifier, with its feature and its logits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Student:
         return feature, model.get_classifier()(feature)
 
 
-@torch.inference_mode(False)  # whose tensors cannot be trained
+@torch.inference_mode(False)  # inference tensors cannot be trained
 def build_student(
     model: str | None,
     weights: str,
@@ -62,8 +62,8 @@ def build_student(
         blocks: of a transformer, how many of the first are kept; all by default.
 
     Raises:
-        BackboneError: as ``load_backbone``; a model whose logits are not one linear map of one feature, or that has
-            not so many blocks.
+        BackboneError: as ``load_backbone``; a model whose logits are not one linear map of one feature, or that does
+            not have that many blocks.
     """
     with torch.random.fork_rng(devices=[]), _float32_by_default():
         torch.manual_seed(seed)
@@ -72,7 +72,7 @@ def build_student(
                 made = build(model or "", model_args)
             except BackboneError:
                 raise
-            except Exception as error:  # timm and the model's constructor raise whatever they like
+            except Exception as error:  # timm and the model's constructor may raise anything
                 raise not_built(str(model), model_args, error, section=STUDENT) from error
             backbone = wrap_model(made, str(model), preprocess, "cpu", model_args=model_args, weights=RANDOM)
         else:
@@ -96,7 +96,7 @@ def build_student(
     name = next(name for name, part in module.named_modules() if part is head)
     check_linear(f"the student {backbone.name}", module, name, shape, do="take another model")
     student = Student(backbone, head.in_features)
-    module.to(float64_device(device))  # in which priors are solved
+    module.to(float64_device(device))  # priors are solved in float64
     return student
 
 
@@ -112,7 +112,7 @@ def _float32_by_default() -> Iterator[None]:
 
 
 def _first_blocks(backbone: Backbone, count: int) -> Backbone:
-    """The model with only its first ``count`` blocks; what stands before and behind them stays."""
+    """The model with only its first ``count`` blocks; what comes before and after the blocks stays."""
     module: Any = backbone.model
     held, options = getattr(module, "blocks", None), inspect.signature(type(module)).parameters
     if not isinstance(held, nn.Sequential) or count > len(held):

@@ -22,7 +22,7 @@ from taftcache.names import counted
 
 @dataclass(frozen=True)
 class ShardAt:
-    """A shard by its address, for other processes: what it opens are exactly the rows that it was made of."""
+    """A shard's address, for other processes: it opens exactly the rows that it was made from, or none."""
 
     store: str
     name: str
@@ -30,7 +30,7 @@ class ShardAt:
     rows: int
 
     def open(self) -> Shard:
-        """The shard; IntegrityError where it has other rows by now, some of them forgotten perhaps."""
+        """The shard; IntegrityError if it has other rows by now, perhaps because some were forgotten."""
         root, staging = open_home(self.store)
         if staging is not root:
             staging.close()
@@ -123,7 +123,7 @@ def _read(parts: Sequence[ShardAt], block_info: Any = None) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class RowDataset:
-    """Rows as (tokens float32 [t,d], label, id), for ``torch.utils.data.DataLoader`` and whoever counts and indexes.
+    """Rows as (tokens float32 [t,d], label, id), for ``torch.utils.data.DataLoader`` and anything else that indexes.
 
     It travels to other processes as an address; each opens the shards for itself, and verifies what it reads.
     """
@@ -146,7 +146,7 @@ class RowDataset:
     def __getitem__(self, index: slice) -> list[tuple[NDArray[Any], int, str]]: ...
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        """A row, or of a slice a list of them."""
+        """One row, or a list of rows for a slice."""
         if isinstance(index, slice):
             return self.__getitems__(range(*index.indices(len(self))))
         return self.__getitems__([index])[0]

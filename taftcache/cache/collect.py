@@ -1,4 +1,4 @@
-"""Garbage: what lies in a store and nothing names."""
+"""Garbage: what lies in a store but nothing names."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def collect(
 ) -> Garbage:
     """Remove what no manifest names, and the way back to the root manifest before the last commit.
 
-    ``unfinished`` takes unfinished extractions too, ``foreign`` files that are none of the format's business. ``dry``
-    only lists (a store open for reading will do). Where no lock keeps other writers out (a bucket) only what is
-    ``older`` than that many seconds goes, or older than the root manifest: younger objects may be a commit on its way.
+    ``unfinished`` removes unfinished extractions too, ``foreign`` also files that are none of the format's business.
+    ``dry`` only lists (a store open for reading will do). Where no lock keeps other writers out (a bucket), only files
+    older than ``older`` seconds or than the root manifest are removed: newer ones may be a commit on its way.
     """
     if not dry:
         store.committer().check_no_writer("collect garbage")

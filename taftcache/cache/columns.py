@@ -21,7 +21,7 @@ class Columns:
     classes: str | None = None
 
     def within(self, there: Container[str]) -> NamedColumns:
-        """The names that are meant in a file that has ``there``; the first usual one if it has none."""
+        """The names to use for a file that has the names ``there``: where it has none of the usual ones, the first."""
         found = {field: getattr(self, field) or _first(usual, there) for field, usual in USUAL.items()}
         return NamedColumns(**found)
 

@@ -1,4 +1,4 @@
-"""Whole stores to other places: copied byte for byte, or with another dtype or chunk size."""
+"""Copying whole stores: byte for byte, or with another dtype or chunk size."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def copy(
 ) -> Copied:
     """Copy what ``source``'s manifests name to ``target``, a folder or a bucket: the same bytes, the same root digest.
 
-    Every file is verified as it is read, and once more, at the target, before the root manifest is put there: no copy
-    is ever named a store with less in it. A copy that was cut off goes on: files that are there with the right
-    digest are not copied again. ``update`` allows a target that holds another state of the same store (of one
+    Every file is verified as it is read, and once more, at the target, before the root manifest is put there: an
+    incomplete copy never counts as a store. A copy that was cut off goes on: files that are there with the right
+    digest are not copied again. ``update`` allows a target that holds another state of the same store (with the same
     identity), which then becomes this one. What is remembered beside ``source`` of forgotten rows is added to what is
     remembered beside the target.
 
@@ -70,7 +70,7 @@ def copy(
     manifest = source.manifest.encode()
     every = list(_files(source))
     total = sum(file.size for file in every)
-    # The target's own manifest names its key until the swap: what replaces it comes directly before.
+    # The target's own manifest names its key until the swap, so the new key is put there directly before it.
     key = [file for file in every if file.path == ledger.KEY_FILE]
     files = [file for file in every if file not in key]
     try:
@@ -95,7 +95,7 @@ def copy(
         if new:
             source.check_may_leave()
             forget(root)
-        if gone:  # before the swap, after which nothing says any more that it is to go
+        if gone:  # before the swap, after which nothing says any more that the key must go
             forgotten.destroy_key(gone)
         for file in key:
             count, size = count + (copied := bring(file)), size + copied * file.size
@@ -115,14 +115,14 @@ def copy(
 def _forgotten_there(
     root: Home, target: str | os.PathLike[str], source: FeatureStore, before: Manifest | None, gone: str
 ) -> TombstoneFile:
-    """What was forgotten at the target, by the file beside it and by the manifest ``before`` that it holds, whose key
-    may be ``gone``: a copy that was cut off may have replaced it.
+    """What was forgotten at the target, according to the file beside it and to the manifest ``before`` that it holds.
+    The key of ``before`` is not read if it is ``gone``: a copy that was cut off may have replaced it.
 
-    StaleStore when ``source`` has rows of that: it is an older state than the target's.
+    StaleStore if ``source`` has rows that were forgotten there: it is an older state than the target's.
     """
     there = TombstoneFile(target)
     if before is not None:
-        with suppress(StoreError):  # damaged: what is copied over it has its own
+        with suppress(StoreError):  # a damaged ledger: the copy brings its own
             there.add_charges(ledger.charges(root, before.ledger))
     if before is not None and before.tombstone_key not in ("", gone) and before.digest != source.root_digest:
         same = before.tombstone_key == source.manifest.tombstone_key
@@ -138,8 +138,8 @@ def _forgotten_there(
 
 
 def _remember(root: Home, there: TombstoneFile, source: FeatureStore, gone: str) -> None:
-    """Bring the file beside the target up to date with the manifest that is there now, and the file of ``source``; but
-    for the key that is ``gone``, which the latter has where a version from before left it there."""
+    """Bring the file beside the target up to date with the manifest that is there now and with the file of ``source``.
+    The key ``gone`` is left out; the file of ``source`` may still have it, from an earlier release."""
     now = source.manifest
     there.add_charges(ledger.charges(root, now.ledger))
     there.merge(source.tombstone_file)
@@ -150,8 +150,8 @@ def _remember(root: Home, there: TombstoneFile, source: FeatureStore, gone: str)
 
 
 def carry_tombstones(source: FeatureStore, target: str | os.PathLike[str]) -> TombstoneFile:
-    """What the place ``target``, where a store is to be made, is to remember of what ``source`` has forgotten and
-    released; it does once that is saved.
+    """The tombstone file of ``target``, where a store is to be made, with all that ``source`` has forgotten and
+    released; the caller saves it.
 
     Raises:
         StoreError: a store is there that does not know all of it; the place remembers another store's requests, under
@@ -181,8 +181,8 @@ def carry_tombstones(source: FeatureStore, target: str | os.PathLike[str]) -> To
 
 
 def _destroyed_key(source: FeatureStore, before: Manifest | None) -> str:
-    """The digest of the key of the manifest ``before`` where ``source`` has destroyed it on purpose: it no longer has
-    it, and its ledger has all entries that ``before`` names, and more. "" where not."""
+    """The digest of the key of the manifest ``before`` if ``source`` destroyed that key on purpose, else "". It did if
+    it no longer has the key, and its ledger has all the entries that ``before`` names, and more."""
     if before is None or before.tombstone_key == source.manifest.tombstone_key or (last := before.ledger) is None:
         return ""
     entries = source.ledger()
@@ -202,8 +202,8 @@ def convert(
 ) -> FeatureStore:
     """A new store at ``target`` with ``source``'s rows in another dtype or chunk size; open for writing.
 
-    What was made from the rows (components, models) stays behind, for its keys name the old shards; base, skipped
-    samples, ledger and tombstones come along. A conversion that was cut off goes on.
+    Components and models stay behind, because their keys name the old shards; base, skipped samples, ledger and
+    tombstones come along. A conversion that was cut off goes on.
 
     Raises:
         DataError: a number that overflows the new dtype, naming the sample. IdentityError: another store lies there.
@@ -246,8 +246,8 @@ def convert(
 
 @contextmanager
 def gone_on_with(path: str | os.PathLike[str], said: dict[str, Any]) -> Iterator[FeatureStore]:
-    """The store at ``path``, made of what is ``said`` of it where there is none: open for writing, and closed where
-    what is done with it fails. IdentityError: another store lies there."""
+    """The store at ``path``, created from the arguments ``said`` if there is none: open for writing, and closed if the
+    ``with`` block fails. IdentityError: another store lies there."""
     made = FeatureStore(path, mode="a") if FeatureStore.exists(path) else FeatureStore.create(path, **said)
     try:
         made.check_identity(said["identity"])
@@ -315,7 +315,7 @@ def _plain(root: Home, path: str, wanted: str, limit: int) -> _File:
 
 
 def _each(files: list[_File], work: Callable[[_File], bool]) -> Iterator[tuple[_File, bool]]:
-    """``work`` on every file by a few threads: an object store answers late, but many at once."""
+    """Call ``work`` on every file from a few threads: an object store answers late, but many requests at once."""
     waiting: deque[tuple[_File, Future[bool]]] = deque()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="taftcache-copy") as pool:
         try:
@@ -332,14 +332,14 @@ def _each(files: list[_File], work: Callable[[_File], bool]) -> Iterator[tuple[_
 
 
 def _passing(root: Home, staging: Folder, before: Manifest | None) -> set[str]:
-    """What lies at the target and another process may remove as a leftover before the copy's manifest names it."""
+    """Paths at the target that another process may remove as leftovers before the copy's manifest names them."""
     if root.locked or before is None:
         return set()
     return {path for path in leftovers(root, staging, before) if outdated(root, path)}
 
 
 def _bring(root: Home, passing: set[str], file: _File) -> bool:
-    """Copy one file, if it is not there to stay."""
+    """Copy one file, unless it is there already and will stay; whether it was copied."""
     named = "/".join(file.path.split("/")[:2])  # a shard's files go with their folder
     if named not in passing and _same(root, file):
         return False

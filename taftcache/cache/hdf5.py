@@ -29,10 +29,10 @@ from taftcache.names import BASE, counted
 
 FORMAT = "taftcache-features"
 VERSIONS = (1, 2)
-"""Those that are read; the last is written. Version 1 does not say as what rows are stored: it is as they are there."""
+"""The versions that are read; the last is written. Version 1 does not say how rows were stored: as they are there."""
 MAX_TEXT = 64 << 20
 _CACHE = 64 << 20
-_EXPANDED, _RATIO = 64 << 20, 100  # bytes that labels may unpack to, and how many for each of the file's
+_EXPANDED, _RATIO = 64 << 20, 100  # labels may unpack to this many bytes, or to this many times the file's size
 _TEXTS = ("identity", "plan", "recipe", "skipped", "objects")
 
 
@@ -46,7 +46,7 @@ def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgre
         IntegrityError: a damaged row. OSError: the file is there already, or the disk is full.
     """
     total, done = sum(ref.rows for ref in store.manifest.shards), 0
-    with h5py.File(file, "x", libver="v110") as out:  # through no link that stands there
+    with h5py.File(file, "x", libver="v110") as out:  # "x" follows no link at that place
         out.attrs["format"], out.attrs["version"] = FORMAT, VERSIONS[-1]
         out.attrs["root_digest"] = store.root_digest
         out["classes"] = np.array(store.classes, dtype=h5py.string_dtype())
@@ -73,8 +73,8 @@ def export(store: FeatureStore, file: str | os.PathLike[str], progress: OnProgre
 class FeatureFile:
     """An HDF5 file of features, open for reading: ``is_export``, or someone else's ``rows`` and ``column``.
 
-    DataError for whatever could make a reader read something else than the file's own rows: links to other files,
-    external or virtual storage, filters that load plug-ins, chunks that were never written and would read as zeros.
+    DataError for whatever could make a reader read anything but the file's own rows: links to other files, external or
+    virtual storage, filters that load plug-ins, chunks that were never written and would read as zeros.
     """
 
     def __init__(self, file: str | os.PathLike[str]) -> None:
@@ -169,10 +169,10 @@ class FeatureFile:
             return np.array(self._strings(name), dtype=object)
 
     def texts(self) -> Iterator[NDArray[Any]]:
-        """Every dataset of texts, or of records that have any; DataError for one that may hold some and is not read."""
+        """Every dataset of texts, or of records that have any; DataError for one that may hold some but is not read."""
         names = list[str]()
         with self._reading():
-            self._file.visit(names.append)  # through no link
+            self._file.visit(names.append)  # follows no links
         for name in names:
             with self._reading():
                 node = self._node(name)
@@ -211,12 +211,12 @@ class FeatureFile:
     def _node(self, name: str) -> h5py.Group | h5py.Dataset:
         node = node_of(self._file, name)
         if node is None:
-            top = ", ".join(str(key) for key in list(self._file)[:8])  # bytes where they are no UTF-8
+            top = ", ".join(str(key) for key in list(self._file)[:8])  # keys that are not UTF-8 are bytes
             raise _bad(self.path, f"there is no {name}; at the top: {top or 'nothing'}")
         return node
 
     def _dataset(self, name: str, *, whole: bool = True) -> h5py.Dataset:
-        """A dataset that its own file has all of; ``whole``: it will be read at once, so that it must not be vast."""
+        """A dataset that lies entirely in this file; ``whole``: it will be read at once, so it must not be vast."""
         node = self._node(name)
         if not isinstance(node, h5py.Dataset) or node.shape is None:
             raise _bad(self.path, f"{name} is no dataset")
@@ -230,7 +230,7 @@ class FeatureFile:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:  # h5py's for what is damaged or odd
+        except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:  # h5py's, for damaged or odd files
             raise _bad(self.path, f"{error}") from error
 
 
@@ -269,7 +269,7 @@ class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ExportedShard:
-    """One exported shard: its rows, the digest that it had, and as what its rows were stored."""
+    """One exported shard: its rows, the digest that it had, and the form in which its rows were stored."""
 
     tokens: StoredRows
     labels: NDArray[np.int64]
@@ -283,8 +283,8 @@ class ExportedShard:
 def restore(file: FeatureFile, path: str | os.PathLike[str], progress: OnProgress | None = None) -> FeatureStore:
     """The store of an export, open for writing: shards with the bytes and digests that they had, and the base.
 
-    IntegrityError when rows in the file are not those that were exported; StaleStore, before anything is made, when
-    some of them were forgotten at ``path``. One that was cut off goes on.
+    IntegrityError if rows in the file are not those that were exported; StaleStore, before anything is made, if some of
+    them were forgotten at ``path``. An import that was cut off goes on.
     """
     everyone = (i for part in file.shards.values() for i in part.ids)
     if back := TombstoneFile(path).match([*everyone, *(s.id for s in file.skipped)], ()):

@@ -1,4 +1,4 @@
-"""Functions of an open store that also take its place."""
+"""A decorator for functions of an open store, so that they also take the store's place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = FeatureStore | str | os.PathLike[str]
 
 
 class OfEither(Protocol[P, T]):
-    """A function of a store, open or at its place."""
+    """A function of a store, which may be given open or as its place."""
 
     def __call__(self, store: Place, *args: P.args, **named: P.kwargs) -> T: ...
 
@@ -24,10 +24,10 @@ class OfEither(Protocol[P, T]):
 def at_its_place(
     mode: Literal["r", "a"] = "r",
 ) -> Callable[[Callable[Concatenate[FeatureStore, P], T]], OfEither[P, T]]:
-    """The function opens a store whose place it is given, in ``mode``, for as long as the call runs.
+    """Let a function of an open store take a place, too: the store there is open in ``mode`` while the call runs.
 
-    A ``dry_run`` only reads. An open store is taken as it is, which spares several calls in a row the opening and, in
-    mode "a", lets nobody write between them.
+    A ``dry_run`` only reads. An open store is used as it is: several calls in a row then need not open it again and, in
+    mode "a", nobody can write between them.
 
     Raises:
         ArgumentError: neither a store nor a place. Whatever opening it raises.

@@ -69,7 +69,7 @@ class FeatureStore:
         self.mode = mode
         self._lock: WriterLock | None = None
         self._committer: Committer | None = None
-        self._later: tuple[Manifest, dict[bytes, frozenset[str]]] | None = None  # what only the file beside remembers
+        self._later: tuple[Manifest, dict[bytes, frozenset[str]]] | None = None  # what only the file beside has
         try:
             self.root, self.staging = open_home(path)
         except OSError as error:
@@ -90,7 +90,7 @@ class FeatureStore:
                 )
             self.tombstone_file = TombstoneFile(path)
             if not stale and (back := self.returned()):
-                self.check_current()  # what another process has just forgotten is beside the store before it is swept
+                self.check_current()  # if another process has just forgotten them, this is no old copy
                 raise StaleStore(
                     f"{self.path} is an old copy: {len(back)} of its samples forgotten here since",
                     got=f"tombstones in {self.tombstone_file.file}",
@@ -108,7 +108,7 @@ class FeatureStore:
         self.swept = self._committer.sweep()
         named = self.manifest
         if self.tombstone_file.newest and not named.shards and not named.tombstone_key:
-            with self.transaction() as change:  # a store made anew where one had forgotten
+            with self.transaction() as change:  # a new store where an earlier one had forgotten samples
                 change.record(change.adopt_tombstones())
         self._committer.remember(self.manifest)
 
@@ -281,7 +281,7 @@ class FeatureStore:
         known: Collection[str] = self.manifest.tombstones
         try:
             more = there.more_than(known)
-        except (IntegrityError, FormatError):  # for verify to report: without them, every row is asked about
+        except (IntegrityError, FormatError):  # damaged tombstones, for verify to report: look up every row instead
             more, known = True, ()
         if not more:
             return []

@@ -13,13 +13,13 @@ from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import LARGE_EPSILON, counted, epsilon_text, tail_text
 
-if TYPE_CHECKING:  # timm, which who names a model's score does not need
+if TYPE_CHECKING:  # they need timm, which a model's score does not
     from taftcache.backbone.model import Backbone
     from taftcache.model.predictor import TangentModel
 
 HERE = 'open_model(".")'  # in the snippet; a copy on a hub says where it is
 TIMM_HERE = "local-dir:."
-# In the snippets: as `to_rgb` has it. PIL would clip 16-bit grey to white.
+# In the snippets, as in `to_rgb`: PIL would clip 16-bit grey to white.
 OPENED = [
     'image = Image.open("image.jpg")',
     'if image.mode.startswith("I;16"):  # 16-bit grey: its upper 8 bits',
@@ -40,11 +40,11 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What the card says of a model beyond the model itself; what is None or empty is left out.
+    """What the card says about a model beyond the model itself; what is None or empty is left out.
 
-    name: what the store called it. root_digest: of that store. rows_of: of a student, by teacher the digests of the
-    shards that it was trained on. dataset: a public dataset's name, never a path.
-    score: how well it does on rows that it was not trained on. private_parts: of a sum without a promise, how many of
+    name: what the store called it. root_digest: that of the store. rows_of: for a student, teacher -> the digests of
+    the shards that it was trained on. dataset: a public dataset's name, never a path.
+    score: how well it does on rows that it was not trained on. private_parts: for a sum without a promise, how many of
     its components were trained privately.
     """
 
@@ -108,7 +108,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
 
 
 def _code(name: str) -> str:
-    """A name that whoever made the store chose, as code: no markup, no picture from elsewhere, no line of its own."""
+    """A name chosen by whoever made the store, as code: it can bring no markup, no remote picture and no line break."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
     if "`" not in shown:
         return f"`{shown}`"
@@ -117,7 +117,7 @@ def _code(name: str) -> str:
 
 
 def program_card(origin: Origin, model: TangentModel, extras: Mapping[str, str]) -> str:
-    """README.md of a model that leaves as a program or in ONNX alone: ``extras``, and what each of them is."""
+    """README.md for a model that is exported only as a program or in ONNX; ``extras``: the files, and what they are."""
     image, said = model.transform.description(), model.component.record.privacy
     lines = [
         f"# {origin.name}",
@@ -138,7 +138,7 @@ def _classes(model: TangentModel) -> list[str]:
 
 
 def on_hub(text: str, name: str) -> str:
-    """A card whose snippets load the model from the hub, where it is called ``name``, in place of their own folder."""
+    """The card with snippets that load the model from the hub, as ``name``, instead of from its own folder."""
     text = text.replace("import open_model", "import from_pretrained")
     return text.replace(HERE, f'from_pretrained("{name}")').replace(TIMM_HERE, f"hf-hub:{name}")
 
@@ -162,14 +162,14 @@ def _front_matter(origin: Origin, model: TangentModel, native: bool) -> list[str
 
 
 def _published(backbone: Backbone) -> Mapping[str, Any]:
-    """What timm says of these weights; nothing of a file of weights whose owner named no published ones."""
+    """What timm says about these weights; nothing for a file of weights that was not named after published ones."""
     named = backbone.config["weights"] in ("pretrained", "bundled", "folder") or "." in backbone.name
     cfg: Any = backbone.network.pretrained_cfg
     return dict(cfg) if named else {}
 
 
 def _result(score: Score, dataset: str | None) -> dict[str, Any]:
-    """A result as a hub's model index has it; the interval stands among the metric's arguments."""
+    """A result in the form of a hub's model index; the interval is among the metric's arguments."""
     metric = {
         "type": "accuracy",
         "name": "top-1 accuracy",
@@ -217,7 +217,7 @@ def _preprocessed(said: Mapping[str, Any]) -> list[str]:
 
 
 def _transform(said: Mapping[str, Any]) -> list[str]:
-    """The preprocessing as code, with torchvision, or of the rarer ways to cut an image with timm."""
+    """The preprocessing as code: with torchvision or, for the rarer ways to crop an image, with timm."""
     (_, height, width), mode = said["input_size"], said["crop_mode"]
     scaled = tuple(math.floor(side / said["crop_pct"]) for side in (height, width))
     if mode == "squash" or (mode == "center" and height == width):
@@ -258,7 +258,7 @@ def _transform(said: Mapping[str, Any]) -> list[str]:
 
 
 def onnx_snippet(file: str, said: Mapping[str, Any]) -> list[str]:
-    """How to run the ONNX file with onnxruntime alone; nothing for the rarer ways to cut an image."""
+    """How to run the ONNX file with onnxruntime alone; nothing for the rarer ways to crop an image."""
     (_, height, width), mode = said["input_size"], said["crop_mode"]
     if mode != "center" or height != width:
         return []

@@ -25,17 +25,17 @@ from taftcache.tangent.config import TailConfig
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.spec import TAIL, TangentSpec
 
-# safetensors keeps metadata in a hash map whose order varies between runs: one key makes the bytes certain.
+# safetensors keeps metadata in a hash map whose order varies between runs: with one key the bytes are always the same.
 KEY = "taftcache"
 DUAL = "taftcache.dual"  # no parameter has this name
 
-# What a component or model says of itself outside of its store. Its key has digests of its rows, and stays.
+# What a component or model says about itself outside its store. Its key has digests of its rows, so it stays behind.
 PUBLIC = (
     "kind", "train", "shards", "rows", "converged", "status", "stats", "convergence", "certificate", "norm",
     "ridge_choice", "coefficients", "members", "identity_error", "start", "from_mean", PRIVATE,
 )  # fmt: skip
-# Of a private one, only what its noise and its settings decide; ``rows`` is the number that was released with noise,
-# or may be known. A member's digest would be one of its key too, where an earlier release had given it the rows'.
+# For a private one, only what its noise and its settings decide; ``rows`` is the number that was released with noise,
+# or may be known. Not ``members``: a member's digest covers its key, which in earlier releases may have the rows' own.
 PUBLIC_IF_PRIVATE = ("kind", "train", "shards", "rows", "stats", "norm", "coefficients", PRIVATE)
 PRIVATE_STATS = ("rows_said", "learning_rate")
 
@@ -51,7 +51,7 @@ def public_fields(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """What the file says beside its tensors."""
+    """What the file says besides its tensors."""
 
     base_digest: str
     meta: dict[str, Any]
@@ -153,7 +153,7 @@ def _no_component(error: Exception) -> FormatError:
 
 
 def _header(text: str) -> _Header:
-    """What a file says; FormatError that names NaN or an infinity, where the decoder names the place of a byte."""
+    """What a file says. The FormatError for NaN or an infinity names it; the decoder would only give a byte's place."""
     try:
         return msgspec.json.decode(text, type=_Header)
     except msgspec.DecodeError:
@@ -226,8 +226,8 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
 
 
 class StoredComponents(Mapping[str, Component]):
-    """Components and models by ``names``: of a store, each read whenever it is asked for and held by who asks; or those
-    ``made`` anew, where the name is theirs. Errors are those of ``read_component``.
+    """Components and models by ``names``: a new one from ``made`` if there is one of that name, else the store's, which
+    is read each time it is asked for and not kept. Errors are those of ``read_component``.
     """
 
     def __init__(
@@ -247,22 +247,22 @@ class StoredComponents(Mapping[str, Component]):
         return len(self._names)
 
     def of(self, names: Iterable[str]) -> StoredComponents:
-        """Those of ``names`` alone."""
+        """The same, with ``names`` alone."""
         return StoredComponents(self._store, names, self._base, self._made)
 
     def metas(self) -> dict[str, dict[str, Any]]:
-        """What is said of each, but for the curve of its solve; none is read for it."""
+        """The meta of each, without the curve of its solve; no component is read."""
         objects = self._store.manifest.objects
         return {name: self._made[name].meta if name in self._made else objects[name].meta for name in self._names}
 
     def size(self, name: str) -> int:
-        """Bytes that Δw takes in float32, or a little fewer than this."""
+        """Bytes that Δw takes in float32, or slightly more."""
         made = self._made.get(name)
         return self._store.manifest.objects[name].size // 2 if made is None else 4 * made.layout.size
 
     def groups(self, memory: int) -> Iterator[list[str]]:
-        """The names in order, in groups whose Δw in float32 take ``memory`` bytes together at most: one group or more,
-        a name alone where it takes more than that."""
+        """The names in order, in groups whose Δw together take at most ``memory`` bytes in float32. There is at least
+        one group; a name that takes more is alone in its group."""
         group, left = list[str](), memory
         for name in self:
             if group and self.size(name) > left:

@@ -40,7 +40,7 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, floa
     meta = ComponentMeta(kind="composition", coefficients={name: mu[name] for name in names}).as_dict()
     total: Component | None = None
     for name in names:
-        part = components[name]  # asked for once, and held no longer than for its turn: it may be read from a store
+        part = components[name]  # asked for once, and let go after its turn: it may be read from a store
         if total is None:
             total = Component(part.base_digest, part.layout, torch.zeros_like(part.delta), meta)
         if part.base_digest != total.base_digest:

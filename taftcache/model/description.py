@@ -19,7 +19,7 @@ SAVED = Saved("model", "name a folder that export-model wrote, or export it agai
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """``taftcache.json``. ``files``: digests of its other files but the card; of earlier releases, none."""
+    """``taftcache.json``. ``files``: digests of the other files, except the card; earlier releases wrote none."""
 
     format: int
     model: str

@@ -8,8 +8,8 @@ taftcache.json                            what the tail is, classes, preprocessi
 README.md                                 the model card
 program.pt2, model.onnx                   on request, the whole model as a torch.export program or in ONNX
 
-Where the head alone has moved, the network is not below ``backbone/`` but beside the rest, with the moved head: the
-folder is then a checkpoint of timm's, too. Folders of format 1 have the frozen network there, whatever has moved.
+If only the head has moved, the network is not below ``backbone/`` but beside the rest, with the moved head: the folder
+is then a timm checkpoint, too. Folders of format 1 have the frozen network there, whatever has moved.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def is_model_folder(folder: Path | str) -> bool:
 
 
 def origin_of(folder: Path | str) -> Origin:
-    """What the model in ``folder`` is called, and the root digest of its store; of a network, what config.json says,
-    and of a student, its weights.
+    """The name of the model in ``folder``, and the root digest of its store; for a network, what config.json says and,
+    for a student, what the file of its weights says.
 
     Raises:
         FormatError: as ``open_model``.
@@ -76,7 +76,7 @@ def origin_of(folder: Path | str) -> Origin:
 
 
 def _rows_of(weights: Path) -> dict[str, list[str]]:
-    """What a student was trained on; of other networks, nothing."""
+    """What a student was trained on; nothing for other networks."""
     try:
         with safe_open(weights, "pt") as file:
             return msgspec.convert(json.loads(file.metadata()[META])["meta"][ROWS_OF], dict[str, list[str]])
@@ -85,7 +85,7 @@ def _rows_of(weights: Path) -> dict[str, list[str]]:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """A network's config.json, and the names of its classes within it."""
+    """A network's config.json, with the names of its classes as ``label_names``."""
     try:
         config = json.loads((folder / CONFIG).read_bytes())
         return {**config, "label_names": [str(name) for name in config["pretrained_cfg"]["label_names"]]}
@@ -100,7 +100,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _estimator_alone(folder: Path) -> FormatError:
-    """What is to be said of an estimator that is no model of images with classes."""
+    """The error for an estimator that is no model of images with classes."""
     kind, load, of_features = "estimator", " or ".join(f"{name}.load" for name in _ESTIMATORS), False
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         said = json.loads((folder / ESTIMATOR).read_bytes())
@@ -161,7 +161,7 @@ def save_model(
     origin = Origin(name=name, root_digest=root_digest, dataset=dataset, score=score, private_parts=private_parts)
     described = _described(model, folder, origin, weights_digest(frozen))
     (folder / CARD).write_text(card(origin, model, extras, native=network is not None), "utf-8")
-    shutil.copymode(folder / CARD, folder / WEIGHTS)  # safetensors writes for the owner alone
+    shutil.copymode(folder / CARD, folder / WEIGHTS)  # safetensors lets only the owner read
     # Last: a folder without it is not a model.
     (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(described), indent=2) + b"\n")
     return files_in(folder)
@@ -189,7 +189,7 @@ def _described(model: TangentModel, folder: Path, origin: Origin, weights: str) 
 
 
 def _write_network(model: TangentModel, network: Backbone | None, folder: Path) -> None:
-    """The model as a network of timm's where it is one; otherwise its frozen one, out of timm's sight."""
+    """Write the model as a timm network if it is one; otherwise its frozen network, where timm does not look."""
     if network is not None:
         save_backbone(network, folder)
         return
@@ -260,7 +260,7 @@ def saved_backbone(
 
 
 def _network(folder: Path, device: str) -> TangentModel:
-    """A network of timm's as the base point of its own head, and Δw = 0."""
+    """A timm network as a model: the base point is its own head, and Δw = 0."""
     classes = _config(folder)["label_names"]
     cut = Cut(saved_backbone(folder, (), PreprocessSpec(), device), 0)
     config, state = cut.tail_config(), cut.tail_state()
@@ -273,7 +273,7 @@ def _network(folder: Path, device: str) -> TangentModel:
 
 
 def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: Backbone) -> TangentModel:
-    """The model of parts that were verified, as far as they belong together."""
+    """The model made of verified parts; FormatError if they do not belong together."""
     config = TailConfig.from_dict(described.tail)
     cut = Cut(backbone, config.start or 0)
     if not _is_tail_of(cut, config, len(described.classes)):
@@ -299,16 +299,16 @@ def _assembled(described: Description, tensors: Mapping[str, Tensor], backbone: 
 
 
 def _is_tail_of(cut: Cut, config: TailConfig, classes: int) -> bool:
-    """Whether the backbone's own tail is as described, or the description leaves its derivative to its own code."""
+    """Whether the backbone's own tail is the one described, or the same one with its derivative left to its code."""
     own = msgspec.structs.replace(cut.tail_config(), classes=classes, why="")
     general = msgspec.structs.replace(own, path="functional", layers=(), end=None)
     return msgspec.structs.replace(config, why="") in ((own, general) if cut.start else (own,))
 
 
 def check_files(folder: Path, described: Description) -> list[str]:
-    """IntegrityError for a file that is not there, or not as it was saved; the names of those that are.
+    """IntegrityError for a file that is missing, or not as it was saved; returns the names of those that are there.
 
-    The program and ONNX may be left out, for nothing here reads them.
+    The program and ONNX may be missing, because nothing here reads them.
     """
     files = {**described.files, WEIGHTS: described.digest}
     for spare in (PROGRAM, ONNX):

@@ -1,8 +1,8 @@
 """A saved model on a model hub, there and back, through huggingface_hub.
 
-What goes there is a list: the files that the model's description names, with the bytes that it names, the description
-and the card. Who asks is the hub client's business (``hf auth login``, or HF_TOKEN); errors quote nothing that the
-hub answers, for that may quote the request.
+Only these files go there: those that the model's description names, with the digests that it names, the description
+and the card. The hub's client signs the user in (``hf auth login``, or HF_TOKEN); errors quote nothing of the hub's
+answers, because an answer may quote the request.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def push_model(folder: Path, name: str, *, private: bool = False, revision: str 
     """Put the saved model in ``folder`` on the model hub as ``name``, in one commit; the stage ``push`` says more.
 
     Raises:
-        FormatError, IntegrityError: not a saved model, or not as it was saved. RecipeError: no name of a hub's, or a
-        public one where a private one is asked for. StoreUnreachable: the hub does not answer, or refuses.
+        FormatError, IntegrityError: not a saved model, or not as it was saved. RecipeError: not a name for the hub, or
+        that of a public model where a private one is asked for. StoreUnreachable: the hub does not answer, or refuses.
     """
     described = read_description(folder)
     if described.format != FORMATS[-1]:
@@ -90,7 +90,7 @@ def push_model(folder: Path, name: str, *, private: bool = False, revision: str 
             api.create_branch(name, branch=revision, exist_ok=True)
         operations = [CommitOperationAdd(file, str(folder / file)) for file in files]
         operations += [CommitOperationAdd(CARD, on_hub(text, name).encode())] if text else []
-        # What an earlier model left there would be taken for this one's.
+        # Files that an earlier model left there would be taken for this one's.
         left = {*NEEDED, PROGRAM, ONNX} - {operation.path_in_repo for operation in operations}
         gone = sorted(left.intersection(api.list_repo_files(name, revision=revision)))
         done = api.create_commit(
@@ -104,7 +104,7 @@ def push_model(folder: Path, name: str, *, private: bool = False, revision: str 
 
 
 def _card(folder: Path) -> str:
-    """The card's text, "" where there is none: the one file without a digest, for it may be written on.
+    """The card's text, "" if there is none. It alone has no digest, because people may edit it.
 
     Raises:
         FormatError: it is no card, but perhaps a link to another file of this machine.
@@ -124,8 +124,8 @@ def _card(folder: Path) -> str:
 
 @contextmanager
 def _asking(name: str) -> Iterator[None]:
-    """Errors of the hub and of its client as one of ours. A name needs its owner: without, it depends on who asks."""
-    # The client's bars are for a terminal; whoever set its variable has decided.
+    """Turn errors of the hub and its client into ours. A name needs its owner: without, it depends on who asks."""
+    # The client's bars are for a terminal, unless the user has set the client's own variable.
     quiet = not sys.stderr.isatty() and constants.HF_HUB_DISABLE_PROGRESS_BARS is None
     quiet = quiet and not are_progress_bars_disabled()
     try:

@@ -1,7 +1,7 @@
 """What a component says of itself, typed: where it came from, how its solve ended, and what that proves.
 
 On disk it is JSON, in the component's file and beside its name in the manifest; what is None there is left out.
-No torch here, for what only lists models must start fast.
+No torch here, because commands that only list models must start fast.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def row_digests(self) -> list[str]:
-        """Digests of the shards that its key names; none of a sum, or of what was solved with noise or interrupted."""
+        """Digests of the shards that its key names; none for a sum, or if it was solved with noise or interrupted."""
         try:
             return list(msgspec.json.decode(self.key or "")["rows"])
         except (KeyError, TypeError, ValueError):
             return []
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Plain values for JSON."""
         return dict(msgspec.to_builtins(self))
 
 

@@ -77,7 +77,7 @@ class Prediction:
 
 
 def check_weights(store: FeatureStore, backbone: Backbone) -> None:
-    """IdentityError where a backbone has other weights than those that made the store's rows."""
+    """IdentityError if a backbone has other weights than those that made the store's rows."""
     made_with = str(store.identity.get("backbone", {}).get("weights_digest", "none named"))
     if backbone.weights_digest != made_with:
         raise IdentityError(
@@ -152,7 +152,7 @@ class TangentModel(nn.Module):
         check_weights(store, backbone)
         base = read_base(store, recipe.tangent, consent=consent)
         component = read_component(store, model_of(store.objects(), name), base)
-        # Where the rows were taken, which may be further up than what is trained.
+        # Cut where the rows were taken, which may be before the layers that are trained.
         cut = Cut(backbone, base.config.start or 0)
         return cls(cut, Preprocess(backbone), base, component, store.classes)
 
@@ -163,17 +163,17 @@ class TangentModel(nn.Module):
         images = images.to(device)
         if not torch.compiler.is_exporting() and not len(images):
             return images.new_empty((0, len(self.classes)), dtype=torch.float32)
-        # A functional tail has one module for all threads, and a program is traced in one.
+        # A functional tail has one module for all threads, and a program is traced in one thread.
         alone = self.base.config.path == "functional" or torch.compiler.is_exporting()
         if alone or device.type != "cpu" or (threads := torch.get_num_threads()) == 1 or len(images) < 2:
             return self._logits(images)
         pieces = images.split(min(default_batch(self.cut), -(-len(images) // threads)))
         with one_core_pool(min(threads, len(pieces)), "taftcache-predict") as pool:
-            return torch.cat(list(pool.map(torch.no_grad()(self._logits), pieces)))  # a thread's own setting
+            return torch.cat(list(pool.map(torch.no_grad()(self._logits), pieces)))  # each thread needs no_grad anew
 
     def _logits(self, images: Tensor) -> Tensor:
         w, delta = self._tail.bind(self._base.named()), self._tail.bind(self._delta.named())
-        # A program that is traced says nothing of precision.
+        # The setting of precision is not part of a traced program.
         with nullcontext() if torch.compiler.is_exporting() else full_float32(images.device):
             value, change = self._tail.value_and_tangent(w, self.cut.prefix(images), delta)
             return value + change
@@ -331,7 +331,7 @@ class _Named(nn.Module):
 
 
 def _keep_weights(model: TangentModel, state: Mapping[str, Any], prefix: str, *_: Any) -> None:
-    """CompositionError for a ``state`` with other weights: what computes would not be what is saved."""
+    """CompositionError for a ``state`` with other weights: the model would compute with others than it saves."""
     for name, own in model.state_dict().items():
         given = state.get(prefix + name, own)
         if not torch.equal(given.to(own), own):
@@ -345,7 +345,8 @@ def _keep_weights(model: TangentModel, state: Mapping[str, Any], prefix: str, *_
 def _acts(node: torch.fx.Node) -> bool:
     """Whether an operation of a program does more than give a result.
 
-    Those that may draw random numbers draw none in evaluation; types within follow from those of what comes in.
+    Operations that may draw random numbers draw none in evaluation. A check of a tensor's type counts for inputs only,
+    because all other types follow from theirs.
     """
     if node.target is torch.ops.aten._assert_tensor_metadata.default:
         return all(given.op == "placeholder" for given in node.all_input_nodes)

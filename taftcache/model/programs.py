@@ -18,7 +18,7 @@ from taftcache.model.predictor import TangentModel
 
 PROGRAM = "program.pt2"
 ONNX = "model.onnx"
-AGREEMENT = 1e-4  # of another form's logits with the model's, relative to the largest
+AGREEMENT = 1e-4  # of logits in another form with the model's, relative to the largest
 _LIBRARIES = ("onnx", "onnxscript")
 
 
@@ -65,7 +65,7 @@ def write_program(
 
 
 def check_onnx() -> None:
-    """RecipeError where the libraries that write ONNX are not installed: asked before long work."""
+    """RecipeError if the libraries that write ONNX are not installed: asked before long work."""
     if missing := [library for library in _LIBRARIES if find_spec(library) is None]:
         raise RecipeError(
             "ONNX is written by libraries that are not installed",
@@ -90,7 +90,7 @@ def _checked(model: TangentModel, file: Path) -> tuple[float, str]:
 @torch.no_grad()
 def difference(model: TangentModel, run: Callable[[Tensor], Any]) -> float:
     """How far the logits of ``run``, of random images [n,3,h,w], are from the model's, relative to the largest."""
-    # Another number of images than programs are traced with, for it must be free.
+    # Another number of images than programs are traced with, because the number must be free.
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(3, *model.transform.image_shape, generator=generator, dtype=torch.float32)
     ours, theirs = model(images).cpu(), torch.as_tensor(run(images)).cpu()

@@ -1,6 +1,6 @@
-"""What every saved folder is read back by: a description, digests of its files, the backbone, and parts that must fit.
+"""How every saved folder is read back: its description, digests of its files, the backbone, and parts that must fit.
 
-Nothing in a folder is believed. A saved model (``folder.py``) and a saved estimator are two kinds of one.
+Nothing in a folder is trusted. Saved models (``folder.py``) and saved estimators are two kinds of such folders.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Saved:
     do: str
 
     def described(self, file: Path, form: type[D], formats: Container[int]) -> D:
-        """What ``file`` says of its folder; FormatError where it is none of this kind, or of a later format."""
+        """What ``file`` says about its folder; FormatError if that is not of this kind, or of a later format."""
         with self.fitting(file.parent):
             said = msgspec.json.decode(file.read_bytes(), type=form)
         if said.format not in formats:
@@ -64,7 +64,7 @@ class Saved:
         return said
 
     def check(self, folder: Path, files: Mapping[str, str], known: Set[str]) -> None:
-        """FormatError for a name that is not ``known``; IntegrityError for a file that is not there, or another."""
+        """FormatError for a name that is not ``known``; IntegrityError for a file that is missing or changed."""
         if files.keys() - known:
             raise self.unfit(f"its description names other files than a saved {self.kind} has")
         for name in files:
@@ -72,7 +72,7 @@ class Saved:
                 raise self.changed(folder / name)
 
     def flat(self, moved: Mapping[str, Tensor], layout: Layout) -> Tensor:
-        """Δw [P] of its parts; FormatError unless they are those of ``layout``."""
+        """Δw [P] put together from its parts; FormatError unless they are those of ``layout``."""
         if not moved or layout.shapes != {name: tuple(tensor.shape) for name, tensor in moved.items()}:
             raise self.unfit("what was trained has other shapes than the parameters of the tail, or is not there")
         return layout.flatten(moved)
@@ -88,7 +88,7 @@ class Saved:
             raise self.unfit(f"{type(error).__name__}: {error}") from error
 
     def changed(self, file: Path) -> IntegrityError:
-        """The error for a file that is not there, or another."""
+        """The error for a file that is missing or changed."""
         return IntegrityError(
             f"a file of the saved {self.kind} is not as it was saved", got=str(file), do="copy it again"
         )

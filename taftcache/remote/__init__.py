@@ -1,1 +1,1 @@
-"""Workers beyond this process: the only part that knows Dask, which does the scheduling, the retries and the wires."""
+"""Workers beyond this process: the only part that knows Dask, which does scheduling, retries and communication."""

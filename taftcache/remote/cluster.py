@@ -26,7 +26,7 @@ class Cluster(Connection):
     """
 
     def rows(self, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any]) -> RemoteRows:
-        """Extraction by the model that ``recipe`` and ``classes`` make; every worker proves it to be ``identity``."""
+        """Extraction by the model that ``recipe`` and ``classes`` make; every worker checks it against ``identity``."""
         return RemoteRows(self, recipe, classes, identity)
 
     def components(

@@ -45,7 +45,7 @@ def components(
 
 
 def solve_job(cluster: Connection, store: FeatureStore, recipe: Recipe, base: Base) -> SolveJob:
-    """The job of solving in ``store`` around ``base``; memory that the recipe leaves open is shared by the workers."""
+    """The job of solving in ``store`` around ``base``; if the recipe leaves memory open, the workers share it."""
     if recipe.solver.memory == "auto":
         share = memory_of(recipe) // max(1, len(cluster.workers()))
         recipe = replace(recipe, solver=replace(recipe.solver, memory=str(share)))
@@ -63,7 +63,7 @@ def solve(job: SolveJob, name: str, shards: list[tuple[str, str]], mode: Train) 
 
 @contextmanager
 def opened(job: SolveJob) -> Iterator[tuple[FeatureStore, Base]]:
-    """On a worker: the store, and its base point, which is the driver's."""
+    """On a worker: the store and its base point; ClusterError if that is not the driver's."""
     try:
         store = FeatureStore(job.store)
     except StoreNotFound as error:
@@ -72,11 +72,11 @@ def opened(job: SolveJob) -> Iterator[tuple[FeatureStore, Base]]:
             got=error.fault,
             do="put the store in a folder that all hosts mount at the same path, or in a bucket",
         ) from None
-    except StoreError as error:  # which the driver could open
+    except StoreError as error:  # the driver could open it
         error.fault = f"a worker cannot open the store: {error.fault}"
         raise
     with store:
-        # the driver has read the base before, and was allowed to
+        # the driver has read the base already, so the user has allowed it
         base = read_base(store, parse_recipe(job.recipe).tangent, consent=Consent(hub=True))
         if base.digest != job.base:
             raise ClusterError(
@@ -88,7 +88,7 @@ def opened(job: SolveJob) -> Iterator[tuple[FeatureStore, Base]]:
 
 
 def named_shard(store: FeatureStore, name: str, digest: str) -> Shard:
-    """The shard of that name, with the rows of that digest."""
+    """The shard of that name; IntegrityError if it has another digest."""
     shard = store.shard(name)
     if shard.digest != digest:
         raise IntegrityError(
@@ -99,7 +99,7 @@ def named_shard(store: FeatureStore, name: str, digest: str) -> Shard:
 
 
 class _Reporting(Silent):
-    """Notes, passes and residual, that are reported to the driver; sentences stay on the worker."""
+    """Reports notes, which are passes and residual, to the driver; sentences stay on the worker."""
 
     def __init__(self, name: str = "") -> None:
         self._name = name

@@ -31,28 +31,28 @@ except ImportError as missing:  # whoever imports this room asks for workers
 from taftcache.remote.processes import FEWER, processes
 from taftcache.remote.worker import TOPIC, Admission, admitted, versions
 
-AHEAD = 2  # tasks in flight for each thread of a worker: one computes, the next lies ready
-_A_CORE, _FEWEST = 4, 8  # workers that may be asked for: so many a core, and so many on any machine
+AHEAD = 2  # tasks in flight for each thread of a worker: one is computed, the next is ready
+_A_CORE, _FEWEST = 4, 8  # workers that may be asked for: this many for each core, and this many on any machine
 _TRIES = 3
 _SCHEDULER_LOST = "scheduler-connection-lost"  # in Dask's words
 _CLIENT_LOG = logging.getLogger("distributed.client")
 _CERTIFICATES = "name them in Dask's configuration: distributed.comm.tls.ca-file, .client.cert and .client.key"
-_LOOK = 0.5  # seconds between two looks at whether anybody still works
+_LOOK = 0.5  # seconds between two checks that there still are workers
 
 
 class _LostValue(Exception):
-    """Workers took numbers with them that only the driver can send again."""
+    """Workers were lost, and with them a value that only the driver can send again."""
 
 
 class Connection:
     """Workers that compute functions of what they are sent; a context manager.
 
     Made by ``local`` or ``at``. The driver alone writes: what workers return passes through it, at most a few results
-    at a time. What a worker that dies was doing is done by another; ClusterError when the scheduler does not answer,
-    or there is no worker, for ``timeout`` seconds.
+    at a time. If a worker dies, another does its work; ClusterError if for ``timeout`` seconds the scheduler does not
+    answer, or there is no worker.
 
     Attributes:
-        threads: of each worker's linear algebra. One number for all of them, for it decides the last digits.
+        threads: of each worker's linear algebra. One number for all of them, because it decides the last digits.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Connection:
         say: Callable[[str], object] = str,
     ) -> None:
         self._client, self._own, self.threads, self.timeout = client, own, threads, timeout
-        # Dask's client has a level of its own, of which two connections would not know whose to put back.
+        # A filter, because if two connections changed the logger's level, neither would know which one to restore.
         self._quiet = logging.Filter("taftcache")
         _CLIENT_LOG.addFilter(self._quiet)
         self._answered = time.monotonic()
@@ -88,17 +88,16 @@ class Connection:
     ) -> Self:
         """Processes of this machine, one a GPU where there are GPUs; ended with the connection.
 
-        They and this process prove themselves to each other by a certificate of this run, so that nobody else on the
+        They and this process authenticate each other with a certificate made for this run, so that nobody else on the
         machine can give them work.
 
         Args:
-            workers: by default as many as GPUs, or as processor cores; RecipeError for more than four a core, where
-                that is more than eight and than there are GPUs.
-            threads: ``OMP_NUM_THREADS`` where that is set, else the cores divided by the workers.
-            timeout: seconds without scheduler or workers until the run gives up; Dask's own to connect by default
+            workers: by default as many as GPUs, or else as processor cores; RecipeError for more than the largest of
+                eight, four per core and the number of GPUs.
+            threads: by default ``OMP_NUM_THREADS`` if that is set, else the cores divided by the workers.
+            timeout: seconds without scheduler or workers until the run gives up; by default Dask's own for connecting
                 (distributed.comm.timeouts.connect, 30 s).
-            say: what is told, once, that workers which start have been waited for as long as ``timeout``; and that
-                workers ended since.
+            say: is told, once, if workers have not started after ``timeout`` seconds, and later of workers that ended.
         """
         timeout = _timeout(timeout)
         gpus = _gpus()
@@ -134,12 +133,12 @@ class Connection:
     ) -> Self:
         """The workers of a running scheduler: ``tcp://host:port``, or ``tls://`` with Dask's own configuration.
 
-        ``threads`` is ``OMP_NUM_THREADS`` where that is set, else 1 as in Dask's workers. ``say`` is told that
-        workers left since.
+        ``threads`` is by default ``OMP_NUM_THREADS`` if that is set, else 1 as in Dask's workers. ``say`` is told of
+        workers that left.
 
         Raises:
-            RecipeError: the address is none, or Dask has no certificates for it.
-            ClusterError: it does not answer, has no workers, or some that are not fit.
+            RecipeError: the address is invalid, or Dask has no certificates for it.
+            ClusterError: the scheduler does not answer, has no workers, or has some that are not fit.
         """
         timeout = _timeout(timeout)
         _check_address(scheduler)
@@ -186,8 +185,8 @@ class Connection:
         as in flight. Ending the iteration early cancels what is under way.
 
         Args:
-            homes: for each call, the worker that should compute it; another does where it is gone.
-            what: what the call of a number works on, for the error where it ended one worker after another.
+            homes: for each call, the worker that should compute it; another does if that one is gone.
+            what: number of a call -> what it works on, for the error if it ended one worker after another.
             do: what helps against that.
 
         Raises:
@@ -215,7 +214,7 @@ class Connection:
                 future = self._next(ended)
                 try:
                     result = self._result(future)
-                except KilledWorker as error:  # and those that lay ready behind it are given up, too
+                except KilledWorker as error:  # Dask gives up the tasks that were ready behind it, too
                     first = min(k for other, k in pending.items() if other.status == "error")
                     raise self._given_up(error, what(first) if what else None, do) from None
                 done[pending.pop(future)] = result
@@ -287,8 +286,8 @@ class Connection:
         self.close()
 
     def _looked(self) -> dict[str, int]:
-        """What ``workers`` returns, after a word on those that are gone since the last look: Dask's own events of it
-        break off where rows are sent."""
+        """What ``workers`` returns; first tells the user of workers that left since the last look, because Dask's own
+        events for that break off while rows are sent."""
         ask = self._client.scheduler.ncores  # type: ignore[union-attr]
         there = dict(sorted(self._client.sync(ask, callback_timeout=self.timeout).items()))
         before, self._there = self._there, frozenset(there)
@@ -298,7 +297,7 @@ class Connection:
         return there
 
     def _share(self, value: Any) -> Future[Any]:
-        """``value`` on every worker; ClusterError where they have not taken it for too long, though they are there."""
+        """``value`` on every worker; ClusterError if workers are there, but have not taken it for too long."""
         since: float | None = None
         while True:
             try:
@@ -313,8 +312,8 @@ class Connection:
                 time.sleep(_LOOK)
 
     def _next(self, ended: SimpleQueue[Future[Any]]) -> Future[Any]:
-        """The next to end; ClusterError when nobody is left who could end one."""
-        self._answered = time.monotonic()  # nobody was asked while results came, or were worked on
+        """The next call to end; ClusterError if no worker is left that could end one."""
+        self._answered = time.monotonic()  # the scheduler was not asked while results came in or were worked on
         while True:
             try:
                 return ended.get(timeout=_LOOK)
@@ -326,7 +325,7 @@ class Connection:
             return future.result(timeout=self.timeout)
         except CancelledError as error:
             why = getattr(error, "reason", first_line(error))
-            if self._client.status != "running" or why == _SCHEDULER_LOST:  # which may be there again, without tasks
+            if self._client.status != "running" or why == _SCHEDULER_LOST:  # it may be back, but without our tasks
                 raise self._gone(why) from None
             raise _LostValue(str(error)) from None
         except OSError as error:
@@ -335,13 +334,13 @@ class Connection:
         except ImportError as error:
             raise _unfit("a worker", error) from None
         except RuntimeError as error:
-            if "deserialization of the task graph" not in str(error):  # which is the scheduler's, of our modules' names
+            if "deserialization of the task graph" not in str(error):  # the scheduler's error if it lacks our modules
                 raise
             raise _unfit("the scheduler", error) from None
 
     def _given_up(self, error: KilledWorker, what: str | None, do: str) -> ClusterError:
         _, last, failures = error.args
-        if self._own is None:  # others have no output that a user sees
+        if self._own is None:  # the connection's own workers have no output that a user sees
             do = f"look at the output of {last.address}, the last of them; {do}"
         return ClusterError(f"a task was given up: {counted(failures + 1, 'worker')} ended at it", got=what, do=do)
 
@@ -371,7 +370,7 @@ class Connection:
     def _again(self) -> str:
         if self._own is None:
             return "start them again; the same command resumes from what was committed"
-        return f"run the same command again: it resumes from what was committed; {FEWER}"  # nobody else can start those
+        return f"run the same command again: it resumes from what was committed; {FEWER}"  # which starts new workers
 
     def _admit(self) -> None:
         """ClusterError for a worker that is not fit, or that cannot even say so."""
@@ -381,7 +380,7 @@ class Connection:
             raise
         except OSError as error:
             raise self._lost(str(error)) from None
-        except Exception as error:  # whatever unpickling raised there; Dask makes it an Exception of its text
+        except Exception as error:  # whatever unpickling raised there; Dask makes it an Exception with its text
             raise _unfit("a worker", error) from None
 
     def _await_workers(self) -> None:
@@ -412,13 +411,13 @@ def _unfit(who: str, error: Exception) -> ClusterError:
 
 
 def _pinned() -> int | None:
-    """``OMP_NUM_THREADS``, as far as it is a number."""
+    """``OMP_NUM_THREADS``, if it is a positive number."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def _check_address(scheduler: str) -> None:
-    """RecipeError for an address that is none: Dask would try it all the same, and its client would not end."""
+    """RecipeError for an invalid address: Dask would try it all the same, and its client would not end."""
     try:
         parts = urlsplit(scheduler)
         whole = scheduler.startswith(("tcp://", "tls://")) and parts.hostname and parts.port and not parts.path
@@ -447,7 +446,7 @@ def _gpus() -> list[str]:
 
 
 def _timeout(seconds: float | None) -> float:
-    """Seconds to wait, by Dask's configuration where nothing else is said; Dask's own log is silenced."""
+    """Seconds to wait, by default those in Dask's configuration; also silences Dask's own log."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     if seconds is not None:
         return seconds

@@ -1,4 +1,4 @@
-"""What tasks are given beside their rows: plain values, which scheduler and workers read without torch."""
+"""What tasks are given besides their rows: plain values, which scheduler and workers read without torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RowJob:
 
     @property
     def key(self) -> str:
-        """One for each model and its images."""
+        """Equal for jobs with the same model and images."""
         return digest(canonical([self.recipe, self.classes, self.identity]))
 
 
@@ -37,7 +37,7 @@ class SolveJob:
 class PassJob:
     """What a worker computes passes with: the solve, names of what is trained, dtype, bytes for each shard's rows.
 
-    shards: that a worker keeps at most. repeated: whether rows are made ready for many passes.
+    shards: how many a worker keeps at most. repeated: whether rows are made ready for many passes.
     """
 
     solve: SolveJob

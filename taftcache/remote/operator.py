@@ -29,10 +29,10 @@ _alone = Lock()  # an operator's rows, and a functional tail's one module, serve
 
 
 class RemoteOperator(TangentOperator):
-    """The operator over several shards; workers sum a shard each, and the driver adds those sums up in order.
+    """The operator over several shards; each worker sums over a shard, and the driver adds those sums up in order.
 
-    What looks at single blocks (a preconditioner made from the first rows, a kernel of all rows where they are few)
-    reads them here. ``memory`` is each worker's.
+    Code that looks at single blocks (for a preconditioner made from the first rows, or a kernel of all rows if they are
+    few) reads them in this process. ``memory`` is each worker's.
     """
 
     def __init__(self, cluster: Connection, solve: SolveJob, base: Base, sources: list[Shard], **settings: Any) -> None:
@@ -54,7 +54,7 @@ class RemoteOperator(TangentOperator):
         )
 
     def sums(self, *asked: RowSum) -> list[Tensor]:
-        """See ``TangentOperator``; on workers where the cotangents can travel and there are several shards."""
+        """See ``TangentOperator``; on workers if the cotangents can travel and there are several shards."""
         cotangents = [each.cotangent for each in asked if isinstance(each.cotangent, Cotangent)]
         if len(cotangents) < len(asked) or len(self._shards) < 2:
             return super().sums(*asked)
@@ -99,7 +99,7 @@ def shard_sums(
 ) -> tuple[str, list[tuple[np.ndarray, list[Note]]]]:
     """On a worker: for each cotangent Σ Jᵀ cotangent(f₀, J v, labels) over a shard [P], and its notes.
 
-    v is the next of ``vectors`` [m,P] for a cotangent of a change, and zero for another.
+    ``asked`` has, with each cotangent, whether it is one of a change: then v is the next of ``vectors`` [m,P], else 0.
     """
     with _alone:
         operator = _operator(job, name, digest)
@@ -122,7 +122,7 @@ def shard_tangents(vectors: np.ndarray, job: PassJob, name: str, digest: str) ->
 
 
 def _operator(job: PassJob, name: str, digest: str) -> TangentOperator:
-    """Over one shard, kept from pass to pass with as many prepared rows as ``job.memory`` holds."""
+    """The operator over one shard, kept from pass to pass with as many prepared rows as ``job.memory`` holds."""
     torch.set_num_threads(job.solve.threads)
     key = (job.solve.store, job.solve.base, job.dtype)
 
@@ -141,5 +141,5 @@ def _operator(job: PassJob, name: str, digest: str) -> TangentOperator:
 
 
 def _tensor(array: Any, device: Any) -> Any:
-    """A tensor that may be written to: what comes over a wire may not."""
+    """A tensor that may be written to, unlike arrays that come from another process."""
     return None if array is None else torch.tensor(array, device=device)

@@ -17,11 +17,11 @@ from taftcache.errors import ClusterError
 from taftcache.names import counted
 
 FEWER = "ask for fewer workers if memory is short"
-_LOOK = 0.5  # seconds between two looks at whether a worker has ended instead of starting
+_LOOK = 0.5  # seconds between two checks whether a worker has ended instead of starting
 
 
 class _Pinned(LocalCluster):
-    """A local cluster whose worker k sees GPU k alone, and sees it again when it is started anew."""
+    """A local cluster whose worker k sees only GPU k, also after a restart."""
 
     gpus: Sequence[str] = ()
 
@@ -33,7 +33,7 @@ class _Pinned(LocalCluster):
         return {name: {**spec, "options": options}}
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
-        """Dask's own fails, and with it the end of the cluster, on a worker that left before it was announced."""
+        """Ignore a worker that left before it was announced: Dask's own method fails there, and closing with it."""
         if op != "remove" or msg in self.scheduler_info["workers"]:
             super()._update_worker_status(op, msg)
 
@@ -45,10 +45,10 @@ def processes(
 
     ``say`` is told, once, that some have not started in ``patience`` seconds; they are waited for all the same.
 
-    No memory limit: mapped chunks of a store count as memory in Dask's eyes, and a worker near its limit would write
-    what it holds to disk. No pages: Dask serves them over plain HTTP, to whoever on this machine asks and under any
-    name. It has workers give memory back as soon as it is free, with which a forward pass spends as long on getting it
-    again as on its products: not here.
+    No memory limit: mapped chunks of a store count as memory for Dask, and a worker near its limit would write
+    what it holds to disk. No web pages: Dask would serve them over plain HTTP to anybody on this machine, under any
+    host name. And workers do not give memory back as soon as it is free, as Dask would have it: a forward pass would
+    then spend as long on getting it again as on its products.
     """
     number = str(threads)
     settings: dict[str, list[str] | None] = {
@@ -63,7 +63,7 @@ def processes(
             processes=True,
             memory_limit=0,
             security=Security.temporary(),
-            dashboard_address="127.0.0.1:0",  # else Dask asks for one port, and warns where two clusters want it
+            dashboard_address="127.0.0.1:0",  # else Dask asks for one port, and warns if two clusters want it
             scheduler_kwargs={"dashboard": False},
             silence_logs=logging.CRITICAL,
             env={"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number},
@@ -79,7 +79,7 @@ def processes(
 
 
 def _kill_unstarted(cluster: LocalCluster) -> None:
-    """End the workers that have not started: Dask waits for them before it closes, and one may stand still."""
+    """End the workers that have not started: Dask waits for them before it closes, and one may hang."""
     for nanny in list(cluster._created):
         if nanny.status != Status.running and nanny.pid:
             with suppress(ProcessLookupError):
@@ -87,7 +87,7 @@ def _kill_unstarted(cluster: LocalCluster) -> None:
 
 
 def _start(cluster: LocalCluster, workers: int, say: Callable[[str], object], patience: float) -> None:
-    """Until all have started; ClusterError when one ends before: Dask starts it no second time."""
+    """Wait until all have started; ClusterError if one ends before that, because Dask does not start it again."""
     cluster.scale(workers)
     begin, said = time.monotonic(), False
     while True:

@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_MODELS = 2  # of each kind: what an earlier job left behind gives way
+_MODELS = 2  # kept of each kind: what an earlier job left behind gives way
 _kept: dict[str, OrderedDict[Hashable, Any]] = {}
 _guard = Lock()
 _making: dict[str, RLock] = {}
-_forgotten = 0  # how often everything was let go: what was begun before is not kept after
+_forgotten = 0  # how often everything was let go: what is being made at that moment is not kept
 
 
 def resident(kind: str, key: Hashable, make: Callable[[], T], most: int = _MODELS) -> T:
-    """What ``make`` returns, made once in this process for ``key``; at most ``most`` of a kind, the oldest go."""
+    """What ``make`` returns, made once in this process for ``key``; of each kind the ``most`` last used are kept."""
     with _guard:
         alone = _making.setdefault(kind, RLock())
     with alone:
@@ -37,7 +37,7 @@ def resident(kind: str, key: Hashable, make: Callable[[], T], most: int = _MODEL
 
 
 def forget_residents() -> None:
-    """Let everything go: rows that stay in a worker's memory would outlive a request to forget them."""
+    """Let everything go: rows left in a worker's memory would outlive a request to forget them."""
     global _forgotten
     with _guard:
         _forgotten += 1

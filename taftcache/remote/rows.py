@@ -29,8 +29,8 @@ from taftcache.remote.task import check_alike, portable, processor
 from taftcache.stages.extract.frozen import load_frozen, made_from
 from taftcache.tangent.device import full_float32
 
-_GPU_BATCHES = 4  # of one task: decoding one batch overlaps with the pass of the one before
-# A task costs Dask some 25 ms of a processor, so that small rows go a few batches at a time.
+_GPU_BATCHES = 4  # in one task: decoding one batch overlaps with the pass of the one before
+# A task costs Dask some 25 ms of a processor, so small rows go a few batches at a time.
 _TASK_BYTES = 4 << 20
 _MOST_BATCHES = 8
 _ONE_OF_THEM = f"open each with Pillow, and move away the one that crashes it, if one does; {FEWER}"
@@ -45,7 +45,7 @@ class RemoteRows:
         self.processor, self._span = cluster.call(prepare, self._job)
 
     def engine(self, source: Source, held_out: bool, stop: bool) -> RemoteEngine:
-        """Batches of ``source``, which is the second that the recipe opens where ``held_out``."""
+        """An engine for ``source``, which is the second that the recipe opens if ``held_out``."""
 
         def call(span: Sequence[int]) -> tuple[Any, ...]:
             ids = [source.items[k].id for k in span]
@@ -66,7 +66,7 @@ class RemoteEngine:
         spans = (order[k : k + self._span] for k in range(0, len(order), self._span))
 
         def images(number: int) -> str:
-            # all of them: their order is one of chance, of which no two say which lie between
+            # all of them: in this random order, the first and the last would not tell which lie between
             *_, ids, _ = self._call(order[number * self._span : (number + 1) * self._span])
             return f"{counted(len(ids), 'image')}: {', '.join(ids)}"
 
@@ -93,7 +93,7 @@ class _Loaded:
 
 
 def prepare(job: RowJob) -> tuple[str, int]:
-    """On a worker: the processor, and rows of a task."""
+    """On a worker: its processor, and how many rows a task should have."""
     loaded = _loaded(job)
     frozen = loaded.model[0]
     if frozen.device.type != "cpu":

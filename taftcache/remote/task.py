@@ -18,7 +18,7 @@ def portable(recipe: Recipe) -> dict[str, Any]:
     values = recipe_values(recipe)
     values["store"]["path"] = anywhere(str(recipe.store_path))
     data, backbone, prior = values["data"], values["backbone"], values["prior"]
-    if data["source"] not in ("digits", "timm", "published"):  # which names places, and none of these
+    if data["source"] not in ("digits", "timm", "published"):  # for these, train and test are no paths
         for name in ("train", "test"):
             data[name] = data[name] and anywhere(data[name])
     data["root"] = data["root"] and anywhere(data["root"])
@@ -29,7 +29,7 @@ def portable(recipe: Recipe) -> dict[str, Any]:
 
 
 def anywhere(path: str) -> str:
-    """A path as every working directory understands it."""
+    """A path that means the same in every working directory."""
     return path if is_bucket(path) or path.startswith(("~", "$")) else os.path.abspath(path)
 
 
@@ -43,7 +43,7 @@ def processor(device: torch.device) -> str:
 
 
 def check_alike(one: str, other: str, what: str) -> None:
-    """ClusterError where ``processor`` says another thing of ``one`` worker than of the ``other``."""
+    """ClusterError if ``processor`` says something else on ``one`` worker than on the ``other``."""
     if one != other:
         raise ClusterError(
             f"workers with different processors cannot {what}: they round differently",

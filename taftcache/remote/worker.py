@@ -22,7 +22,7 @@ _fit_for: dict[str, str] | None = None
 
 
 def versions() -> dict[str, str]:
-    """Of the libraries that a worker and its driver must have alike."""
+    """Versions of the libraries that must be the same on a worker and its driver."""
     found = {}
     for name in LIBRARIES:
         try:
@@ -33,7 +33,7 @@ def versions() -> dict[str, str]:
 
 
 class Admission(WorkerPlugin):
-    """Turns a run away whose workers are not ``fit``, before it begins."""
+    """Turns away a run with a worker that is not ``fit``, before it begins."""
 
     name = "taftcache"
 
@@ -42,7 +42,7 @@ class Admission(WorkerPlugin):
 
     def setup(self, worker: Worker) -> None:
         """Raises ClusterError for a worker that is not fit."""
-        forget_residents()  # of a driver that was killed
+        forget_residents()  # those of a driver that was killed
         fit(worker, self._wanted)
 
     def teardown(self, worker: Worker) -> None:
@@ -51,10 +51,11 @@ class Admission(WorkerPlugin):
 
 
 def admitted(wanted: dict[str, str], module: str, function: str, *args: Any) -> Any:
-    """A task: ``function(*args)``, if this worker is fit. Dask only logs what a plugin says of one that joins later.
+    """A task: ``function(*args)``, if this worker is fit. Checked here too, because if a worker joins later, Dask only
+    logs its plugin's error.
 
     The function goes by name, so that its module is imported here, in the task's thread. Scheduler and workers unpickle
-    tasks in the thread that answers, which must not stand still while torch is imported.
+    tasks in the thread that answers requests, which must not wait while torch is imported.
     """
     global _fit_for
     if wanted != _fit_for:

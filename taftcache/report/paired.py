@@ -1,4 +1,4 @@
-"""What the rows that two models share say of the difference between the two: of one model each, or over seeds."""
+"""How two models differ, judged by the rows that they share: for one model each, or over several seeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Verdict = Literal["holds", "within noise", "contradicted"]
 
 
 class RowVerdict(NamedTuple):
-    """By how much the first of two models is the more accurate, the 95 % interval of that, and what it says."""
+    """By how much the first of two models is more accurate, the 95 % interval of that, and the verdict."""
 
     ahead: float
     interval: tuple[float, float]
@@ -27,9 +27,9 @@ class RowVerdict(NamedTuple):
 
 
 def row_verdict(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> RowVerdict:
-    """Two models on the same rows [n], from which rows each of them gets right.
+    """The verdict on two models, from which of the same rows [n] each of them gets right.
 
-    Only those rows count that one of the two gets right and the other not.
+    Only rows that one of the two gets right and the other does not make a difference.
     """
     ahead = ours.astype(np.float64) - theirs
     middle, variance = row_difference(ahead)
@@ -41,10 +41,10 @@ def row_verdict(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> RowVerdic
 
 
 def row_difference(ahead: NDArray[np.floating]) -> tuple[float, float]:
-    """Middle and variance of a mean difference, of which row n has ``ahead`` [n] in [−1, 1].
+    """Middle and variance of a mean difference, to which row n contributes ``ahead`` [n] in [−1, 1].
 
-    Agresti and Min (2005) for rows on which one of two models is right and the other not: two rows more, of which a
-    half goes to each, so that models that never differ on few rows are not said to be the same.
+    For rows that models get right or wrong this is Agresti and Min (2005): half a row is added to each of the four
+    outcomes for two models, so that models that never differ on a few rows are not said to be the same.
     """
     rows = len(ahead) + 2
     middle = float(ahead.sum()) / rows
@@ -68,18 +68,18 @@ class Paired:
 
 
 def paired(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> Paired:
-    """The mean over seeds and rows of what ``ours`` [s,n] is ahead of ``theirs`` [s,n], shares right in [0, 1].
+    """By how much ``ours`` [s,n] is ahead of ``theirs`` [s,n], shares right in [0, 1], in the mean over seeds and rows.
 
     Other rows and other seeds (of the split and the base point) could have been drawn, so the variance is that of a
     mean over two crossed groups: V = V_rows + V_seeds − V_both, and no less than V_rows. V_rows is that of the rows'
     means over the seeds (``row_difference``), V_seeds that of the seeds' means over the rows, and V_both what is left
-    where row and seed are known, which both of the others hold. Each part has Student's quantile for its own degrees of
-    freedom, n − 1 for the rows and s − 1 for what the seeds add (Banerjee, 1961): three seeds say little of others, and
-    one says nothing, where V is V_rows. With three, the interval holds the truth in 95 to 97 of 100 draws where rows
-    decide, and in 91 where seeds alone do.
+    once row and seed are known, which both of the others include. Each part has Student's quantile for its own degrees
+    of freedom, n − 1 for the rows and s − 1 for what the seeds add (Banerjee, 1961): three seeds say little about
+    others; one says nothing, and then V is V_rows. With three, the interval holds the truth in 95 to 97 of 100 draws if
+    rows decide, and in 91 if only seeds do.
 
     Raises:
-        FormatError: other rows or seeds.
+        FormatError: the two have different rows or seeds.
     """
     if ours.shape != theirs.shape:
         raise FormatError(
@@ -107,7 +107,7 @@ def paired(ours: NDArray[np.floating], theirs: NDArray[np.floating]) -> Paired:
 
 @cache
 def _quantile(freedom: int) -> float:
-    """Student's, of both sides at ``LEVEL``."""
+    """Student's two-sided quantile at ``LEVEL``."""
     from scipy.stats import t
 
     return float(t.ppf((1 + LEVEL) / 2, freedom))

@@ -1,7 +1,7 @@
 """Plots of a report, as SVG files.
 
-matplotlib draws them, without pyplot's state and whatever the user's own settings are; text stays text, and the same
-numbers give the same bytes. It is an optional library, so it is imported where a plot is made.
+matplotlib draws them, without pyplot's state or the user's own settings; text stays text, and the same numbers give the
+same bytes. It is an optional library, so it is imported where a plot is made.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ STYLE = {
     "legend.frameon": False, "errorbar.capsize": 3, "axes.titlesize": 10,
     "figure.constrained_layout.w_pad": 0.1, "figure.constrained_layout.h_pad": 0.1,
 }  # fmt: skip
-# Okabe and Ito's colours, which eyes of every kind tell apart, without the yellow that fades on white.
+# Okabe and Ito's colours, which people with any colour vision can tell apart, without the yellow that fades on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
 MARKERS = "osD^vPX*"
 DASHES = ("-", "--", ":", "-.")
 SPREAD = ", ± deviation over seeds"
-MARKED = 50  # points of a line; more are not marked
+MARKED = 50  # most points of a line that gets markers
 
 Point = tuple[float, float, float]
 
@@ -52,7 +52,7 @@ def curves(
     """One line for each name through its points (x, y, deviation over the seeds), with a band where they deviate.
 
     Args:
-        families: name → family, itself by default; those of one have one colour and other dashes.
+        families: name → family, itself by default; lines of one family have one colour and different dashes.
         title: what neither an axis nor the heading above the plot says.
     """
     from matplotlib.ticker import MaxNLocator
@@ -82,7 +82,7 @@ def dots(
     """One value (with its deviation, as a bar) for each name, the first on top; those of one family have one colour.
 
     Args:
-        least: where the axis begins, which otherwise fits the values.
+        least: where the axis begins; by default it fits the values.
     """
     with _axes(file, "", 0.9 + 0.42 * len(values)) as axes:
         for row, ((value, spread), style) in enumerate(

@@ -1,8 +1,8 @@
 """The two streams, and bars while something runs: whatever is printed goes through here.
 
-A store or a model of a stranger chooses names, ids and texts of errors. On a terminal, control characters in them would
-move the cursor, change its title, hide what stands before them or look like a line of ours, and rich would take "[red]"
-for a colour. So what is not printable is shown by its code instead, and no text is markup.
+A stranger's store or model chooses names, ids and texts of errors. On a terminal, control characters in them could move
+the cursor, change the title, hide what stands before them or imitate a line of ours, and rich would take "[red]" for a
+colour. So what is not printable is shown by its code instead, and no text is markup.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Unwritten(OSError):
 
 
 class _Stream:
-    """A stream of this process: ``Unwritten`` where it takes no more, or nothing at all if it is ``dispensable``."""
+    """A stream of this process. When it takes no more it raises ``Unwritten``, or nothing if it is ``dispensable``."""
 
     def __init__(self, stream: Any, dispensable: bool) -> None:
         self._stream, self._dispensable = stream, dispensable
@@ -63,13 +63,13 @@ class _Stream:
 
     @contextmanager
     def _trying(self) -> Iterator[None]:
-        """What stderr does not take is lost, for a full disk under a log is no reason to stop working."""
+        """What stderr does not take is lost, because a full disk under a log is no reason to stop working."""
         try:
             yield
         except OSError as error:
             if not self._dispensable:
                 raise Unwritten(error.errno, error.strerror) from error
-            # nothing is tried again, also at the end of the process, which would have a code of Python's own
+            # never try again, not even when the process ends: Python would then end it with a code of its own
             sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
@@ -78,7 +78,7 @@ class _Console(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         columns = os.environ.get("COLUMNS", "")
-        # in fewer, rich folds every letter or shows nothing at all
+        # with fewer columns, rich folds every letter or shows nothing at all
         width = 80 if columns.isdigit() and int(columns) < NARROWEST else None
         super().__init__(stderr=stderr, highlight=False, emoji=False, width=width)
 
@@ -92,7 +92,7 @@ class _Console(Console):
         self._file = new
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """See rich; in a file or pipe no sentence is broken where no width is set: who looks for one finds it."""
+        """See rich; in a file or pipe, unless a width is set, no sentence is broken, so that a search finds it."""
         free = not self.is_terminal and "COLUMNS" not in os.environ
         if free and all(isinstance(one, str | Text) for one in objects):
             options["soft_wrap"] = True
@@ -108,7 +108,7 @@ OUT = _Console()
 ERR = _Console(stderr=True)
 _LONGEST = 1_000_000  # characters of a line in a file or pipe
 SOON, LONG = 2.0, 20.0  # seconds after which a log says that a task is under way, and that it has ended
-BEAT = 5.0  # seconds between two looks at a task that tells nothing
+BEAT = 5.0  # seconds between two checks on a task that tells nothing
 QUIET = 60.0  # seconds after which a log that said nothing says how far the task is
 
 
@@ -118,7 +118,7 @@ def complain(*texts: str) -> None:
 
 
 def note(text: str) -> None:
-    """To stderr, of what is no error."""
+    """To stderr, for what is no error."""
     ERR.print(f"taftcache: {text}", soft_wrap=True)
 
 
@@ -133,7 +133,7 @@ def print_json(value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no type for."""
+    """Plain values for what JSON has no type for."""
     if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value)
     if dataclasses.is_dataclass(value):
@@ -149,7 +149,7 @@ def print_line(text: str) -> None:
 def print_table(table: Table) -> None:
     """A table of samples or models, whose names are never cut: folded on a terminal, on one long line in a pipe.
 
-    A name that is cut finds nothing.
+    A name that was cut would find nothing.
     """
     for column in table.columns:
         column.overflow = "fold"
@@ -162,7 +162,7 @@ def print_table(table: Table) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """A line each."""
+    """To stdout, one a line."""
     for note in notes:
         OUT.print(f"note: {note}")
 
@@ -196,7 +196,7 @@ class _Log(Silent):
     """For a file or pipe: a line on stderr once the first task of a kind is under way, one a minute on how far the
     present task is, whether it tells anything or not, and one when a long task ends.
 
-    What is done at once has no line, so that a script's stderr has errors alone.
+    Quick tasks get no line, so that a script's stderr has only errors.
     """
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ class _Log(Silent):
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Look at the present task every few seconds, for there are tasks that tell nothing."""
+        """Look at the present task every few seconds, because some tasks tell nothing."""
         ended = Event()
 
         def look() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show_train_private(report: PrivateTrainReport) -> None:
-    """Promises by component, and what is left of the budget."""
+    """The promise of each component, and what is left of the budget."""
     table = Table("component", "epsilon", "delta", "neighbours", "")
     for name, s in report.statements.items():
         table.add_row(

@@ -54,7 +54,7 @@ def show_audit(report: AuditReport) -> None:
 
 
 def _verdict(report: AuditReport) -> str:
-    """Whether every promise holds, and of what that was checked."""
+    """Whether every promise holds, and for what that was checked."""
     if report.findings:
         return f"FAILED: {counted(len(report.findings), 'finding')}"
     if report.tombstones:
@@ -117,7 +117,7 @@ def _copies(report: ForgetReport) -> list[str]:
 
 
 def show_receipts(report: ReceiptsReport) -> None:
-    """What the store knows of the ids that were asked about, and the receipts that name them; without ids all."""
+    """What the store knows of the ids that were asked about, and the receipts that name them; without ids, all."""
     for answer in report.samples:
         print_line(f"{answer.sample}: {answer_text(answer, report)}")
     asked = {seq for a in report.samples for seq in (*a.receipts, *a.perhaps)}

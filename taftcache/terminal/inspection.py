@@ -263,7 +263,7 @@ def show_sample_influence(report: SampleInfluence) -> None:
 
 
 def _untold(moved: float, bound: float) -> list[str]:
-    """A line where the solves with and without a sample are no nearer to their optima than to each other."""
+    """A line for when the solves with and without a sample are no nearer to their optima than to each other."""
     if moved > bound:
         return []
     nearer = "taftcache train STORE --set solver.tolerance=decisive"
@@ -271,7 +271,7 @@ def _untold(moved: float, bound: float) -> list[str]:
 
 
 def _other_ridge(before: float, after: float) -> list[str]:
-    """A line where not the sample alone moves a model."""
+    """A line for when it is not the sample alone that moves a model."""
     if before == after:
         return []
     return [f"  with another λ, which moves it too: the rows that stay choose {after:.1e}, with it {before:.1e}"]
@@ -290,7 +290,7 @@ def show_query_influence(report: QueryInfluence) -> None:
 
 
 def _activations(a: Activations, dtype: str) -> Text:
-    """What every value said at extraction, and what a sample of them says."""
+    """Statistics of all values, kept from extraction, and those of a sample of them."""
     g, s = a.gathered, a.sampled
     quantiles = " / ".join(f"{v:.3g}" for v in s["norm_quantiles"].values())
     worst = ", ".join(f"{c['channel']} ({c['ratio']:.1f}×)" for c in s["largest_channels"][:3])
@@ -350,7 +350,7 @@ MOST_BARS = 24
 
 
 def _bars(counts: dict[str, int], shares: dict[str, float] | None = None) -> None:
-    """Counts as bars, the largest first where there are many."""
+    """Counts as bars; if there are many, the largest first."""
     largest = max(counts.values(), default=0) or 1
     names = list(counts) if len(counts) <= MOST_BARS else sorted(counts, key=lambda k: -counts[k])[:MOST_BARS]
     width = min(24, max((len(name) for name in names), default=0))

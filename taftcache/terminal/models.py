@@ -25,7 +25,7 @@ def show_export_model(report: ExportModelReport) -> None:
 
 
 def show_push(report: PushReport) -> None:
-    """Where the model is on the hub, and how to have it from there."""
+    """Where the model is on the hub, and how to load it from there."""
     at = f", revision={json.dumps(report.revision)}" if report.revision else ""
     say(f"{report.name}: {report.url}, {counted(len(report.files), 'file')}, {readable_size(report.bytes)}")
     OUT.print(f"commit {report.commit}")
@@ -33,7 +33,7 @@ def show_push(report: PushReport) -> None:
 
 
 def show_component(report: ComponentReport) -> None:
-    """One component on its way."""
+    """One component that left a store or came in."""
     state = ", in place of the one of that name" if report.replaced else "" if report.changed else " (there already)"
     say(
         f"{report.component}, {'rows unknown' if report.rows is None else counted(report.rows, 'row')},"
@@ -44,7 +44,7 @@ def show_component(report: ComponentReport) -> None:
 
 
 def show_imported(report: ComponentReport) -> None:
-    """One that came, and what it is to become part of."""
+    """A component that came in, and how to make it part of a composition."""
     show_component(report)
     if report.changed:
         say(f"next   taftcache compose {typed(report.store)}   (compositions are without it, or of the one before it)")

@@ -105,7 +105,7 @@ def _composed(report: ComposeReport) -> list[str]:
 
 
 def _sum(report: ComposeReport) -> str:
-    """Of what the composition is the mean, or with which coefficients the sum."""
+    """How many components the composition is the mean of, or the sum with its coefficients."""
     if report.model == MEAN:
         return f"mean of {counted(len(report.members), 'component')}"
     return f"sum of {first_few([f'{mu:.4g} × {shard_of(name)}' for name, mu in report.coefficients.items()])}"
@@ -213,7 +213,7 @@ def show_append(report: AppendReport) -> None:
 
 
 def show_train(report: TrainReport) -> None:
-    """Certificates by component and model, beside what they are to decide of where that is known."""
+    """The certificate of each component and model and, if it is known, what it is meant to decide."""
     made, certificates = report.composed, dict(report.certificates)
     solved = {*report.trained, *(made.made if made is not None else ())}
     if made is not None and made.certificate is not None:
@@ -269,7 +269,7 @@ def show_evaluate(report: EvaluateReport) -> None:
     for name, value in report.accuracy.items():
         low, high = report.intervals[name]
         share = [f"{100 * report.proven[name]:.1f} %"] if name in report.proven else []
-        title = _TITLES[name] if name == UNTOUCHED else name  # what has no name in the store has one in words
+        title = _TITLES[name] if name == UNTOUCHED else name  # without a name in the store, it has one in words
         table.add_row(title, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}", *share)
     print_table(table)
     if report.against is not None:
@@ -278,7 +278,7 @@ def show_evaluate(report: EvaluateReport) -> None:
 
 
 def show_predict(report: PredictReport, file: Path | None = None) -> None:
-    """The class of every image, by how much, and how often that was right; or in which file all that is."""
+    """The class of every image, by how much, and how often that was right; or the file that has all of it."""
     for p in report.predictions if file is None else ():
         beside = [] if p.margin is None else [f"margin {p.margin:.2f}"]
         beside += [f"next {', '.join(p.labels[1:])}"] if p.labels[1:] else []

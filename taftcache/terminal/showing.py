@@ -13,7 +13,7 @@ def _bare(annotation: str) -> str:
     return annotation.removeprefix("list[").removesuffix("]")
 
 
-# Class of a report, or of what a list of them holds → who prints it: the first in its module that takes one.
+# Class of a report, or of the members of a list → what prints it: the first function of a module that takes one.
 _SHOWN = {
     of: function
     for module in (pipeline, forgetting, inspection, models, stores, experiments)

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def plain_table(*columns: str) -> Table:
-    """Without frames: eight columns fit 80 characters."""
+    """A table without frames, so that eight columns fit 80 characters."""
     return Table(*columns, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
 
 
 def readable_size(count: int) -> str:
-    """So many bytes, in the unit that suits."""
+    """``count`` bytes, in the unit that suits."""
     value = float(count)
     for unit in ("B", "KB", "MB", "GB"):
         if value < 1000:
@@ -30,7 +30,7 @@ def readable_size(count: int) -> str:
 
 
 def readable_time(seconds: float) -> str:
-    """About so long."""
+    """``seconds``, roughly, in the unit that suits."""
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} hours"
     return f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{max(seconds, 1):.0f} s"

@@ -51,8 +51,8 @@ class StageProgress:
 class Atlas:
     """The rows of a store with their places on the map and what the models say of them.
 
-    ``vectors`` [n,d] are those of the samples from their mean, in typical lengths of such a difference: what float16
-    would take from vectors far from zero, large or small, stays.
+    ``vectors`` [n,d] are the samples' vectors less their mean, in units of the typical length of such a difference, so
+    that float16 takes nothing from vectors far from zero, large or small.
 
     Arrays over the table's rows [n], filled as the work goes on: ``place`` [n,2] along the principal axes (NaN until
     known), ``neighbours`` [n,2] or None, ``norm`` (of the sample's vector), classes ``base``, ``model`` (by the store's
@@ -60,8 +60,8 @@ class Atlas:
     and ``head``, -1 where unknown, ``margin`` of that model's true class over the best other one, and ``moved``, how
     far its shard's component moves without a training row, exactly; NaN where that has no closed form.
 
-    damage: what is wrong with files that were read so far; what needs none of them is worked out all the same, the best
-    model being the best of those that can be read. what: what a store is that has no classes; "" of another.
+    damage: what is wrong with files that were read so far. What needs none of these is worked out all the same, and the
+    best model is then the best of those that can be read. what: what a store without classes is; "" for other stores.
 
     Use ``start`` for a thread, or ``work`` to wait; ``version`` grows whenever something was added.
     """
@@ -111,11 +111,11 @@ class Atlas:
 
     @property
     def closing(self) -> bool:
-        """Whether what works on the store is to end."""
+        """Whether all work on the store should end."""
         return self._stop.is_set()
 
     def work(self, skip: tuple[str, ...] = (), task: Task | None = None) -> None:
-        """Do every stage but those in ``skip``; what fails says so in its note, and the rest goes on.
+        """Do every stage except those in ``skip``; one that fails says so in its note, and the rest goes on.
 
         Args:
             task: notes the stage under way, and advances by one for each.
@@ -130,7 +130,7 @@ class Atlas:
                 begin, progress = time.perf_counter(), self.progress[name]
                 try:
                     job(progress)
-                except Exception as error:  # who waits for what comes after must not wait for good
+                except Exception as error:  # whoever waits for a later stage must not wait for ever
                     progress.note = first_line(error)
                     if isinstance(error, DAMAGE):
                         self._add_damage(problem_of(error))

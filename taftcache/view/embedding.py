@@ -32,9 +32,9 @@ def principal_axes(vectors: NDArray[np.float32], count: int = 2) -> Axes:
     from sklearn.decomposition import PCA
 
     wide = np.asarray(vectors, np.float64)
-    wide = np.repeat(wide, 2, 0) if len(wide) == 1 else wide  # of one row PCA knows no variance
+    wide = np.repeat(wide, 2, 0) if len(wide) == 1 else wide  # PCA finds no variance in one row
     solver = "covariance_eigh" if wide.shape[0] > wide.shape[1] else "full"  # whichever side is the shorter
-    with np.errstate(invalid="ignore"):  # of equal rows each axis has 0/0 of the variance
+    with np.errstate(invalid="ignore"):  # if all rows are equal, each axis has 0/0 of the variance
         found = PCA(min(count, *wide.shape), svd_solver=solver).fit(wide)
     return Axes(found.mean_, found.components_, np.nan_to_num(found.explained_variance_ratio_))
 
@@ -65,13 +65,13 @@ def neighbour_map(vectors: NDArray[np.float16]) -> NDArray[np.float32]:
 
 
 def typical_length(vectors: NDArray[np.float32], centre: NDArray[np.float64]) -> float:
-    """The median ‖x − centre‖ / √d of vectors [n,d], which a few that lie far out do not move; above 0."""
+    """The median ‖x − centre‖ / √d of vectors [n,d], which a few outliers do not move; always above 0."""
     lengths = np.linalg.norm(vectors - centre, axis=1) / np.sqrt(vectors.shape[1])
     return float(np.median(lengths)) or float(lengths.max()) or 1.0
 
 
 def in_lengths(vectors: NDArray[np.float32], centre: NDArray[np.float64], length: float) -> NDArray[np.float16]:
-    """(x − centre) / length of vectors [n,d]; those too far out for float16 end nearer, in their own direction."""
+    """(x − centre) / length for vectors [n,d]; those too far out for float16 come nearer, in their own direction."""
     moved = (vectors - centre) / length
     largest = np.abs(moved).max(1, keepdims=True, initial=0)
     limit = float(np.finfo(np.float16).max)

@@ -23,7 +23,7 @@ class Panel:
         self._page, self._height = page, height
 
     def _repr_html_(self) -> str:
-        # between single quotes, of which scripts and JSON have few: escaped double ones were a third of a panel
+        # in single quotes, of which scripts and JSON have few: escaped double quotes were a third of a panel
         text = self._page.decode().replace("&", "&amp;").replace("'", "&#39;")
         return (
             f'<iframe srcdoc=\'{text}\' sandbox="allow-scripts allow-downloads" title="taftcache"'

@@ -14,7 +14,7 @@ from taftcache.view.bundle import bundle
 # Apache ECharts draws the map and every chart; see echarts/LICENSE and ARCHITECTURE.md.
 LIBRARY = "echarts/echarts.min.js"
 STYLES = ("page.css", "pictures.css", "print.css")
-# The module that begins; what it imports is found from there.
+# The module that runs first; the others are found by its imports.
 ENTRY = "main.js"
 # A report may run the scripts inside it and load nothing, from anywhere.
 REPORT_POLICY = (

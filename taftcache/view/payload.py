@@ -1,4 +1,4 @@
-"""The page's data in JSON types: what the server answers with and a report carries along, in one form for both."""
+"""The page's data in JSON types, in one form for the server's answers and for what a report carries along."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def packed(array: NDArray[Any]) -> dict[str, str]:
 
 
 def overview(atlas: Atlas) -> dict[str, Any]:
-    """What ``taftcache inspect`` reports, the default model, what the map is made of, the ledger (None where it is
+    """What ``taftcache inspect`` reports, the default model, what the map is made of, the ledger (None if it is
     damaged), and all that is known of damage."""
     report, damage = inspect_intact(atlas.store)
     axes = atlas.axes
@@ -56,8 +56,8 @@ def overview(atlas: Atlas) -> dict[str, Any]:
 
 
 def ledger(atlas: Atlas) -> dict[str, Any]:
-    """The ledger's entries, the oldest first: as they are kept, with the lines of ``taftcache receipts`` where an entry
-    is a receipt; and notes that hold of all of them."""
+    """The ledger's entries, the oldest first: as they are kept, with the lines of ``taftcache receipts`` for those that
+    are receipts; and notes that apply to all of them."""
     entries, said, notes = atlas.store.ledger(), {}, []
     try:
         found = receipts(atlas.store)
@@ -117,7 +117,7 @@ def columns(atlas: Atlas) -> dict[str, Any]:
 
 def held_out(atlas: Atlas) -> dict[str, Any] | None:
     """Labels and every model's predictions on the held-out rows, with the shards of the components and of those that
-    are damaged; None while, or where, there are none."""
+    are damaged; None as long as there are none."""
     kept = atlas.held_out
     if kept is None:
         return None
@@ -141,7 +141,7 @@ def logits(atlas: Atlas) -> dict[str, Any] | None:
 
 
 def scored(atlas: Atlas) -> HeldOutLogits:
-    """Logits of the held-out rows; StoreError while, or where, there are none."""
+    """Logits of the held-out rows; StoreError as long as there are none."""
     if atlas.held_out is None:
         why = atlas.progress["held-out predictions"].note or "they are being scored"
         raise StoreError("no composition to show: the held-out rows are not scored", got=why)
@@ -149,7 +149,7 @@ def scored(atlas: Atlas) -> HeldOutLogits:
 
 
 def composed(atlas: Atlas, without: Iterable[str]) -> dict[str, Any]:
-    """Predictions on the held-out rows by the mean of all components but those of some shards, and the accuracy.
+    """Predictions on the held-out rows by the mean of all components except those of some shards, and the accuracy.
 
     Raises:
         StoreError: the held-out rows are not scored (yet). RecipeError: no such shard, or none left.
@@ -204,7 +204,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
 
 
 def neighbours(atlas: Atlas, row: int) -> list[dict[str, Any]]:
-    """The samples whose vectors are nearest to that of a row of the table, as far as vectors are known."""
+    """The samples whose vectors are nearest to that of a row of the table; none until vectors are known."""
     if atlas.vectors is None:
         return []
     table, near = atlas.table, nearest(atlas.vectors, row, NEIGHBOURS)

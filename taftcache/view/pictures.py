@@ -20,7 +20,7 @@ from taftcache.view.late import importing
 
 # Longest side of a picture that is sent; larger ones are scaled down.
 LONGEST = 384
-# Up to this side a picture is a thumbnail, which may lose a little; up to that one it is so small that nothing is lost.
+# A picture asked for with sides up to THUMBNAIL may lose a little; an image with sides up to SMALL loses nothing.
 THUMBNAIL, SMALL = 192, 64
 QUALITY = 85
 KEPT_BYTES = 32 << 20  # of pictures that were sent before
@@ -35,10 +35,10 @@ class Encoded(NamedTuple):
 
 
 class Pictures:
-    """Pictures by sample id, cut as the backbone's preprocessing cuts; opened on first use. The last ones are kept.
+    """Pictures by sample id, cropped as the backbone's preprocessing does; opened on first use. The last ones are kept.
 
-    ``refused`` says why the images are not even looked for; "" where they are. Only what this user allowed is opened,
-    or what ``consent`` names (see ``taftcache.consent``).
+    ``refused`` says why the images are not even looked for, "" if they are. Only what this user allowed is opened, or
+    what ``consent`` names (see ``taftcache.consent``).
 
     Raises:
         RecipeError: ``consent`` names other images than the store has.
@@ -73,7 +73,7 @@ class Pictures:
         return self._why
 
     def encoded(self, sample: str, longest: int = LONGEST) -> Encoded | None:
-        """The picture as the model sees it, its sides ``longest`` pixels at most; None where it cannot be had."""
+        """The picture as the model sees it, its sides at most ``longest`` pixels; None if it cannot be had."""
         if (kept := self._recent.get((sample, longest))) is not None:
             return kept
         place = self._open().get(sample)
@@ -111,7 +111,7 @@ class Pictures:
 
 
 class _Recent:
-    """The pictures that were asked for last, in so many bytes; for several threads."""
+    """The pictures that were asked for last, up to a number of bytes; for several threads."""
 
     def __init__(self, most: int) -> None:
         self._left, self._alone = most, Lock()

@@ -25,9 +25,10 @@ from taftcache.view.atlas import NONE, WORK, Atlas
 from taftcache.view.page import report_page
 from taftcache.view.pictures import Pictures
 
-# Samples of which a report carries all details, unless others are asked for: the most wrong, the most influential.
+# Samples of which a report carries all details, besides those asked for: the most wrong, the most influential.
 DETAILED = 24
-# Logits that a report carries, so that any shards can be taken out of the composition; else those along the slider.
+# Most bytes of logits that a report carries, so that any shards can be taken out of the composition. Beyond that it
+# carries the predictions of `subsets`.
 LOGIT_BYTES = 16 << 20
 THUMBNAIL, PICTURE = 96, 192
 
@@ -74,7 +75,7 @@ def write_report(
     writable(place := Path(file), again=True)
     skip = () if neighbours else ("neighbours",)
     atlas, pictures, data = everything(store, samples, skip, consent, progress or Silent())
-    # Who gets it is told no place of this machine; why there are no pictures is in the notes.
+    # The file names no place of this machine; why there are no pictures is in the report's notes.
     name = os.path.basename(os.path.abspath(store.path))
     data["overview"]["report"] |= {"store": name, "notes": []}
     for sample in data["samples"].values():
@@ -103,8 +104,8 @@ def write_report(
 def everything(
     store: FeatureStore, samples: Sequence[str], skip: tuple[str, ...], consent: Consent | None, progress: Progress
 ) -> tuple[Atlas, Pictures, dict[str, Any]]:
-    """All that can be seen of a store but the stages to ``skip``, worked out now, its pictures, and what a page without
-    a server carries of both.
+    """The atlas of a store, worked out now except for the stages to ``skip``, its pictures, and the data that a page
+    without a server carries.
 
     Raises:
         UnknownSample: one of ``samples``, whose details are carried, has no row.
@@ -118,8 +119,8 @@ def everything(
 
 
 def telling(atlas: Atlas) -> list[str]:
-    """Ids worth a look: held-out rows with the smallest margins, then training rows with the most influence, or where
-    that is not known with the smallest margins too."""
+    """Ids worth a look: held-out rows with the smallest margins, then training rows with the most influence or, if that
+    is not known, with the smallest margins too."""
     held = np.flatnonzero(atlas.table.held_out & (atlas.classes_by["model"] != NONE))
     wrong = held[np.argsort(atlas.margin[held], kind="stable")][: DETAILED // 2]
     telling = atlas.moved if np.isfinite(atlas.moved).any() else np.where(atlas.table.held_out, np.nan, -atlas.margin)

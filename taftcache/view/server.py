@@ -48,12 +48,12 @@ POLICY = (
 Answer = tuple[str, bytes]
 """(content type, body)."""
 Route = Callable[[dict[str, str]], Answer | None]
-"""What answers a query; None where there is nothing of that name, ValueError where the query makes no sense."""
+"""Answers a query; None if there is nothing of that name, ValueError if the query makes no sense."""
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """The page of some stores as they are at ``roots``: one record, so that no request meets parts of two pages."""
+    """The page of some stores as they are at ``roots``: one record, so that no request sees parts of two pages."""
 
     atlas: Atlas
     stores: list[FeatureStore]
@@ -63,8 +63,8 @@ class _Shown:
 
     @classmethod
     def of(cls, stores: list[FeatureStore], atlas: Atlas, consent: Consent | None) -> _Shown:
-        """The page of the ``atlas`` of the first store, beside another where there is one."""
-        # "" where a store was changed since it was opened: then the page is made anew when it is loaded
+        """The page for the ``atlas`` of the first store, and for a second store if there is one."""
+        # "" if a store was changed since it was opened: then the page is made anew when it is loaded
         roots = [_root_of(s) if read_manifest(s.root).digest == s.root_digest else "" for s in stores]
         pictures, other = Pictures(atlas.store, consent), stores[1] if len(stores) > 1 else None
         routes = _routes(atlas, pictures, _joined(roots)) | _asides(atlas, Comparisons(atlas, other))
@@ -72,7 +72,7 @@ class _Shown:
 
     @property
     def root(self) -> str:
-        """Of all the stores: what a page asks with another one was meant of other rows."""
+        """The roots of all stores, as one text: a request that has another one was meant for other rows."""
         return _joined(self.roots)
 
     def is_current(self) -> bool:
@@ -81,13 +81,13 @@ class _Shown:
 
 
 class ViewServer:
-    """Serves one store's page at ``url`` until ``close``, beside another store where ``against`` is one. A context
+    """Serves one store's page at ``url`` until ``close``, with another store if ``against`` is one. A context
     manager.
 
     A request is answered only when it comes to a loopback name (a page elsewhere cannot rebind its own name to this
     server), from no other origin, by GET or HEAD, and with the token; anything else is refused before it is looked at.
     Routes are a fixed table: no part of an address ever becomes a path. Once the store has another root than the page
-    shows, by a request to forget say, nothing of the old one is answered; the page is made anew when it is loaded.
+    shows, after a request to forget, say, nothing of the old state is served; the page is made anew when it is loaded.
 
     Raises:
         RecipeError: ``port`` is in use, or not this user's to take; ``consent`` names other images than the store has.
@@ -116,7 +116,7 @@ class ViewServer:
         self._thread = Thread(target=self._server.serve_forever, name="taftcache-view", daemon=True)
 
     def renew(self) -> _Shown:
-        """What is shown, of stores that are opened again where one has changed; the errors are ``FeatureStore``'s."""
+        """What is shown; if a store has changed, all are opened again first. The errors are ``FeatureStore``'s."""
         with self._renewing:
             before = self.shown
             if before.is_current():
@@ -133,7 +133,7 @@ class ViewServer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the server ends."""
+        """Wait until the server ends."""
         self._thread.join()
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class ViewServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """So many threads at the most: who comes later is told to come again."""
+    """A server of at most ``MOST_CONNECTIONS`` threads; further clients are told to come again."""
 
     daemon_threads = True
     request_queue_size = MOST_CONNECTIONS
@@ -181,9 +181,9 @@ class _Server(ThreadingHTTPServer):
 
 
 def _root_of(store: FeatureStore) -> str:
-    """What tells one state of the store from another: a digest of its manifest as it is now; "" where it is gone.
+    """What tells one state of the store from another: a digest of its manifest as it is now; "" if it is gone.
 
-    At the store's place: the folder that was opened may lie elsewhere by now, and another in its stead.
+    Read at the store's place, because the folder that was opened may lie elsewhere by now, and another in its stead.
     """
     try:
         return digest(manifest_bytes(store.path))
@@ -300,7 +300,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, "", "application/json", json.dumps({"error": error}).encode())
 
     def _refusal(self, path: str) -> HTTPStatus | None:
-        """Why not even to look at the request."""
+        """Why the request is refused without a look at it; None if it is not."""
         port = "" if self.owner.port == HTTP else f":{self.owner.port}"
         homes = {name + port for name in (HOST, "localhost")}
         if self.headers.get("Host") not in homes:

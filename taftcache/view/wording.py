@@ -109,7 +109,7 @@ def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
 
 
 def caveats(receipts: Sequence[Receipt], full: str) -> list[str]:
-    """What holds of the figures of ``receipts``, and what none of them covers; ``full``: where that stands whole."""
+    """What applies to the figures of ``receipts``, and what none of them covers; ``full``: where all of that stands."""
     proofs = [proof for r in receipts for proof in r.certificates.values()]
     lines = [ROUNDED] if any(proof.moved is None for proof in proofs) else []
     return lines + ([f"{NOT_COVERED} (in full: {full})"] if any(r.not_covered for r in receipts) else [])
@@ -117,7 +117,7 @@ def caveats(receipts: Sequence[Receipt], full: str) -> list[str]:
 
 def renewed_text(names: Sequence[str]) -> str:
     """Which models a request made anew."""
-    return f"renewed: {', '.join(names) or 'nothing'}"  # what was made of the rows may be private, and stay, or be gone
+    return f"renewed: {', '.join(names) or 'nothing'}"  # what the rows made may be private, and stay, or be gone
 
 
 def gone_lines(destroyed: Sequence[str], shards: Sequence[str]) -> list[str]:
@@ -131,7 +131,7 @@ def proof_text(name: str, c: dict[str, Any]) -> str:
     moved = ""
     if c["moved"] is not None:
         moved = f"; the removal moved it by {c['moved']:.1e}"
-    elif c.get("moved_at_least") is not None:  # of a receipt, which has no more
+    elif c.get("moved_at_least") is not None:  # a receipt has only this bound
         moved = f"; the removal moved it by {c['moved_at_least']:.1e} at least"
     other = c.get("other_ridge", False)
     if c.get("ridge_before") is not None:
@@ -140,6 +140,6 @@ def proof_text(name: str, c: dict[str, Any]) -> str:
     elif other:
         moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}"
     loose = LOOSE if c["decisive"] is False else UNKNOWN if other and c["decisive"] is None else ""
-    # Beside what a row moves it is said.
+    # `certified` has said it already if it says what a row moves.
     decides = " (decisive)" if c["decisive"] and c.get("row_moves") is None else ""
     return f"{name}: {certified(c)}{moved}{loose}{decides}"

@@ -21,9 +21,9 @@ def tail_module(identity: Mapping[str, Any], config: TailConfig, state: Mapping[
     Every tensor that is trained or was loaded comes from ``state`` at each call; no file of weights is needed.
 
     Args:
-        identity: of the store; "backbone" names the model, "preprocess" the images' size.
-        config: of the tail.
-        state: its tensors by timm's names, for their shapes.
+        identity: the store's identity; "backbone" names the model, "preprocess" the images' size.
+        config: what the tail is.
+        state: the tail's tensors by timm's names, for their shapes.
 
     Raises:
         BackboneError: this timm has no such model, or builds another one. RecipeError: options that load files.

@@ -1,7 +1,7 @@
 """Cut a timm model before any module that it calls: frozen layers on one side, the tail on the other.
 
-What is before the cut runs once per image and its result is cached; what follows is linearised.
-Which way is decided from the model, and said: ``path`` and ``why`` of the description.
+What is before the cut runs once per image, and its result is cached; what follows is linearised. The model decides how
+it is linearised; ``path`` and ``why`` of the tail's description say so.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from taftcache.tangent.class_row.config import ClassRow
 from taftcache.tangent.config import Linearisation, TailConfig
 from taftcache.tangent.device import full_float32
 
-AGREEMENT = 1e-5  # of prefix and rest with the whole model in float32, relative; a leak would be a NaN instead
+AGREEMENT = 1e-5  # relative, of prefix and rest with the whole model in float32; a leak would show as NaN
 
 
 class _Reached(Exception):
-    """The cut's module is about to run on ``rows``; nothing after it need."""
+    """The cut's module is about to run on ``rows``; nothing from there on needs to run."""
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
@@ -43,9 +43,10 @@ class _Reached(Exception):
 
 
 class _Asked(local):
-    """What this thread wants of a model: to stop before the module ``start``, or under torch.export to leave ``rows``.
+    """What this thread wants of a model: to stop before the module ``start`` or, under torch.export, to leave ``rows``.
 
-    An exception cannot leave the modules that are traced; what a program computes for nothing, torch.export removes.
+    An exception cannot leave modules that are being traced, so they run to the end; torch.export then removes what was
+    computed for nothing.
     """
 
     start = ""
@@ -62,11 +63,11 @@ class Cut:
         backbone: the frozen model.
         blocks: the tail is the last k blocks (0: the head alone), or begins at the module of this timm name.
 
-    start: timm's name of the module whose input is cached, "" for the head's. shape: of one sample there, as the model
-    has it. tokens_shape: (t, d), the same numbers as a store keeps them: [prod/last, last].
+    start: timm's name for the module whose input is cached, "" for the head. shape: the shape of one sample there, as
+    the model has it. tokens_shape: (t, d), the same numbers as a store keeps them: [prod/last, last].
 
     Raises:
-        BackboneError: no such module, or the model cannot be cut there; says what stands against it.
+        BackboneError: no such module, or the model cannot be cut there; says why not.
     """
 
     def __init__(self, backbone: Backbone, blocks: int | str = 1) -> None:
@@ -105,7 +106,7 @@ class Cut:
                 self.buffers = tuple(self._closed.buffers)
                 self._fix_all_but(self._closed.read)
         self._dtype = getattr(torch, backbone.precision)
-        # The frozen layers in half precision are a copy: the tail, and what is looked at above, are float32's.
+        # In half precision the frozen layers are a copy: the tail, and everything examined above, stay in float32.
         self._frozen = self._model if self._dtype == torch.float32 else copy.deepcopy(self._model).to(self._dtype)
 
     @property
@@ -123,25 +124,25 @@ class Cut:
     def prefix(self, images: Tensor) -> Tensor:
         """Rows [n, t, d] that enter the tail, for preprocessed float32 images [n, 3, h, w].
 
-        Bit-equal to what a forward pre-hook on the module sees; nothing after the cut is run. Several threads may call.
-        They are float32, whatever the backbone's precision.
+        Bit-equal to what a forward pre-hook on the module sees; nothing after the cut is run. Several threads may call
+        it. The rows are float32, whatever the backbone's precision.
         """
         if images.ndim != 4 or tuple(images.shape[1:]) != self._image_shape:
             raise BackboneError(
                 f"images have the shape {list(images.shape)}, but the model takes {['n', *self._image_shape]}"
             )
-        if self._frozen is self._model:  # in its own precision: an oracle may have made it float64
+        if self._frozen is self._model:  # in the model's own precision: a test's oracle may have made it float64
             return self.frozen_rows(images)
         return self.frozen_rows(images.to(self._dtype)).float()
 
     def frozen_rows(self, images: Tensor) -> Tensor:
-        """``prefix`` in the backbone's precision, for images in it."""
+        """``prefix`` in the backbone's precision, for images in that precision."""
         with torch.no_grad():
             rows = self._input(images, self._frozen)
             return rows.reshape(images.shape[0], *self.tokens_shape).contiguous()
 
     def replay(self, rows: Tensor) -> Tensor:
-        """Logits [n, K] of the model's own tail and head on rows [n, t, d] (an oracle)."""
+        """Logits [n, K] of the model's own tail and head on rows [n, t, d] (an oracle for tests)."""
         x = rows.flatten(1)
         if self._rest is not None:
             x = functional_call(self._rest, self._held(), (rows,))
@@ -185,7 +186,7 @@ class Cut:
     def module(self) -> nn.Module | None:
         """The tail up to the head's input, for ``torch.func.functional_call`` with the state's tensors.
 
-        It holds none of them itself. None where the rows are the head's input.
+        The module holds none of them itself. None if the rows are the head's input.
         """
         return self._rest
 
@@ -202,12 +203,12 @@ class Cut:
         return describe(model, 1)
 
     def _fix_all_but(self, read: Container[str]) -> None:
-        """What no layer reads stays as it is: the frequencies of rotary embeddings, of which tables were made."""
+        """Fix the parameters that no layer reads: frequencies of rotary embeddings, which are now in tables."""
         self._fixed += tuple(name for name in self.parameters if name not in read)
         self.parameters = tuple(name for name in self.parameters if name in read)
 
     def _head(self) -> tuple[Tensor | None, Tensor | None]:
-        """The model's own classifier on the head's input; None where it has none."""
+        """Weight and bias of the model's own classifier on the head's input; None if it has none."""
         if self._model.num_classes == 0:
             return None, None
         heads: Any = [self._model.get_submodule(self._classifier)]
@@ -219,7 +220,7 @@ class Cut:
         return torch.cat([head.weight for head in heads], 1), sum(biases) / len(biases) if biases else None
 
     def _input(self, images: Tensor, model: nn.Module) -> Tensor:
-        """What the cut's module is given; ``model`` is the backbone's, or a copy of it with its hooks."""
+        """The input of the cut's module; ``model`` is the backbone's, or a copy of it with its hooks."""
         if not self.start:
             return feature(model, images)
         _asked.start, _asked.rows = self.start, None
@@ -235,21 +236,21 @@ class Cut:
         raise BackboneError(f"{self.backbone.name} calls other layers than before", got=f"{self.start} was not called")
 
     def _held(self) -> dict[str, Tensor]:
-        """The model's own tensors of the tail, as the rest takes them."""
+        """The model's own tensors of the tail, by the names that the rest takes."""
         state = self._model.state_dict()
         return {f"{PREFIX}{name}": state[name] for name in (*self.parameters, *self._fixed)}
 
     def _fits(self, start: str) -> bool:
-        """Whether the model can be cut before ``start``, tried as a cut is."""
+        """Whether the model can be cut before ``start``, found by trying it."""
         tried = copy.copy(self)
         tried.start = start
         try:
             return not tried._fault()
-        except Exception:  # a model's code on what such a cut leaves it raises whatever it likes
+        except Exception:  # a model's code may raise anything on what such a cut leaves of it
             return False
 
     def _fault(self) -> str:
-        """Find what the tail depends on by a backward pass; "" where prefix and rest are the model, else why not."""
+        """Find what the tail depends on by a backward pass; "" if prefix and rest make up the model, else why not."""
         self._rest = rest = Remainder(self._model, self._trace, self.start, self._image_shape)
         self.shape, state = rest.shape, self._model.state_dict()
         self._model.get_submodule(self.start).register_forward_pre_hook(partial(_stop_before, self.start))
@@ -285,7 +286,7 @@ class Cut:
         return ""
 
     def _before(self, images: Tensor, names: Sequence[str]) -> set[str]:
-        """Those of the parameters on which the rows depend too: they stay as they are."""
+        """Those of the parameters on which the rows depend too: they stay fixed."""
         parameters = {name: self._model.get_parameter(name) for name in names}
         try:
             for parameter in parameters.values():
@@ -306,7 +307,7 @@ def _reached(total: Tensor, named: Mapping[str, Tensor]) -> list[str]:
 
 
 def _stop_before(start: str, _: nn.Module, args: tuple[Any, ...]) -> None:
-    """A hook on the module ``start``. It knows no cut: a copy of the model copies its hooks."""
+    """A hook on the module ``start``. It refers to no cut, because a copy of the model copies its hooks."""
     if _asked.start == start:
         if not torch.compiler.is_exporting():
             raise _Reached(args[0])
@@ -320,7 +321,7 @@ def _has_class_token(model: nn.Module, start: str, axes: int) -> bool:
 
 
 def _is_norm(model: nn.Module, name: str) -> bool:
-    """Whether a parameter is the affine of a normalisation; timm's own say so in their names."""
+    """Whether a parameter is the affine of a normalisation; timm's own normalisations say so in their class names."""
     module = model.get_submodule(name.rpartition(".")[0])
     kinds = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._BatchNorm)
     return isinstance(module, kinds) or "Norm" in type(module).__name__

@@ -1,7 +1,7 @@
 """From timm's modules to closed-form layers: the last blocks of a vision transformer as a store describes them.
 
-Types are compared exactly, for a subclass may compute otherwise. What has no closed form is answered with a
-sentence that names it.
+Types are compared exactly, because a subclass may compute something else. If something has no closed form, the answer
+is a sentence that names it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class DescribedTail(NamedTuple):
     layers: tuple[LayerSpec, ...]
     end: ClassRow | Readout
     buffers: dict[str, Tensor]
-    """Tensors that the layers read and nothing trains (tables of rotary embeddings), by a name of our own."""
+    """Tensors that the layers read but nothing trains (tables of rotary embeddings), by names of our own."""
     read: frozenset[str]
-    """timm's names of the parameters that the layers read."""
+    """timm's names for the parameters that the layers read."""
 
 
 class _Uncovered(Exception):
@@ -48,12 +48,12 @@ class _Uncovered(Exception):
 
 
 def describe(model: nn.Module, blocks: int, grid: tuple[int, int] | None = None) -> DescribedTail | str:
-    """The last ``blocks`` blocks of ``model``, its pooling and final norm; or why they are no closed-form layers.
+    """The last ``blocks`` blocks of ``model``, its pooling and final norm; or why they have no closed form.
 
     Args:
         model: from timm, in evaluation mode.
         blocks: k, at least 1.
-        grid: patches down and across, where they are not the model's own (an input of another size).
+        grid: patches down and across, if they are not the model's own (for an input of another size).
     """
     try:
         return _describe(model, blocks, grid)
@@ -86,7 +86,7 @@ def _describe(model: Any, blocks: int, grid: tuple[int, int] | None) -> Describe
 
 
 def _readout(model: Any) -> Readout:
-    """Final norm, pooling and the norm after it, as ``forward_head`` has them."""
+    """Final norm, pooling and the norm after it, as in ``forward_head``."""
     if model.attn_pool is not None:
         raise _Uncovered("it pools by attention")
     if model.global_pool not in ("token", "avg"):
@@ -175,7 +175,7 @@ def _linear(at: str, layer: nn.Module) -> Linear:
 
 
 def _norm(at: str, layer: Any) -> Norm | None:
-    """None where there is none."""
+    """A norm; None if ``layer`` is the identity."""
     if type(layer) is nn.Identity:
         return None
     if type(layer) in (nn.LayerNorm, TimmLayerNorm, LayerNormFp32):
@@ -187,7 +187,7 @@ def _norm(at: str, layer: Any) -> Norm | None:
 
 
 def _folded(norm: Norm | None, linear: Any) -> Chain:
-    """A norm before a linear map, which takes in its affine."""
+    """A norm and the linear map after it, which takes over the norm's affine."""
     if norm is None:
         return (linear,)
     bare = msgspec.structs.replace(norm, weight="", bias="")
@@ -228,7 +228,7 @@ def _table(model: Any, index: int, grid: tuple[int, int] | None) -> Tensor:
 
 
 def _class_row(model: Any, at: str, branches: list[Residual], end: Readout) -> ClassRow | None:
-    """The class row's own form, where the last block is a plain one; see ``tangent.class_row``."""
+    """The class row's own form, if the last block is a plain one; see ``tangent.class_row``."""
     attend, mlp = (branch.layers for branch in branches)
     if len(attend) != 4 or len(mlp) != 4 or len(end.layers) != 2:
         return None

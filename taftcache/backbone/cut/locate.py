@@ -1,4 +1,4 @@
-"""Where a timm model can be cut: the module of a name or a depth, and the classifier behind the tail."""
+"""Where a timm model can be cut: the module for a name or a depth, and the classifier behind the tail."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from taftcache.backbone.model import Backbone
 from taftcache.errors import BackboneError
 
 WITHOUT_HEAD = "build the model with num_classes = 0 in model_args, which leaves the head away"
-_TRIED = 8  # modules near a refused cut, each by a pass of two images, before those that no block's name tells
-_LINEAR = 1e-4  # of logits in float32, relative; a second head or a normalisation gives tenths
+_TRIED = 8  # modules near a refused cut that are tried, each with a pass of two images, before those of `_pieces`
+_LINEAR = 1e-4  # relative, of logits in float32; a second head or a normalisation is off by tenths
 
 
 def classifier_of(backbone: Backbone) -> str:
-    """timm's name of the classifier."""
+    """timm's name for the classifier."""
     model: Any = backbone.model
     if isinstance(model, VisionTransformerDistilled):
         return "head"
@@ -33,12 +33,12 @@ def classifier_of(backbone: Backbone) -> str:
         )
     try:
         found = model.get_classifier()
-    except AttributeError:  # some look for it inside of a head that was left away
+    except AttributeError:  # some models look for it inside a head that was left out
         found = None
     name: str | None = next((name for name, module in model.named_modules() if module is found), None)
     if name is not None and isinstance(found, (nn.Linear, nn.Identity)):
         return name
-    if model.num_classes == 0:  # nothing comes behind the head's input, whatever still has the classifier's name
+    if model.num_classes == 0:  # nothing comes after the head's input, whatever still bears the classifier's name
         return "head"
     raise BackboneError(
         f"the head of {backbone.name} is not one Linear layer",
@@ -48,9 +48,9 @@ def classifier_of(backbone: Backbone) -> str:
 
 
 def check_linear(name: str, model: nn.Module, classifier: str, image_shape: tuple[int, ...], do: str) -> None:
-    """BackboneError, with the advice ``do``, where the logits of ``model`` are not its classifier on ``feature``.
+    """BackboneError, with the advice ``do``, if the logits of ``model`` are not its classifier applied to ``feature``.
 
-    Random numbers stand for the classifier's, which may be zeros and would hide it.
+    Random numbers take the place of the classifier's own, which may be zeros and would hide a difference.
     """
     generator = torch.Generator().manual_seed(0)
     held = {f"{classifier}.{part}": tensor for part, tensor in model.get_submodule(classifier).named_parameters()}
@@ -77,7 +77,7 @@ def check_linear(name: str, model: nn.Module, classifier: str, image_shape: tupl
 
 
 def locate(name: str, trace: CallTrace, blocks: int | str, model: nn.Module, fits: Callable[[str], bool]) -> str:
-    """timm's name of the module before which ``blocks`` cuts; "" for the head. fits: tries a module, for the advice."""
+    """timm's name for the module that ``blocks`` cuts before, "" for the head. fits: tries a module, for the advice."""
     if blocks == 0:
         return ""
     if isinstance(blocks, int):
@@ -104,18 +104,18 @@ def locate(name: str, trace: CallTrace, blocks: int | str, model: nn.Module, fit
 
 
 def elsewhere(trace: CallTrace, model: nn.Module, refused: str, fits: Callable[[str], bool]) -> str:
-    """In words: where else to cut. Nearest first: modules that ``refused`` is inside of, blocks before it, the rest."""
+    """In words, where else to cut. Nearest first: modules that contain ``refused``, blocks before it, the rest."""
     before = trace.names[: trace.names.index(refused)][::-1]
     around = [name for name in before if refused.startswith(f"{name}.")]
     near = dict.fromkeys([*around, *(name for name in before if name in trace.blocks)])
-    # A sequence is cut where its first member is.
+    # To cut before a sequence is to cut before its first member.
     whole = [name for name in near if not isinstance(model.get_submodule(name), nn.Sequential)]
     found = [name for name in whole if not _refusal(trace, name)][:_TRIED]
     return _advice([*found, *(name for name in _pieces(trace, model) if name not in (refused, *found))], fits)
 
 
 def _advice(names: list[str], fits: Callable[[str], bool]) -> str:
-    """The first of ``names`` that can be cut before."""
+    """Advice to cut before the first of ``names`` where that is possible."""
     if found := next((name for name in names if fits(name)), None):
         return f"cut before {found}, or 0 for the head alone"
     none = f"; before none of the {len(names)} modules that were tried can it be cut" if names else ""
@@ -123,9 +123,9 @@ def _advice(names: list[str], fits: Callable[[str], bool]) -> str:
 
 
 def _pieces(trace: CallTrace, model: nn.Module) -> list[str]:
-    """The last large modules that can be cut, last first, of a model whose blocks have no names of that kind.
+    """The last large modules that can be cut before, last first, for a model whose blocks have no names of that kind.
 
-    What only holds others is opened: sequences, and what is given the image or several tensors.
+    Modules that only hold others are opened: sequences, and those that are given the image or several tensors.
     """
     opened, found = {-1}, []
     for k, call in enumerate(trace.calls):
@@ -136,13 +136,13 @@ def _pieces(trace: CallTrace, model: nn.Module) -> list[str]:
             opened.add(k)
         elif not _refusal(trace, call.name) and any(True for _ in module.parameters()):
             found.append(call.name)
-    # A single layer, a last norm, is a poor tail: it comes after what holds several.
+    # A single layer, such as a last norm, is a poor tail: put it after modules with several layers.
     layers = {name: {n.rpartition(".")[0] for n, _ in model.get_submodule(name).named_parameters()} for name in found}
     return sorted(found[-4:][::-1], key=lambda name: len(layers[name]) < 2)
 
 
 def _refusal(trace: CallTrace, name: str) -> str:
-    """Why the model cannot be cut before the module ``name`` that it calls; "" where nothing is known against it."""
+    """Why the model cannot be cut before the module ``name`` that it calls; "" if nothing is known against it."""
     calls = [call for call in trace.calls if call.name == name]
     given = calls[0].given
     if len(calls) > 1:

@@ -1,8 +1,8 @@
 """What remains of a model behind a cut, as a module from the cached rows to the head's input.
 
-It is the model's own code that runs. Every call that had ended at the cut is skipped and hands back NaN
-in the shape that it had, so nothing before the cut is computed, and whatever would reach the head by another
-way than the rows shows. What the rest holds of tensors is empty: they come from a store, by name.
+It runs the model's own code. Every call that had ended at the cut is skipped and returns NaN in the shape of its
+output: so nothing before the cut is computed, and anything that reaches the head by a way other than the rows shows.
+The tensors in the module are empty: the real ones come from a store, by name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Remainder(nn.Module):
     A copy of ``model`` without its parameters: run it with ``torch.func.functional_call`` and the tensors that ``fill``
     was told of. Not for two threads at once.
 
-    shape: of one row as the model has it. parameters_live: names of the parameters that the rest may read, in forward
-    order. shared: those parameters and buffers that what comes before the cut may read too.
+    shape: the shape of one row, as the model has it. parameters_live: names of the parameters that the rest may read,
+    in forward order. shared: the parameters and buffers that code before the cut may read.
     """
 
     def __init__(self, model: nn.Module, trace: CallTrace, start: str, image_shape: tuple[int, ...]) -> None:
@@ -45,7 +45,7 @@ class Remainder(nn.Module):
             if (call.parent == -1 or call.parent in around) and call.ended <= index and k not in around
             if _counts(call.output)
         }
-        # The rows take the place of the output that the cut's module is given, for others may be given it too.
+        # The rows replace the output that the cut's module is given, because other modules may be given it too.
         self._source = at.source if at.source in self._skipped else None
         run = [k for k in range(len(calls)) if self._skipped.isdisjoint(list(_around(calls, k))[1:])]
         self._plan: dict[str, list[int]] = {}
@@ -65,7 +65,7 @@ class Remainder(nn.Module):
         forget_cached(self.model)
         self._rows: Tensor | None = None
         self._done: dict[str, int] = {}
-        self._own: dict[str, Callable[..., Any]] = {}  # forward methods that modules have beside their class's
+        self._own: dict[str, Callable[..., Any]] = {}  # forward methods that modules have of their own
         for name in {calls[k].name for k in self._skipped}:
             module = self.model.get_submodule(name)
             if "forward" in vars(module):
@@ -74,8 +74,8 @@ class Remainder(nn.Module):
         self.model.get_submodule(start).register_forward_pre_hook(self._enter)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """The head's input [n,width] for rows [n,t,d], or of any shape that holds as many numbers."""
-        # A copy, for the model may work in place.
+        """The head's input [n,width] for rows [n,t,d], or of any shape with as many numbers."""
+        # A copy, because the model may work in place.
         self._rows, self._done = rows.reshape(len(rows), *self.shape).clone(), {}
         try:
             return feature(self.model, rows.new_full((), torch.nan).expand(len(rows), *self._image_shape))
@@ -84,9 +84,9 @@ class Remainder(nn.Module):
             forget_cached(self.model)
 
     def fill(self, model: nn.Module, held: Collection[str]) -> None:
-        """Give the live parameters that will not come from outside their shapes, so that code may look at them.
+        """Give live parameters that are not ``held``, and so will not come from outside, their shapes and NaN values.
 
-        Only code before the cut reads them, and what it makes of them is not used: they are NaN.
+        Code may look at their shapes, but only code before the cut reads them, and its results are not used.
         """
         for name in set(self.parameters_live) - set(held):
             owner, _, leaf = name.rpartition(".")
@@ -97,7 +97,7 @@ class Remainder(nn.Module):
         return None if self._source is not None else (self._rows, *args[1:])
 
     def _unless_skipped(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """What stands in for the forward method of the module ``name``, some of whose calls are skipped."""
+        """Stands in for the forward method of the module ``name``, some of whose calls are skipped."""
         k = self._done.get(name, 0)
         self._done[name] = k + 1
         call = self._plan[name][k]
@@ -109,7 +109,7 @@ class Remainder(nn.Module):
         return type(module).forward(module, *args, **kwargs)
 
     def _nothing(self, output: Any) -> Any:
-        """What a skipped call hands back: NaN for every number that it would have computed."""
+        """What a skipped call returns: NaN for every number that it would have computed."""
         assert self._rows is not None
         if isinstance(output, Shape):
             dtype = self._rows.dtype if output.dtype.is_floating_point else output.dtype
@@ -125,7 +125,7 @@ class Remainder(nn.Module):
 def forget_cached(model: nn.Module) -> None:
     """Drop the position biases that some of timm's models keep from one evaluation to the next.
 
-    They are of the precision that came first, and know nothing of a derivative that is taken now.
+    They have the precision of the first evaluation, and no derivative passes through them.
     """
     for module in model.modules():
         vars(module).get("attention_bias_cache", {}).clear()
@@ -148,7 +148,7 @@ def _counts(output: Any) -> bool:
 
 
 def _owner(name: str, trace: CallTrace) -> str:
-    """The innermost called module around a tensor; "" is the model. Code may read a module without calling it."""
+    """The innermost called module around a tensor, "" for the model: code may read a module without calling it."""
     while name := name.rpartition(".")[0]:
         if name in trace.called:
             return name

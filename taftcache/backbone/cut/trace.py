@@ -1,9 +1,8 @@
 """What runs inside a model, in order: read from two passes over different numbers of images.
 
 Only names, order and shapes are kept, so the passes run on torch's meta device, where nothing is computed; small
-models run as they are, which takes a fifth of that time.
-That is enough to cut a model before any module that it calls:
-what had ended by then need not run again, and what comes after is the tail.
+models run as they are, which takes a fifth of that time. That is enough to cut a model before any module that it calls:
+calls that had ended by then need not run again, and what comes after is the tail.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from torch import Tensor, nn
 from taftcache.backbone.every_block import EveryBlock
 from taftcache.errors import BackboneError
 
-# timm's names of residual blocks; where one such name lies inside another, the inner one is the block.
+# timm's names for residual blocks; if one such name lies inside another, the inner one is the block.
 _BLOCK = re.compile(
     r"(?:layers|stages|network)\.\d+(?:(?:\.blocks)?\.\d+)?|(?:blocks|blocks_token_only|cls_attn_blocks)\.\d+(?:\.\d+)?"
     r"|(?:encoder|transformers\.\d+)\.blocks\.\d+|(?:body\.)?layer\d+\.\d+|stage\d+\.\d+|s\d+\.b\d+"
 )
 # Two sizes tell an axis that counts images from one that does not; neither is 1, which squeezing would hide.
 _SIZES = (2, 3)
-# Parameters times pixels of an image, up to which a pass takes a few hundredths of a second.
+# Most parameters times pixels of an image for which a pass takes only a few hundredths of a second.
 _SMALL = 10**10
 
 
@@ -39,9 +38,9 @@ _SMALL = 10**10
 class Call:
     """One call of the module ``name``; ``parent`` is the call that made it, -1 outside all.
 
-    given: the first input, kept only where it is a tensor, as its shape. output: what it returned, tensors as shapes.
+    given: the shape of the first input, if that is a tensor. output: what it returned, tensors as shapes.
     ended: how many calls had begun when it returned.
-    source: the call whose output the first input is, itself and unchanged; -1 where there is none.
+    source: the call whose output is the first input, unchanged; -1 if there is none.
     """
 
     name: str
@@ -91,7 +90,7 @@ class CallTrace:
 
 
 def feature(model: Any, images: Tensor) -> Tensor:
-    """The classifier's input [n,width]; of a distilled DeiT [x_cls | x_dist]/2, as its two heads are averaged."""
+    """The classifier's input [n,width]; for a distilled DeiT [x_cls | x_dist]/2, because its two heads are averaged."""
     tokens = model.forward_features(images)
     if isinstance(model, VisionTransformerDistilled):
         return torch.cat([tokens[:, 0], tokens[:, 1]], 1) / 2
@@ -103,14 +102,14 @@ def trace(model: nn.Module, name: str, image_shape: tuple[int, ...]) -> CallTrac
     """Run ``model`` on blank images and note what it calls.
 
     Raises:
-        BackboneError: it has no features of timm's kind, cannot take such images, or does other things for other
-            numbers of images.
+        BackboneError: it has no features of timm's kind, cannot take such images, or calls other modules for another
+            number of images.
     """
     small = sum(p.numel() for p in model.parameters()) * prod(image_shape[1:]) <= _SMALL
     try:
         blank = model if small else _without_numbers(model)
         first, second = (_run(blank, name, _images(blank, n, image_shape)) for n in _SIZES)
-    except BackboneError:  # a model that looks at numbers, or one that cannot be run: the real pass tells which
+    except BackboneError:  # the model looks at values, or cannot be run at all: the real pass tells which
         first, second = (_run(model, name, _images(model, n, image_shape)) for n in _SIZES)
     if [(c.name, c.parent, c.ended) for c in first.calls] != [(c.name, c.parent, c.ended) for c in second.calls]:
         raise BackboneError(f"{name} calls other layers for another number of images")
@@ -127,7 +126,7 @@ def trace(model: nn.Module, name: str, image_shape: tuple[int, ...]) -> CallTrac
 
 
 def _images(model: nn.Module, n: int, image_shape: tuple[int, ...]) -> Tensor:
-    """n blank ones, where the model's numbers are and of their kind."""
+    """n blank images on the model's device and in its dtype."""
     return next(model.parameters()).new_zeros(n, *image_shape)
 
 
@@ -149,7 +148,7 @@ def _run(model: nn.Module, name: str, images: Tensor) -> CallTrace:
                 do="set preprocess.input_size and, where the model has it, model_args.img_size to a size that it takes"
                 "; images have three channels, in RGB",
             ) from error
-        except Exception as error:  # a model's code raises whatever it likes
+        except Exception as error:  # a model's code may raise anything
             wide = isinstance(model, EveryBlock)
             run_by = "forward_intermediates" if wide else "forward_features and forward_head(pre_logits)"
             raise BackboneError(

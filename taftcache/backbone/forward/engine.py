@@ -1,10 +1,10 @@
-"""Who decodes and who runs the model.
+"""Which threads and processes decode, and which run the model.
 
 On a CPU every thread takes whole batches, from file to tokens, and runs the model on its one core.
 The usual way, one batch at a time with each product split over all cores, makes every core wait
-for the slowest at each of some hundred barriers a batch; a decoding thread or another program beside it
+for the slowest at each of some hundred barriers a batch; a decoding thread or another program
 holds all of them up (on two cores shared with another job it was measured 2 to 15 times slower).
-Whole batches have no barriers, and decoding fills what time the cores have. The bytes are the same.
+Whole batches have no barriers, and decoding fills the time that is left. The bytes are the same.
 
 On other devices threads or processes decode to bytes, and the caller's thread sends whole batches to the device.
 """
@@ -31,7 +31,7 @@ from taftcache.errors import UnreadableImage
 from taftcache.tangent.device import transfer
 
 
-def _none() -> np.ndarray:  # named, and so may travel between processes
+def _none() -> np.ndarray:  # a named function, so that it can travel between processes
     return np.empty(0)
 
 
@@ -39,9 +39,9 @@ def _none() -> np.ndarray:  # named, and so may travel between processes
 class ImageBatch:
     """What became of one span of the order.
 
-    indexes: of the rows of ``tokens()`` [n, t, d], which waits for the device. pixels: uint8 [h,w,c] of each, until
-    there are tokens. unreadable: indexes without a row. stopped: the image at which the run ends, with the span up to
-    it in the other fields.
+    indexes: those of the rows of ``tokens()`` [n, t, d], which waits for the device. pixels: uint8 [h,w,c] for each,
+    until there are tokens. unreadable: indexes without a row. stopped: the image at which the run ends; the other
+    fields then hold the span up to it.
     """
 
     indexes: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class ImageBatch:
     tokens: Callable[[], np.ndarray] = _none
 
     def extend(self, other: ImageBatch) -> None:
-        """Add the decoded part that follows; nothing counts after a stop."""
+        """Add the decoded part that follows; after a stop it is ignored."""
         if self.stopped is None:
             self.indexes += other.indexes
             self.pixels += other.pixels
@@ -60,7 +60,7 @@ class ImageBatch:
 
 
 class Prefix(Protocol):
-    """The frozen layers: a ``Cut``, or what keeps less of a sample than a cut does."""
+    """The frozen layers: a ``Cut``, or something that keeps less of a sample than a cut does."""
 
     @property
     def backbone(self) -> Backbone: ...
@@ -90,7 +90,7 @@ class Work:
         self._dtype = torch.float16 if dtype == "float16" else torch.float32
         self._transfer = transfer(cut.device)
         colours, height, width = transform.image_shape
-        self.pixels_shape = height, width, colours  # of an image as PIL has it
+        self.pixels_shape = height, width, colours  # PIL's layout
         self._prefix = replayed(cut) if cut.device.type == "cuda" else cut.prefix
 
     def decode(self, span: Sequence[int], stop: bool) -> ImageBatch:
@@ -100,7 +100,7 @@ class Work:
             result = self._pixels(index)
             if not isinstance(result, UnreadableImage):
                 done.indexes.append(index)
-                done.pixels.append(result.permute(1, 2, 0).numpy())  # as PIL has them
+                done.pixels.append(result.permute(1, 2, 0).numpy())  # PIL's layout
             elif stop:
                 done.stopped = result
                 break
@@ -117,8 +117,8 @@ class Work:
             return
         with torch.inference_mode():
             pixels = self._transfer.host((self.batch, *self.pixels_shape), torch.uint8)
-            # By numpy: torch's threads would wait for each other, while those that decode have the cores. Beside 16
-            # decoding processes on 16 cores its ``stack`` took 80 ms, most of an extraction by an H200.
+            # With numpy: torch's threads would wait for each other while decoding has the cores. Beside 16 decoding
+            # processes on 16 cores, torch's ``stack`` took 80 ms, most of the time of an extraction on an H200.
             filled = pixels.numpy()
             np.stack(done.pixels, out=filled[:n])
             filled[n:] = filled[0]
@@ -147,12 +147,12 @@ class Engine(Protocol):
     def batches(self, order: Sequence[int]) -> Iterator[ImageBatch]: ...
 
     def close(self) -> None:
-        """Wait for what has begun, but no more than some seconds, and end the threads."""
+        """End the threads; wait at most some seconds for what has begun."""
         ...
 
 
 class CpuEngine:
-    """``workers`` threads (torch's number by default), each with whole batches on one core."""
+    """``workers`` threads (torch's number by default), each of which runs whole batches on one core."""
 
     def __init__(self, work: Work, workers: int | None, stop: bool) -> None:
         self._work, self._stop = work, stop
@@ -174,7 +174,7 @@ class CpuEngine:
 
 
 class DeviceEngine:
-    """Its ``decoders`` decode, and stay; the forward passes are launched by the caller."""
+    """``decoders`` decode, and outlive the engine; the caller's thread launches the forward passes."""
 
     def __init__(self, work: Work, decoders: Decoders, stop: bool) -> None:
         self._work, self._decoders, self._stop = work, decoders, stop
@@ -192,7 +192,7 @@ class DeviceEngine:
             yield done
 
     def close(self) -> None:
-        """Nothing of its own to end."""
+        """There is nothing to end: the decoders stay."""
 
 
 class Engines:
@@ -214,8 +214,8 @@ class Engines:
         self._decoders: dict[bool, Decoders] = {}
 
     def engine(self, source: Source, held_out: bool, stop: bool) -> Engine:
-        """Batches of ``source``, the second of two where ``held_out``; with ``stop``, one ends where an image does not
-        decode."""
+        """An engine for ``source`` (the second of two if ``held_out``); with ``stop``, a batch ends at an image that
+        does not decode."""
         work = Work(self._cut, self._transform, source, self._batch, self._dtype)
         if self._cut.device.type == "cpu":
             return CpuEngine(work, self._workers, stop)
@@ -224,7 +224,7 @@ class Engines:
         return DeviceEngine(work, self._decoders[held_out], stop)
 
     def close(self) -> None:
-        """End those that decode."""
+        """End the decoders."""
         for decoders in self._decoders.values():
             decoders.close()
 

@@ -1,9 +1,9 @@
 """Stage 1: decode, run the frozen prefix and hand the tokens to a sink, all three at once.
 
 A sample's tokens depend on nothing but the sample: every forward pass has the same number of
-rows (a batch that is short, or has lost an unreadable image, repeats its first row), so the kernels
-that a library picks by size are the same whoever else is in the batch, wherever a run was resumed
-and however many threads work.
+rows (a batch that is short, or has lost an unreadable image, repeats its first row), so a library
+that picks kernels by size picks the same ones whatever else is in the batch, wherever a run was
+resumed and however many threads work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WRITES_AHEAD = 2
 
 
 class LeftOut(NamedTuple):
-    """An image that is not among the rows, and why."""
+    """An image that has no row, and why."""
 
     id: str
     reason: str
@@ -54,7 +54,7 @@ class RowCounts(NamedTuple):
 
 
 def default_batch(cut: Prefix) -> int:
-    """Rows of a forward pass, from the model alone, so that every machine takes the same.
+    """Rows of a forward pass. The model alone decides it, so every machine takes the same.
 
     About 2,048 tokens (a power of two from 4 to 64 rows), where one core's caches still hold a layer's
     activations: measured with DeiT-tiny on a CPU, batches of 8 took a sixth less processor time than
@@ -90,11 +90,11 @@ def extract(
         the order, once all before it are written; "skip" hands a LeftOut to the sink. on_batch: called in this
         thread with the number of entries of the order that were written since the last call.
     dtype: of the tokens handed over; float16 is rounded to nearest on the device.
-    engine: who decodes and runs the model, closed at the end; by default this process, with what is its own.
+    engine: what decodes and runs the model, closed at the end; by default an engine in this process.
 
     Anything raised by a reader, the model or the sink, and KeyboardInterrupt, ends the run: batches and
-    appends that have begun are awaited, all others dropped, and no thread outlives the call but one that decodes an
-    image for more than some seconds.
+    appends that have begun are awaited, all others dropped, and no thread outlives the call except one that has been
+    decoding an image for more than some seconds.
     """
     batch = default_batch(cut) if batch is None else batch
     _check(cut, transform, source, order, sink, batch, workers)
@@ -188,7 +188,7 @@ def _check(
     batch: int,
     workers: int | None,
 ) -> None:
-    """What can be wrong with the arguments."""
+    """Raise the error for arguments that are wrong or do not fit together."""
     if batch < 1 or (workers is not None and workers < 1):
         raise RecipeError(
             "batch and workers must be at least 1", got=f"batch = {batch}, workers = {workers}", do="give 1 or more"

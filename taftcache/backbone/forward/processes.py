@@ -1,7 +1,7 @@
-"""Decoding in processes of their own, which write into memory that is shared with this one.
+"""Decoding in separate processes, which write into memory that they share with this one.
 
 Threads share one interpreter. Sixteen of them spent their time waiting for it: on 16 cores they decoded as many images
-a second as four did, a fifth of what as many processes do, and held up the threads that write the store.
+a second as four did, a fifth of what 16 processes do, and held up the threads that write the store.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 from taftcache.backbone import pool
 from taftcache.errors import BackboneError, DataError, UnreadableImage
 
-_WATCH = 1.0  # seconds between two looks at whether this process's parent is there
+_WATCH = 1.0  # seconds between two checks that the parent process is still there
 
 
 class Decoded(Protocol):
-    """What became of a span: ``indexes`` of the ``pixels`` uint8 [h,w,c], the unreadable, and where it stopped."""
+    """What became of a span: ``indexes`` of the ``pixels`` uint8 [h,w,c], unreadable images, and where it stopped."""
 
     indexes: list[int]
     pixels: list[NDArray[np.uint8]]
@@ -49,7 +49,7 @@ class _Coming(NamedTuple):
     images: NDArray[np.uint8]
 
     def result(self) -> Any:
-        """The span, with views of the shared memory for pixels."""
+        """The span; its pixels are views of the shared memory."""
         with _deaths_said():
             done, count = self.found.result()
         done.pixels = list(self.images[:count])
@@ -71,8 +71,8 @@ def _deaths_said() -> Iterator[None]:
 class Processes:
     """``workers`` forks of this process that run ``decode`` on spans of up to ``group`` images [h,w,c].
 
-    A result's pixels are good until ``slots`` further spans have been asked for. The forks have the source as it is
-    now, and end with this process, however it does.
+    A result's pixels are valid until ``slots`` further spans have been asked for. The forks have the source as it is
+    now, and end with this process, however it ends.
 
     Raises:
         OSError: the system gives no more processes, or no memory for the images. BackboneError: a fork has died.
@@ -86,7 +86,7 @@ class Processes:
         group: int,
         slots: int,
     ) -> None:
-        # Not in /dev/shm, of which a container has little.
+        # Not in /dev/shm, which is small in containers.
         memory = mmap.mmap(-1, slots * group * prod(shape))
         self._images = np.frombuffer(memory, np.uint8).reshape(slots, group, *shape)
         context, self._asked = multiprocessing.get_context("fork"), 0
@@ -95,10 +95,10 @@ class Processes:
         )
         try:
             with _deaths_said(), warnings.catch_warnings():
-                # of threads: those that there are hold nothing that decoding needs
+                # the warning is about threads, and the present ones hold nothing that decoding needs
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._pool.submit(int).result()  # forks all of them
-        except BaseException:  # nobody else ends those that were forked before one could not be
+        except BaseException:  # if one fork fails, nobody else ends those before it
             forks = list(self._pool._processes.values())
             _kill(forks)
             for fork in forks:
@@ -114,12 +114,12 @@ class Processes:
         return _Coming(found, self._images[slot])
 
     def shutdown(self) -> None:
-        """Wait for the spans in hand, drop the rest, and end the forks; one that stands still is killed."""
+        """Wait for the spans in hand, drop the rest, and end the forks; one that hangs is killed."""
         late = threading.Timer(pool.PATIENCE, _kill, [list(self._pool._processes.values())])
         late.daemon = True
         late.start()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        late.cancel()  # and not where a second interrupt has ended the wait
+        late.cancel()  # not reached if a second interrupt ends the wait: then the timer kills the forks
 
 
 def _kill(forks: Iterable[BaseProcess]) -> None:
@@ -128,7 +128,7 @@ def _kill(forks: Iterable[BaseProcess]) -> None:
 
 
 def can_fork() -> bool:
-    """Whether this process may have such processes: macOS's libraries do not stand a fork, daemons have no children."""
+    """Whether this process may fork: libraries on macOS do not survive a fork, and daemons may have no children."""
     return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
 
@@ -146,8 +146,8 @@ def _begin(decode: Callable[[Sequence[int], bool], Decoded], images: NDArray[np.
     _here = _Here(decode, images)
     for key in (signal.SIGINT, signal.SIGHUP):  # the parent ends its children when it is interrupted
         signal.signal(key, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's own way to end would interrupt one span, and go on
-    sys.stdout, sys.stderr = _stream(1), _stream(2)  # a thread of the parent's may have held the others' locks
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler would interrupt one span, then go on
+    sys.stdout, sys.stderr = _stream(1), _stream(2)  # a thread of the parent may have held the locks of the old ones
     torch.set_num_threads(1)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
@@ -166,13 +166,13 @@ def _watch(parent: int) -> None:
 
 
 def _decode(span: Sequence[int], stop: bool, slot: int) -> tuple[Decoded, int]:
-    """In a fork: the span, its pixels put into the slot, and how many there are."""
+    """In a fork: decode the span and put its pixels into the slot; returns the rest, and how many pixels there are."""
     failure: Exception | None = None
     try:
         done = _here.decode(span, stop)
     except Exception as error:
         failure = error
-    if failure is not None:  # raised anew outside, for it would take what was being handled along
+    if failure is not None:  # raised outside of `except`, so that it carries no context along
         raise _portable(failure)
     for _, left_out in done.unreadable:
         _alone(left_out)
@@ -185,9 +185,9 @@ def _decode(span: Sequence[int], stop: bool, slot: int) -> tuple[Decoded, int]:
 
 
 def _portable(error: Exception) -> Exception:
-    """``error``; or where the parent could not make it again, and would take this process for dead, what it says."""
+    """``error``, or a DataError with its text if the parent could not unpickle it and would believe this fork dead."""
     try:
-        copy.copy(_alone(error))  # as what travels is made again
+        copy.copy(_alone(error))  # rebuilds it as unpickling would
     except Exception:
         return DataError(
             "decoding images failed",
@@ -198,6 +198,6 @@ def _portable(error: Exception) -> Exception:
 
 
 def _alone(error: Exception) -> Exception:
-    """Without what it came of, which some libraries have Python pickle along with it."""
+    """``error`` without its cause and context, which Python may pickle along with it for some libraries."""
     error.__cause__ = error.__context__ = None
     return error

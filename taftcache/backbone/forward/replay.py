@@ -1,6 +1,6 @@
-"""The frozen layers on CUDA as one launch: a graph of what a forward pass launches, where a pass always has one shape.
+"""The frozen layers on CUDA as one launch: a graph of what a forward pass launches, since passes all have one shape.
 
-Between two launches of a small kernel Python holds the interpreter, which decoding threads wait for.
+Otherwise Python holds the interpreter between launches of small kernels, and decoding threads wait for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor
 
-_BEFORE = 2  # passes: libraries settle on their kernels, and a run that ends with these need not pay for a graph
+_BEFORE = 2  # passes before a graph: libraries settle on their kernels, and a shorter run need not pay for a graph
 
 
 class Model(Protocol):
@@ -25,10 +25,10 @@ class Model(Protocol):
 
 
 def replayed(model: Model) -> Replayed:
-    """Its ``prefix``, and the one graph of it: shard after shard has batches of the same shape."""
+    """The ``prefix`` of ``model`` with one graph, kept from shard to shard because all batches have the same shape."""
     with _making:
         if model not in _made:
-            weak = ref(model)  # what belongs to the model must not keep it
+            weak = ref(model)  # the graph must not keep its model alive
 
             def prefix(images: Tensor) -> Tensor:
                 there = weak()
@@ -40,10 +40,10 @@ def replayed(model: Model) -> Replayed:
 
 
 class Replayed:
-    """``function`` [n,…] → [n,…] of tensors on a CUDA device, with its bits: a graph for those of the first's shape.
+    """``function`` [n,…] → [n,…] of tensors on a CUDA device, to the bit: by a graph for inputs of the first's shape.
 
-    A function that cannot be captured, for it waits for the device or allocates outside torch, or whose graph gives
-    other bits, is called as it is.
+    A function is called as it is if it cannot be captured, because it waits for the device or allocates outside torch,
+    or if its graph gives other bits.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
@@ -65,15 +65,15 @@ class Replayed:
         found = self._function(given)
         try:
             self._given, graph = given.clone(), torch.cuda.CUDAGraph()
-            # Torch's own stream for captures may be another device's, whose graph would be empty; and a capture that
-            # fails leaves it the current one. The writer's thread waits for copies meanwhile, which a capture of all
-            # threads would not allow.
+            # Torch's own stream for captures may belong to another device, whose graph would be empty; and a failed
+            # capture leaves it the current one. The writer's thread waits for copies meanwhile, which a capture of
+            # all threads would not allow.
             with (
                 torch.cuda.stream(torch.cuda.current_stream(given.device)),
                 torch.cuda.graph(graph, stream=torch.cuda.Stream(given.device), capture_error_mode="thread_local"),
             ):
                 self._found = self._function(self._given)
-            self._found.zero_()  # what is there after the replay is the graph's
+            self._found.zero_()  # so that what is there after the replay comes from the graph
             graph.replay()
             if torch.equal(self._found, found):
                 self._graph = graph

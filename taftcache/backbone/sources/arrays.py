@@ -21,7 +21,7 @@ from taftcache.errors import DataError
 from taftcache.names import counted
 
 _EXPANDED = 64 << 20  # bytes that any file may expand to
-_RATIO = 100  # and how many for each of its own; deflate reaches a thousand, with zeros
+_RATIO = 100  # and how many times its own size; deflate reaches a thousand, with zeros
 _PIXELS = 1 << 28  # of one image, somewhat more than PIL decodes
 _FILE = 1 << 30  # bytes of one image's file, as many as a chunk of HDF5 may have
 
@@ -43,7 +43,7 @@ class ArraySource:
             _check_pixels(file, self._images)
             n = len(self._images)
         given = _named(file, arrays, label_key, "label_key")
-        if given.size != n:  # before they are read: a file may declare more of them than there is memory
+        if given.size != n:  # before they are read: a file may declare more labels than memory can hold
             raise DataError(
                 f"{file} has {counted(n, 'image')}, but {counted(given.size, 'label')}",
                 do="write a label for each image",
@@ -70,10 +70,10 @@ class ArraySource:
 
 
 def to_numpy(what: str, given: Any) -> Any:
-    """An array or table of a program's own as NumPy has it, or a tensor, wherever it lies; anything else as it is.
+    """A program's own array or table, or a tensor on any device, as a NumPy array; anything else as it is.
 
     Raises:
-        DataError: some of it is masked, and NumPy would have what lies below the mask; or it is sparse.
+        DataError: some of it is masked, and NumPy would show the values below the mask; or it is sparse.
     """
     if hasattr(given, "toarray"):
         raise DataError(f"cannot take {what}: they are sparse", got=f"a {type(given).__name__}", do="use .toarray()")
@@ -93,7 +93,7 @@ def widened(given: Any) -> Any:
 
 
 def check_expansion(file: Path, needed: int, size: int) -> None:
-    """DataError where a file of ``size`` bytes asks for so much memory that it can hold little but repetition."""
+    """DataError if a file of ``size`` bytes asks for so much memory that it can hold little but repetition."""
     if needed > max(_EXPANDED, _RATIO * size):
         raise DataError(
             f"{file} has {size} bytes but expands to {needed}, as a file made to exhaust memory does",
@@ -158,11 +158,11 @@ def _offsets(file: Path, arrays: Mapping[str, Any]) -> np.ndarray:
 
 
 def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tuple[list[str], list[int]]:
-    """Class names, and the labels as indexes into them; DataError for labels that are no classes, or none of these."""
+    """Class names, and the labels as indexes into them; DataError for labels that are no classes, or not ``names``."""
     if labels.dtype.kind in "iu":
         values = sorted({int(v) for v in labels})
         if names is None:
-            # Numbers that are no 0 ... K-1 (years, codes) are names of classes themselves.
+            # Numbers that are not 0 ... K-1 (years, codes) are class names themselves.
             dense = bool(values) and values[0] >= 0 and values[-1] < 2 * len(values) + 10
             names = [str(v) for v in (range(values[-1] + 1) if dense else values)]
             if not dense:
@@ -196,7 +196,7 @@ def _ids(file: Path, arrays: Mapping[str, Any], n: int, prefix: str) -> list[str
 
 
 def texts(file: Path, key: str, values: Any) -> list[str]:
-    """Text from numpy strings, bytes (HDF5) or integers; DataError for what is no Unicode."""
+    """Text from numpy strings, bytes (HDF5) or integers; DataError for what is not Unicode."""
     array = np.asarray(values).reshape(-1)
     if array.dtype.kind not in "USOiuT":
         are_values = key == "labels" and array.dtype.kind == "f"

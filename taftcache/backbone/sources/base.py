@@ -44,8 +44,8 @@ class Source(Protocol):
 
 
 def check_items(place: str, classes: Sequence[str], items: Sequence[Item], otherwise: str = "") -> None:
-    """DataError unless there are images, two classes of distinct names, and ids that are unique text; ``otherwise`` is
-    what else helps against ids that are not printable."""
+    """DataError unless there are images, at least two classes with distinct names, and unique printable ids;
+    ``otherwise`` is what else helps against ids that are not printable."""
     if len(classes) < 2:
         raise DataError(
             f"{place} has fewer than two classes",
@@ -74,12 +74,12 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item], other
 
 
 REGRESSION = "values are fitted by TangentRegressor"
-FEW = 20  # samples, of which most may well have a class of their own
+FEW = 20  # in so few samples, most may well have a class of their own
 
 
 def check_classes(place: object, labels: Sequence[str]) -> None:
-    """DataError where labels, one a row, differ in blanks alone, or are values of a regression: fractions, most of
-    a few at least different."""
+    """DataError if labels, one a row, differ only in blanks, or look like values of a regression: fractions, more than
+    a few of them and mostly different."""
     bare: dict[str, str] = {}
     for text in labels:
         if (other := bare.setdefault(text.strip(), text)) != text:
@@ -104,7 +104,7 @@ def check_classes(place: object, labels: Sequence[str]) -> None:
         )
 
 
-# Of a mount or disk that is not there, or of a process that may open no more; not all of them have each system.
+# Errors of a mount or disk that is not there, or of a process that may open no more files; not every system has all.
 _UNREACHABLE = {
     getattr(errno, name)
     for name in (
@@ -120,7 +120,7 @@ SKIP = 'set data.unreadable = "skip" to leave such images out and have them list
 
 @contextmanager
 def decoding(id: str, gone: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Whatever goes wrong within becomes the UnreadableImage of ``id``; a lack of memory says its name.
+    """Whatever goes wrong inside becomes the UnreadableImage of ``id``; a lack of memory becomes a MemoryError with it.
 
     A disk that does not answer is a DataError, and so is a file that is missing because it is ``gone`` since it was
     found: the image may be good, and would be skipped for ever.
@@ -141,7 +141,7 @@ def decoding(id: str, gone: Callable[[], bool] = lambda: False) -> Iterator[None
 
 
 def no_memory(id: str) -> MemoryError:
-    """The error for one image that memory has no room for."""
+    """The error for one image that does not fit in memory."""
     return MemoryError(f"no memory to decode the image {id}")
 
 

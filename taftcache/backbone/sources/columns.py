@@ -13,7 +13,7 @@ from taftcache.backbone.sources.arrays import check_expansion
 from taftcache.errors import DataError
 
 TEXT, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
-_SAVED = "state.json"  # of a folder that save_to_disk wrote
+_SAVED = "state.json"  # marks a folder that save_to_disk wrote
 _ROWS_AT_ONCE = 256
 
 
@@ -22,14 +22,14 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class _State(msgspec.Struct, frozen=True):
-    """``state.json``, as far as it is read."""
+    """The fields of ``state.json`` that are read."""
 
     parts: list[_Part] = msgspec.field(name="_data_files")
     indices: Any = msgspec.field(name="_indices_files", default=None)
 
 
 class _Info(msgspec.Struct, frozen=True):
-    """``dataset_info.json``, as far as it is read."""
+    """The fields of ``dataset_info.json`` that are read."""
 
     features: dict[str, Any] | None = None
 
@@ -41,22 +41,22 @@ class _Marked(msgspec.Struct, frozen=True):
 
 
 class Table(NamedTuple):
-    """Columns by name, each a sequence of as many values; and the names of classes, by the column of their numbers."""
+    """Columns by name, all of one length; and the names of classes, by the column that has their numbers."""
 
     columns: Mapping[str, Sequence[Any]]
     classes: Mapping[str, list[str]]
 
 
 def is_table(place: Path) -> bool:
-    """Whether ``read_table`` takes it: by its suffix, or a folder with the state of a saved dataset."""
+    """Whether ``read_table`` takes it: a file by its suffix, a folder by the state of a saved dataset in it."""
     return place.suffix.lower() in (*TEXT, *PARQUET) if place.is_file() else (place / _SAVED).is_file()
 
 
 def read_table(place: Path) -> Table:
-    """The whole table; of Arrow and Parquet files, values become Python's when they are asked for.
+    """The whole table; for Arrow and Parquet files, values become Python's when they are asked for.
 
     Raises:
-        DataError: no such file, of another kind, damaged, without rows, or pyarrow is needed and not installed.
+        DataError: no such file, one of another kind, damaged or without rows; or pyarrow is needed and not installed.
     """
     if not place.exists():
         raise DataError(f"no table at {place}", got=str(place), do="correct data.train or data.test")
@@ -89,7 +89,7 @@ def read_table(place: Path) -> Table:
 
 
 def _text(file: Path) -> Table:
-    """A CSV or TSV file with a line of names; its delimiter is the most frequent of that line's."""
+    """A CSV or TSV file with a line of names; a CSV's delimiter is the most frequent one in that line."""
     with file.open(newline="", encoding="utf-8-sig") as lines:
         head = lines.readline()
         lines.seek(0)
@@ -109,7 +109,7 @@ def _text(file: Path) -> Table:
                 continue
             if len(row) != len(names):
                 raise ValueError(f"line {reader.line_num} has {len(row)} fields, the first has {len(names)}")
-            # of a single column, a line of nothing with others below it is an empty field
+            # in a single column, an empty line with others below it is an empty field
             rows += [*([[""]] * empty if len(names) == 1 else []), row]
             empty = 0
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
@@ -144,7 +144,7 @@ def arrow_table(file: Path) -> Any:
     """The table of an Arrow stream, mapped.
 
     Raises:
-        ValueError: it is compressed, as ``datasets`` never writes it: Arrow would unpack a whole batch, of any size,
+        ValueError: it is compressed, which ``datasets`` never does: Arrow would unpack a whole batch, of any size,
             before anything can be counted. DataError: repeated values, as for ``parquet_batches``.
     """
     import pyarrow as pa
@@ -153,15 +153,15 @@ def arrow_table(file: Path) -> Any:
         if message.type in ("record batch", "dictionary") and _is_packed(message):
             raise ValueError(f"{file.name} is compressed: write it without compression")
     table = pa.ipc.open_stream(pa.memory_map(str(file))).read_all()
-    table.validate(full=True)  # Arrow believes its own files where values lie, and reads there
+    table.validate(full=True)  # Arrow trusts its own files about where values lie, and reads there
     needed = sum(_expanded(column) for batch in table.to_batches() for column in batch.columns)
     check_expansion(file, max(needed, 8 * len(table)), file.stat().st_size)
     return table
 
 
 def _is_packed(message: Any) -> bool:
-    """Whether a message with a batch names a codec: in its FlatBuffers table, which Arrow has verified, or, as early
-    releases wrote it, among its remarks."""
+    """Whether a message with a batch names a codec: in its FlatBuffers table, which Arrow has verified, or in its
+    metadata, where early releases wrote it."""
     data = message.metadata.to_pybytes()
 
     def field(table: int, index: int) -> int:
@@ -183,9 +183,9 @@ def _is_packed(message: Any) -> bool:
 def parquet_batches(place: Path, file: Any, columns: Sequence[str] | None = None) -> Iterator[Any]:
     """The rows of an open Parquet file, a few at a time.
 
-    The format may say in a few bytes that a value is repeated millions of times. What a file's metadata says of its
-    columns would tell, but pyarrow ends the process where that is damaged; so the rows that were read are counted.
-    What its row groups unpack to is declared for each as a whole.
+    The format may say in a few bytes that a value is repeated millions of times. The metadata of its columns would
+    tell, but pyarrow ends the process if that is damaged, so the bytes of the rows that were read are counted. The size
+    that each row group unpacks to is declared for the group as a whole, and checked first.
 
     Raises:
         DataError: values that would take far more memory than the file has bytes.
@@ -199,7 +199,7 @@ def parquet_batches(place: Path, file: Any, columns: Sequence[str] | None = None
 
 
 def _expanded(values: Any) -> int:
-    """Bytes of an Arrow array when each of its values is written out; of what is coded, its texts."""
+    """Bytes of an Arrow array with each of its values written out; for a dictionary array, those of its texts."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -208,12 +208,12 @@ def _expanded(values: Any) -> int:
     known, index = values.dictionary, values.indices
     try:
         return int(compute.sum(compute.binary_length(known).take(index)).as_py() or 0)
-    except pa.ArrowNotImplementedError:  # no texts
+    except pa.ArrowNotImplementedError:  # the values are not texts
         return len(index) * int(known.nbytes) // max(1, len(known))
 
 
 def _regular(file: Path) -> Path:
-    """A file that can be opened: to open a pipe would wait for a writer forever."""
+    """``file`` if it is a regular one: opening a pipe would wait for a writer for ever."""
     if not file.is_file():
         raise ValueError(f"{file.name} is not there, or is no file")
     return file
@@ -224,7 +224,7 @@ def _are_texts(values: Any) -> bool:
 
 
 class _Column(Sequence[Any]):
-    """A column of Arrow's, each value made Python's when it is asked for."""
+    """An Arrow column; each value becomes Python's when it is asked for."""
 
     def __init__(self, values: Any) -> None:
         self._values = values

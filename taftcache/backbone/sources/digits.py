@@ -12,7 +12,7 @@ from taftcache.backbone.sources.base import Item
 
 @cache
 def _loaded() -> tuple[np.ndarray, list[int]]:
-    """uint8 [n,8,8] and labels, read once: a text file of a process's every store of digits."""
+    """uint8 [n,8,8] and labels, read once in a process: scikit-learn parses a text file each time."""
     from sklearn.datasets import load_digits  # late: a second, which other sources need not wait for
 
     digits = load_digits()

@@ -16,22 +16,22 @@ from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
 from taftcache.names import counted
 
-# Fixed, whatever else the installed Pillow reads: which rows there are must not depend on the machine.
+# Fixed, whatever else the installed Pillow reads: the machine must not decide which rows there are.
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _RAW = {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
-UNREAD = frozenset({".avif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", ".tga"} | _RAW)  # images, too
+UNREAD = frozenset({".avif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", ".tga"} | _RAW)  # images, but not read
 _DEEPEST = 100  # folders within each other
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
 
 
 class FolderSource:
-    """Classes are the folders in ``root`` sorted by name, ids the paths below ``root`` with ``/``; those without an
-    image are ``empty``, too.
+    """Classes are the folders in ``root`` sorted by name, ids the paths below ``root`` with ``/``; ``empty`` are the
+    folders without an image, which are classes too.
 
     prefix: put before every id, to tell two roots apart. skip: leave out images whose paths are not printable text.
-    Names that begin with a dot and files without an image's suffix are left out; ``aside`` has what is left out and is
-    an image all the same: these, those of types that are not read, and those beside the folders. Links are followed,
-    but not in circles.
+    Names that begin with a dot and files without an image's suffix are left out. ``aside`` has images that are left
+    out: those that ``skip`` leaves out, those of types that are not read, and those beside the folders. Links are
+    followed, but not in circles.
     """
 
     def __init__(self, root: Path, prefix: str = "", *, skip: bool = False) -> None:
@@ -85,22 +85,22 @@ def empty_folders(source: Source) -> list[Path]:
 
 
 def left_aside(source: Source) -> list[str]:
-    """Images that a folder's source does not take, by what their ids would be; other sources know none."""
+    """Images that a folder's source does not take, by the ids that they would have; other sources know none."""
     if isinstance(source, Subset):
         return left_aside(source.whole)
     return source.aside if isinstance(source, FolderSource) else []
 
 
 def images_below(folder: Path) -> tuple[list[Path], list[str]]:
-    """The images below a folder, at any depth and in the order of their paths, and what else is there that is of a type
-    which is not read."""
+    """The images below a folder, at any depth and in the order of their paths; and the paths of images of types that
+    are not read."""
     paths = sorted(_images(folder, "", []))
     found = [folder / path.removeprefix("/") for path in paths if suffix(path) in SUFFIXES]
     return found, [path for path in paths if suffix(path) in UNREAD]
 
 
 def unread_notes(files: Iterable[str]) -> list[str]:
-    """A note on those of some files that are images of types which are not read; none where there are none."""
+    """A note on those of ``files`` that are images of types that are not read; none if there are none."""
     types = Counter(suffix(file) for file in files if suffix(file) in UNREAD)
     if not types:
         return []
@@ -133,7 +133,7 @@ def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterat
         if entry.is_dir():
             yield from _images(folder / entry.name, path, [*above, identity])
         elif suffix(entry.name) in SUFFIXES | UNREAD:
-            if not entry.is_file() and os.path.exists(entry):  # to open a pipe would wait for a writer forever
+            if not entry.is_file() and os.path.exists(entry):  # opening a pipe would wait for a writer for ever
                 raise DataError(
                     f"{folder / entry.name} is a pipe, socket or device, not an image",
                     got=stat.filemode(os.stat(entry).st_mode),

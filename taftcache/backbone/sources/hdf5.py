@@ -10,7 +10,7 @@ from taftcache.backbone.sources.arrays import ArraySource, check_expansion
 from taftcache.errors import DataError
 from taftcache.foreign_hdf5 import check_own, node_of
 
-_FAULTS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)  # h5py's for what is damaged
+_FAULTS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)  # h5py's, for damaged files
 
 
 def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "") -> ArraySource:

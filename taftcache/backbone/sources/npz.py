@@ -18,16 +18,16 @@ from taftcache.errors import DataError
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 FAULTS = (
     *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
-    *(ValueError, OverflowError),  # a header that is none; UnicodeError is a ValueError
+    *(ValueError, OverflowError),  # a damaged header; UnicodeError is a ValueError
     RuntimeError,  # encrypted, or (as NotImplementedError) split over several disks
 )
 
 
 def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> ArraySource:
-    """Read ``file`` into memory; arrays of Python objects are refused, for they are pickles.
+    """Read ``file`` into memory; arrays of Python objects are refused, because they are pickles.
 
-    An array takes the memory that its header says, no more than the archive says it has, and all of them together what
-    ``check_expansion`` allows.
+    An array takes the memory that its header says, which must be what the archive has of it; all arrays together take
+    no more than ``check_expansion`` allows.
     """
     if not file.is_file():
         raise DataError(f"no npz file at {file}", got=str(file), do="correct data.train or data.test")
@@ -43,7 +43,7 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> Ar
                 members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
                 needed = sum(entry.file_size for key, entry in members.items() if key in wanted)
                 check_expansion(file, needed, file.stat().st_size)
-                # Only what is used is inflated; other names are kept for the message that lists them.
+                # Inflate only what is used; the other names are kept for the message that lists them.
                 arrays = {key: read_member(archive, m) if key in wanted else np.empty(0) for key, m in members.items()}
     except MemoryError as error:
         raise DataError(
@@ -59,7 +59,7 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> Ar
 
 
 def read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
-    """One array, whose header must say as many bytes as the archive has of it: only then is memory asked for."""
+    """One array. Memory is asked for only if the array's header says as many bytes as the archive has of it."""
     if entry.compress_type not in _PACKED:
         raise ValueError(f"{entry.filename} is packed in a way that NumPy does not write")
     with archive.open(entry) as member:
@@ -73,7 +73,7 @@ def read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[
 def read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, whether columns come first, and dtype of the npy file that begins here.
 
-    ValueError for whatever Python's own parser, which NumPy asks, has against the text.
+    ValueError for whatever Python's own parser, which NumPy calls, objects to in the text.
     """
     version = npy.read_magic(member)
     if version not in ((1, 0), (2, 0)):

@@ -27,7 +27,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     """
     if spec.source == "digits":
         return _limited(DigitsSource(), spec.limit), None
-    assert spec.train is not None  # which every other source has
+    assert spec.train is not None  # every other source has it
     if spec.source == "published":
         assert spec.root is not None
         published, apart = open_published(spec.train, expand_path(spec.root))
@@ -37,7 +37,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
         return _limited(train, spec.limit), None
     test = _open(spec, spec.test, spec.test_split, "test/")
     empty = {folder.name for part in (train, test) for folder in empty_folders(part)}
-    empty &= set(train.classes) ^ set(test.classes)  # of no class, where the other does not know it
+    empty &= set(train.classes) ^ set(test.classes)  # an empty folder counts only if the other source has that class
     if [c for c in train.classes if c not in empty] != [c for c in test.classes if c not in empty]:
         only_train = sorted(set(train.classes) - set(test.classes) - empty)
         only_test = sorted(set(test.classes) - set(train.classes) - empty)
@@ -67,7 +67,7 @@ def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
         return FolderSource(path, prefix, skip=spec.unreadable == "skip")
     if spec.source == "table" and spec.test == spec.train:
         return TableSource(path, spec.image_key, spec.label_key, _root(spec), split)
-    # Stems usually tell two files apart; where they do not, the role does.
+    # Stems usually tell two files apart; if they do not, the role does.
     assert spec.train is not None
     same = spec.test is not None and expand_path(spec.train).stem == expand_path(spec.test).stem
     if spec.source == "table":

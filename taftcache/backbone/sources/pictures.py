@@ -1,4 +1,4 @@
-"""Pictures that a program has in hand: paths, PIL images, uint8 arrays."""
+"""Pictures that a program passes in: paths, PIL images, uint8 arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def listed(given: Iterable[T]) -> list[T]:
     if isinstance(given, str | Path) or not np.iterable(given):
         raise DataError("images are not given as a list", got=repr(given)[:80], do=LIST)
     shape = list(getattr(given, "shape", ()))
-    if len(shape) == 2:  # of a data frame, iterating gives the names of its columns
+    if len(shape) == 2:  # iterating over a data frame would give the names of its columns
         got, do = f"{type(given).__name__} {shape}", "give one column of paths, or arrays [h, w, 3]"
         raise DataError("images are not given as a list, but as a table", got=got, do=do)
     if len(shape) == 3 and shape[2] in (3, 4):
@@ -32,14 +32,14 @@ def listed(given: Iterable[T]) -> list[T]:
 
 
 def called(picture: Picture, index: int) -> str:
-    """What messages and predictions call the picture at an index."""
+    """The name that messages and predictions give the picture at an index."""
     return str(picture) if isinstance(picture, str | Path) else f"at index {index}"
 
 
 def decoded(picture: Picture, index: int | None = None) -> Image.Image:
-    """A picture, the one at ``index`` of several, in RGB.
+    """A picture, perhaps the one at ``index`` of several, in RGB.
 
-    UnreadableImage where it does not decode, or is of a kind that has no pixels.
+    UnreadableImage if it does not decode, or is of a kind that has no pixels.
     """
     try:
         return as_rgb(picture)

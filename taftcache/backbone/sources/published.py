@@ -60,7 +60,7 @@ def open_published(name: str, root: Path) -> tuple[ListedSource, ListedSource]:
     """The training and the test images of the dataset ``name``, at ``root`` or in a folder of it.
 
     Raises:
-        DataError: no such dataset, its files are not there, or a list names an image that is not.
+        DataError: no such dataset, its files are not there, or a list names an image that is not there.
     """
     if name not in DATASETS:
         raise DataError(f"unknown published dataset {name!r}", got=name, do=f"one of {', '.join(DATASETS)}")
@@ -167,7 +167,7 @@ def _cars(root: Path) -> tuple[list[str], Labelled, Labelled]:
 
 
 def _by_folder(parts: list[list[str]]) -> tuple[list[str], Labelled, Labelled]:
-    """Of paths below ``Images``, whose first part is the class."""
+    """Classes and lists from paths below ``Images``, whose first part is the class."""
     classes = sorted({path.partition("/")[0] for part in parts for path in part})
     at = {name: k for k, name in enumerate(classes)}
     train, test = ([(f"Images/{path}", at[path.partition("/")[0]]) for path in part] for part in parts)
@@ -176,7 +176,7 @@ def _by_folder(parts: list[list[str]]) -> tuple[list[str], Labelled, Labelled]:
 
 def _matlab(file: Path, name: str) -> Iterable[Any]:
     """One variable of a MATLAB file, as plain values."""
-    from scipy.io import loadmat  # late: two datasets alone need it
+    from scipy.io import loadmat  # late: only two datasets need it
 
     try:
         return np.atleast_1d(loadmat(str(file), squeeze_me=True)[name])
@@ -186,7 +186,7 @@ def _matlab(file: Path, name: str) -> Iterable[Any]:
         ) from error
 
 
-# Name → where it lies and its sizes, which estimates go by before anything is downloaded.
+# Name → where it lies, and its sizes, so that estimates are possible before anything is downloaded.
 DATASETS = {
     "caltech256": Published("256_ObjectCategories", _caltech256, 15360, 14420, 256),
     "mit67": Published("TrainImages.txt", _mit67, 5360, 1340, 67),

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-# Bytes of a file that is read at once. PIL reads a header in dozens of pieces, and at each of them a thread waits for
-# the interpreter: on 16 cores, 16 threads decoded no more than four.
+# Files up to this many bytes are read at once. PIL reads a header in dozens of pieces, and at each of them a thread
+# waits for the interpreter: on 16 cores, 16 threads decoded no more than four.
 _AT_ONCE = 16 << 20
 
 Picture = str | Path | Image.Image | np.ndarray
@@ -28,7 +28,7 @@ def as_rgb(picture: Picture) -> Image.Image:
 
 
 def open_rgb(file: Path | str) -> Image.Image:
-    """The image in a file, see ``to_rgb``; a pipe or device is an OSError, for to open it may wait forever."""
+    """The image in a file, see ``to_rgb``; a pipe or device is an OSError, because opening it may wait for ever."""
     status = os.stat(file)
     if not stat.S_ISREG(status.st_mode):
         if Path(file).is_dir():
@@ -45,7 +45,7 @@ def decode_rgb(content: bytes) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(content))
     except UnidentifiedImageError:
-        # PIL names the place in memory, another one every time: stores keep the reason.
+        # PIL's text has an address in memory, which is another one every time; stores keep the reason.
         raise UnidentifiedImageError("the file is in no format that Pillow knows") from None
     with image:
         return to_rgb(image)
@@ -55,8 +55,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """Decode and convert like timm's datasets do (first frame, alpha dropped, EXIF rotation not applied).
 
     Two departures: 16-bit grey is scaled to 8 bits, where PIL would clip nearly all of it to white,
-    and 32-bit modes are a ValueError, for nobody says what range they have. So is an image without pixels, and one in
-    PostScript, whatever its file is called: it is a program, which PIL has another program run.
+    and 32-bit modes are a ValueError, because their range is not defined. So are an image without pixels, and one in
+    PostScript, whatever its file is called: it is a program, which PIL would have another program run.
     """
     if image.format == "EPS":
         raise ValueError("it is PostScript, a program that would have to be run")

@@ -11,8 +11,8 @@ from taftcache.backbone.sources.base import Source
 class Subset:
     """At most ``limit`` images of ``source``, in its order.
 
-    They are those whose ids have the smallest digests: the first ones of a folder would all be of one
-    class, and with a digest it depends on nobody else's presence whether an image ranks before another.
+    They are those whose ids have the smallest digests. The first ones of a folder would all be of one
+    class; and with digests, other images do not change which of two ranks first.
     """
 
     def __init__(self, source: Source, limit: int) -> None:

@@ -17,15 +17,15 @@ from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
 
 SPLIT = "split"  # the column that says which part a row belongs to
-_DIGITS = 100  # of a number, at most
-_TRIED = 100  # rows of which one file must be there
+_DIGITS = 100  # most digits of a number
+_TRIED = 100  # first rows, of whose files at least one must be there
 
 
 class TableSource:
-    """Images by the rows of a table; ids are the paths as the table has them, or ``<table>/0000`` for images in it.
+    """Images that a table lists; ids are the paths as the table has them, or ``<table>/0000`` for images inside it.
 
-    image_key, label_key: its columns. root: what paths are relative to; the table's folder by default. split: only rows
-    that have this in the column ``split``. prefix: put before ids made of the table's name.
+    image_key, label_key: its columns. root: what paths are relative to; the table's folder by default. split: take only
+    rows that have this in the column ``split``. prefix: put before ids made from the table's name.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TableSource:
         return Path(path).relative_to(self._root).as_posix() if inside else path
 
     def _check_places(self, place: Path) -> None:
-        """DataError where the first rows have no file: then all of them are looked for in the wrong folder."""
+        """DataError if none of the first rows' files is there: then the folder must be the wrong one."""
         first = [self._images[row] for row in self._rows[:_TRIED]]
         paths = [self._root / _path(value) for value in first if _content(value) is None]
         if paths and not any(path.exists() for path in paths):
@@ -84,7 +84,7 @@ class TableSource:
 
 
 def missing_files(source: Source) -> list[str]:
-    """Ids of images that a table lists and whose files are not there; other sources list the files that are."""
+    """Ids of images that a table lists but whose files are not there; other sources list only files that are."""
     if isinstance(source, Subset):
         kept = {item.id for item in source.items}
         return [id for id in missing_files(source.whole) if id in kept]
@@ -102,28 +102,28 @@ def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:
 
 
 def _labels(place: Path, key: str, column: Sequence[Any], names: list[str] | None) -> tuple[list[str], list[int]]:
-    """Class names, and each row's index among them; numbers written as text are in the order of numbers."""
+    """Class names, and each row's index among them; numbers written as text are sorted as numbers."""
     values = [_label(place, key, row, value) for row, value in enumerate(column)]
     if all(isinstance(value, int) for value in values):
         return label_indexes(place, np.asarray(values), names)
     texts = [str(value) for value in values]
     if names is None:
         check_classes(place, texts)
-    # of objects: an array of texts takes for each of them the room of the longest
+    # an array of objects: in an array of texts, each would take the room of the longest
     return label_indexes(place, np.asarray(texts, object), names or sorted(set(texts), key=name_order))
 
 
 def name_order(text: str) -> tuple[bool, int, str]:
     """The key by which names of classes are sorted: numbers come first, in their own order.
 
-    Python reads no number of some thousand digits.
+    Texts of more than `_DIGITS` digits sort as texts, because Python refuses to read a number of some thousand digits.
     """
     number = text.isdecimal() and len(text) <= _DIGITS
     return not number, int(text) if number else 0, text
 
 
 def _label(place: Path, key: str, row: int, value: Any) -> int | str:
-    """A label as text or a whole number. Such numbers are floats where others of their column are missing."""
+    """A label as text or a whole number. Whole numbers may come as floats, if their column has missing values."""
     if value is None or value != value or (isinstance(value, str) and not value.strip()):
         raise DataError(f"row {row + 1} of {place} has no label", do="remove the row, or fill it in")
     if isinstance(value, float) and value.is_integer():

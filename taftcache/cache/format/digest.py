@@ -32,12 +32,12 @@ def canonical(value: Any) -> bytes:
 
 
 MAX_DEPTH = 100
-"""Lists and mappings inside each other; what decodes JSON is sure to go a little deeper from wherever it is called."""
+"""The most levels of nested lists and mappings; from any call stack, a JSON decoder is sure to go a little deeper."""
 
 
 def too_deep(text: bytes) -> bool:
-    """Whether lists and mappings are more than `MAX_DEPTH` deep in the JSON ``text``: code that goes through such
-    values calls itself once for each level. The innermost are taken away, level by level."""
+    """Whether lists and mappings nest more than `MAX_DEPTH` deep in the JSON ``text``, because code that walks such
+    values calls itself once for each level. Strips the innermost level again and again, without recursion."""
     left = text.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, delete=_NO_MARKS)
     left = _STRING.sub(b"", left.replace(b'""', b""))  # most texts hold no marks, and are gone at once
     for _ in range(MAX_DEPTH):
@@ -52,8 +52,8 @@ _STRING = re.compile(rb'"[^"]*"')
 
 
 def plain(value: Any, what: str, _depth: int = 0) -> Any:
-    """A copy of ``value`` in JSON's own types; RecipeError where it has others, numbers that JSON cannot carry, or
-    lists and mappings more than `MAX_DEPTH` deep."""
+    """A copy of ``value`` in JSON's own types; RecipeError if it has others, numbers that JSON cannot carry, or lists
+    and mappings more than `MAX_DEPTH` deep."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

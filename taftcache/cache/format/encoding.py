@@ -1,9 +1,10 @@
-"""How rows become the numbers that a chunk's files hold, and these become rows again: the one place that knows.
+"""How rows are encoded as the numbers in a chunk's files, and decoded: no other module knows it.
 
-In 8 bits a token of largest |x| m has the scale m / 127 in float32, rounded up to 16 significant bits and to 2⁻¹²⁶ at
-least, and q = x / scale in float32, rounded to the nearest integer, ties to even; where every q is 0, so is the scale.
-So each product scale · q is exact in float32, the largest |q| of a token is 127, and what was decoded is encoded as the
-same scale and the same q: rows that are read and written anew keep their bytes.
+In 8 bits, a token whose largest |x| is m has the scale m / 127 in float32, rounded up to 16 significant bits and at
+least 2⁻¹²⁶. Its values become q = x / scale in float32, rounded to the nearest integer, ties to even; if every q is 0,
+so is the scale. So each product scale · q is exact in float32, the largest |q| of a token is 127 (less only at the
+smallest scale), and decoded rows are encoded with the same scale and the same q: rows read and rewritten keep their
+bytes.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 DTYPES: dict[str, np.dtype[Any]] = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4"), "int8": np.dtype("i1")}
-"""What a store's rows may be kept as, and what its array ``tokens`` then holds."""
+"""The dtypes that a store may keep its rows as -> the dtype of its array ``tokens``."""
 _SCALE = np.dtype("<f4")
 _MOST = 127
-_FINE = np.uint32(0xFF)  # bits of a scale that are 0: the other 16, times the 7 of |q|, fit the 24 of a float32
+_FINE = np.uint32(0xFF)  # bits of a scale that are always 0: 16 significant bits times the 7 of |q| fit a float32's 24
 _PIECE = 1 << 18
 _LEAST, _LARGEST = np.float32(2.0**-126), np.float32(2.0**120)
 
 
 def rows_dtype(dtype: str) -> np.dtype[Any]:
-    """Of rows [n, t, d] as they are handed out."""
+    """The dtype of rows [n, t, d] as readers get them."""
     return _SCALE if dtype == "int8" else DTYPES[dtype]
 
 
@@ -42,9 +43,9 @@ def row_bytes(tokens_shape: tuple[int, int], dtype: str) -> tuple[int, ...]:
 
 
 def largest(rows: NDArray[Any]) -> Any:
-    """The largest |x| of ``rows``, of their dtype; NaN or Inf where there is one."""
+    """The largest |x| in ``rows``, in their dtype; NaN or Inf if there is one."""
     kind: Any = np.uint16 if rows.dtype.itemsize == 2 else np.uint32
-    # Bits of |x| order as the values do, at the speed of integers; a piece at a time stays in a core's cache.
+    # The bits of |x| sort as the values do, at the speed of integers; one piece at a time stays in a core's cache.
     bits, unsigned, most = np.ascontiguousarray(rows).reshape(-1).view(kind), kind(np.iinfo(kind).max >> 1), kind(0)
     for at in range(0, len(bits), _PIECE):
         most = max(most, (bits[at : at + _PIECE] & unsigned).max())
@@ -71,13 +72,13 @@ def encode(rows: NDArray[Any], dtype: str) -> list[NDArray[Any]]:
 
 
 def as_read(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """``rows`` [n, t, d] of ``rows_dtype`` as they are once they were written and read."""
+    """``rows`` [n, t, d] of ``rows_dtype`` as they come back after being written and read."""
     return Scaled(*encode(rows, dtype))[:] if dtype == "int8" else rows
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Rows [n, t, d] kept as ``q`` int8 [n, t, d] under ``scales`` float32 [n, t]: floats once they are taken."""
+    """Rows [n, t, d] kept as ``q`` int8 [n, t, d] with ``scales`` float32 [n, t]; indexing gives floats."""
 
     q: NDArray[np.int8]
     scales: NDArray[np.float32]
@@ -106,7 +107,7 @@ def scales_fault(data: Any) -> str | None:
 
 
 def rows_fault(rows: Chunk) -> str | None:
-    """What is wrong with a chunk whose scales are right: encoded anew, its rows would have other bytes."""
+    """What is wrong with a chunk whose scales are right: its rows, encoded again, would have other bytes."""
     if not isinstance(rows, Scaled):
         return None
     most = np.maximum(rows.q.max(-1), -rows.q.min(-1).astype(np.int16))

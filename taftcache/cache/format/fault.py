@@ -20,7 +20,8 @@ T = TypeVar("T")
 class Fault:
     """One damaged object.
 
-    shard, array, chunk: where it is; None where it has none. file: its path in the store. problem: what is wrong.
+    shard, array, chunk: where it is, None where that does not apply. file: its path in the store. problem: what is
+    wrong.
     """
 
     shard: str | None = None
@@ -31,7 +32,7 @@ class Fault:
 
     @classmethod
     def of(cls, read: Callable[[], object], *, file: str, shard: str | None = None) -> Fault | None:
-        """What is wrong with the object that ``read`` reads; StoreUnreachable where that cannot be told now."""
+        """The fault of the object that ``read`` reads, None if it is whole; StoreUnreachable if that is unknown now."""
         try:
             read()
         except StoreUnreachable:
@@ -42,7 +43,7 @@ class Fault:
 
     @classmethod
     def met(cls, error: StoreError, *, file: str, shard: str | None = None) -> Fault:
-        """The fault of the object that a read ended in ``error`` of, which may have named its place already."""
+        """The fault of an object whose read raised ``error``, the text of which may name the object's place already."""
         place = str(cls(shard=shard, file=file, problem=""))
         return cls(shard=shard, file=file, problem=problem_of(error).removeprefix(place))
 
@@ -54,7 +55,7 @@ class Fault:
         return f"{', '.join(where)}: {self.problem}"
 
     def error(self) -> IntegrityError:
-        """The error that a read of this object ends in."""
+        """The error that a read of this object raises."""
         if self.shard is not None:
             cure = "mend it (taftcache verify STORE --repair), or restore the file from a copy"
         else:
@@ -62,17 +63,17 @@ class Fault:
         return IntegrityError(f"{_DAMAGED}{self}", do=cure)
 
 
-DAMAGE = (IntegrityError, FormatError)  # what a read of a damaged file ends in
+DAMAGE = (IntegrityError, FormatError)  # what a read of a damaged file raises
 _DAMAGED = "the store is damaged: "
 
 
 def problem_of(error: StoreError) -> str:
-    """What an error that was met in a store says of it, in one line."""
+    """What ``error`` says is wrong with the store, in one line."""
     return error.fault.removeprefix(_DAMAGED) + (f" ({error.got})" if error.got is not None else "")
 
 
 def intact(read: Callable[[], T]) -> T | None:
-    """What ``read`` returns; None where what it reads is damaged. StoreUnreachable where that cannot be told now."""
+    """What ``read`` returns, None if what it reads is damaged; StoreUnreachable if that is unknown now."""
     try:
         return read()
     except StoreUnreachable:
@@ -82,11 +83,11 @@ def intact(read: Callable[[], T]) -> T | None:
 
 
 def unreadable(root: Home, file: str, error: OSError) -> str:
-    """The problem of a file that the system could not read.
+    """What is wrong with a file that the system could not read.
 
     Raises:
-        StoreUnreachable: it is there, and this process may not read it, or has too many files open. StoreChanged: it
-        may have gone with a commit.
+        StoreUnreachable: the file is there, but this process may not read it or has too many files open.
+        StoreChanged: a commit may have removed the file.
     """
     if error.errno in _REFUSED:
         raise cannot("read", f"{root.path}/{file}", error, StoreUnreachable) from error
@@ -98,11 +99,11 @@ def unreadable(root: Home, file: str, error: OSError) -> str:
 
 
 def read_named(root: Home, file: str, limit: int, wanted: str, by: str, shard: str | None = None) -> bytes:
-    """The bytes of a file, ``limit`` at most, whose digest is the one ``wanted`` that ``by`` ("the chain") names.
+    """The bytes of a file, at most ``limit``, verified against the digest ``wanted`` that ``by`` ("the chain") names.
 
     Raises:
         IntegrityError: it is missing, cannot be read, or has another digest. FormatError: it is longer.
-        StoreUnreachable, StoreChanged: as ``unreadable`` has it.
+        StoreUnreachable, StoreChanged: as in ``unreadable``.
     """
     try:
         raw = root.read(file, limit)

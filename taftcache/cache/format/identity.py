@@ -6,8 +6,8 @@ from typing import Any
 
 
 def differences(at: str, ours: Any, theirs: Any, owner: str = "the store") -> list[str]:
-    """One line for each leaf of two JSON values that is not the same, with its path below ``at``; ``owner`` has the
-    first."""
+    """One line for each leaf in which two JSON values differ, with its path below ``at``; ``owner`` says whose ``ours``
+    is."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         keys = sorted(ours.keys() | theirs.keys())
         return [

@@ -1,4 +1,4 @@
-"""How a shard lies in its Zarr v3 group: its arrays, their chunk files, and the shard manifest over them."""
+"""How a shard is laid out as a Zarr v3 group: its arrays, their chunk files, and the shard manifest over them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from taftcache.errors import FormatError, RecipeError, StoreError, StoreWriteErr
 
 FORMAT = "taftcache-shard"
 VERSIONS = {1: ("float16", "float32"), 2: ("int8",)}
-"""Version of a shard's manifest -> what its rows may be kept as: version 2 has the array of scales."""
+"""Version of a shard's manifest -> the dtypes of its rows: version 2 has the array of scales."""
 MAX_BYTES = 32 << 20
 MAX_STATISTICS = 2 << 20
 _ONE_OF = ", ".join(DTYPES)
@@ -45,7 +45,7 @@ class Statistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one shard holds, and the digest and size of every file of its group; a file beside the group's folder."""
+    """What one shard holds, and the digest and size of every file of its group. It lies beside the group's folder."""
 
     format: str = FORMAT
     version: int
@@ -59,7 +59,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     objects: dict[str, FileRef]
 
     def encode(self) -> tuple[bytes, ShardRef]:
-        """The file's bytes, and what names it; StoreWriteError where `decode` would not take them."""
+        """The file's bytes and the reference that names it; StoreWriteError if `decode` would refuse them."""
         raw = canonical(self)
         ref = ShardRef.of(self.name, self.role, self.rows, digest(raw))
         try:
@@ -77,7 +77,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @classmethod
     def decode(cls, raw: bytes, ref: ShardRef) -> ShardManifest:
-        """Read and check one (its digest is the caller's to check): FormatError for what must be refused."""
+        """Read and check one (the caller checks its digest): FormatError for what must be refused."""
         file = manifest_file(ref.path)
         version = check_version(raw, FORMAT, VERSIONS, Fault(shard=ref.name, file=file, problem="it is not JSON"))
         _bounded(raw, ref, file)
@@ -123,7 +123,7 @@ class _Declared(msgspec.Struct):
 
 
 def _bounded(raw: bytes, ref: ShardRef, file: str) -> None:
-    """FormatError, before the list of files is decoded, when it cannot be the one that the declared shape asks for."""
+    """FormatError if the size of ``raw`` does not fit the declared shape, before the list of files is decoded."""
     try:
         declared = msgspec.json.decode(raw, type=_Declared)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -149,12 +149,12 @@ def _bounded(raw: bytes, ref: ShardRef, file: str) -> None:
 
 
 def version_of(dtype: str) -> int:
-    """Of the manifest of a shard whose rows are kept so."""
+    """The version of the manifest of a shard whose rows are kept as ``dtype``."""
     return next(version for version, kept in VERSIONS.items() if dtype in kept)
 
 
 def manifest_file(group: str) -> str:
-    """Where the manifest of the group in the folder ``group`` lies: beside it, for inside Zarr would warn of it."""
+    """Where the manifest of the group in the folder ``group`` lies: beside it, because inside Zarr would warn of it."""
     return f"{group}.json"
 
 
@@ -188,7 +188,7 @@ def auto_chunk_rows(tokens_shape: tuple[int, int], dtype: str) -> int:
 
 
 def check_shape(tokens_shape: Sequence[int], dtype: str, chunk_rows: int) -> None:
-    """FormatError unless one chunk is of a size that can be dealt with."""
+    """FormatError unless dtype, shape and size of a chunk are within the format's limits."""
     t, d = tokens_shape
     good = dtype in DTYPES and t >= 1 and d >= 1 and 1 <= chunk_rows <= MAX_CHUNK_ROWS
     if not good or t * d * chunk_rows * rows_dtype(dtype).itemsize > MAX_CHUNK_BYTES:
@@ -228,7 +228,7 @@ def expected_sizes(rows: int, tokens_shape: tuple[int, int], dtype: str, chunk_r
 
 
 def metadata(rows: int, tokens_shape: tuple[int, int], dtype: str, chunk_rows: int) -> dict[str, bytes]:
-    """The zarr.json of a shard's group and arrays. There is one right text for each shape: any other is refused."""
+    """The zarr.json of a shard's group and arrays. Each shape has exactly one right text: any other is refused."""
     t, d = tokens_shape
     whole = {
         "tokens": _array((rows, t, d), (chunk_rows, t, d), dtype, ("row", "token", "feature")),

@@ -20,7 +20,7 @@ MAX_ENTRY_BYTES = 4 << 20
 MAX_ENTRY_VALUES = 1 << 20
 RESERVED = ("seq", "previous")
 AFTER = "tombstones_after"
-"""The field in which an entry says what the store remembers once it is there."""
+"""The field in which an entry says which tombstones the store has once the entry is written."""
 ADOPT = "adopt tombstones"
 """The event of entries that the store itself writes: tombstones taken over from an earlier store at the same place."""
 
@@ -62,8 +62,8 @@ def encode_entry(entry: dict[str, Any], before: LedgerRef | None) -> tuple[bytes
 
 
 def read_chain(root: Home, ref: LedgerRef | None, after: int = 0) -> list[tuple[str, dict[str, Any]]]:
-    """(file, entry) of the ledger, oldest first, each verified against the one after it: those after the first
-    ``after``, and no other is read."""
+    """(file, entry) for the ledger's entries, oldest first, each verified against the one after it. The first ``after``
+    entries are left out and not read."""
     chain: list[tuple[str, dict[str, Any]]] = []
     head = ref.head if ref else ""
     for seq in range(ref.entries if ref else 0, after, -1):
@@ -85,8 +85,8 @@ def read_entry(root: Home, seq: int, head: str) -> dict[str, Any]:
 
 
 def charges(root: Home, ref: LedgerRef | None, after: int = 0) -> list[Charge]:
-    """Those of the ledger's entries that say what was released about rows, oldest first; none, without a look at the
-    first ``after`` entries, where no later one does."""
+    """What the ledger's entries say was released about rows, oldest first. If no entry after the first ``after`` says
+    so, the answer is empty, and the first ones are not read."""
     if after and not any(RELEASED in entry for _, entry in read_chain(root, ref, after)):
         return []
     chain = [entry for _, entry in read_chain(root, ref)]
@@ -105,21 +105,21 @@ def digests(chain: Sequence[dict[str, Any]], ref: LedgerRef | None) -> list[str]
 
 def tombstone(sample_id: str, key: bytes) -> str:
     """The keyed BLAKE3 of a forgotten id: with the key one can ask about an id, without it the id cannot be guessed."""
-    # A name that is no text, as a shell may pass it, is no id of any sample: it can be asked about all the same.
+    # A shell may pass a name that is not valid Unicode: no sample has such an id, but asking about it must not fail.
     return blake3(sample_id.encode(errors="surrogatepass"), key=key).hexdigest()
 
 
 def names_state(said: object, state: str, key: bytes) -> bool:
-    """Whether what an entry says of a state of the store is that of the digest ``state``: its hash under ``key`` (b""
-    for none), or in entries of earlier releases the digest itself."""
+    """Whether ``said``, by which an entry names a state of the store, means the state with the digest ``state``: it is
+    that digest's hash under ``key`` (b"" for none) or, in entries of earlier releases, the digest itself."""
     return said == state or (bool(key) and said == tombstone(state, key))
 
 
 def commitment(tombstones: Iterable[str]) -> dict[str, Any]:
-    """What an entry says of the ``tombstones`` that it leaves: their number, and a digest of all of them, sorted,
-    which is that of the list of tombstones on the disk.
+    """What an entry says of the ``tombstones`` that the store has after it: their number, and the digest of them all,
+    sorted, which is also the digest of the list on the disk.
 
-    They are keyed hashes already, so that the digest helps nobody to guess an id without their key.
+    They are keyed hashes already, so without their key the digest helps nobody to guess an id.
     """
     every = sorted(set(tombstones))
     return {AFTER: {"count": len(every), "digest": digest(bytes.fromhex("".join(every)))}}
@@ -134,8 +134,8 @@ def read_key(root: Home, manifest: Manifest) -> bytes:
 
 
 def unnamed_key(root: Home) -> bytes:
-    """A key that no manifest names: where no lock keeps other writers out, that of a commit on its way, or of one that
-    was cut off; b"" where there is none."""
+    """A key that no manifest may name yet, from a commit on its way or one that was cut off; b"" if there is none, or
+    if a lock keeps other writers out."""
     try:
         key = b"" if root.locked else root.read(KEY_FILE, KEY_BYTES)
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def unnamed_key(root: Home) -> bytes:
 
 
 def _decoded(raw: bytes, seq: int) -> dict[str, Any] | None:
-    """The entry ``seq`` of the ledger; None where ``raw`` is none."""
+    """The entry ``seq`` of the ledger; None if ``raw`` is not one."""
     if sum(raw.count(mark) for mark in (b",", b"[", b"{")) > MAX_ENTRY_VALUES:
         return None  # values take far more memory than their text
     try:

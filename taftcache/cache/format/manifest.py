@@ -33,16 +33,16 @@ from taftcache.errors import FormatError, StoreError, StoreWriteError
 PREVIOUS = "manifest.previous.json"
 FORMAT = "taftcache-store"
 VERSIONS = (1, 2)
-"""Those that are read; the last one is written."""
+"""The versions that are read; the last one is written."""
 MAX_OBJECT_BYTES = 1 << 30
 MAX_CLASSES = 1 << 17
 MAX_FREE_BYTES = 16 << 20
 MAX_VALUES = 1 << 21
-"""Values in the free-form parts of a manifest (identity, plan, recipe, the objects' meta) together. The worst that such
-values take in memory is about 110 bytes each."""
+"""The most values in the free-form parts of a manifest (identity, plan, recipe, the objects' meta) together. Each takes
+at most about 110 bytes in memory."""
 ROLES = ("train", "held-out")
 CURVE = "convergence"
-"""The key in an object's meta of the curve of its solve, which lies in a part."""
+"""The key, in an object's meta, of the curve of its solve, which is kept in a part."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _OWN_DIGEST = re.compile(rb'"digest":"([0-9a-f]{64}|)",?')
@@ -66,7 +66,7 @@ class ShardRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True)
 class ObjectRef:
     """One file beside the shards (a component, a base): ``path`` is ``<folder>/<name>-<16 digits><suffix>``. ``meta``
-    is what is said of it but for its ``curve``."""
+    is all that is recorded about it except its ``curve``."""
 
     path: str
     digest: str
@@ -76,7 +76,7 @@ class ObjectRef:
 
     @classmethod
     def of(cls, path: str, digest: str, size: int, meta: dict[str, Any]) -> Self:
-        """With the curve that ``meta`` may have as a part of its own."""
+        """Make one; if ``meta`` has a curve, it becomes a part of its own."""
         points = meta.get(CURVE)
         if not isinstance(points, list) or not points:
             return cls(path, digest, size, meta)
@@ -84,7 +84,7 @@ class ObjectRef:
         return cls(path, digest, size, rest, curve_part(points))
 
     def whole_meta(self) -> dict[str, Any]:
-        """All that is said of it; its curve is read from its file."""
+        """All that is recorded about it; the curve is read from its file."""
         return self.meta if self.curve is None else {**self.meta, CURVE: curve_points(self.curve)}
 
 
@@ -99,8 +99,8 @@ class LedgerRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Manifest:
     """What a store holds. Never edited: ``replace`` gives the next one, sorted and with its digest.
 
-    ``digest`` is the BLAKE3 of the canonical JSON of all other fields, in which parts are named by theirs: the store's
-    root digest. ``version`` is that of the text; what ``replace`` gives has the newest.
+    ``digest`` is the store's root digest: the BLAKE3 of the canonical JSON of all other fields, in which parts stand
+    as their digests. ``version`` is that of the text that was read; ``replace`` gives the newest.
     """
 
     identity: dict[str, Any]
@@ -117,9 +117,9 @@ class Manifest:
     digest: str = ""
 
     def replace(self, **fields: Any) -> Manifest:
-        """A copy with other ``fields``, in canonical order, with its digest.
+        """A copy with these ``fields`` changed, in canonical order, with its digest.
 
-        ``skipped`` and ``tombstones`` may be lists of them."""
+        ``skipped`` and ``tombstones`` may be given as lists."""
         new = replaced(self, **{"version": VERSIONS[-1]} | fields)
         new = replaced(
             new,
@@ -139,17 +139,17 @@ class Manifest:
 
     @property
     def content_digest(self) -> str:
-        """The digest of everything but what is remembered of erasures: equal for forgotten and never seen."""
+        """The digest of everything but the memory of erasures: the same for a sample forgotten and one never seen."""
         return self.replace(tombstones=[], tombstone_key="", ledger=None, version=self.version).digest
 
     def parts(self) -> dict[str, Part]:
-        """The parts by their places. Of version 1 they are inline in the manifest, and in no files yet."""
+        """The parts by their paths. In version 1 they are inline in the manifest and have no files."""
         curves = (thing.curve for thing in self.objects.values() if thing.curve is not None)
         own = [] if self.tombstones.part is None else [self.tombstones.part]
         return {part.ref.path: part for part in (*curves, *self.skipped.parts.values(), *own)}
 
     def files(self) -> set[str]:
-        """Files and groups that this manifest names itself: all but the ledger and the tombstones' key."""
+        """Files and groups that this manifest names itself: all except the ledger and the tombstones' key."""
         shards = {path for ref in self.shards for path in (ref.path, f"{ref.path}.json")}
         parts = set(self.parts()) if self.version > 1 else set()
         return shards | parts | {ref.path for ref in self.objects.values()}
@@ -159,14 +159,14 @@ class Manifest:
         return canonical(_text_of(self))
 
     def encode(self) -> bytes:
-        """The file's bytes, which the reader's own code has taken: what it refuses must never become a root manifest.
+        """The file's bytes, accepted by the reader's own code: what that refuses must never become a root manifest.
 
         StoreWriteError says which limit of the format they would exceed.
         """
         return self.read_back()[0]
 
     def read_back(self, home: Home | None = None) -> tuple[bytes, Manifest]:
-        """`encode`, and what the reader's own code made of it: the same, its parts in the store at ``home``."""
+        """The bytes of `encode`, and this manifest as the reader's own code decodes them, its parts at ``home``."""
         for part in self.parts().values():
             part.check()
         raw = self.text()
@@ -191,7 +191,7 @@ class Manifest:
         Its parts are read from the store at ``home`` when they are asked for.
         """
         version = check_version(raw, FORMAT, VERSIONS, Fault(file=FILE, problem="it is not JSON"))
-        # The canonical text without its digest is what the digest is of: nothing is decoded before that is so. The
+        # The digest covers the canonical text without the digest itself; nothing is decoded before that is checked. The
         # first match is the manifest's own: only classes come before it, and texts in JSON have no bare quotes.
         own = _OWN_DIGEST.search(raw)
         if own is None or digest_without(raw, *own.span()) != own[1].decode():
@@ -203,7 +203,7 @@ class Manifest:
 
 
 class _Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The fields that both versions of the text have alike."""
+    """The fields that both versions of the text share."""
 
     format: str = FORMAT
     version: int
@@ -237,7 +237,7 @@ class _Object(_FirstObject, frozen=True):
 
 
 class _Second(_Text, frozen=True):
-    """Version 2. ``skipped`` has the parts by their shards' names."""
+    """Version 2. ``skipped`` has the parts by shard name."""
 
     objects: dict[str, _Object]
     skipped: dict[str, PartRef]
@@ -300,8 +300,8 @@ def _parts_by_size(raw: bytes) -> list[tuple[str, int]]:
 
 
 def _bounded(raw: bytes) -> None:
-    """FormatError when the parts of a root manifest that may hold any JSON hold millions of values: an empty list
-    takes two bytes of text and twenty times as many in memory."""
+    """FormatError if the free-form parts of a root manifest hold millions of values: an empty list takes two bytes of
+    text, and twenty times as many in memory."""
     try:
         free = msgspec.json.decode(raw, type=_Free)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -323,7 +323,7 @@ def _bounded(raw: bytes) -> None:
         )
     if too_deep(text):
         raise FormatError(f"lists and mappings are more than {MAX_DEPTH} deep", got=where, do=AVOID)
-    # The list of classes ends where the manifest's own digest begins; in it, `","` stands between two names alone.
+    # The list of classes ends where the manifest's own digest begins; in it, `","` can only stand between two names.
     classes = raw.count(b'","', 0, raw.find(b'"digest":')) + 1
     if classes > MAX_CLASSES:
         raise FormatError(f"the manifest has {classes} classes, and {MAX_CLASSES} are read", got=FILE, do=AVOID)
@@ -351,7 +351,8 @@ def _parts_of(text: _Second) -> Iterator[tuple[str, PartRef]]:
 
 
 def _check(manifest: _First | _Second) -> None:
-    """The rules of FORMAT.md that types do not say. A digest only proves who wrote it, not that it may be trusted."""
+    """The rules of FORMAT.md that types do not express. A right digest shows no damage; it does not make a manifest
+    trustworthy."""
 
     def require(holds: bool, fault: str, got: object) -> None:
         if not holds:

@@ -1,7 +1,7 @@
-"""Parts: what would make a root manifest grow without end lies in files of its own, which are read when asked for.
+"""Parts: lists that would make a root manifest grow without end. Each has a file of its own, read when it is asked for.
 
-The curve of a component's solve, the samples that a shard left out, and the tombstones. A part is named by its digest:
-``lists/<kind>-<16 digits><suffix>``.
+They are the curve of a component's solve, the samples that a shard left out, and the tombstones. A part is named by its
+digest: ``lists/<kind>-<16 digits><suffix>``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Part:
 
     @classmethod
     def of(cls, kind: str, data: bytes, count: int) -> Part:
-        """A new one."""
+        """A new part, in memory."""
         return cls(kind, PartRef(part_path(kind, digest(data)), digest(data), len(data), count), data=data)
 
     def data(self) -> bytes:
@@ -87,7 +87,7 @@ class Part:
         return hash(self.ref)
 
     def check(self) -> None:
-        """StoreWriteError, for one that is in memory alone, where no reader would take it."""
+        """StoreWriteError if this part is only in memory and no reader would take it."""
         if self._data is None:
             return
         try:
@@ -100,7 +100,7 @@ class Part:
             ) from error
 
     def fault(self, home: Home) -> Fault | None:
-        """What is wrong with its file in the store at ``home``, which is read again."""
+        """What is wrong with its file in the store at ``home``; reads the file again."""
         return Fault.of(lambda: self._read(home), file=self.ref.path)
 
     def _read(self, home: Home) -> bytes:
@@ -121,8 +121,8 @@ def decode(kind: str, data: bytes, ref: PartRef) -> Any:
 
 
 class Tombstones(Collection[str]):
-    """The tombstones of a store, 64 hex digits each, in ascending order. On the disk each takes 32 bytes, in which one
-    is looked for by halving: no set of them is made."""
+    """The tombstones of a store, 64 hex digits each, in ascending order. On the disk each takes 32 bytes; a binary
+    search in those bytes finds one, so no set is built."""
 
     def __init__(self, part: Part | None = None) -> None:
         self.part = part
@@ -130,7 +130,7 @@ class Tombstones(Collection[str]):
 
     @classmethod
     def of(cls, hashes: Iterable[str]) -> Tombstones:
-        """Those given, each once."""
+        """The given ``hashes``, each once."""
         return hashes if isinstance(hashes, Tombstones) else cls._sorted(bytes.fromhex("".join(hashes)))
 
     @classmethod
@@ -168,7 +168,7 @@ class Tombstones(Collection[str]):
         return hash(self._digest())
 
     def plus(self, hashes: Collection[str]) -> Tombstones:
-        """These and those."""
+        """These tombstones and ``hashes``."""
         new = [one for one in hashes if one not in self]
         return Tombstones._sorted(self._raw() + bytes.fromhex("".join(new))) if new else self
 
@@ -196,7 +196,7 @@ class SkippedSamples(Collection[Skipped]):
 
     @classmethod
     def given(cls, samples: Iterable[Skipped]) -> SkippedSamples:
-        """Those given, of any shards."""
+        """The given ``samples``, of any shards."""
         if isinstance(samples, SkippedSamples):
             return samples
         shards: dict[str, list[Skipped]] = {}
@@ -211,12 +211,12 @@ class SkippedSamples(Collection[Skipped]):
         return [Skipped(sample.id, sample.reason, shard) for sample in found]
 
     def replaced(self, shard: str, samples: Iterable[Skipped]) -> SkippedSamples:
-        """With ``samples`` for those of ``shard``."""
+        """A copy with ``samples`` in place of those of ``shard``."""
         rest = {name: part for name, part in self.parts.items() if name != shard}
         return SkippedSamples(rest | SkippedSamples.given(samples).parts)
 
     def without(self, ids: Collection[str], shards: Collection[str]) -> SkippedSamples:
-        """Without samples of these ``ids``, and without all of these ``shards``. The parts of others stay."""
+        """A copy without these ``ids`` and without all samples of these ``shards``. The parts of others stay."""
         left = {}
         for shard, part in self.parts.items():
             if shard in shards:
@@ -251,7 +251,7 @@ class SkippedSamples(Collection[Skipped]):
 
 
 def curve_part(points: list[Any]) -> Part:
-    """The part of a curve's points, any JSON."""
+    """A part that holds a curve's points, which may be any JSON."""
     return Part.of("curve", canonical(points), len(points))
 
 
@@ -283,7 +283,7 @@ def _sorted_digests(data: bytes, ref: PartRef) -> bytes:
 
 
 def _left_out(data: bytes, ref: PartRef) -> list[_LeftOut]:
-    # `["` stands where a sample begins alone: in JSON's texts there are no bare quotes
+    # `["` stands only where a sample begins: texts in JSON have no bare quotes
     count = data.count(b'["')
     if len(data) > MAX_SKIPPED_BYTES or count > MAX_SKIPPED:
         raise FormatError(

@@ -25,9 +25,9 @@ def sample_key(sample_id: str, seed: int) -> int:
 def assign(ids: Sequence[str], plan: Literal["hash", "balanced"], shards: int, seed: int) -> dict[str, list[str]]:
     """Shard name ("000", "001", ...) -> its ids in canonical order.
 
-    ``"hash"``: shard = keyed hash of the id mod ``shards``; nobody else's presence moves a sample.
+    ``"hash"``: shard = keyed hash of the id mod ``shards``, so adding or removing other samples moves none.
     ``"balanced"``: the paper's uniform split without replacement; sizes differ by at most one.
-    DataError for an id twice, an id that cannot be one, and a shard left empty.
+    DataError for an id that comes twice or is invalid, and for a shard left empty.
     """
     if shards < 1:
         raise RecipeError("a store must have at least one shard", got=shards, do="set shards to 1 or more")
@@ -64,7 +64,7 @@ def shard_of(sample_id: str, shards: int, seed: int) -> str:
 
 
 def next_name(names: Sequence[str], taken: Container[str] = ()) -> str:
-    """The name of one further training shard, none of the ``taken``; RecipeError where it would not sort after
+    """The name for one more training shard, none of those ``taken``; RecipeError if it would not sort after
     ``names``."""
     numbers = [int(name) for name in names if name.isdecimal()]
     width = max((len(name) for name in names), default=3)
@@ -94,7 +94,7 @@ def in_order(ids: Sequence[str], seed: int) -> list[str]:
 
 
 def shard_names(shards: int) -> list[str]:
-    """ "000", "001", ...: as many digits as make the order of names the order of numbers."""
+    """ "000", "001", ...: with enough digits that names sort as their numbers do."""
     return [_name(k, shards) for k in range(shards)]
 
 
@@ -116,7 +116,7 @@ def check_ids(ids: Sequence[str]) -> None:
 
 
 def check_id(sample_id: str) -> None:
-    """One id of `check_ids`."""
+    """`check_ids` for one id."""
     try:
         size = len(sample_id.encode())
     except UnicodeEncodeError:

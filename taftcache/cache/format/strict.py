@@ -15,7 +15,7 @@ T = TypeVar("T")
 AVOID = "do not use this store"
 
 Hex = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
-"""A digest's text; checked while a manifest is decoded, so that no other text of millions is kept."""
+"""A digest's text; its length is checked while a manifest is decoded, so that no text of millions is ever kept."""
 
 
 class _Head(msgspec.Struct):

@@ -14,14 +14,14 @@ from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
 from taftcache.errors import ArgumentError, RecipeError
 
-# a path has lost one of the slashes
+# one slash is enough: a Path drops the other
 _BUCKET = re.compile(r"s3:/{1,2}([a-z0-9][a-z0-9.-]{1,62})(?:/(.*))?")
 _SCHEME = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def is_bucket(path: str | os.PathLike[str]) -> bool:
-    """Whether an address is one in a bucket, as a path too; or is meant to be, as S3:// and gs:// are, for a folder of
-    such a name would not be what was asked for. ArgumentError for what is no path."""
+    """Whether an address, as text or as a path, lies in a bucket or is meant to: S3:// and gs:// count too, because a
+    folder of that name would not be what was asked for. ArgumentError for what is no path."""
     if not isinstance(path, str | os.PathLike):
         raise ArgumentError(
             "the place of a store is not a path", got=f"a {type(path).__name__}", do='"stores/quickstart", say'
@@ -47,8 +47,8 @@ def open_home(path: str | os.PathLike[str], *, make: bool = False) -> Homes:
     """The home at ``path``, and its staging folder.
 
     ``s3://bucket/prefix`` is a bucket; its staging folder lies in ``TAFTCACHE_STAGING`` (``~/.cache/taftcache`` by
-    default). All else is a folder, which stages in itself. OSError when there is none, unless ``make`` asks for one;
-    RecipeError for what is meant to be in a bucket and is no address of one.
+    default). Anything else is a folder, which stages in itself. OSError if it does not exist, unless ``make`` creates
+    it; RecipeError for what is meant to be a bucket's address and is not.
     """
     if not is_bucket(path):
         if make:
@@ -62,7 +62,7 @@ def open_home(path: str | os.PathLike[str], *, make: bool = False) -> Homes:
     prefix = (match[2] or "").strip("/")
     try:
         root = Bucket(match[1], prefix)
-    except ValueError:  # the library's, of a prefix such as a/../b
+    except ValueError:  # from the library, for a prefix such as a/../b
         raise _no_address(text) from None
     place = Path(os.environ.get("TAFTCACHE_STAGING") or Path.home() / ".cache" / "taftcache")
     place /= blake3(f"{os.environ.get('AWS_ENDPOINT_URL', '')} {match[1]} {prefix}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A prefix of an S3-compatible bucket as a store's home; the only home of obstore."""
+"""A prefix of an S3-compatible bucket as a store's home; the only user of obstore."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ RETRIES: Any = {
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=5), "base": 2},
 }
-"""Dropped connections and 5xx answers are asked again so often and for so long."""
+"""How often, and for how long, a request is repeated after a dropped connection or a 5xx answer."""
 CLIENT: Any = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(minutes=5)}
 READS: Any = {"read_timeout": timedelta(seconds=30)}
-"""From one arrival of bytes to the next, so that an answer that hangs is asked for again. Not for what is
-put: there the time in which its own bytes leave counts too, and over a slow line they take as long."""
+"""The longest time between two arrivals of bytes, after which an answer that hangs is asked for again. Not for
+puts: there the time to send the object's own bytes counts too, and over a slow line that alone may take longer."""
 LARGE, SLOW = 64 << 20, {"timeout": timedelta(minutes=30)}
-"""Bytes of an object that has longer: 1 GiB in one request, over a line of 5 Mbit/s. Ctrl-C waits for what hangs."""
+"""An object of more bytes gets more time: enough for 1 GiB in one request at 5 Mbit/s. Ctrl-C waits for what hangs."""
 _NO_BUCKET = "<Code>NoSuchBucket</Code>"
 _NO_CREDENTIALS = re.compile("Missing (AccessKey|SecretAccessKey)|/latest/(api/token|meta-data/)|//169.254.170.2/")
-"""Half a pair of keys; or where the library, which has found none, asks for a role of this machine or container."""
+"""Half a pair of keys is missing; or the library found none and asked for the role of this machine or container."""
 _EXPIRED = re.compile("<Code>(ExpiredToken|TokenRefreshRequired|RequestTimeTooSkewed)</Code>")
 _MESSAGE = re.compile("<Message>(.*?)</Message>", re.DOTALL)
 
@@ -48,12 +48,12 @@ class Bucket:
 
     An object is there as a whole or not at all, so nothing is staged here: work in progress lies in a
     staging folder of this machine. There is no lock; instead the root manifest is put on the condition that it is still
-    the one which was read (If-Match), or that there is none (If-None-Match): of two writers one wins, the other gets
-    StoreLocked. What nothing names may be the other's upload, so it is removed only where it is older than the root
-    manifest, or by age, by ``taftcache gc``.
+    the one that was read (If-Match), or that there is none (If-None-Match): of two writers one wins, and the other gets
+    StoreLocked. An object that nothing names may be the other's upload, so it is removed only if it is older than the
+    root manifest, or by ``taftcache gc`` according to its age.
 
-    Reads raise FileNotFoundError for what is not there, StoreNotFound without the bucket, and StoreUnreachable when the
-    service does not answer, or refuses, after the retries; writes raise StoreWriteError.
+    Reads raise FileNotFoundError for what is not there, StoreNotFound if there is no such bucket, and StoreUnreachable
+    if the service still does not answer, or refuses, after the retries; writes raise StoreWriteError.
     """
 
     stable = False
@@ -82,7 +82,7 @@ class Bucket:
         self._writing_large: Any = client(SLOW)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def read(self, name: str, limit: int) -> bytes:
         """The bytes of ``name``; FormatError, before they are fetched, when there are more than ``limit``."""
@@ -114,7 +114,7 @@ class Bucket:
         return sum(meta["size"] for meta in self._below(name))
 
     def changed(self, name: str) -> float:
-        """When the object ``name``, or the youngest below it, was put: seconds since 1970; 0 where there is none."""
+        """When the object ``name``, or the newest below it, was put: seconds since 1970; 0 if there is none."""
         return max((meta["last_modified"].timestamp() for meta in self._below(name)), default=0.0)
 
     def entries(self, name: str = "") -> list[tuple[str, bool]]:
@@ -135,8 +135,8 @@ class Bucket:
     def put(self, name: str, data: Any, *, mode: int | None = None) -> None:
         """Put the object ``name``: as a whole, and durable once the service has said so. Objects have no ``mode``.
 
-        In one request, however large: of an upload in parts that is killed the parts stay, and no list of objects, by
-        which forgotten rows are removed, has them.
+        In one request, however large: parts of a killed upload would stay in the bucket without appearing in the lists
+        of objects by which forgotten rows are found and removed.
         """
         raw = memoryview(data).cast("B")
         to = self._writing_large if len(raw) > LARGE else self._writing
@@ -149,9 +149,9 @@ class Bucket:
             self.put(f"{name}{file.removeprefix(staged)}", staging.view(file, staging.size(file))[1])
 
     def swap(self, name: str, data: bytes) -> None:
-        """Replace the object ``name`` if it still is what was last read here, or make it if nothing was.
+        """Replace the object ``name`` if it is still what was last read here, or create it if none was read.
 
-        StoreLocked when another writer has been faster. An answer that was lost is no failure: what is there decides.
+        StoreLocked if another writer was faster. A lost answer is no failure: what the bucket then holds decides.
         """
         errors = self._api.exceptions
         seen = self._seen.get(name)
@@ -184,7 +184,7 @@ class Bucket:
                 self._seen.pop(file, None)
 
     def _below(self, name: str) -> list[Any]:
-        """Of the object ``name`` and of all below it: size, date and so on."""
+        """Size, date and so on of the object ``name`` and of all objects below it."""
         own = self._head(name) if name else None
         return self._listed(name) + ([own] if own is not None else [])
 
@@ -198,8 +198,8 @@ class Bucket:
             return None
 
     def _ask(self, name: str, ask: Callable[[], T], writes: bool = False) -> T:
-        """What ``ask`` returns; it may be called again. The library repeats what was not answered, but not every answer
-        that was cut off: those come at once, and are asked for again here."""
+        """What ``ask`` returns; it may be called several times. The library repeats requests without an answer, but not
+        all whose answer was cut off: these fail within a second, and are repeated here."""
         errors = self._api.exceptions
         begin = time.monotonic()
         for attempt in count():
@@ -253,7 +253,7 @@ class Bucket:
 
 
 def _plain_http() -> Any:
-    """Whether the endpoint is one of those, as test servers and clusters have them, that speak HTTP without TLS."""
+    """The option that allows HTTP without TLS, if the endpoint asks for it, as on test servers and in clusters."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     plain = any(os.environ.get(name, "").startswith("http://") for name in names)
     return {"allow_http": True} if plain else {}
@@ -270,6 +270,6 @@ def _got(name: str, error: Exception) -> str:
 
 
 def _short(error: Exception) -> str:
-    """What the service says in its answer, or the first line: what follows is the library's own representation."""
+    """The message in the service's answer, or the error's first line: the rest is the library's own representation."""
     said = _MESSAGE.search(str(error))
     return (html.unescape(said[1]) if said else str(error)).strip().split("\n")[0][:300]

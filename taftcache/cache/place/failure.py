@@ -29,7 +29,7 @@ _CAUSES = {
 
 
 def cause(error: OSError) -> str:
-    """What went wrong, in lower case, without a name."""
+    """What went wrong, in lower case, without the file's name."""
     text = error.strerror or str(error) or type(error).__name__
     return _CAUSES[error.errno][0] if error.errno in _CAUSES else text[:1].lower() + text[1:]
 

@@ -21,7 +21,7 @@ from taftcache.errors import FormatError, StoreLocked, StoreWriteError
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that someone planted must fail, not hang
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-# populated at once: a fault for each page costs as much as the digest
+# populated at once: a page fault for each page would cost as much as the digest
 _MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 PRIVATE = 0o600
@@ -80,7 +80,7 @@ class Folder:
         """How many bytes ``name`` has, and a read-only map of them (None when they are not ``size``)."""
         fd, found = self.open(name)
         try:
-            if found != size or not size:  # nothing cannot be mapped
+            if found != size or not size:  # an empty file cannot be mapped
                 return found, b"" if found == size else None
             return found, mmap.mmap(fd, size, flags=_MAPPED, prot=mmap.PROT_READ)
         finally:
@@ -91,7 +91,7 @@ class Folder:
         return sum(info.st_size for info in self._below(name))
 
     def changed(self, name: str) -> float:
-        """When the file ``name``, or the youngest below it, was written: seconds since 1970; 0 where there is none."""
+        """When the file ``name``, or the newest below it, was written: seconds since 1970; 0 if there is none."""
         return max((info.st_mtime for info in self._below(name)), default=0.0)
 
     def entries(self, name: str = "") -> list[tuple[str, bool]]:
@@ -130,11 +130,11 @@ class Folder:
     def write(self, name: str, data: Any, *, mode: int | None = None) -> None:
         """Create or overwrite the file ``name`` and fsync it; its folder is the caller's to ``sync``.
 
-        It has exactly the permissions ``mode`` before the first byte is in it, where the file system has any.
+        Its permissions are exactly ``mode`` before the first byte is in it, if the file system has permissions.
         """
         with self._durable(name, os.O_TRUNC, 0o666 if mode is None else PRIVATE) as fd:
             if mode is not None and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
-                with suppress(PermissionError):  # of a file system without modes
+                with suppress(PermissionError):  # from a file system without modes
                     os.fchmod(fd, mode)
             write_all(fd, data)
 
@@ -149,13 +149,13 @@ class Folder:
             write_all(fd, data)
 
     def swap(self, name: str, data: bytes, *, mode: int | None = None) -> None:
-        """Replace the file ``name`` at once and durably: a reader finds the old bytes or the new ones. ``mode`` as for
-        `write`."""
+        """Replace the file ``name`` atomically and durably: a reader finds the old bytes or the new ones. ``mode`` as
+        for `write`."""
         self.write(f"{name}.partial", data, mode=mode)
         self.move(f"{name}.partial", name)
 
     def put(self, name: str, data: Any, *, mode: int | None = None) -> None:
-        """Write the file ``name`` aside and put it, durable, in its place; ``mode`` as for `write`."""
+        """Write the file in ``staging`` and move it to ``name`` once it is durable; ``mode`` as for `write`."""
         staged = f"staging/put-{threading.get_ident()}"
         self.make("staging")
         self.write(staged, data, mode=mode)
@@ -167,7 +167,7 @@ class Folder:
         return info is not None and stat.S_ISDIR(info.st_mode)
 
     def place(self, staging: Folder, staged: str, name: str) -> None:
-        """Bring the file or folder ``staged`` of ``staging``, which is durable, to the place ``name``, durably."""
+        """Move the durable file or folder ``staged`` of ``staging`` to ``name``, durably."""
         if staging is not self:
             raise ValueError("a folder's work is staged in itself: a rename does not cross file systems")
         if "/" in name:
@@ -178,7 +178,7 @@ class Folder:
                 self.remove(name)  # damage: a file in a folder's place, or a folder in a file's
             self.move(staged, name)
             return
-        # The same bytes are there already, or were before they were damaged: file by file, so that a reader of the
+        # The same bytes are there already, or were before they were damaged: move file by file, so that a reader of the
         # present commit always finds each of them.
         for file in list(self.walk(staged)):
             target = f"{name}/{file.removeprefix(f'{staged}/')}"
@@ -212,7 +212,7 @@ class Folder:
                 return
 
     def lock(self, name: str) -> int:
-        """Take the exclusive lock file ``name``; its descriptor (closing it lets go). StoreLocked when it is held."""
+        """Lock the file ``name`` exclusively; returns a descriptor, closing which releases it. StoreLocked if held."""
         while True:
             fd = -1
             try:
@@ -221,14 +221,14 @@ class Folder:
                     self._lock(name, fd)
                     if self.has_lock(name, fd):
                         return fd
-            except BaseException:  # an interrupt, too: what nobody has is locked until the process ends
+            except BaseException:  # an interrupt, too: a lost descriptor would hold the lock until the process ends
                 if fd >= 0:
                     os.close(fd)
                 raise
-            os.close(fd)  # of a file that was removed, or replaced, before it was locked: the next comer takes another
+            os.close(fd)  # the file was removed or replaced before it was locked: others would lock another
 
     def is_locked(self, name: str) -> bool:
-        """Whether another process holds the lock file ``name``; looking keeps others from it for a moment."""
+        """Whether another process holds the lock file ``name``; the check itself keeps others out for a moment."""
         try:
             fd, _ = self.open(name)
         except OSError:
@@ -270,7 +270,7 @@ class Folder:
             return None
 
     def _below(self, name: str) -> list[os.stat_result]:
-        """Of the plain file ``name``, or of all plain files below the folder."""
+        """The status of the plain file ``name``, or of all plain files below that folder."""
         files = self.walk(name) if self.is_folder(name) else [name]
         found = (self._stat(file) for file in files)
         return [info for info in found if info is not None and stat.S_ISREG(info.st_mode)]
@@ -282,7 +282,7 @@ class Folder:
 
     @contextmanager
     def _durable(self, name: str, flags: int, mode: int = 0o666) -> Iterator[int]:
-        """A descriptor of the file ``name`` to change it by, durably once this ends."""
+        """A descriptor for changing the file ``name``; the changes are durable once this ends."""
         with writing(self.path, name):
             fd = self._create(name, flags, mode)
             try:

@@ -22,12 +22,12 @@ class Home(Protocol):
 
     @property
     def stable(self) -> bool:
-        """Whether a view keeps the bytes that were checked. Where not, every view comes anew and is checked anew."""
+        """Whether a view keeps the bytes that were checked. If not, every view is fetched and checked again."""
         ...
 
     @property
     def locked(self) -> bool:
-        """Whether the lock in the staging folder keeps other writers out: what nothing names may be removed then."""
+        """Whether the lock in the staging folder keeps other writers out: if so, what nothing names may be removed."""
         ...
 
     def read(self, name: str, limit: int) -> bytes:
@@ -43,7 +43,7 @@ class Home(Protocol):
         ...
 
     def changed(self, name: str) -> float:
-        """When the file ``name``, or the youngest below it, was written: seconds since 1970."""
+        """When the file ``name``, or the newest below it, was written: seconds since 1970."""
         ...
 
     def entries(self, name: str = "") -> list[tuple[str, bool]]:
@@ -59,11 +59,11 @@ class Home(Protocol):
         ...
 
     def put(self, name: str, data: Any, *, mode: int | None = None) -> None:
-        """Bring ``data`` to the place ``name``, as a whole and durably; with the permissions ``mode`` if any."""
+        """Write ``data`` to ``name``, as a whole and durably, with the permissions ``mode`` if given."""
         ...
 
     def place(self, staging: Folder, staged: str, name: str) -> None:
-        """Bring the file or folder ``staged`` of the staging folder to the place ``name``, durably."""
+        """Bring the file or folder ``staged`` of the staging folder to ``name``, durably."""
         ...
 
     def swap(self, name: str, data: bytes) -> None:

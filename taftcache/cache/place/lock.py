@@ -15,11 +15,11 @@ from taftcache.errors import StoreLocked
 
 LOCK = "lock"
 EVERY = 0.1  # seconds between two tries
-LOOK = 0.02  # seconds that are waited in any case: who only looks whether the lock is held has it for less
+LOOK = 0.02  # seconds to wait in any case: a process that only checks whether the lock is held has it for less
 
 
 class _Patience(NamedTuple):
-    """How many seconds a lock is waited for, and what is told, once, that it is."""
+    """How many seconds to wait for a lock, and what to call, once, when a wait begins."""
 
     seconds: float = 0.0
     say: Callable[[str], object] = str
@@ -31,7 +31,7 @@ _patience: ContextVar[_Patience] = ContextVar("patience", default=_AT_ONCE)
 
 @contextmanager
 def waiting(seconds: float, say: Callable[[str], object]) -> Iterator[None]:
-    """While this lasts, a lock that another process holds is waited for; ``say`` is told what for, once a lock."""
+    """Inside this block, wait for a lock that another process holds; ``say`` is told so, once for each lock."""
     token = _patience.set(_Patience(seconds, say))
     try:
         yield
@@ -52,10 +52,10 @@ class WriterLock:
         self._staging, self._holder = staging, os.getpid()
         self._descriptor = _locked(staging)
         try:
-            with suppress(OSError):  # the number only helps who waits; a full disk must not keep anyone from erasing
+            with suppress(OSError):  # the number only helps those who wait; a full disk must not stop an erasure
                 os.ftruncate(self._descriptor, 0)
                 write_all(self._descriptor, f"{self._holder}\n".encode())
-        except BaseException:  # an interrupt, whose traceback would keep this object
+        except BaseException:  # an interrupt, whose traceback would keep this object alive
             self.close()
             raise
 
@@ -69,7 +69,7 @@ class WriterLock:
         if (descriptor := self._descriptor) < 0:
             return
         try:
-            if os.getpid() == self._holder:  # the number in it is not for a fork to take away
+            if os.getpid() == self._holder:  # a fork must not remove the number
                 with suppress(OSError):
                     os.ftruncate(descriptor, 0)
         finally:
@@ -77,8 +77,8 @@ class WriterLock:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        # A store that a notebook has dropped, and not closed, must not lock the next one out. When the process ends its
-        # threads may still write: then the system lets go, after them.
+        # A store that a notebook dropped without closing it must not lock the next one out. When the process ends, its
+        # threads may still write: then the system releases the lock after them.
         if not sys.is_finalizing():
             self.close()
 
@@ -90,7 +90,7 @@ class WriterLock:
 
 
 def _locked(staging: Folder) -> int:
-    """The lock's descriptor. Nothing is held while it is waited for, so who waits can be killed."""
+    """The lock's descriptor. Nothing is held while waiting, so a waiting process can be killed."""
     patience, said = _patience.get(), False
     until = time.monotonic() + max(patience.seconds, LOOK)
     while True:

@@ -1,7 +1,7 @@
 """Whether a place lies in a store, where nothing may lie but what its manifests name.
 
-What is put among a store's files by hand is no part of it: a forgotten id would stay in it unseen, and the next commit
-may sweep it away.
+A file put among a store's files by hand is no part of the store: a forgotten id would stay in it unseen, and the next
+commit may sweep it away.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from taftcache.cache.place.address import is_bucket, open_home
 from taftcache.cache.read.contents import manifest_bytes
 from taftcache.errors import StoreError, StoreWriteError
 
-REMEMBERED = ".forgotten"  # what ends the name of the file beside a store
+REMEMBERED = ".forgotten"  # the suffix of the file beside a store
 
 
 def check_outside(place: str | os.PathLike[str]) -> None:
-    """StoreWriteError where ``place`` lies in the folder of a store, or below its prefix, or ends in ``.forgotten``;
-    RecipeError as ``open_home`` has it."""
+    """StoreWriteError if ``place`` lies in the folder of a store, or below its prefix, or ends in ``.forgotten``;
+    RecipeError as in ``open_home``."""
     if os.fspath(place).rstrip("/").endswith(REMEMBERED):
         raise StoreWriteError(
             f"cannot write {place}: that is where a store remembers what was forgotten",
             got=f"a name that ends in {REMEMBERED}",
             do="choose another name",
         )
-    if is_bucket(place):  # what is no address is refused by its own name, and before a bucket is asked
+    if is_bucket(place):  # refuse a bad address under its own name, before any bucket is asked
         with open_home(place):
             pass
     for above in _above(place):
@@ -42,7 +42,7 @@ def check_outside(place: str | os.PathLike[str]) -> None:
 
 
 def _above(place: str | os.PathLike[str]) -> Iterator[str]:
-    """What ``place`` lies in, from the nearest on."""
+    """The folders or prefixes that ``place`` lies in, nearest first."""
     if is_bucket(place):
         bucket, *prefix = os.fspath(place).rstrip("/").removeprefix("s3:").strip("/").split("/")
         yield from reversed([f"s3://{whole}" for whole in accumulate([bucket, *prefix], "{}/{}".format)][:-1])
@@ -51,7 +51,7 @@ def _above(place: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def is_store(place: str) -> bool:
-    """Whether a root manifest lies there, damaged or not; another kind of program may have a file of that name too."""
+    """Whether a root manifest lies there, damaged or not; other programs may have a file of that name too."""
     with suppress(OSError, StoreError):
         return f'"{FORMAT}"'.encode() in manifest_bytes(place)
     return False

@@ -34,7 +34,7 @@ class Contents:
         self._key = b""  # of the tombstones
 
     def adopt(self, manifest: Manifest, written: Sequence[Shard] = ()) -> None:
-        """A commit made ``manifest`` the root manifest, and put the shards ``written`` in their places."""
+        """Take over from a commit that made ``manifest`` the root manifest and put the shards ``written`` in place."""
         self.manifest, self._key = manifest, b""
         for shard in written:
             shard.moved_to(self.root, ShardRef.of(shard.name, shard.role, shard.rows, shard.digest).path)
@@ -119,7 +119,7 @@ class Contents:
         return ledger.tombstone(sample_id, self._key) in self.manifest.tombstones
 
     def _rows(self) -> dict[str, tuple[str, int]]:
-        # Only what commits have added since is read: a writer of many shards asks again after each of them.
+        # Read only what commits have added since: a writer of many shards asks again after each of them.
         if len(self._listed) < len(self.manifest.shards):
             for ref in self.manifest.shards:
                 if ref.digest not in self._listed:
@@ -130,7 +130,7 @@ class Contents:
 
 
 def no_store(root: Home) -> StoreNotFound:
-    """The error for a place that no store is at."""
+    """The error for a place without a store."""
     if any(root.exists(name) for name in OF_A_MODEL):
         return StoreNotFound(
             f"no store at {root.path}: it is the folder of one model, an exported one or a student, say",
@@ -142,7 +142,7 @@ def no_store(root: Home) -> StoreNotFound:
 
 
 def manifest_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Those of the root manifest at a place now, as they are; OSError where there is none."""
+    """The bytes of the root manifest that is at ``path`` now, unchecked; OSError if there is none."""
     with open_home(path) as (root, _):
         return root.read(FILE, MAX_BYTES)
 

@@ -1,4 +1,4 @@
-"""The known ids most like one that is not known."""
+"""The known ids that are most like an unknown one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def nearest(sample_id: object, known: Collection[str], count: int = 3) -> list[s
 
 
 def in_another_form(sample_ids: Iterable[str], known: Iterable[str]) -> dict[str, str]:
-    """By id that is not ``known``: the known one of the same letters in another Unicode form, such as é for e and an
-    accent, where there is one."""
+    """For each of ``sample_ids``, which are not ``known``: the known id with the same letters in another Unicode form
+    (such as é for e and an accent), if there is one."""
     by_letters = {unicodedata.normalize("NFC", i): i for i in known}
     found = {i: by_letters.get(unicodedata.normalize("NFC", str(i))) for i in sample_ids}
     return {i: same for i, same in found.items() if same is not None}

@@ -73,7 +73,7 @@ class Shard:
 
     @cached_property
     def listing(self) -> ShardManifest:
-        """The shard manifest alone: what files there are, while nothing is known of them yet."""
+        """The shard manifest alone, verified: which files there are, before any of them is read."""
         raw = read_named(self._root, self.manifest_file, layout.MAX_BYTES, self.digest, "the root manifest", self.name)
         return ShardManifest.decode(raw, self._ref)
 
@@ -89,7 +89,7 @@ class Shard:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the rows that are handed out: float16 or float32."""
+        """The dtype of rows as readers get them: float16 or float32."""
         return encoding.rows_dtype(self.stored_as)
 
     @property
@@ -104,7 +104,7 @@ class Shard:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """``max_abs``, ``mean_token_norm``, and ``rows_per_class`` (class index -> rows, where there are any)."""
+        """``max_abs``, ``mean_token_norm``, and ``rows_per_class`` (class index -> rows, for classes that have any)."""
         made = self.manifest.statistics
         per_class = {int(k): n for k, n in made.rows_per_class.items()}
         return {
@@ -120,7 +120,7 @@ class Shard:
 
     @cached_property
     def labels(self) -> NDArray[np.int32]:
-        """int32 [n], read-only."""
+        """The rows' labels, int32 [n], read-only."""
         return np.frombuffer(self.read("labels/c.0"), "<i4").astype(np.int32, copy=False)
 
     @cached_property
@@ -145,9 +145,9 @@ class Shard:
     def blocks(self, size: int = 256, start: int = 0, stop: int | None = None) -> Iterator[RowBlock]:
         """Rows ``start .. stop`` in order, in blocks of ``size`` (the last may be shorter) that begin at ``start``.
 
-        The blocks are the same whatever the chunk size: a view of the mapped file when a block lies within one chunk, a
-        copy of its parts otherwise, and where rows are in 8 bits: ``size=shard.chunk_rows`` reads at nearly the speed
-        of memory. Chunks that come next are verified (or fetched, from a bucket) by a few threads meanwhile.
+        The blocks are the same whatever the chunk size. A block within one chunk is a view of the mapped file, so
+        ``size=shard.chunk_rows`` reads at nearly the speed of memory; other blocks, and rows in 8 bits, are copies.
+        Meanwhile a few threads verify the next chunks (or fetch them, from a bucket).
         """
         if size < 1:
             raise ValueError(f"a block must have at least one row, not {size}")
@@ -181,12 +181,12 @@ class Shard:
         return out
 
     def moved_to(self, root: Home, at: str) -> None:
-        """A commit put the shard in its place."""
+        """Take note that a commit put the shard at ``at``."""
         self._root, self.at = root, at
 
     def read(self, name: str) -> bytes:
         """The verified bytes of one file of the shard, as `ShardManifest.objects` names it."""
-        self.manifest  # noqa: B018  whose metadata is verified first
+        self.manifest  # noqa: B018  verifies the group's metadata first
         return self._bytes(name)
 
     def check(self, name: str) -> Fault | None:
@@ -214,7 +214,7 @@ class Shard:
         if array == "scales":
             problem = encoding.scales_fault(data)
         else:
-            with suppress(StoreError):  # of its scales, which is said of them
+            with suppress(StoreError):  # damaged scales are reported as their own file's fault
                 rest = [self._mapped(other) for other in layout.chunk_names(chunk, made.dtype)[1:]]
                 problem = encoding.rows_fault(encoding.decode([data, *rest], made.dtype, made.tokens_shape))
         return None if problem is None else self.fault(name, problem)
@@ -231,7 +231,7 @@ class Shard:
 
     @property
     def _threads(self) -> int:
-        """Enough to keep the processors hashing; more where each answer is waited for."""
+        """Enough to keep the processors hashing; more for a bucket, where each answer takes a while."""
         return max(2, min(4, os.cpu_count() or 1)) if self._root.stable else 8
 
     def _span(self, start: int, stop: int, chunk: Callable[[int], Chunk]) -> NDArray[Any]:
@@ -289,7 +289,7 @@ class Shard:
         return data
 
     def fault(self, name: str, problem: str) -> Fault:
-        """That a file of the shard, by its name below it, has a problem."""
+        """The fault of one of the shard's files, given by its name in the shard."""
         array, chunk = _place(name)
         return Fault(shard=self.name, array=array, chunk=chunk, file=f"{self.at}/{name}", problem=problem)
 
@@ -303,7 +303,7 @@ class _Ahead:
         self._coming: dict[int, Future[Chunk]] = {}
 
     def get(self, index: int) -> Chunk:
-        """Chunk ``index``; called in order. What went wrong with one that was asked for ahead is said here."""
+        """Chunk ``index``; called in order. If fetching it ahead failed, the error is raised here."""
         coming = self._coming
         for old in [k for k in coming if k < index]:
             del coming[old]
@@ -321,7 +321,7 @@ class _Descriptors:
         self._lock = Lock()
 
     def keep(self, maps: dict[str, Any], name: str, data: Any) -> None:
-        """Put a file among a shard's maps where one more may stay; of threads that bring the same file, one counts."""
+        """Keep a file among a shard's maps if one more may stay; if several threads bring the same file, one counts."""
         with self._lock:
             if self._left > 0 and name not in maps:
                 maps[name] = data

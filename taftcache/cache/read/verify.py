@@ -19,8 +19,8 @@ OnProgress = Callable[[int, int], None]
 def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, manifest: bool = True) -> list[Fault]:
     """Every fault of a store: the root manifest, each shard's files, the objects beside them, the ledger, the key.
 
-    ``named`` is the manifest as it was opened: StoreChanged where it is another by now, unless ``manifest`` says that
-    it is not in its place yet, nor is the key.
+    ``named`` is the manifest as it was opened: StoreChanged if the store has another by now. With ``manifest=False``,
+    the files of the manifest and of the key are not in place yet, and not looked at.
     """
     faults: list[Fault] = []
     # fresh objects: what was verified earlier in this process is read again
@@ -70,7 +70,7 @@ def verify(root: Home, named: Manifest, progress: OnProgress | None = None, *, m
 
 
 def _ledger_faults(root: Home, named: Manifest) -> list[Fault]:
-    """Of the ledger's newest damaged entry, before which none can be judged."""
+    """The fault of the ledger's newest damaged entry; the entries before that one cannot be judged."""
     end, file = named.ledger, ""
     try:
         head = end.head if end else ""
@@ -87,7 +87,7 @@ def _ledger_faults(root: Home, named: Manifest) -> list[Fault]:
 def _root_faults(root: Home, named: Manifest) -> list[Fault]:
     try:
         raw = root.read(FILE, MAX_BYTES)
-        # a manifest may take many times its file's memory: it is decoded once more only where that tells something
+        # a decoded manifest may take many times the memory of its file: decode it again only if that can tell something
         if named.text() != raw and Manifest.decode(raw).digest != named.digest:
             raise changed(root)
     except OSError as error:

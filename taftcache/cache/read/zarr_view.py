@@ -34,7 +34,7 @@ class VerifiedStore(Store):
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         if key not in self._objects:
             if key.rpartition("/")[2] in _NODES:
-                return None  # a node that does not exist is no data
+                return None  # Zarr looks for nodes that need not exist
             raise Fault(shard=self._shard, file=key, problem="the shard manifest does not name it").error()
         return prototype.buffer.from_bytes(self._read(key)[_slice(byte_range)])
 

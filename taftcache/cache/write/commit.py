@@ -48,7 +48,7 @@ class Committer:
         return self.contents.manifest
 
     def start_writer(self, name: str, close: Callable[[], None]) -> None:
-        """A writer of the shard ``name`` is open until `end_writer`; ``close`` closes it."""
+        """Register a writer of the shard ``name``, open until `end_writer`; ``close`` closes it."""
         self._check_home()
         self._writers[name] = close
 
@@ -57,7 +57,7 @@ class Committer:
         self._writers.pop(name, None)
 
     def start_transaction(self, discard: Callable[[], None]) -> None:
-        """A transaction is open until it is published, or until `end_transaction`; ``discard`` gives it up."""
+        """Register a transaction, open until it is published or until `end_transaction`; ``discard`` gives it up."""
         self._check_home()
         self.check_no_transaction("open a second transaction")
         self.staging.remove(TRANSACTION)
@@ -65,8 +65,8 @@ class Committer:
         self._discard = discard
 
     def _check_home(self) -> None:
-        # The lock keeps other processes out, and neither other threads nor a copy that a fork made of this one: what
-        # they had planned would be of a commit that is not the last any more.
+        # The lock keeps other processes out, but neither other threads nor a fork of this process: their changes would
+        # be based on a commit that is no longer the last.
         if self._home != (os.getpid(), get_ident()):
             raise StoreError(
                 f"{self.root.path} was opened for writing in another "
@@ -105,13 +105,13 @@ class Committer:
     ) -> None:
         """Put staged ``groups`` and ``files`` (staged, place) in their places, make ``new`` the root manifest, and
         sweep what it replaced. ``shards`` are those of the groups that stay open. With ``destroy_keys`` all
-        keys beside the store go, too.
+        keys beside the store are destroyed too.
 
         StoreWriteError, before anything is placed, for a manifest that no reader would take.
         """
         old = self.manifest
         if not self._lock.held:
-            # Whoever holds another lock file works in the same staging folder: nothing there may be touched now.
+            # Whoever holds the new lock file works in the same staging folder: nothing there may be touched now.
             raise StoreLocked(
                 "the store's lock file was removed while it was held: another process may be writing",
                 got=str(self.root.path),
@@ -120,8 +120,8 @@ class Committer:
         beside = self.tombstone_file.beyond(()) if destroy_keys else {}
         try:
             if destroy_keys:
-                # Before the swap: after a kill ahead of it the store has its key, which the next writer remembers there
-                # again, and after one behind it there is none. Keys of earlier stores at this place go with it.
+                # Before the swap: if a kill comes in between, the store still has its key, and the next writer puts it
+                # beside the store again; after the swap no key is left. Keys of earlier stores here go as well.
                 self.tombstone_file.destroy_keys()
             new = self._place(new, groups, files)
             self.contents.adopt(new, shards)
@@ -132,7 +132,7 @@ class Committer:
         self.remember(old)
         try:
             sweep(self.root, self.staging, new, old)
-        except StoreError as error:  # a refused command changes nothing; this one is done
+        except StoreError as error:  # a refused command changes nothing, but this one was carried out
             error.fault = f"committed, but what the commit replaced is still there: {error.fault}"
             raise
 
@@ -142,8 +142,8 @@ class Committer:
         return found + [removed(self.root, path) for path in previous.unlawful(self.root, self.manifest)]
 
     def remember(self, old: Manifest) -> None:
-        """Bring the file beside the store from ``old`` (the present manifest, where the store was just opened) to the
-        present manifest; `taftcache audit` reports a file that could not be."""
+        """Bring the file beside the store from ``old`` (the present manifest, if the store was just opened) to the
+        present manifest; if that fails, `taftcache audit` reports it."""
         new = self.manifest
         try:
             if self.tombstone_file.file is not None and (old is new or old.ledger != new.ledger):
@@ -160,14 +160,14 @@ class Committer:
             pass
 
     def close(self) -> None:
-        """Close writers, and give an open transaction up."""
+        """Close writers, and give up an open transaction."""
         for close in list(self._writers.values()):
             close()
         if self._discard is not None:
             self._discard()
 
     def _place(self, new: Manifest, groups: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]]) -> Manifest:
-        """Do what `publish` says up to the swap; the manifest as it was read back."""
+        """Do what `publish` says up to and including the swap; returns the manifest as it was read back."""
         raw, read_back = new.read_back(self.root)
         there = self.manifest.files()
         for path, part in new.parts().items():
@@ -177,7 +177,7 @@ class Committer:
             self.root.place(self.staging, manifest_file(staged), manifest_file(place))
             self.root.place(self.staging, staged, place)
         for staged, place in files:
-            if place == ledger.KEY_FILE and not self.root.locked:  # the one name that another writer's file may have
+            if place == ledger.KEY_FILE and not self.root.locked:  # the one name that another writer may use, too
                 self.root.swap(place, self.staging.read(staged, ledger.KEY_BYTES))
             else:
                 self.root.place(self.staging, staged, place)
@@ -187,11 +187,11 @@ class Committer:
         return read_back
 
     def _recover(self, old: Manifest, beside: Mapping[bytes, frozenset[str]]) -> None:
-        """After a failed commit: take up what the disk says, and if that is the last commit give the space back, and
-        the file beside the store its keys and tombstones as they were: ``beside``.
+        """After a failed commit, take up the manifest that is on the disk. If it is the last commit's, free the space
+        and restore the keys and tombstones in the file beside the store, which were ``beside``.
 
-        When only the last fsync failed the new manifest is there, perhaps not durably: then both stay, and the next
-        writable open, which can tell, sweeps.
+        If only the last fsync failed, the new manifest is there, perhaps not durably: then the files of both stay, and
+        the next open for writing, which can tell, sweeps.
         """
         self._discard = None
         try:
@@ -222,12 +222,12 @@ def create(path: str | os.PathLike[str], first: Manifest) -> None:
     with homes as (root, staging):
         _check_empty(root)  # before a lock file is left among someone's files
         with WriterLock(staging):
-            _check_empty(root)  # for whoever held the lock may have made a store
+            _check_empty(root)  # again: whoever held the lock may have made a store
             root.swap(FILE, raw)
 
 
 def _check_empty(root: Home) -> None:
-    """StoreError where anything lies but what a creation that was killed leaves."""
+    """StoreError if anything lies there but what a killed creation leaves."""
     try:
         there = [name for name, _ in root.entries() if name not in (LOCK, f"{FILE}.partial")]
     except OSError as error:
@@ -237,14 +237,14 @@ def _check_empty(root: Home) -> None:
 
 
 def check_foreign(root: Home) -> None:
-    """StoreError where anything lies that no store puts there."""
+    """StoreError if anything lies there that no store puts there."""
     if there := [name for name, _ in root.entries() if name not in OWN]:
         raise _taken(root, there)
 
 
 def _taken(root: Home, there: list[str]) -> StoreError:
     do = "name a folder that is empty, or not there yet"
-    if FILE in there:  # which commands open, so that a program has come here
+    if FILE in there:  # commands open such a store, so the reader of this message is a program's author
         do = 'name another folder, or open the store that is there with mode="a"'
     elif set(there) <= OWN:
         do = f"name another folder; or, if this was a store, put its {FILE} back"

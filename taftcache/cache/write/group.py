@@ -33,7 +33,7 @@ class ChunkRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     @property
     def files(self) -> list[FileRef]:
-        """Those of the chunk, in the order of ``chunk_arrays``."""
+        """The chunk's files, in the order of ``chunk_arrays``."""
         return [FileRef(self.digest, self.size), *([] if self.scales is None else [self.scales])]
 
 
@@ -51,7 +51,7 @@ class ShardForm(msgspec.Struct, frozen=True, kw_only=True):
     pad: bool = False
 
     def having(self, rows: int) -> ShardForm:
-        """The form of a shard of so many rows: where they fill no chunk, the only one is as large as they are."""
+        """The form of a shard of ``rows`` rows: if they do not fill one chunk, its only chunk has just that size."""
         return self if self.pad else msgspec.structs.replace(self, chunk_rows=min(self.chunk_rows, rows))
 
 
@@ -66,21 +66,21 @@ class GroupWriter:
 
     def put_chunk(self, index: int, tokens: NDArray[Any], rows: int) -> ChunkRecord:
         """Write chunk ``index``: ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0. Its bytes are
-        durable, its name is after `sync_names` or `finish`; several threads may write at once."""
+        durable on return, its name only after `sync_names` or `finish`; several threads may write at once."""
         files = encoding.encode(tokens, self._form.dtype)
         for name, data in zip(layout.chunk_names(index, self._form.dtype), files, strict=True):
             self._root.write(f"{self._at}/{name}", data)
         return chunk_record(tokens, files, rows)
 
     def put_rest(self, index: int, tokens: NDArray[Any], rows: int) -> ChunkRecord:
-        """Write the last chunk: ``rows`` of ``tokens`` [chunk_rows, t, d], which become 0 after them."""
+        """Write the last chunk: the first ``rows`` rows of ``tokens`` [chunk_rows, t, d]; the others are set to 0."""
         tokens[rows:] = 0
         size = self._form.having(rows).chunk_rows if index == 0 else self._form.chunk_rows
         return self.put_chunk(index, tokens[:size], rows)
 
     def get_chunk(self, index: int, record: ChunkRecord, *, sure: bool = True) -> NDArray[Any] | None:
-        """The rows [chunk_rows, t, d] of a whole chunk that was written, None where they are not those of ``record``;
-        not ``sure``, where a file has another size."""
+        """The rows [chunk_rows, t, d] of a whole written chunk, None if its files do not have the digests in
+        ``record``; if not ``sure``, only their sizes are compared."""
         files = []
         for name, made in zip(layout.chunk_names(index, self._form.dtype), record.files, strict=True):
             try:
@@ -134,8 +134,8 @@ class GroupWriter:
 
 
 def chunk_record(tokens: NDArray[Any], files: Sequence[Any], rows: int) -> ChunkRecord:
-    """What a manifest says of the chunk ``tokens`` [chunk_rows, t, d], of which rows from ``rows`` on are 0, and which
-    its ``files`` hold."""
+    """What a manifest says of the chunk ``tokens`` [chunk_rows, t, d], whose rows from ``rows`` on are 0, and which
+    ``files`` encode."""
     largest = float(encoding.largest(tokens))
     own, *scales = (FileRef(digest(data), memoryview(data).nbytes) for data in files)
     return ChunkRecord(own.digest, own.size, largest, token_norm_sum(tokens[:rows]), *scales)
@@ -162,7 +162,7 @@ def describe(
         chunk_rows=form.chunk_rows,
         statistics=Statistics(
             max_abs=max(chunk.max_abs for chunk in chunks),
-            # nine digits: below what the order of additions inside one token's norm could change
+            # nine digits: the order of additions inside one token's norm changes only later ones
             mean_token_norm=float(f"{math.fsum(c.norm_sum for c in chunks) / (n * t):.9g}"),
             rows_per_class={str(k): int(counts[k]) for k in np.flatnonzero(counts)},
         ),
@@ -206,7 +206,7 @@ def to_stored(tokens: ArrayLike, dtype: str, tokens_shape: tuple[int, int], ids:
 
 
 def token_norm_sum(tokens: NDArray[Any]) -> float:
-    """Σ over rows and tokens of ‖x‖₂, in float64; the outer sum is exact, so that no order of additions shows in it."""
+    """Σ over rows and tokens of ‖x‖₂, in float64; the outer sum is exact, so it does not depend on their order."""
     norms: list[float] = []
     for row in tokens:  # one row at a time stays in the cache
         wide = row.astype(np.float64)

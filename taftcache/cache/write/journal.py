@@ -21,9 +21,9 @@ NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 class Header(ShardForm, frozen=True, kw_only=True):
-    """The shard's form, and what its rows were made from: a writer continues a journal only when all is the same.
+    """The shard's form, and what its rows were made from: a writer continues a journal only if all of it is the same.
 
-    Other fields are passed over: release 0.1.0 wrote one more.
+    Unknown fields are ignored, because release 0.1.0 wrote one more.
     """
 
     identity: str
@@ -32,12 +32,12 @@ class Header(ShardForm, frozen=True, kw_only=True):
 
     @staticmethod
     def made_from(named: Manifest) -> str:
-        """A digest of what rows and labels of the store of the manifest ``named`` mean."""
+        """A digest of what rows and labels mean in the store with the manifest ``named``."""
         return digest(canonical({"identity": named.identity, "classes": named.classes}))
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="chunk"):
-    """One durable chunk: its rows' ids and labels, and for each row how many candidates are done once it is.
+    """One durable chunk: its rows' ids and labels, and for each row how many candidates are done with it.
 
     ``skipped`` are (row of the chunk that they come before, sample).
     """
@@ -50,7 +50,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="chunk")
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sealed"):
-    """The group is finished; its shard.json has this digest."""
+    """The group is finished, and the shard manifest has this digest."""
 
     digest: str
 
@@ -66,7 +66,7 @@ class Journal:
         """What is durable: up to the first line that is incomplete. (None, [], None) where there is no journal.
 
         Raises:
-            StoreUnreachable: the system did not read it now. What it names is durable all the same, and stays.
+            StoreUnreachable: the system could not read it now. What it names is durable all the same, and stays.
         """
         header, lines, seal, _ = self._scan()
         return header, lines, seal
@@ -79,7 +79,7 @@ class Journal:
         self._root.move(f"{self._file}.partial", self._file)
 
     def cut_incomplete(self) -> None:
-        """Cut an incomplete line off, so that the next one can follow."""
+        """Cut off an incomplete last line, so that the next one can follow."""
         self._root.truncate(self._file, self._scan()[3])
 
     def append(self, *items: Line | Seal) -> None:

@@ -1,4 +1,4 @@
-"""The way back: the root manifest before the last commit, kept where that only added to it."""
+"""The way back: the root manifest before the last commit, kept if that commit only added to it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def adds_only(old: Manifest, new: Manifest) -> bool:
 
 
 def keep(root: Home, old: Manifest, new: Manifest) -> None:
-    """Before ``new`` takes the place of ``old``: keep ``old`` where a way back is allowed, else remove what was kept.
+    """Before ``new`` takes the place of ``old``: keep ``old`` if a way back is allowed, else remove what was kept.
 
-    Durable when it returns. In a bucket nothing is kept, for another writer may erase at the same time.
+    Durable on return. In a bucket nothing is kept, because another writer may erase at the same time.
     """
     if root.locked and adds_only(old, new):
         root.swap(PREVIOUS, root.read(FILE, MAX_BYTES))
@@ -44,7 +44,7 @@ def forget(root: Home) -> None:
 
 
 def unlawful(root: Home, named: Manifest) -> list[str]:
-    """The way back where it is none: it leads where the store is, or no commit to ``named`` left it."""
+    """The file of the way back if it is not a valid one: it equals ``named``, or no commit to ``named`` left it."""
     if not root.locked or not root.exists(PREVIOUS):
         return []
     kept = _read(root)
@@ -93,7 +93,7 @@ def _read(root: Home) -> Manifest | None:
 
 
 def _remembers_all(root: Home, kept: Manifest, beside: TombstoneFile) -> bool:
-    """Whether ``kept`` knows all that is remembered around it, where the present manifest cannot be asked."""
+    """Whether ``kept`` knows all that the files around it remember; for when the present manifest cannot be read."""
     entries = kept.ledger.entries if kept.ledger else 0
     later = [name for name, _ in root.entries("ledger") if name >= f"{entries + 1:06d}"]
 

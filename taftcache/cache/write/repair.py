@@ -1,4 +1,4 @@
-"""Repairing what is damaged: bytes made again count only when they have the digest that the manifest names."""
+"""Repairing what is damaged: bytes that are made again count only if they have the digest that the manifest names."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _ROWS_AT_ONCE = 64
 
 
 class Maker(Protocol):
-    """Makes again what a store was made from. Any TaftcacheError that it raises leaves the file as it is."""
+    """Makes contents of a store again from its data. If it raises a TaftcacheError, the damaged file stays as it is."""
 
     def members(self, shard: str) -> Sequence[str]:
-        """Ids, in row order, of the samples that can be a shard's rows: all of them, where the data is what it was."""
+        """Ids, in row order, of the samples that can be a shard's rows: all its rows, if the data is unchanged."""
         ...
 
     def labels(self, ids: Sequence[str]) -> Mapping[str, int]:
-        """Labels of those of these samples that are in the data now."""
+        """Labels, by id, of those of ``ids`` that are in the data now."""
         ...
 
     def rows(self, shard: str, ids: Sequence[str]) -> NDArray[Any]:
@@ -53,7 +53,7 @@ class Maker(Protocol):
         ...
 
     def object(self, name: str) -> bytes | None:
-        """The bytes of an object, or None where it cannot be made again."""
+        """The bytes of an object, or None if it cannot be made again."""
         ...
 
 
@@ -70,11 +70,11 @@ class Repaired:
 def repair(committer: Committer, faults: Sequence[Fault], maker: Maker | None) -> Repaired:
     """Repair the files that ``faults`` (of `FeatureStore.verify`) name, by way of the store's ``committer``.
 
-    Metadata comes from the shard's manifest, a lost shard manifest from the group's files; chunks, labels and ids from
-    ``maker``, for a chunk or the labels by the ids that the shard has. Bytes are put in place, file by file and
-    durably, only if they have the digest that the manifest names: the root digest stays. Damaged components and models,
-    which training makes again from the rows, are dropped, and that is a commit; so are damaged curves. Tombstones come
-    from the file beside the store. The rest is left, with the reason.
+    Metadata comes from the shard's manifest, a lost shard manifest from the group's files; chunks, labels and ids come
+    from ``maker`` (chunks and labels for the ids that the shard has). Bytes are put in place, file by file and durably,
+    only if they have the digest that the manifest names, so the root digest stays. Damaged components and models, which
+    training makes again from the rows, are dropped in a commit, and so are damaged curves. Tombstones come from the
+    file beside the store. The rest is left, with the reason.
     """
     done = Repaired()
     committer.check_no_transaction("repair the store")
@@ -117,7 +117,7 @@ def _repair_object(committer: Committer, name: str, maker: Maker | None, done: R
 
 
 def _repair_lists(committer: Committer, damaged: set[str], done: Repaired) -> list[str]:
-    """The tombstones come from the file beside the store; the objects whose curves are lost are returned."""
+    """Take the tombstones from the file beside the store; returns the objects whose curves are lost."""
     named = committer.manifest
     own = named.tombstones.part
     if own is not None and own.ref.path in damaged:
@@ -194,7 +194,7 @@ class _DamagedShard:
         return None if self._maker is None else layout.encode_ids(self._members(self._maker, ()))
 
     def _members(self, maker: Maker, stated: Sequence[str]) -> Sequence[str]:
-        """The rows' ids: as ``stated`` by a file that nothing verifies, where they can be; else all that can be."""
+        """The rows' ids: those ``stated`` by an unverified file if they are possible, else all possible ones."""
         name, rows = self._ref.name, self._ref.rows
         ids = maker.members(name)
         if len(stated) == rows and set(stated) <= set(ids):
@@ -234,7 +234,7 @@ class _DamagedShard:
         return encoding.encode(layout.pad(rows, c), made.dtype)[names.index(name)]
 
     def _rebuild(self) -> ShardManifest | None:
-        """The shard manifest as the group's files make it; None when that is not the one which is named."""
+        """The shard manifest, rebuilt from the group's files; None if the root manifest names another one."""
         root, at, rows = self._root, self._ref.path, self._ref.rows
         try:
             stated = msgspec.json.decode(root.read(f"{at}/tokens/zarr.json", 1 << 16), type=_Tokens)
@@ -262,7 +262,7 @@ class _DamagedShard:
         return made if digest(canonical(made)) == self._ref.digest else None
 
     def _stated(self) -> list[str] | None:
-        """The ids that the shard's file has, unverified; None where it does not have one for each row."""
+        """The ids in the shard's file, unverified; None if there is not one for each row."""
         rows = self._ref.rows
         raw = self._root.read(f"{self._ref.path}/sample_id/c.0", 4 + (4 + MAX_ID_BYTES) * rows)
         return layout.decode_ids(raw, rows)
@@ -272,7 +272,7 @@ class _DamagedShard:
         return ShardForm(name=ref.name, role=ref.role, tokens_shape=tokens_shape, dtype=dtype, chunk_rows=chunk_rows)
 
     def _all_again(self) -> None:
-        """Neither a manifest nor all of what it spoke of: every row is made again."""
+        """Make every row again: the shard manifest is lost, and so are some of the files that it named."""
         ref, maker = self._ref, self._maker
         file = layout.manifest_file(ref.path)
         if maker is None:
@@ -319,7 +319,7 @@ class _ChunkGrid(msgspec.Struct):
 
 
 class _Tokens(msgspec.Struct):
-    """What is asked of tokens/zarr.json when nothing else is left to ask; the shard's digest decides if it is true."""
+    """What is read from tokens/zarr.json if the shard manifest is lost; the shard's digest decides if it is true."""
 
     shape: tuple[int, int, int]
     data_type: str

@@ -1,4 +1,4 @@
-"""Finding and removing what lies in a store's folder and no manifest names."""
+"""Finding and removing what lies in a store's folder but no manifest names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWN |= {"shards", "ledger", "staging", FOLDER, *OBJECT_FOLDERS}
 
 
 def leftovers(root: Home, staging: Folder, named: Manifest) -> Iterator[str]:
-    """Files and folders that the format owns and nothing names: of a crash, or of a commit just replaced."""
+    """Files and folders that the format owns but nothing names: left by a crash, or by the commit before."""
     for file in _PARTIAL:
         if root.exists(file):
             yield file
@@ -43,9 +43,9 @@ def leftovers(root: Home, staging: Folder, named: Manifest) -> Iterator[str]:
 def sweep(root: Home, staging: Folder, named: Manifest, before: Manifest) -> list[tuple[str, int]]:
     """Remove what nothing names, durably; (path, bytes) of each. What a ShardWriter can go on with stays.
 
-    Where no lock keeps other writers out, what is not named may be another writer's upload: there only what the
-    manifest ``before`` named and the present one does not is removed, and what is `outdated`; `taftcache gc` removes
-    the rest.
+    Where no lock keeps other writers out, a file that nothing names may be another writer's upload. There, only what
+    the manifest ``before`` named and the present one does not is removed, and what is `outdated`; `taftcache gc`
+    removes the rest.
     """
     _take_back(staging, named)
     replaced = before.files() | ({ledger.KEY_FILE} if before.tombstone_key else set())
@@ -59,8 +59,8 @@ def sweep(root: Home, staging: Folder, named: Manifest, before: Manifest) -> lis
 
 
 def outdated(root: Home, path: str) -> bool:
-    """Whether no other writer can commit ``path`` any more, which nothing names: where no lock keeps others out, it is
-    older than the root manifest, and whoever put it has read the one before and is refused."""
+    """Whether no other writer can still commit ``path``, which nothing names. Where no lock keeps others out, it must
+    be older than the root manifest: whoever put it had read the manifest before, and will be refused."""
     return root.locked or root.changed(path) < root.changed(manifest.FILE)
 
 
@@ -72,10 +72,10 @@ def removed(home: Home, path: str) -> tuple[str, int]:
 
 
 def staged_rows(staging: Folder, named: Manifest) -> dict[str, dict[str, int]]:
-    """Shard -> ids of samples whose extraction stopped, and their labels: they are in ``staging/`` alone.
+    """Shard -> ids, with their labels, of samples whose extraction stopped: they are only in ``staging/``.
 
-    The label is -1 for a sample that was skipped, and where the journal is of another list of classes than the store's.
-    Of the last chunks on their way to the disk there may be rows in ``staging/`` that no journal names yet.
+    The label is -1 for a sample that was skipped, or if the journal has another list of classes than the store.
+    ``staging/`` may also hold rows that no journal names yet, from the last chunks on their way to the disk.
     """
     found: dict[str, dict[str, int]] = {}
     for path in _in(staging, "staging"):
@@ -89,7 +89,7 @@ def staged_rows(staging: Folder, named: Manifest) -> dict[str, dict[str, int]]:
 
 
 def staged_tokens(staging: Folder) -> Iterator[tuple[str, list[str], NDArray[Any] | None]]:
-    """The shard of each chunk of such rows, their ids and their tokens [n, t, d]; None where the chunk is damaged."""
+    """(shard, ids, tokens [n, t, d]) for each chunk of such rows; None for the tokens of a damaged chunk."""
     for path in _in(staging, "staging"):
         header, lines, _ = Journal(staging, path).read()
         if header is not None and staging.exists(f"{path}/group"):  # else its commit went through
@@ -123,7 +123,7 @@ def strays(root: Home, staging: Folder, named: Manifest) -> list[str]:
 
 
 def _unchained(root: Home, named: Manifest) -> list[str]:
-    """Entries that are none of the ledger's, which is not read where there are as many as it has, of its numbers."""
+    """Entry files that are not the ledger's. The ledger is read only if their numbers are not exactly its own."""
     there = _in(root, "ledger")
     count = named.ledger.entries if named.ledger else 0
     numbers = [path.partition("-")[0] for path in sorted(there)]
@@ -139,7 +139,7 @@ def _in(root: Home, folder: str) -> list[str]:
 
 
 def _resumable(root: Home, staging: Folder, path: str, named: Manifest) -> bool:
-    """Whether ``path`` is a writer's unfinished work, free of forgotten samples and of another list of classes."""
+    """Whether ``path`` is a writer's unfinished work, with the store's list of classes and no forgotten sample."""
     header, lines, seal = Journal(staging, path).read()
     if header is None or path != f"staging/shard-{header.name}" or header.identity != Header.made_from(named):
         return False
@@ -160,7 +160,7 @@ def _ids(lines: list[Line]) -> Iterator[str]:
 
 
 def _take_back(staging: Folder, named: Manifest) -> None:
-    """A finished group that was moved into place, but not named before the crash, goes back to its journal."""
+    """Move a finished group back to its journal if a crash came between its move into place and the commit."""
     for path in _in(staging, "staging"):
         header, _, seal = Journal(staging, path).read()
         if header is None or seal is None or _is_named(named, header.name, seal.digest):

@@ -63,14 +63,15 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class TombstoneFile:
-    """``<store>.forgotten``: the keyed hashes of what a store at this place has forgotten, their keys, and what was
-    released of its rows by private trainings.
+    """``<store>.forgotten``: the keyed hashes of what a store at this place has forgotten, their keys, and what private
+    trainings released about its rows.
 
     A copy of the store from before a request has neither the tombstones nor the receipt, so it cannot tell that rows
-    were forgotten since; and neither a copy from before a private training nor a store made anew knows what was spent.
-    This file lies outside, so that restoring the folder leaves it as it is. It is named by the real folder, whatever
-    links a path goes through; a file beside a link, as where the folder lay before, is read too, and merged into this
-    one at the next write. A store in a bucket has none: then what is added is remembered by this object alone.
+    were forgotten since. A copy from before a private training, or a new store, does not know what was spent. This file
+    lies outside the folder, so that restoring the folder leaves it as it is. It is named after the real folder,
+    whatever links a path goes through. A file beside a link, left from where the folder lay before, is read too, and
+    merged into this one at the next write. A store in a bucket has no such file: only this object remembers what is
+    added.
 
     Raises:
         IntegrityError: the file is damaged. FormatError: it is of another version. StoreError: it cannot be read.
@@ -81,7 +82,7 @@ class TombstoneFile:
         self._by_key: dict[bytes, frozenset[str]] = {}
         self._earlier: Path | None = None  # a file that goes once its tombstones are in this one
         self._charges: dict[str, Charge] = {}
-        self._saved: _Contents | None = {}, {}  # what the file has; None: it is to be written anew
+        self._saved: _Contents | None = {}, {}  # what the file has; None: it must be rewritten
         self._mode = PRIVATE
         if is_bucket(store):
             return
@@ -127,7 +128,7 @@ class TombstoneFile:
         return bool(self._by_key) and ledger.tombstone(name, self.key) in self.newest
 
     def more_than(self, known: Iterable[str]) -> bool:
-        """Whether anything was forgotten here that ``known`` tombstones do not say."""
+        """Whether anything was forgotten here that is not among the ``known`` tombstones."""
         there = frozenset().union(*self._by_key.values())
         return bool(there) and not _same(there, known) and not there <= frozenset(known)
 
@@ -137,7 +138,7 @@ class TombstoneFile:
         return [i for i in ids if is_among(i, news)] if news else []
 
     def beyond(self, known: Iterable[str]) -> dict[bytes, frozenset[str]]:
-        """By their keys, the tombstones that are not among those ``known``."""
+        """Key -> the tombstones under it that are not ``known``."""
         if not self.more_than(known):
             return {}
         known = frozenset(known)
@@ -151,7 +152,7 @@ class TombstoneFile:
         self.save()
 
     def merge(self, other: TombstoneFile) -> None:
-        """Remember what ``other`` does, too; its keys count as older than those known here."""
+        """Remember what ``other`` remembers, too; its keys count as older than those known here."""
         merged = dict(other._by_key)
         for key, hashes in self._by_key.items():
             merged[key] = merged.pop(key, frozenset()) | hashes
@@ -160,7 +161,7 @@ class TombstoneFile:
         self.save()
 
     def consider(self, key: bytes, tombstones: Iterable[str]) -> None:
-        """Take ``tombstones`` under ``key``, the newest from now on, into account; the next write takes them along."""
+        """Count in ``tombstones`` under ``key``, the newest key from now on; the next write includes them."""
         self._by_key[key] = self._by_key.pop(key, frozenset()) | frozenset(tombstones)
 
     def destroy_key(self, key_digest: str) -> None:
@@ -169,7 +170,7 @@ class TombstoneFile:
         self.save()
 
     def destroy_keys(self) -> None:
-        """Forget all keys and what is remembered under them, of earlier stores at this place, too."""
+        """Forget all keys and what is remembered under them, including those of earlier stores at this place."""
         self._by_key = {}
         self.save()
 
@@ -184,7 +185,7 @@ class TombstoneFile:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the file has all of it; True where there is none, in a bucket."""
+        """Whether the file has all of it; True in a bucket, where there is no file."""
         return self.file is None or (self._by_key, self._charges) == self._saved
 
     def save(self) -> None:
@@ -198,14 +199,14 @@ class TombstoneFile:
                 f"the file of tombstones would have {len(raw)} bytes, and only {MAX_BYTES} are read", got=str(self.file)
             )
         with writing(self.file.parent):
-            os.makedirs(self.file.parent, exist_ok=True)  # a store is to be made there
+            os.makedirs(self.file.parent, exist_ok=True)  # missing if the store is yet to be made
             with closing(Folder(self.file.parent)) as folder:
                 folder.swap(self.file.name, raw, mode=self._mode)
         self._saved = dict(self._by_key), dict(self._charges)
         self._remove_earlier()
 
     def _remove_earlier(self) -> None:
-        """What a link named says nothing more than this file, and would go on saying it of a key that is destroyed."""
+        """Remove the file beside a link: it says no more than this one, and would keep a key that is destroyed here."""
         if self._earlier is None:
             return
         with writing(self._earlier.parent), closing(Folder(self._earlier.parent)) as folder:
@@ -219,7 +220,8 @@ def is_among(name: str, by_key: Mapping[bytes, frozenset[str]]) -> bool:
 
 
 def _same(hashes: frozenset[str], others: Iterable[str]) -> bool:
-    """Whether they are the tombstones of a manifest, compared as they lie on the disk: of 500,000 no set is made."""
+    """Whether ``others`` are a manifest's tombstones, equal to ``hashes``. Compared as they lie on the disk, so that no
+    set of 500,000 is built."""
     return isinstance(others, Tombstones) and len(hashes) == len(others) and Tombstones.of(hashes) == others
 
 
@@ -249,7 +251,7 @@ def _read(file: Path) -> _File | None:
 
 
 def are_tombstones(raw: bytes) -> bool:
-    """Whether these are the bytes of a whole `TombstoneFile`, of whichever store: keyed hashes, and nothing of rows."""
+    """Whether these are the bytes of a whole `TombstoneFile` of any store: keyed hashes, and nothing from rows."""
     try:
         _decode(raw, Path())
     except (FormatError, IntegrityError):

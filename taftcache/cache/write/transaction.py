@@ -98,17 +98,17 @@ class Transaction:
     def adopt_tombstones(self) -> dict[str, Any]:
         """Take over the tombstones of the file beside the store: what an earlier store at this place forgot.
 
-        Those under this store's key, or the newest where it has none. Returns the entry that says so, for `record`.
+        Those under this store's key, or under the newest if it has none. Returns the entry that says so, for `record`.
         """
         self._usable()
         self._adopted = self._committer.tombstone_file.under(self._key())
         return {"event": ledger.ADOPT, **self.commitment()}
 
     def relabel(self, classes: Sequence[str]) -> dict[str, Shard]:
-        """Take ``classes`` for the store's, and write shards anew with labels that index them.
+        """Make ``classes`` the store's classes, and rewrite shards so that their labels index them.
 
-        Returns those that were, by name: where no class goes, a shard whose labels stay keeps its files. DataError
-        when a row that stays has another class.
+        Returns the rewritten shards by name: if no class is dropped, a shard whose labels stay keeps its files.
+        DataError if a row that stays has a dropped class.
         """
         self._usable()
         self._committer.check_no_writer("relabel the store")
@@ -131,7 +131,7 @@ class Transaction:
     def correct(self, name: str, labels: Mapping[str, int]) -> Shard:
         """Write the shard ``name`` anew with these labels of some of its samples, as if they had been extracted so.
 
-        What an interrupted writer left of the shard is thrown away, for it has rows under the labels from before.
+        What an interrupted writer left of the shard is thrown away, because its rows have the old labels.
         Returns the new shard. DataError for a sample that is not in it, or a label outside the classes.
         """
         self._usable()
@@ -163,13 +163,12 @@ class Transaction:
         return self._next().content_digest
 
     def replaced(self) -> list[str]:
-        """Digests of the store's shards that it will not have as they are."""
+        """Digests of the store's shards that will be rewritten or dropped."""
         stays = {ref.digest for ref in self._next().shards}
         return [ref.digest for ref in self._committer.manifest.shards if ref.digest not in stays]
 
     def destroy_key(self) -> None:
-        """Leave the tombstones and their key out, beside the store too: nothing can be asked about a forgotten id any
-        more."""
+        """Drop the tombstones and their key, beside the store too: nobody can ask about a forgotten id any more."""
         self._usable()
         self._forget_key = True
 
@@ -259,7 +258,7 @@ class Transaction:
                 raise
 
     def _next(self, **remembered: Any) -> Manifest:
-        """The manifest to come; what it ``remembered`` of erasures is as it was where it is not given."""
+        """The manifest to come; of its fields about erasures, those not given in ``remembered`` stay as they are."""
         named = self._committer.manifest
         refs = {ref.name: ref for ref in named.shards if ref.name not in self._dropped}
         refs |= {name: ShardRef.of(name, s.role, s.rows, s.digest) for name, s in self._shards.items()}
@@ -272,7 +271,7 @@ class Transaction:
         )
 
     def _tombstones(self) -> Tombstones:
-        """Those of the manifest to come."""
+        """The tombstones of the manifest to come."""
         if self._forget_key:
             return Tombstones()
         news = self._adopted | set(self.tombstones(self._erased) if self._erased else ())

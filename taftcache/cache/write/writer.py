@@ -1,4 +1,4 @@
-"""Writing one shard in a way that survives kill -9: what is durable once is never computed again."""
+"""Writing one shard in a way that survives kill -9: what is once durable is never computed again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from taftcache.errors import DataError, IntegrityError, StoreError
 from taftcache.names import counted
 
 _THREADS = max(2, min(8, (os.cpu_count() or 1) // 2))
-"""Hash and write chunks at the same time: files reach the disk together sooner than one after the other."""
+"""Threads that hash and write chunks: several files reach the disk sooner together than one after the other."""
 _QUEUE = 2 * _THREADS
 """Chunks that may wait for the disk before `ShardWriter.append` does."""
 
@@ -32,8 +32,8 @@ _QUEUE = 2 * _THREADS
 class ShardWriter:
     """Rows in, one committed shard out.
 
-    Chunks are hashed, written and fsynced by two threads, and entered in the journal in their order by a third, while
-    the caller computes the next rows. Leaving the ``with`` block without `commit` keeps what is durable, and the next
+    Chunks are hashed, written and fsynced by a few threads, and entered in the journal in order by one more, while the
+    caller computes the next rows. Leaving the ``with`` block without `commit` keeps what is durable, and the next
     writer of the same shard, made with the same arguments, goes on after ``consumed`` candidates (rows and skipped
     samples, in the candidates' order).
     """
@@ -120,8 +120,7 @@ class ShardWriter:
         """Make the shard part of the store: all of its rows, or (after any failure) none of them.
 
         A shard of that name is replaced, with its skipped samples; ``plan`` becomes the store's in the same step.
-        DataError when there are no rows or candidates left, IntegrityError when the shard that ``expect`` is the
-        digest of has other rows.
+        DataError if there are no rows, or candidates are left; IntegrityError if the shard's digest is not ``expect``.
         """
         self._usable()
         if self.consumed != len(self._candidates):
@@ -169,8 +168,8 @@ class ShardWriter:
             )
             self._disk.shutdown(wait=True)
             self._thread.shutdown(wait=True)
-            # An interrupt of the waiting leaves the writer open, and with it the store and its lock, for its threads
-            # still write: whoever closes it again waits again.
+            # If the wait is interrupted, the writer stays open, and so do the store and its lock, because the threads
+            # still write. Closing it again waits again.
             self._closed = True
             self._committer.end_writer(self.name)
 
@@ -210,7 +209,7 @@ class ShardWriter:
             raise DataError(f"a class index must be 0 to {n - 1}", got=f"sample {ids[row]!r}: {labels[row]}")
 
     def _places(self, ids: list[str], skipped: list[Skipped]) -> tuple[list[int], list[tuple[int, Skipped]]]:
-        """For each row how many candidates are done after it; (row it comes before, skipped)."""
+        """For each row, how many candidates are done after it; for each skipped sample, the row that follows it."""
         base = self.consumed
         reasons = {s.id: s for s in skipped}
         due = self._candidates[base : base + len(ids) + len(skipped)]
@@ -247,7 +246,7 @@ class ShardWriter:
         self._buffer = self._spare.pop() if self._spare else self._group.buffer()
 
     def _enter(self) -> None:
-        """Enter the next chunk in the journal, and with it those after it that are written by now. After a failure
+        """Enter the next chunk in the journal, along with those after it that are written by now. After a failure enter
         nothing more: a journal with a chunk left out would give rows the ids of others."""
         if self._broken or not self._written:
             return  # an earlier call has entered this chunk too
@@ -270,7 +269,7 @@ class ShardWriter:
 
     @contextmanager
     def _to_the_end(self) -> Iterator[None]:
-        """What does not come to its end leaves rows that are not all there: then the writer takes no more."""
+        """If the block does not finish, some of its rows are missing: then the writer takes no more."""
         try:
             yield
         except BaseException as error:
@@ -293,7 +292,7 @@ class ShardWriter:
         root, c, count = self._committer.staging, self._header.chunk_rows, len(lines)
         seen: set[str] = set()
         for index, line in enumerate(lines):
-            if not seen.isdisjoint(line.ids):  # of two writers, where a lock file was removed
+            if not seen.isdisjoint(line.ids):  # two writers wrote at once, after a lock file was removed
                 lines = lines[:index]
                 break
             seen.update(line.ids)

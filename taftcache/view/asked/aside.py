@@ -1,4 +1,4 @@
-"""Work that the page asks for: one piece at a time, in a thread of its own; asked again, it says how far it is."""
+"""Work that the page asks for: one piece at a time, in its own thread; if asked again, it says how far the work is."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class _Closing(RuntimeError):
 
 
 class Aside:
-    """Answers by key. ``first`` is how far work is that has just begun: ``passes=0``.
+    """Answers by key. ``first`` says how far work is that has just begun: ``passes=0``.
 
-    Once the atlas is being closed, the work ends where it next tells how far it is.
+    Once the atlas is being closed, the work ends the next time that it tells how far it is.
     """
 
     def __init__(self, atlas: Atlas, **first: int) -> None:
@@ -33,8 +33,8 @@ class Aside:
         self._busy = ""
 
     def ask(self, key: str, job: Job) -> dict[str, Any]:
-        """``{"state": "working" | "busy" | "done" | "failed", …}``; begins ``job`` when there is no answer to ``key``
-        and none runs. Busy, it is ``with`` another key."""
+        """``{"state": "working" | "busy" | "done" | "failed", …}``; begins ``job`` if there is no answer to ``key`` and
+        no other job runs. If busy, ``with`` is that job's key."""
         with self._alone:
             if key in self._answers:
                 return self._answers[key]
@@ -51,7 +51,7 @@ class Aside:
         def tell(**said: Any) -> None:
             if self._atlas.closing:
                 raise _Closing("the page is closing")
-            self._answers[key] = {"state": "working", **said}  # a new one: the last is being sent, maybe
+            self._answers[key] = {"state": "working", **said}  # a new one: the last may be on its way to the page
 
         try:
             answer = {"state": "done", **job(tell)}

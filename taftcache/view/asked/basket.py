@@ -8,14 +8,14 @@ from typing import Any
 from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
 
-# Of row numbers, as JavaScript writes them with toString(36).
+# The base of row numbers, as JavaScript writes them with toString(36).
 RADIX = 36
 
 
 def rows_of(atlas: Atlas, text: str) -> list[int]:
-    """Rows of the table from an address: what each is larger than the one before it, "." between.
+    """Rows of the table from an address: each as its difference from the one before, with "." between them.
 
-    ValueError where that is no list of rows of the table.
+    ValueError if that is no list of rows of the table.
     """
     rows, at = [], 0
     for part in text.split("."):

@@ -14,7 +14,7 @@ from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
 from taftcache.view.payload import packed
 
-# The longest that a list can be; what is worst stands first.
+# The most entries of a list; the worst stand first.
 LISTED = 5000
 
 

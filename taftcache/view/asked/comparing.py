@@ -42,10 +42,10 @@ class Side:
         self.said: dict[str, Predictions] = {}
 
     def leave_damaged(self) -> list[str]:
-        """Read the models, leave out those whose files are damaged, and say how they are."""
+        """Read the models, leave out those whose files are damaged, and return what is wrong with these."""
         try:
             damaged = self.scorer().damaged if self.models else {}
-        except DAMAGE as error:  # of what every model needs
+        except DAMAGE as error:  # to something that every model needs
             self.models = []
             return [problem_of(error)]
         self.models = [name for name in self.models if name not in damaged]
@@ -56,7 +56,7 @@ class Side:
         return default_model(self.models) or (self.models or [BASE])[-1]
 
     def say(self, model: str, report: Callable[[int], None]) -> Predictions:
-        """What a model says of every row; computed once."""
+        """What a model predicts for every row, computed once; the last few models' predictions are kept."""
         with importing:
             from taftcache.stages.look.scoring import predictions_of
 
@@ -69,7 +69,7 @@ class Side:
 
 
 class Comparisons:
-    """Compares models of the atlas's store, and of ``against`` where there is one; the answers are those of ``Aside``.
+    """Compares models of the atlas's store, and of ``against`` if there is one; the answers are those of ``Aside``.
 
     Models are named "here:models/mean", "there:base".
     """
@@ -82,10 +82,10 @@ class Comparisons:
         self._aside = Aside(atlas, rows=0)
 
     def offer(self) -> dict[str, Any]:
-        """Models that can be compared, rows that both stores have, which pair to begin with, what ties the two, and
-        what is damaged of the second."""
+        """Models that can be compared, rows that both stores have, which pair to begin with, how the stores are
+        related, and what is damaged in the second."""
         here, there = self.sides[HERE], self.sides.get(THERE)
-        # those here are being read, and the page says what is damaged of them
+        # the atlas reads the models of its own store, and the page says what is damaged there
         here.models = [name for name in here.models if self._atlas.is_whole(name)]
         damage = there.leave_damaged() if there else []
         return {
@@ -134,7 +134,7 @@ class Comparisons:
         columns: list[tuple[NDArray[np.int32], NDArray[np.float32]]] = []
         for side, model in pair:
             said, at = side.say(model, report), rows if side is here else theirs
-            # a margin is that of the class that the sample has here
+            # margins are those of the class that the sample has here
             ahead = said.margins[at] if side is here else np.where(same, said.margins[at], np.nan)
             columns.append((_renamed(side, names)[said.classes[at]], ahead.astype(np.float32)))
         # held out in one store alone, a row was seen by the other's models: it is in neither group
@@ -158,7 +158,7 @@ class Comparisons:
 
 
 def _once(store: FeatureStore) -> Callable[[], Scorer]:
-    """The store's models when they are first asked for, and the same ones from then on; by one thread at a time."""
+    """A function that loads the store's models once, when first called; for one thread at a time."""
 
     @cache
     def load() -> Scorer:
@@ -186,7 +186,7 @@ def _receipt(here: FeatureStore, there: FeatureStore) -> str:
     """Which receipt leads from one store to the other, in words; "" where none does."""
     for first, second, when in ((there, here, "before"), (here, there, "after")):
         key = b""
-        with suppress(StoreError):  # without it receipts of earlier releases are known
+        with suppress(StoreError):  # without the key, only receipts of earlier releases can be matched
             key = ledger.read_key(second.root, second.manifest) if second.manifest.tombstone_key else b""
         for entry in second.ledger():
             if ledger.names_state(entry.get("root_before"), first.root_digest, key):

@@ -1,4 +1,4 @@
-"""How many held-out rows are right as shards are subtracted: all that the page draws of it, made when it asks."""
+"""How many held-out rows are right as shards are subtracted: the numbers that the page draws, made when it asks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Compositions:
 
 def rows_right(atlas: Atlas, tell: Tell | None = None) -> dict[str, list[int]]:
     """Held-out rows that the mean of the components gets right: ``fewer`` [S], without the last k of S shards, k from
-    0 to S − 1; ``without`` [S], without each shard alone, empty where there is one.
+    0 to S − 1; ``without`` [S], without each single shard, empty if there is only one.
 
     Raises:
         StoreError: the held-out rows are not scored (yet).

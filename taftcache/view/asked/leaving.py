@@ -58,7 +58,7 @@ class SideSolves:
         return self._ask(key, lambda tell: _said(without_rows(self._atlas, rows, tell)))
 
     def _ask(self, key: str, job: Job) -> dict[str, Any]:
-        """The answer; busy, it is ``with`` a sample's id, or "" for several."""
+        """The answer; if busy, ``with`` is the id of the sample at work, or "" for several samples."""
         answer = self._aside.ask(key, job)
         return {**answer, "with": answer["with"].partition("\n")[0]} if answer["state"] == "busy" else answer
 
