@@ -21,7 +21,7 @@ from taftcache.stages.progress import Progress, Silent
 
 THRESHOLD = 0.95
 BLOCK = 2048  # rows: the similarities of two blocks take 16 MiB
-HASH = 16  # bytes: the chance that any two of 2³² different rows share a hash is below 2⁻⁶⁴
+HASH = 16  # bytes: the chance that two of 2³² different rows share a hash is below 2⁻⁶⁴
 ROUNDING = 1e-5  # error of a similarity in float32, for rows within a few typical lengths of the mean
 
 

@@ -164,8 +164,7 @@ def _beside_probe(
     *,
     any_time: bool,
 ) -> tuple[Against | None, list[str]]:
-    """The default model beside the linear probe, whose hits are added to ``hits``; and notes, such as why there is no
-    probe."""
+    """The default model beside the linear probe, whose hits join ``hits``; and notes, such as why there is no probe."""
     if reason := no_probe(store):
         return None, [f"no linear probe: {reason}"]
     notes = _leaked(store, leaked(store, progress), rows)

@@ -50,9 +50,8 @@ def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) 
 
 
 def _work(scorer: Scorer, shard: Shard) -> float:
-    """About how many multiplications the inversions take: n³ for the kernel of a shard's rows and classes. For a head
-    with few rows, n³ for their products; with more, each row with the matrix that all classes share and with the
-    columns that they have of their own."""
+    """About how many multiplications inverting takes: n³ for the kernel of a shard's rows and classes; for a head, n³
+    for the products of few rows, else each row with the matrix that classes share and the columns of their own."""
     classes, n = scorer.base.config.classes, scorer.base.config.width + 1
     if scorer.layouts[component_of(shard.name)] != scorer.base.head_layout:
         return float(shard.rows * classes) ** 3

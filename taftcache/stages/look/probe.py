@@ -26,8 +26,7 @@ EVERY = 5  # one row in five chooses C, as λ is chosen with ridge = "auto"
 MOST_STEPS = 300
 # Rows times features: with more, C is chosen on, and the probe fitted to, as many rows as fit, taken evenly.
 MOST_CHOOSING, MOST_FITTED = 1 << 26, 1 << 28
-# Rows times features times classes: a core does some 2³¹ such products a second; with more, a probe takes over ten
-# minutes.
+# Rows times features times classes: a core does some 2³¹ such products a second, so more take over ten minutes.
 MOST_QUICK = 1 << 34
 
 

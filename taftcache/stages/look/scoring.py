@@ -93,8 +93,7 @@ class Scorer:
         )
 
     def moved_at_most(self, tokens: NDArray[Any], labels: NDArray[np.int32], name: str) -> NDArray[np.float64]:
-        """How far each of some training rows [b,t,d] of the component ``name`` can at most have moved it [b], in
-        float64.
+        """How far each training row [b,t,d] of the component ``name`` can at most have moved it [b], in float64.
 
         The optimum without row n is at most (‖N∇F(Δw)‖ + ‖J_nᵀ∂ℓ_n + λΔw‖) / ((N − 1)λ) from Δw: F without the row is
         λ-strongly convex too, and N − 1 times its gradient at Δw is N∇F(Δw) − (J_nᵀ∂ℓ_n + λΔw). NaN where
@@ -128,8 +127,7 @@ class Scorer:
         return float(self._stored[name].delta.norm())
 
     def attention(self, tokens: NDArray[Any]) -> tuple[NDArray[np.float32] | None, str]:
-        """φ [H,t]: how much the class row's attention heads take of each token, for the first row of [b,t,d]; or None
-        and why."""
+        """φ [H,t]: how much each head of the class row takes of each token, for row 0 of [b,t,d]; or None and why."""
         config = self.base.config
         rows = "feature" if config.path == "feature" else config.rows
         if rows != "tokens":

@@ -120,11 +120,9 @@ def solve_exact(
     choice: RidgeChoice | None = None,
     goal: Goal | None = None,
 ) -> Component:
-    """The optimum over all rows, solved from the mean of the components or from zero; it depends on rows and settings
-    only.
+    """The optimum over all rows, from the mean of the components or from zero: it depends on rows and settings only.
 
-    ``choice``: how λ was chosen from these rows, if it already was. ``goal``: when the solve ends; by default the
-    settings' goal.
+    ``choice``: how λ was chosen from these rows, if it already was. ``goal``: of the solve, by default the settings'.
     """
     start = mean.delta if settings.takes_start(shards, settings.train) else None
     options = SolveOptions(start=start, keep_dual=True, operator=operator or TangentOperator, choice=choice, goal=goal)
@@ -141,8 +139,7 @@ def describe_exact(
     digests: Mapping[str, str],
     start: str,
 ) -> None:
-    """Add to the exact model's ``meta`` what components do not have: its own key, its start, its distance from the
-    mean."""
+    """Add to ``meta`` what only the exact model says of itself: its key, its start, its distance from the mean."""
     exact.meta.update(
         key=exact_key(settings, shards, digests),
         start=start,

@@ -78,8 +78,7 @@ class HeldOutChange:
 
 
 def held_out_hits(store: FeatureStore) -> HeldOutHits | None:
-    """The default model's hits, in one pass; None without held-out rows, or without a model. Errors as for
-    ``read_base``."""
+    """The default model's hits, in one pass; None without held-out rows or a model. Errors as for ``read_base``."""
     model = model_of(store.objects())
     if store.held_out is None or model not in store.objects():
         return None

@@ -100,8 +100,7 @@ def teach(recipe: TeachingRecipe, *, progress: Progress | None = None) -> TeachR
 
 @contextmanager
 def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Students]:
-    """The recipe's students, with the teachers' stores open and joined with the images; missing stores are made from
-    their recipes."""
+    """The recipe's students; the teachers' stores, made if missing, are open and joined with the images meanwhile."""
     with ExitStack() as stack:
         for spec in recipe.teachers:
             if spec.store is not None:  # refused before another teacher's images are run

@@ -90,15 +90,13 @@ def read_keys(store: FeatureStore) -> dict[str, str]:
 
 
 def is_current(keys: Mapping[str, str], meta: Mapping[str, Any], settings: str) -> bool:
-    """Whether a component with ``meta`` was made from the rows and settings in ``settings``, with noise that nobody can
-    know."""
+    """Whether a component with ``meta`` was made from the rows and settings given, with noise that nobody can know."""
     private = bool(meta.get(PRIVATE, {}).get("private"))
     return private and deciding(settings) == deciding(keys.get(str(meta.get("key", "")), ""))
 
 
 def deciding(settings: str) -> str:
-    """The part of ``settings`` (rows and settings, as text) that private training reads: changing the rest spends
-    nothing."""
+    """The part of ``settings``, a text, that private training reads: a change of the rest spends nothing."""
     try:
         values = json.loads(settings)
         privacy, objective = dict(values["privacy"]), values["objective"]
