@@ -20,9 +20,9 @@ from taftcache.stages.look.vectors import mean_vectors
 from taftcache.stages.progress import Progress, Silent
 
 THRESHOLD = 0.95
-BLOCK = 2048  # rows: two blocks of them have 16 MiB of similarities
-HASH = 16  # bytes: two different rows of 2³² have the same one with a chance of 2⁻⁶⁴
-ROUNDING = 1e-5  # of a similarity in float32, for rows a few lengths from the mean
+BLOCK = 2048  # rows: the similarities of two blocks take 16 MiB
+HASH = 16  # bytes: the chance that two of 2³² different rows share a hash is below 2⁻⁶⁴
+ROUNDING = 1e-5  # error of a similarity in float32, for rows within a few typical lengths of the mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +108,14 @@ def duplicates(
 
 
 def _far_out(scaled: NDArray[np.float32], table: RowTable) -> list[str]:
-    """A note where rows are so far out that beside them half of all pairs look alike."""
+    """A note if some rows lie so far out that, in comparison, half of all pairs look alike."""
     n = len(scaled)
     if n < 2:
         return []
     some = np.linspace(0, n - 1, min(n, BLOCK)).astype(np.int64)
-    # each beside a row half of all rows away, which is of another class where rows are sorted by class
+    # pair each row with one half the table away, which is of another class if rows are sorted by class
     squares = np.square(scaled[some] - scaled[(some + n // 2) % n]).sum(1)
-    if not 0 < np.median(squares) <= 2 * (1 - THRESHOLD):  # 0: of copies, which are alike
+    if not 0 < np.median(squares) <= 2 * (1 - THRESHOLD):  # 0: the rows are copies, which rightly look alike
         return []
     farthest = table.ids[int(np.vecdot(scaled, scaled).argmax())]
     return [
@@ -125,7 +125,7 @@ def _far_out(scaled: NDArray[np.float32], table: RowTable) -> list[str]:
 
 
 def _scaled(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """``vectors`` [n,d], in place: from their mean, their mean square length 1; zeros where all are the same."""
+    """Centre ``vectors`` [n,d] in place and scale them to a mean square length of 1; zeros if all are the same."""
     if not len(vectors):
         return vectors
     vectors -= vectors.mean(0, dtype=np.float64).astype(np.float32)
@@ -137,7 +137,7 @@ def _scaled(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 def _reaching(
     scaled: NDArray[np.float32], threshold: float, progress: Progress
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]]:
-    """Rows (first < second) whose similarity reaches the threshold, and that, for every pair of blocks."""
+    """For every pair of blocks: the rows (first < second) whose similarity reaches the threshold, and how similar."""
     starts = range(0, len(scaled), BLOCK)
     half = np.vecdot(scaled, scaled) / 2
     with progress.task("duplicates", len(starts) * (len(starts) + 1) // 2) as task:
@@ -155,7 +155,7 @@ def _reaching(
 
 
 class _Best:
-    """The most similar pairs among all that were added, ``top`` of them, and how many there were."""
+    """The ``top`` most similar of all pairs that were added, and the ``count`` of all."""
 
     def __init__(self, top: int) -> None:
         self._top, self.count = top, 0
@@ -186,8 +186,8 @@ def _pair(store: FeatureStore, table: RowTable, first: int, second: int, alike: 
 
 @dataclass(frozen=True, kw_only=True)
 class Hashes:
-    """A hash of the cached bytes of each row of a ``table``: ``hashes`` [n] where ``read`` [n]; the others lie in
-    shards that are ``damaged`` and cannot be compared."""
+    """A hash of each row's cached bytes, ``hashes`` [n], valid where ``read`` [n]; the other rows lie in ``damaged``
+    shards and cannot be compared."""
 
     table: RowTable
     hashes: NDArray[Any]
@@ -213,16 +213,16 @@ class Hashes:
         return cls(table=table, hashes=hashes, read=read, damaged=list(damaged))
 
     def chosen(self, these: NDArray[np.bool_]) -> set[bytes]:
-        """The hashes of ``these`` [n] among all rows."""
+        """The hashes of the rows in the mask ``these`` [n]."""
         return {one.tobytes() for one in self.hashes[these & self.read]}
 
     def ids_like(self, sought: Collection[bytes], among: NDArray[np.bool_]) -> list[str]:
-        """Ids of the rows ``among`` [n] all whose hash is ``sought``."""
+        """Ids of the rows in the mask ``among`` [n] whose hash is one of ``sought``."""
         return [self.table.ids[k] for k in np.flatnonzero(among & self.read) if self.hashes[k].tobytes() in sought]
 
 
 def copies_of(store: FeatureStore, samples: Collection[str], progress: Progress) -> tuple[list[str], list[str]]:
-    """Ids of the other rows, held-out and staged ones too, with the bytes of one of ``samples``; and the damaged
+    """Ids of other rows (held-out and staged ones too) with the same bytes as one of ``samples``; and the damaged
     shards."""
     named, staged, damaged = set(samples), dict[str, bytes](), list[str]()
     for name, ids, tokens in store.staged_tokens() if named else ():
@@ -240,7 +240,7 @@ def copies_of(store: FeatureStore, samples: Collection[str], progress: Progress)
 
 
 def leaked(store: FeatureStore, progress: Progress) -> list[str]:
-    """Ids of held-out rows with the bytes of a training row."""
+    """Ids of held-out rows with the same bytes as a training row."""
     found = Hashes.of(store, progress)
     held = found.table.held_out
     return found.ids_like(found.chosen(~held), held)

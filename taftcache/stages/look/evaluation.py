@@ -1,4 +1,4 @@
-"""Accuracy on the held-out rows of every model that a store holds, and which of its labels are proven."""
+"""Accuracy of every model of a store on its held-out rows, and the share of labels that are proven."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 
 PROBE = "linear probe (scikit-learn)"
-MARGINS = 1000  # rows: a pass over more would take longer than what it stands beside
+MARGINS = 1000  # rows: a pass over more would take longer than the predictions that it accompanies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ def _beside_probe(
     *,
     any_time: bool,
 ) -> tuple[Against | None, list[str]]:
-    """The default model beside the linear probe, whose hits join the others; and notes, also on why there is none."""
+    """The default model beside the linear probe, whose hits join ``hits``; and notes, such as why there is no probe."""
     if reason := no_probe(store):
         return None, [f"no linear probe: {reason}"]
     notes = _leaked(store, leaked(store, progress), rows)
@@ -191,7 +191,7 @@ def _unshared(store: FeatureStore, rows: Shard) -> list[str]:
 
 
 def _ahead(default: str, hits: Mapping[str, NDArray[np.bool_]]) -> list[str]:
-    """A note on the models that are right on more rows than the default one, by more than noise."""
+    """A note on each model that is right on more rows than the default one, by more than noise."""
     found = {name: row_verdict(hits[name], hits[default]) for name in hits if name != default and default in hits}
     return [
         f"{name} does better than {default}, which predict takes where none is named: on the same rows by "
@@ -220,10 +220,10 @@ def _leaked(store: FeatureStore, ids: Sequence[str], rows: Shard) -> list[str]:
 
 
 def held_out_score(store: FeatureStore, name: str, consent: Consent | None = None) -> Score | None:
-    """How well one model does on the held-out rows, in one pass; None where there are none.
+    """How well one model does on the held-out rows, in one pass; None if there are none.
 
     Raises:
-        StoreError: no such model. UntrustedStore: as ``read_base`` has it.
+        StoreError: no such model. UntrustedStore: as for ``read_base``.
     """
     if store.held_out is None:
         return None
@@ -234,10 +234,10 @@ def held_out_score(store: FeatureStore, name: str, consent: Consent | None = Non
 def held_out_margins(
     store: FeatureStore, name: str, device: str = "auto", consent: Consent | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
-    """By how much one model's largest logit [n] is above the second, and whether its class was right [n].
+    """How far one model's largest logit is above the second [n], and whether its class was right [n].
 
-    Of the first ``MARGINS`` held-out rows, a sample of all, for rows lie in the order of a hash; None where there are
-    none, or one class alone. The errors are those of ``held_out_score``.
+    From the first ``MARGINS`` held-out rows: since rows lie in the order of a hash, they are a random sample. None if
+    there are no held-out rows, or only one class. Errors as for ``held_out_score``.
     """
     if store.held_out is None or len(store.classes) < 2:
         return None
@@ -267,10 +267,10 @@ def row_logits(
 def proven_shares(
     rows: Shard, store: FeatureStore, settings: Settings, names: Sequence[str], progress: Progress
 ) -> dict[str, float]:
-    """By model, the share of ``rows`` whose class is provably that of the optimum, which a retrain would reach.
+    """By model, the share of ``rows`` whose class is provably the one that the exact optimum gives.
 
-    The distance to the optimum is the certificate's; of a sum of components, Σ |μ| of theirs. A model without one
-    (a private component's, say) is left out. Costs K half passes over the rows for each model.
+    The distance to the optimum is the certificate's; for a weighted sum of components it is Σ |μ| times theirs. A model
+    without one (a private component, say) is left out. Costs K half passes over the rows for each model.
     """
     said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
     reach = {name: distance for name in names if (distance := certified_distance(said, name)) < inf}
@@ -300,9 +300,9 @@ def _held_out(store: FeatureStore) -> Shard:
 
 
 def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
-    """The certified bound on ‖Δw − Δw*‖ of a model; infinite where nothing is proven of it, or of a member.
+    """The certified bound on a model's ‖Δw − Δw*‖; infinite if nothing is proven about it, or about a member.
 
-    Nothing is of an imported one, whatever certificate an earlier version took over: its rows are not here.
+    Nothing is proven about an imported model, whatever certificate an earlier version took over: its rows are not here.
     """
     own = said[name]
     if own.coefficients is not None:
@@ -312,7 +312,7 @@ def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
 
 
 def accuracy_interval(right: NDArray[np.bool_]) -> tuple[float, float]:
-    """Of an accuracy, Wilson's at ``LEVEL``, from which rows [n] were right."""
+    """Wilson's interval of an accuracy at ``LEVEL``, from which rows [n] were right."""
     n, k, z = len(right), int(right.sum()), NORMAL
     middle = (2 * k + z**2) / (2 * (n + z**2))
     half = z / (2 * (n + z**2)) * sqrt(4 * k * (n - k) / n + z**2)
@@ -324,8 +324,8 @@ class Changes:
     """Two models on ``rows`` rows.
 
     changed: rows that get another class; interval: of their share, at 95 % (Wilson's). right: by the first and by the
-    second. gain: by how much the second is the more accurate, with ``gain_interval`` and ``verdict`` as
-    ``paired.row_verdict`` has them.
+    second. gain: by how much the second is more accurate, with ``gain_interval`` and ``verdict`` as from
+    ``paired.row_verdict``.
     """
 
     rows: int
@@ -338,7 +338,7 @@ class Changes:
 
 
 def changes_of(labels: NDArray[np.int32], before: NDArray[np.int32], after: NDArray[np.int32]) -> Changes | None:
-    """What two models' classes [n] of rows with ``labels`` [n] say of the two; None for no rows."""
+    """Compare two models by the classes [n] that they give to rows with ``labels`` [n]; None without rows."""
     if not len(labels):
         return None
     other, hits = before != after, (before == labels, after == labels)

@@ -28,11 +28,11 @@ class PathPoint(NamedTuple):
 
 
 def head_path(table: RowTable, scorer: Scorer, stop: Event) -> list[PathPoint]:
-    """The head at every λ of ``GRID``, in two passes over the features; nothing where ``stop`` was set meanwhile.
+    """The head at every λ of ``GRID``, in two passes over the features; empty if ``stop`` was set meanwhile.
 
     Raises:
-        SolveError: class weights, a ball or jvp_only; another loss than the square ones, or too many classes for
-        memory with α ≠ 1.
+        SolveError: class weights, a ball or jvp_only; a loss that is not a square one, or too many classes for memory
+        with α ≠ 1.
     """
     if not scorer.plain:
         raise SolveError(
@@ -55,11 +55,11 @@ def head_path(table: RowTable, scorer: Scorer, stop: Event) -> list[PathPoint]:
 
 
 class _Stopped(Exception):
-    """Somebody set the event."""
+    """``stop`` was set."""
 
 
 class _ReadOnce:
-    """A shard's rows, whose memory is given back as the reading goes on; raises _Stopped once ``stop`` is set."""
+    """A shard's rows, whose memory is released as reading goes on; raises _Stopped once ``stop`` is set."""
 
     def __init__(self, reader: Reader, shard: Shard, stop: Event) -> None:
         self._reader, self._shard, self._stop = reader, shard, stop

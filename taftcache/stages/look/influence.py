@@ -32,7 +32,7 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
 
-SOLVED = 3  # samples that are also solved without, where there is no closed form
+SOLVED = 3  # without a closed form, the model is also solved without each of the first so many samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,8 +224,8 @@ def query_influence(
 def _changes(
     setting: _Setting, part: ModelPart, direction: Tensor
 ) -> tuple[RowInfluence, list[tuple[float, Shard, int]]]:
-    """How leaving a row of a part out was worked out, for the logit whose gradient is ``direction`` [P]; and what each
-    adds to it, with the row's shard and place in it."""
+    """How the effect of leaving out a part's rows was computed, on the logit whose gradient is ``direction`` [P]; and
+    for each row what leaving it out adds to the logit, its shard, and its place there."""
     recipe, solver = setting.settings.recipe, setting.settings.recipe.solver
     objective = _objective(setting.settings, part)
     check_head_fits(setting.settings, part.shards, objective.train, chosen=False, left_out=1)
@@ -239,14 +239,14 @@ def _changes(
 
 
 class _Setting(ModelParts):
-    """A model of a store, what it was put together from, and rows to look at it with."""
+    """A model of a store and the problems that it was put together from; gives logits, and reads queries."""
 
     def __init__(self, store: FeatureStore, model: str, progress: Progress) -> None:
         super().__init__(store, model, progress)
         self.check_current()
 
     def logits(self, rows: RowSource, delta: Tensor, base: Base | None = None) -> Tensor:
-        """f(x; Δw) [n,K] in float64 of a few rows."""
+        """f(x; Δw) [n,K] of a few rows, in float64."""
         operator = TangentOperator(base or self.base, [rows], trained=self.model.layout, dtype=torch.float64)
         ((state, _),) = operator.blocks()
         return state.logits + operator.tangent(state, operator.direction(delta))
@@ -258,7 +258,7 @@ class _Setting(ModelParts):
         if self.store.holds(name) or no_file or vectors:
             try:
                 asked: Any = name if isinstance(query, Path) else query
-                shard, row = self.store.locate(asked)  # of vectors nothing else can be asked for
+                shard, row = self.store.locate(asked)  # a store of vectors takes ids only
             except UnknownSample as error:
                 if vectors:
                     raise
@@ -271,7 +271,7 @@ class _Setting(ModelParts):
 
 
 def _objective(settings: Settings, part: ModelPart) -> Objective:
-    """What a part was solved for, where influence has its closed form; SolveError for any other objective."""
+    """The objective that a part was solved for; SolveError if it is not one that influence on a prediction supports."""
     recipe, loss, asked = settings.recipe, settings.loss, settings.recipe.objective
     weighted = asked.class_weights != "none" or asked.jvp_only or asked.radius or recipe.prior.teachers
     if not isinstance(loss, RSL) or weighted:

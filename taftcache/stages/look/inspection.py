@@ -28,9 +28,9 @@ from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.train.private.records import Budget, budget_of
 from taftcache.tangent.spec import TAIL
 
-# What a page about rows says where their shard's component is private.
+# What a report about rows says if their shard's component is private.
 UNCOVERED = "its promise bounds what it holds of any sample, but does not cover what is shown of the row itself"
-# What of a model's meta is listed.
+# The keys of a model's meta that are listed.
 LISTED = (
     "base_digest",
     "norm",
@@ -45,7 +45,7 @@ LISTED = (
     PRIVATE,
 )
 T = TypeVar("T")
-NAMED = 10  # samples of a shard or a class, and missing files
+NAMED = 10  # how many samples of a shard or a class, and how many missing files, are named
 LEFT_OUT = 1000  # skipped samples that are named: a store may have millions
 
 
@@ -167,9 +167,9 @@ def inspect(store: FeatureStore) -> InspectReport:
 
 
 def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]]:
-    """What ``inspect`` says of a store, and what it ends in where files are damaged.
+    """The report of ``inspect`` from what can be read, and the errors of the files that are damaged.
 
-    Then there are no activations, no entries of the ledger, no skipped samples named, or no curve of a solve.
+    What a damaged file holds is missing: activations, ledger entries, names of skipped samples, or a solve's curve.
     """
     shards, per_class = [], Counter[int]()
     damage = list[StoreError]()
@@ -354,7 +354,7 @@ def private_parts(store: FeatureStore) -> list[str]:
 
 
 def private_notes(store: FeatureStore) -> list[str]:
-    """What a page about rows says in a store with private parts; nothing in another."""
+    """What a report about rows says if the store has private parts; empty otherwise."""
     parts = private_parts(store)
     return [f"{', '.join(parts)} private: {UNCOVERED}"] if parts else []
 

@@ -1,4 +1,4 @@
-"""What one training row changed, or several: the components that it has a part in, and held-out rows, without it."""
+"""What one or several training rows changed: their shards' components, and predictions on held-out rows."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from taftcache.tangent.operator import TangentOperator
 Moves = NDArray[np.float64]
 
 
-# Products of numbers for a page, summed over the shards: some ten seconds of one core.
+# Multiplications that a page may cost, summed over the shards: some ten seconds on one core.
 WORK = 4 * 4096.0**3
 
 
 def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Moves | None]]:
-    """Each of ``shards`` with ‖Δw₋ₙ − Δw‖ [N] of its component for each of its rows, or None where there is no closed
-    form: an objective that is not quadratic, with weights, a ball or a prior, and a private component.
+    """Each of ``shards`` with how far each of its rows moved its component, ‖Δw₋ₙ − Δw‖ [N]; None if that has no
+    closed form: for a private component, or an objective that is not quadratic or has weights, a ball or a prior.
 
     Raises:
-        StoreError: what is to be inverted would take more than ``WORK``.
+        StoreError: the inversions would take more than ``WORK``.
     """
     weighed = [shard for shard in shards if scorer.is_weighed(component_of(shard.name)) and scorer.loss.quadratic]
     if sum(_work(scorer, shard) for shard in weighed) > WORK:
@@ -50,8 +50,8 @@ def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) 
 
 
 def _work(scorer: Scorer, shard: Shard) -> float:
-    """n³ of the kernel of a shard's rows and classes; of a head's few rows that of their products and what classes
-    change in them, else of each row with what all classes have of their own and in common."""
+    """About how many multiplications inverting takes: n³ for the kernel of a shard's rows and classes; for a head, n³
+    for the products of few rows, else each row with the matrix that classes share and the columns of their own."""
     classes, n = scorer.base.config.classes, scorer.base.config.width + 1
     if scorer.layouts[component_of(shard.name)] != scorer.base.head_layout:
         return float(shard.rows * classes) ** 3
@@ -78,8 +78,8 @@ class LogitsOf:
 
 @dataclass(frozen=True, kw_only=True)
 class OnHeldOut:
-    """Of the ``held_out`` rows that stay, ``changed`` get another class by the mean of the components; ``accuracy``: of
-    that mean on them, before and after, and its ``gain``. None where no held-out rows are scored, or no component is
+    """The mean of the components on the ``held_out`` rows that stay: how many get another class (``changed``), its
+    ``accuracy`` before and after, and the ``gain``. All are None if no held-out rows are scored, or no component is
     left."""
 
     changed: int | None = None
@@ -90,8 +90,8 @@ class OnHeldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class SolvedAgain:
-    """One component without rows of its shard: ``moved`` by ‖Δw without them − Δw‖, of ``norm`` ‖Δw‖, exact to
-    ``distance_bound``. ``ridge``: λ before and after, which "auto" chooses anew."""
+    """One component solved without some rows of its shard. ``moved``: ‖Δw without them − Δw‖, exact to
+    ``distance_bound``. ``norm``: ‖Δw‖. ``ridge``: λ before and after, which "auto" chooses anew."""
 
     ridge: tuple[float, float]
     status: str
@@ -103,7 +103,7 @@ class SolvedAgain:
 
 @dataclass(frozen=True, kw_only=True)
 class RowLeftOut(OnHeldOut, SolvedAgain):
-    """A shard's component without one of its rows, and what that changes; ``before`` and ``after``: its logits."""
+    """A shard's component without one of its rows, and what changes; ``before`` and ``after``: that row's logits."""
 
     before: LogitsOf
     after: LogitsOf
@@ -112,8 +112,8 @@ class RowLeftOut(OnHeldOut, SolvedAgain):
 def leave_out(
     store: FeatureStore, scorer: Scorer, shard: Shard, row: int, kept: HeldOutLogits | None, progress: Progress
 ) -> RowLeftOut:
-    """Solve the component of a training shard without a row, as ``taftcache forget`` would, and compare, on held-out
-    rows too where their logits are ``kept``."""
+    """Solve the component of a training shard without a row, as ``taftcache forget`` would, and compare, also on
+    held-out rows if their logits were ``kept``."""
     part, delta, solved = _without(store, shard, row, progress)
     members = [name for name in scorer.models if is_component(name)]
     tokens = shard.tokens(slice(row, row + 1))
@@ -148,11 +148,11 @@ def leave_rows_out(
 ) -> RowsLeftOut:
     """Solve the component of each shard in ``leaving`` without its rows, as ``taftcache forget`` would.
 
-    A private component stays as it is, as it would. ``leaving`` has row numbers by the name of their shard, the
-    held-out one too, ``kept`` the logits of held-out rows to compare on, if there are any.
+    Private components stay as they are, as they would there. ``leaving`` has row numbers by the name of their shard,
+    the held-out one too; ``kept`` has the logits of the held-out rows to compare on, if there are any.
 
     Raises:
-        RecipeError: a class would be left without a training row, which solves every component again.
+        RecipeError: a class would be left without a training row: then every component has to be solved again.
     """
     _check_classes(store, leaving)
     solved: dict[str, SolvedAgain] = {}
@@ -191,7 +191,7 @@ def _check_classes(store: FeatureStore, leaving: Mapping[str, Sequence[int]]) ->
 def _without(
     store: FeatureStore, shard: Shard, rows: int | Sequence[int], progress: Progress
 ) -> tuple[ModelPart, torch.Tensor, SolvedAgain]:
-    """The component of ``shard``, how it changes without ``rows``, δ [P], and what is said of that."""
+    """The component of ``shard``, its change δ [P] without ``rows``, and a summary of the solve."""
     parts = ModelParts(store, component_of(shard.name), progress)
     parts.check_current()
     part = parts.part_of(shard)

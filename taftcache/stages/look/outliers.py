@@ -1,4 +1,4 @@
-"""Rows that are like no others: far from their neighbours, for their class."""
+"""Rows that are like no others: they lie far from their neighbours, by the standard of their class."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _distances(vectors: NDArray[np.float32], train: int, k: int, progress: Progr
         for start in range(0, len(vectors), STEP):
             here = np.arange(start, min(start + STEP, len(vectors)))
             distance, near = search.kneighbors(vectors[here], k + 1)
-            # without the row itself where it is found (copies may fill its place, and then the last one goes)
+            # leave out the row itself, or the last neighbour if copies have taken the row's place
             own = near == here[:, None]
             own[~own.any(1), -1] = True
             found[here] = distance[~own].reshape(len(here), k)[:, -1]
@@ -120,9 +120,10 @@ def _distances(vectors: NDArray[np.float32], train: int, k: int, progress: Progr
 def _relative(
     distances: NDArray[np.float64], label: NDArray[np.int32], train: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Distances [n] over the median of their class's other training rows; over that of all where there are none, or 0.
+    """Distances [n] over the median of their class's other training rows; over that of all training rows if the class
+    has no others, or their median is 0.
 
-    A row alone in its class would have itself for what is usual.
+    The row itself does not count: a row alone in its class would be compared with itself.
     """
     median = float(np.median(distances[train])) or 1.0
     found = distances / median
@@ -139,11 +140,11 @@ def _relative(
 
 
 def _medians_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The median of all but one of ``values`` [n], n at least 2, for each of them."""
+    """For each of ``values`` [n], n at least 2, the median of all the others."""
     order = np.argsort(values, kind="stable")
     ordered, place = values[order], np.arange(len(values))
     low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
-    # what stands behind the one that is left out moves up by one
+    # leaving a value out moves those behind it up by one
     medians = (ordered[low + (place <= low)] + ordered[high + (place <= high)]) / 2
     found = np.empty_like(values)
     found[order] = medians

@@ -1,4 +1,4 @@
-"""From image files, or files of vectors, to classes, or to the samples that are most like them."""
+"""Classify image files or vectors, and find the samples that are most like them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from taftcache.stages.scaling import scaled
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
 
-LEAST_ALIKE = (5, 20)  # rows: of fewer no share can be told, and more are wanted only where they lie near
-ROUNDED = 0.01  # by which part a margin may exceed the cached row's of the very image, for its numbers were rounded
+LEAST_ALIKE = (5, 20)  # rows: fewer than the first give no useful share; more than the second, only if a tenth of all
+ROUNDED = 0.01  # by what share an image's margin may exceed that of its own cached row, whose numbers were rounded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,7 +289,7 @@ def find(
 
 
 def _rows_of(store: FeatureStore, images: list[Picture], consent: Consent | None) -> NDArray[Any]:
-    """What would be cached of images [n,t,d]."""
+    """The rows [n,t,d] that would be cached of the images."""
     recipe = same_rows(store, followed(store, "weights", consent))
     frozen = load_frozen(recipe, store.classes)
     check_weights(store, frozen[0].backbone)
@@ -299,7 +299,7 @@ def _rows_of(store: FeatureStore, images: list[Picture], consent: Consent | None
 
 
 def _compare(table: RowTable, rows: NDArray[Any], nearest: Sequence[_Nearest], progress: Progress) -> float:
-    """Each of ``rows`` [q,t,d] with all of the table's; E‖x − y‖² of two means at random."""
+    """Compare each of ``rows`` [q,t,d] with all rows of the table; E‖x − y‖² over the means of two random rows."""
     sought = sample_vectors(rows, first=False).astype(np.float64)
     total, squares = np.zeros(sought.shape[1]), 0.0
     with progress.task("find", len(table)) as task:
@@ -316,21 +316,21 @@ def _compare(table: RowTable, rows: NDArray[Any], nearest: Sequence[_Nearest], p
 
 
 class _Nearest:
-    """The rows nearest to one, ``top`` of them, those that are the same first."""
+    """The ``top`` rows nearest to one row, those with the same bytes first."""
 
     def __init__(self, top: int) -> None:
         self._top = top
         self._apart, self._same, self._row = np.empty(0), np.empty(0, bool), np.empty(0, np.int64)
 
     def add(self, start: int, apart: NDArray[np.float64], same: NDArray[np.bool_]) -> None:
-        """Rows ``start …`` of a table: the squares of their distances, and which are the same."""
+        """Add rows ``start …`` of a table: the squares of their distances, and which have the same bytes."""
         every = np.concatenate([self._apart, apart]), np.concatenate([self._same, same])
         row = np.concatenate([self._row, start + np.arange(len(apart))])
         kept = np.lexsort((row, every[0], ~every[1]))[: self._top]
         self._apart, self._same, self._row = every[0][kept], every[1][kept], row[kept]
 
     def listed(self) -> Iterator[tuple[int, float, bool]]:
-        """Row, square of the distance, and whether it is the same."""
+        """Row, square of the distance, and whether the bytes are the same."""
         yield from zip(self._row.tolist(), self._apart.tolist(), self._same.tolist(), strict=True)
 
 
@@ -347,7 +347,7 @@ def _match(store: FeatureStore, table: RowTable, spread: float, row: int, apart:
 
 
 def _files(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
-    """The images, in place of a folder those in it; and notes on what else it has."""
+    """The images, each folder replaced by those in it; and notes on the folders' other files."""
     found, others = list[Picture](), list[str]()
     for picture in listed(images):
         if not (isinstance(picture, str | Path) and Path(picture).is_dir()):
@@ -372,7 +372,7 @@ def _classified(
     unreadable: Literal["stop", "skip"],
     progress: Progress | None,
 ) -> tuple[list[Prediction], dict[str, str]]:
-    """What the model says of the images, and those that it was not asked about, with the reason."""
+    """The model's predictions, and by name the images that could not be read, with the reason."""
     errors: dict[str, UnreadableImage] = {}
     found = list[Prediction]()
     with (progress or Silent()).task("predict", len(images)) as task:
@@ -392,10 +392,10 @@ def _classified(
 def _beside_held_out(
     store: FeatureStore, model: str, predictions: list[Prediction], device: str, consent: Consent | None
 ) -> list[Prediction]:
-    """Each with how often the model was right on the held-out rows of the nearest margins.
+    """Each prediction with how often the model was right on the held-out rows with the nearest margins.
 
-    These are a sixth of the rows, but no more than 20; a tenth, where that is more; and at least 5, or all. Beyond
-    the largest margin there are none.
+    These are a sixth of the rows but no more than 20, or a tenth if that is more; and at least 5, or all if there are
+    fewer. For a margin beyond the largest one there are none.
     """
     try:
         known = held_out_margins(store, model, device, consent)
@@ -418,9 +418,10 @@ def _beside_held_out(
 
 
 def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Callable[[int], str], NDArray[Any]]]:
-    """Rows [n, d] like the store's, and what the k-th is called; DataError for anything else.
+    """For each array or file, a function that names its k-th row, and rows [n, d] like the store's; DataError for
+    anything else.
 
-    Those of files are mapped, each when it is asked for.
+    Each file is mapped only when its turn comes.
     """
     if getattr(given, "ndim", 0) > 1:
         yield "at index {}".format, _checked(store, "what was given", to_numpy("the vectors", given))
@@ -455,8 +456,8 @@ def _checked(store: FeatureStore, what: str, rows: NDArray[Any]) -> NDArray[Any]
 def _of_vectors(
     store: FeatureStore, given: Iterable[Picture], model: str, scaling: str
 ) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-    """What vectors [n, d] are called, and their logits [b, K], a few at a time."""
-    scorer: Scorer | None = None  # what is given comes first: it may be no vectors
+    """The names of vectors [n, d] and their logits [b, K], a few rows at a time."""
+    scorer: Scorer | None = None  # made only once the first input has proved to be vectors
     for called, rows in _vectors(store, given):
         scorer = scorer or Scorer(store)
         if model not in scorer.models:

@@ -21,12 +21,12 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import TangentSpec
 
 INVERSE_RIDGES = (0.01, 0.1, 1.0, 10.0)  # scikit-learn's C on standardised features, to begin with
-APART, MOST_FURTHER = 10.0, 2  # of C; of those that are tried beyond the first
-EVERY = 5  # one row in five chooses C, as it does where ridge = "auto" chooses λ
+APART, MOST_FURTHER = 10.0, 2  # the ratio of neighbouring C; how many C are tried beyond the first four
+EVERY = 5  # one row in five chooses C, as λ is chosen with ridge = "auto"
 MOST_STEPS = 300
-# Of features: where there are more, C is chosen by, and the probe fitted to, as many rows as fit, taken evenly.
+# Rows times features: with more, C is chosen on, and the probe fitted to, as many rows as fit, taken evenly.
 MOST_CHOOSING, MOST_FITTED = 1 << 26, 1 << 28
-# Of features times classes, of which a core multiplies some 2³¹ a second: a probe of more takes over ten minutes.
+# Rows times features times classes: a core does some 2³¹ such products a second, so more take over ten minutes.
 MOST_QUICK = 1 << 34
 
 
@@ -62,7 +62,7 @@ def is_quick(store: FeatureStore, base: Base) -> bool:
 
 
 def untouched_base(store: FeatureStore, settings: Settings) -> Base:
-    """The network before anything is reset, where the store keeps its tail's whole input; else its own base point."""
+    """The network before anything is reset, if the store keeps its tail's whole input; else its own base point."""
     if settings.base.config.rows == "tokens":
         return read_base(store, TangentSpec(blocks=settings.recipe.tangent.blocks))
     return settings.base
@@ -71,9 +71,9 @@ def untouched_base(store: FeatureStore, settings: Settings) -> Base:
 def best_of(
     values: Sequence[float], score: Callable[[float], float], apart: float, most: int
 ) -> tuple[float, dict[float, float]]:
-    """The value of the best score, and all scores; of equals the one that was tried first.
+    """The value with the best score (the first tried, of equals), and all scores.
 
-    While the best lies at an end, one ``apart`` times as far is tried, up to ``most``.
+    While the best lies at an end, one further by the factor ``apart`` is tried, up to ``most`` times.
     """
     scores = {value: score(value) for value in values}
     for _ in range(most):
@@ -90,9 +90,9 @@ def linear_probe(
 ) -> tuple[Probe, NDArray[np.bool_]]:
     """The probe over the training rows of the store, and which of the held-out rows [n] it gets right.
 
-    The features are what the head of ``untouched_base`` sees. Of more than MOST_FITTED of them, as many rows as fit in
-    there are fitted to, and of more than MOST_CHOOSING fewer rows choose C, whose meaning does not change with them:
-    scikit-learn's loss is a sum over rows.
+    The features are what the head of ``untouched_base`` sees. If there are more than MOST_FITTED numbers, the probe is
+    fitted to as many rows as fit; if more than MOST_CHOOSING, C is chosen on fewer rows. C means the same for fewer
+    rows, since scikit-learn's loss is a sum over them.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import Pipeline, make_pipeline
@@ -101,14 +101,14 @@ def linear_probe(
     begin = time.perf_counter()
     base, fits = untouched_base(store, settings), len(INVERSE_RIDGES) + MOST_FURTHER + 1
     with (progress or Silent()).task("linear probe", fits) as task, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of few rows a class, and of MOST_STEPS steps: it is the probe all the same
+        warnings.simplefilter("ignore")  # few rows per class, or MOST_STEPS reached: still a valid probe
         rows = sum(shard.rows for shard in store.shards)
         choosing, fitting = (-(-rows * base.config.width // most) for most in (MOST_CHOOSING, MOST_FITTED))
         features, labels = head_features(base, store.shards, choosing)
         aside = _aside(len(labels))
 
         def fitted(C: float, x: NDArray[np.float32], y: NDArray[np.int64]) -> Pipeline:
-            """Of features that are written over."""
+            """A probe of the features ``x``, which are overwritten."""
             task.advance(1)
             probe = make_pipeline(StandardScaler(copy=False), LogisticRegression(C=C, max_iter=MOST_STEPS))
             return probe.fit(x, y)
@@ -131,7 +131,7 @@ def _aside(rows: int) -> NDArray[np.bool_]:
 
 
 def head_features(base: Base, shards: Sequence[Shard], every: int = 1) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """What the head of ``base`` sees of the rows of shards [n,d], or of one row in ``every``, and their labels [n]."""
+    """The features [n,d] that the head of ``base`` sees of the shards' rows, or of one in ``every``; and labels [n]."""
     operator, row = TangentOperator(base, shards, trained=base.head_layout), 0
     taken = -(-operator.rows // every)
     features, labels = np.empty((taken, base.config.width), np.float32), np.empty(taken, np.int64)

@@ -1,4 +1,4 @@
-"""Every row of a store in one table: the order that exports, predictions and the page share; and every sample."""
+"""All rows of a store in one table, in the order that exports, predictions and the page share; and all samples."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from taftcache.errors import StoreError, UnknownSample
 
 # Rows of one step over a table: few enough that their tokens fit in memory whatever the backbone.
 STEP_ROWS = 256
-# A shard keeps its chunks mapped for a solver that comes back; who looks once lets go of them after so many bytes.
+# A shard keeps its chunks mapped, since a solver reads them again; a single pass releases them after so many bytes.
 LET_GO_BYTES = 64 << 20
 
 
 class Reader:
-    """Rows of a store's shards, verified as they are read, whose memory is given back as the reading goes on."""
+    """Reads rows of a store's shards, verifies them, and releases their memory as it goes on."""
 
     def __init__(self, store: FeatureStore) -> None:
         self._refs = {ref.name: ref for ref in store.manifest.shards}
@@ -31,7 +31,7 @@ class Reader:
         self._left = 0
 
     def tokens(self, name: str, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
-        """Tokens [b,t,d] of a slice of the rows of the shard ``name``, or of row numbers."""
+        """Tokens [b,t,d] of the shard ``name``, for a slice of its rows or for row numbers."""
         shard = self._open
         if shard is None or shard.name != name or self._left <= 0:
             shard = Shard(self._root, self._refs[name])
@@ -83,7 +83,7 @@ def every_sample(store: FeatureStore, shard: str | None = None) -> Iterator[Samp
 
 
 def folder_of(store: FeatureStore, sample: str) -> str | None:
-    """The class that a sample's id names, where images lie in a folder for each; of a skipped one nothing else does."""
+    """The class that a sample's id names, if each class has a folder; nothing else names that of a skipped sample."""
     data = store.manifest.recipe.get("data", {})
     if data.get("source") != "folder":
         return None
@@ -95,8 +95,8 @@ def folder_of(store: FeatureStore, sample: str) -> str | None:
 class RowTable:
     """Rows of all training shards, shard after shard, then the held-out ones.
 
-    shards: in that order. ids: of the rows [n]. label, shard, row: [n] class index, index into ``shards``, place there.
-    reader: of the features.
+    shards: in that order. ids: one for each row [n]. label, shard, row: class index [n], index into ``shards`` [n], row
+    number in that shard [n]. reader: reads the features.
     """
 
     shards: tuple[Shard, ...]
@@ -131,7 +131,7 @@ class RowTable:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Row of the table by id."""
+        """Row number in the table, by id."""
         return {name: k for k, name in enumerate(self.ids)}
 
     def find(self, sample: str) -> int:

@@ -1,4 +1,4 @@
-"""Logits of cached rows under the base point and every model of a store, and what single rows weigh in a solution."""
+"""Logits of cached rows under the base point and every model of a store, and how far rows can have moved a solution."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import RowSource
 from taftcache.tangent.tail import row_norms
 
-# Logits of held-out rows that are kept for composing; beyond it, rows are left out evenly.
+# For the logits of held-out rows, kept for composing; if they need more, rows are left out evenly.
 KEPT_BYTES = 256 << 20
-# What float64 may put wrong in a sum, as a share of its terms: 2⁻⁵³ for each of up to a million.
+# The rounding error of a float64 sum, as a share of its terms: 2⁻⁵³ for each of up to a million.
 ROUNDING = 1e-10
 
 
 class Scorer:
-    """The base point and models of a store, which stays open, ready for blocks of rows. May be used by several threads
-    in turn. What ``solver.memory`` has no room for is read again when it is asked for.
+    """The base point and models of a store, ready for blocks of rows; the store stays open. Several threads may use it
+    in turn. Models that ``solver.memory`` has no room for are read again when they are asked for.
 
     models: names of components and models, as the store lists them. layouts: the parameters that each is over.
-    damaged: models that are left out because their files are, and how; without ``skip_damaged`` that is an error.
+    damaged: models left out because their files are damaged, and how; without ``skip_damaged`` that is an error.
     """
 
     def __init__(self, store: FeatureStore, *, skip_damaged: bool = False) -> None:
@@ -49,15 +49,15 @@ class Scorer:
         self.models = [name for name in store.objects() if is_model(name)]
         self.operator = TangentOperator(self.base, [], device=resolve_device(self.recipe.device))
         objective = self.recipe.objective
-        # F as it is where a row's part in it is ∂ℓ alone: no class weights, no ball, f₀ not left out
+        # whether a row enters the gradient of F through ∂ℓ alone: no class weights, no ball, f₀ not left out
         self.plain = objective.class_weights == "none" and not objective.jvp_only and not objective.radius
         self.layouts: dict[str, Layout] = {}
         self._stored = StoredComponents(store, self.models, self.base)
         self._metas = self._stored.metas()
         self._memory = self._room = memory_of_models(self.recipe)
-        self._directions: dict[str, Any] = {}  # the one asked for last is the last
+        self._directions: dict[str, Any] = {}  # the most recently used one is the last
         self.damaged: dict[str, str] = {}
-        for name in list(self.models):  # what cannot be read is said now
+        for name in list(self.models):  # fail on damaged files now, not at the first use
             try:
                 self._direction(name)
             except DAMAGE as error:
@@ -66,7 +66,7 @@ class Scorer:
                 self.damaged[name] = problem_of(error)
                 self.models.remove(name)
         self._stored = self._stored.of(self.models)
-        # a tail that runs a module by torch.func lends it the weights for the time of a call
+        # a tail that runs a module through torch.func replaces the module's weights during the call
         self._alone = Lock()
 
     def is_private(self, name: str) -> bool:
@@ -74,9 +74,9 @@ class Scorer:
         return PRIVATE in self._metas.get(name, {})
 
     def is_weighed(self, name: str) -> bool:
-        """Whether ``moved_at_most`` has a bound for the component ``name``: it is a solution over several rows, of an
-        objective without weights, ball, jvp_only or prior. Noise is none, so a private one has no such bound, and needs
-        none; and without its only row a component is none. One that is damaged or not there has none either."""
+        """Whether ``moved_at_most`` has a bound for the component ``name``: it must be a solution over several rows, of
+        an objective without weights, ball, jvp_only or prior. A private component has noise in it, so it is no solution
+        and needs no such bound. A damaged or missing component has none either."""
         solved = name in self.models and {"certificate", "rows"} <= self._metas[name].keys()
         return self.plain and not self.recipe.prior.teachers and solved and meta_of(self._metas[name]).row_count > 1
 
@@ -93,10 +93,11 @@ class Scorer:
         )
 
     def moved_at_most(self, tokens: NDArray[Any], labels: NDArray[np.int32], name: str) -> NDArray[np.float64]:
-        """How far each of some training rows [b,t,d] of the component ``name`` can have moved it [b], in float64.
+        """How far each training row [b,t,d] of the component ``name`` can at most have moved it [b], in float64.
 
-        Without row n the optimum moves by at most ‖N∇F(Δw)‖ + ‖J_nᵀ∂ℓ_n + λΔw‖ over (N − 1)λ: F without the row is
-        λ-strongly convex too, and that is its gradient at Δw. NaN where ``is_weighed`` says that there is no bound.
+        The optimum without row n is at most (‖N∇F(Δw)‖ + ‖J_nᵀ∂ℓ_n + λΔw‖) / ((N − 1)λ) from Δw: F without the row is
+        λ-strongly convex too, and N − 1 times its gradient at Δw is N∇F(Δw) − (J_nᵀ∂ℓ_n + λΔw). NaN where
+        ``is_weighed`` says that there is no bound.
         """
         if not self.is_weighed(name):
             return np.full(len(tokens), np.nan)
@@ -112,13 +113,13 @@ class Scorer:
             r = self.loss.gradient(state.logits + change, torch.from_numpy(labels.astype(np.int64)).to(device))
             norms = row_norms(operator.tail, operator.layout, operator.weights, state, r)
         along, own = ridge * (r * change).sum(1), (ridge * norm) ** 2
-        # ‖Jᵀ∂ℓ‖² + 2λ ∂ℓᵀJΔw + λ²‖Δw‖² cancels: what rounding may have taken from it is added again
+        # ‖Jᵀ∂ℓ‖² + 2λ ∂ℓᵀJΔw + λ²‖Δw‖² may cancel: add what rounding may have taken from it
         squares = norms.square() + 2 * along + own + ROUNDING * (norms.square() + 2 * along.abs() + own)
         moved = (N * certificate.gradient + squares.clamp_min(0).sqrt()) / ((N - 1) * ridge)
         return np.asarray(moved.cpu().numpy())
 
     def head_over(self, sources: Sequence[RowSource]) -> TangentOperator:
-        """The head's operator over rows, which takes its turn with whoever else uses the tail."""
+        """The head's operator over rows; it takes turns with other threads that use the tail."""
         return _InTurn(self._alone, self.base, sources, trained=self.base.head_layout, device=self.operator.device)
 
     def norm(self, name: str) -> float:
@@ -126,7 +127,7 @@ class Scorer:
         return float(self._stored[name].delta.norm())
 
     def attention(self, tokens: NDArray[Any]) -> tuple[NDArray[np.float32] | None, str]:
-        """φ [H,t]: what each head of the class row takes of each token of the first row of [b,t,d]; or None and why."""
+        """φ [H,t]: how much each head of the class row takes of each token, for row 0 of [b,t,d]; or None and why."""
         config = self.base.config
         rows = "feature" if config.path == "feature" else config.rows
         if rows != "tokens":
@@ -149,7 +150,7 @@ class Scorer:
             return _array(self.operator.tangent(state, self.operator.direction(delta, layout)))
 
     def groups(self) -> Iterator[list[str]]:
-        """``models`` in order, in groups that are held together: a pass over many rows takes one after the other."""
+        """``models`` in order, in groups that fit in memory: a pass over many rows takes one group at a time."""
         return self._stored.groups(self._memory)
 
     def _tangent(self, state: Any, name: str) -> torch.Tensor:
@@ -157,7 +158,7 @@ class Scorer:
             return self.operator.tangent(state, self._direction(name))
 
     def _direction(self, name: str) -> Any:
-        """Δw of a model in the tail's form. Those asked for last are held, as many as there is memory for."""
+        """Δw of a model in the tail's form. The most recently used ones are held, as many as there is memory for."""
         if name in self._directions:
             direction = self._directions.pop(name)
         else:
@@ -188,10 +189,10 @@ class _InTurn(TangentOperator):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutLogits:
-    """Base logits [n,K] and each component's tangent [S,n,K] on the held-out rows, so that any mean is a sum away.
+    """Base logits [n,K] and each component's tangent [S,n,K] on the held-out rows, so that any mean of them is cheap.
 
     rows: which of the held-out shard's ``of`` rows these are (all, unless that would not fit in memory).
-    others: predictions [n] of the store's other models. margins: theirs [n], see ``margins``.
+    others: predictions [n] of the store's other models. margins: those models' margins [n], see ``margins``.
     """
 
     rows: NDArray[np.int64]
@@ -213,7 +214,7 @@ class HeldOutLogits:
         return np.asarray(self.base + self.tangents[index].mean(0))
 
     def predictions(self, without: Iterable[str] = ()) -> NDArray[np.int64]:
-        """Their classes [n]."""
+        """The classes [n] with the largest of these logits."""
         return np.asarray(self.logits(without).argmax(1))
 
     def accuracy(self, predictions: NDArray[np.int64]) -> float:
@@ -222,7 +223,7 @@ class HeldOutLogits:
 
 
 def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: Reader) -> HeldOutLogits:
-    """One pass over the held-out rows, or one for each group of the scorer's models."""
+    """Score the held-out rows, in one pass or in one for each group of the scorer's models."""
     components = [name for name in scorer.models if is_component(name)]
     others = [name for name in scorer.models if not is_component(name)]
     a_row = 4 * len(store.classes) * (len(components) + 1)
@@ -255,7 +256,7 @@ def held_out_logits(store: FeatureStore, scorer: Scorer, shard: Shard, reader: R
 
 
 def margins(logits: NDArray[np.float32], labels: NDArray[np.int32]) -> NDArray[np.float32]:
-    """By how much the logit of each row's class is above the largest other one [n], of logits [n,K]; NaN for K = 1."""
+    """How far the logit of each row's class is above the largest other one [n], from logits [n,K]; NaN for K = 1."""
     if logits.shape[1] == 1:
         return np.full(len(logits), np.nan, logits.dtype)
     rows, others = np.arange(len(logits)), logits.copy()
@@ -265,7 +266,7 @@ def margins(logits: NDArray[np.float32], labels: NDArray[np.int32]) -> NDArray[n
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """What one model says of rows: ``classes`` [n], and ``margins`` [n] of their own class, see ``margins``."""
+    """What one model says of rows: their ``classes`` [n], and the ``margins`` [n] of their labels, see ``margins``."""
 
     classes: NDArray[np.int32]
     margins: NDArray[np.float32]

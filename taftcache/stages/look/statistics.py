@@ -1,4 +1,4 @@
-"""What cached activations are like, from a sample of them: instant on a store of any size."""
+"""Statistics of cached activations, from a sample of rows: instant for a store of any size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from taftcache.cache.store import FeatureStore
 
-# Chunks looked at, rows taken of each, and bytes that one chunk may have to be looked at.
+# Chunks looked at, and rows taken from each.
 SAMPLED_CHUNKS = 8
 SAMPLED_ROWS = 32
 QUANTILES = (0, 5, 50, 95, 100)
@@ -39,7 +39,7 @@ def activations(store: FeatureStore, shard: str | None = None) -> Activations:
     parts = [store.shard(ref.name) for ref in store.manifest.shards if shard in (None, ref.name)]
     rows = sum(part.rows for part in parts)
     largest = max(part.statistics["max_abs"] for part in parts)
-    # An extraction in 8 bits hands over float16, which overflows long before they do.
+    # An 8-bit store is extracted through float16, which overflows long before the stored form does.
     limit = float(np.finfo(np.float16 if parts[0].stored_as == "int8" else parts[0].dtype).max)
     gathered = {
         "max_abs": largest,

@@ -123,7 +123,7 @@ def suspects(store: FeatureStore, *, top: int = 20, progress: Progress | None = 
 
 
 def _judges(store: FeatureStore, settings: Settings) -> Iterator[Component] | None:
-    """For each training shard, the mean of the others' components; None where one has none."""
+    """For each training shard, the mean of the other shards' components; None if some shard has no others."""
     left = subtracted(store)
     names = [component_of(shard.name) for shard in store.shards if shard.name not in left]
     parts = StoredComponents(store, [name for name in names if name in store.objects()], settings.base)
@@ -136,7 +136,7 @@ def _judges(store: FeatureStore, settings: Settings) -> Iterator[Component] | No
 
 
 def _one_sided(store: FeatureStore) -> list[str]:
-    """A note on shards of few classes: their components make much of those, and judge as much as the others."""
+    """A note on shards with few classes: their components favour those, yet count as much as the others."""
     classes = {shard.name: len(shard.statistics["rows_per_class"]) for shard in store.shards}
     few = [f"{name} ({count})" for name, count in classes.items() if 2 * count < len(store.classes)]
     if not few:
@@ -148,7 +148,7 @@ def _one_sided(store: FeatureStore) -> list[str]:
 
 
 def _unseen(store: FeatureStore, by_others: bool) -> list[str]:
-    """A note on classes that the judge of their rows has not seen: of all rows in one shard, or of one row alone."""
+    """A note on classes that no judge of their rows has seen: all their rows are in one shard, or there is one row."""
     counts = [Counter(shard.statistics["rows_per_class"]) for shard in store.shards]
     seen = Counter(k for count in counts for k in (count if by_others else count.elements()))
     names = [store.classes[k] for k, times in sorted(seen.items()) if times == 1]
@@ -178,7 +178,7 @@ def _by_judges(
 def _by_head(
     store: FeatureStore, settings: Settings, progress: Progress
 ) -> tuple[str, Iterator[tuple[Tensor, Tensor]]]:
-    """How the rows are judged by a head that was solved without them, and logits and labels like ``_by_judges``."""
+    """The method in words, and logits and labels as in ``_by_judges``, each row judged by a head solved without it."""
     missing = "no shard's rows are judged by another shard's component"
     if private := private_parts(store):
         raise StoreError(
@@ -202,12 +202,12 @@ def _by_head(
     with progress.task("λ of the head", None):
         ridge = choose_ridge(base, store.shards, objective, arithmetic=settings.arithmetic).ridge
     with progress.task("leave-one-out of the head", rows) as task:
-        # λ is beside a mean over one row less, and this one's beside a sum over all
+        # without the row, λ stands beside a mean over one row less; here, beside a mean over all rows
         blocks = list(left_out_heads(problem).at(ridge * (rows - 1) / rows).left_out_logits(task.advance))
     return f"the head solved without the row (exact leave-one-out, λ = {ridge:.1e})", iter(blocks)
 
 
 def _judged(logits: Tensor, labels: Tensor) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The class that logits [b,K] say [b], and the margin of the labels [b]."""
+    """The classes [b] that the logits [b,K] predict, and the margins [b] of the labels."""
     z = logits.cpu().numpy()
     return z.argmax(1), margins(z, labels.cpu().numpy())

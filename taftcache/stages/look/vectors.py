@@ -1,4 +1,4 @@
-"""One vector a sample, out of what is cached of it: what maps, neighbours and projectors work on."""
+"""One vector per sample, made from what is cached of it: maps, neighbours and projectors work on these."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def has_tail(store: FeatureStore) -> bool:
 
 
 def cut_of(store: FeatureStore) -> dict[str, Any]:
-    """Where the rows were taken and what they are, ``tail`` in words; FormatError where the store does not say how they
-    were made."""
+    """Where the network was cut, what the rows are, and the ``tail`` in words; FormatError if the store does not say
+    how its rows were made."""
     identity = store.identity
     needed = {"": ("backbone", "cut", "dtype"), "backbone": ("model", "weights", "weights_digest")}
     for section, keys in (needed | {"cut": ("start", "rows", "shape")}).items():
@@ -40,14 +40,14 @@ def cut_of(store: FeatureStore) -> dict[str, Any]:
 
 
 def first_row_stands(store: FeatureStore) -> bool:
-    """Whether row 0 of a sample's rows is its class token (or all there is of it)."""
+    """Whether a sample's first row can stand for the sample: it is the class token, or the only row."""
     if cut_of(store)["shape"][0] == 1:
         return True
     return has_tail(store) and bool(store.objects()[TAIL].meta.get("class_token"))
 
 
 def describe_vectors(store: FeatureStore) -> str:
-    """What ``sample_vectors`` gives, for people."""
+    """What ``sample_vectors`` gives, in words."""
     cut = cut_of(store)
     if cut["shape"][0] == 1:
         return f"the cached {cut['rows']} of a sample"
@@ -57,7 +57,7 @@ def describe_vectors(store: FeatureStore) -> str:
 
 
 def sample_vectors(rows: NDArray[Any], first: bool) -> NDArray[np.float32]:
-    """One vector [b,d] of each sample's cached rows [b,t,d]: row 0, or the mean of all rows."""
+    """One vector per sample [b,d] from its cached rows [b,t,d]: row 0 if ``first``, else the mean of all."""
     return np.asarray(rows[:, 0], np.float32) if first else rows.mean(1, dtype=np.float32)
 
 

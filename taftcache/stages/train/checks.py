@@ -1,4 +1,4 @@
-"""Whether a store can follow the settings of stage 2 that a recipe asks for: all is looked at, nothing written."""
+"""Check whether a store can follow the settings of stage 2 that a recipe asks for; nothing is written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Weights = dict[str, float] | Literal["rows"]
 
 
 def check_settings(store: FeatureStore, recipe: Recipe) -> None:
-    """Look at everything that would make a later step fail, whatever the rows are.
+    """Refuse everything that would make a later step fail, whatever the rows are.
 
     Raises:
         IdentityError: other data, another backbone or another plan than the store's. RecipeError: parameters that the
@@ -46,15 +46,15 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
 def check_planned(
     recipe: Recipe, classes: Sequence[str], shards: Mapping[str, PlannedShard], store: FeatureStore | None = None
 ) -> None:
-    """What of it all a plan already decides, so that no image is read for a run that would be refused later.
+    """Check what a plan already decides, so that no image is read for a run that would be refused later.
 
     Args:
-        shards: by name, the held-out one too. store: what there is of it, unfinished; None where nothing is.
+        shards: by name, the held-out one too. store: the store, if extraction has begun; None otherwise.
 
     Raises:
         RecipeError, CompositionError: as ``check_settings`` and ``check_coefficients`` say. StoreError: teachers that
-        ``open_teachers`` refuses. UnknownSample: an id to forget that is none of the plan's, of the store's or of what
-        was forgotten at its place.
+        ``open_teachers`` refuses. UnknownSample: an id to forget that is not in the plan, in the store or among those
+        forgotten at its place.
     """
     training = {name: shard for name, shard in shards.items() if name != HELD_OUT}
     there = [] if store is None else [*(shard.name for shard in store.shards), *imported(store)]
@@ -63,14 +63,14 @@ def check_planned(
     if recipe.compose.mode == "weighted":
         check_coefficients(recipe.compose.weights, components, store)
     _check_samples(recipe, {i for shard in shards.values() for i in shard.ids}, store)
-    # A teacher may lack an image that does not decode, as the store will.
+    # With "skip", a teacher may lack an image that does not decode: the store will lack it, too.
     seen = recipe.data.unreadable == "stop"
     with open_teachers(recipe.prior.teachers, [i for s in training.values() for i in s.ids] if seen else []):
         pass
 
 
 def _check_samples(recipe: Recipe, planned: Collection[str], store: FeatureStore | None) -> None:
-    """UnknownSample for an id of ``forget.samples`` that no row will have, and none had."""
+    """UnknownSample for an id of ``forget.samples`` that no row has, had or will have."""
     wanted = [i for i in dict.fromkeys(recipe.forget.samples) if i not in planned]
     if store is None:
         forgotten = TombstoneFile(recipe.store_path)
@@ -88,7 +88,7 @@ def _check_samples(recipe: Recipe, planned: Collection[str], store: FeatureStore
 
 
 def check_fit(recipe: Recipe, classes: int, components: Collection[str]) -> None:
-    """Look at what can be said of a recipe by the number of classes and the names of the store's ``components``."""
+    """Check a recipe against the number of classes and the names of the store's ``components``."""
     check_class_weights(recipe, classes)
     check_goal(recipe)
     given = coefficients(recipe.compose.weights)
@@ -101,7 +101,7 @@ def check_fit(recipe: Recipe, classes: int, components: Collection[str]) -> None
 
 
 def check_goal(recipe: Recipe) -> None:
-    """RecipeError where a tolerance is "decisive" of what no removal is estimated for."""
+    """RecipeError if the tolerance is "decisive", but these settings have no estimate of what a removal moves."""
     asked, method, teachers = recipe.objective, recipe.solver.method, recipe.prior.teachers
     estimated = not teachers and has_estimate(named_loss(asked.loss), asked.radius, method)
     if recipe.solver.tolerance == "decisive" and not estimated:
@@ -125,7 +125,7 @@ def check_class_weights(recipe: Recipe, classes: int) -> None:
 
 
 def coefficients(given: Weights) -> dict[str, float]:
-    """``compose.weights`` by component; empty where they are the shares of the rows.
+    """``compose.weights`` by component; empty if they are the shares of the rows.
 
     Raises:
         RecipeError: a component named twice. CompositionError: a sum other than one.
@@ -145,9 +145,9 @@ def coefficients(given: Weights) -> dict[str, float]:
 
 
 def check_coefficients(weights: Weights, names: Iterable[str], store: FeatureStore | None = None) -> None:
-    """RecipeError unless there is a coefficient for each of these components, or the rows of all of them say it.
+    """RecipeError unless each of these components has a coefficient, or all say how many rows they were made from.
 
-    Of coefficients that the ``store`` recorded, one may be lacking, for the component may have come since.
+    Coefficients that the ``store`` recorded need not cover all components: some may have come since.
     CompositionError for coefficients that do not sum to one.
     """
     given, wanted = coefficients(weights), set(names)

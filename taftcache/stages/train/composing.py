@@ -146,7 +146,7 @@ def compose(
 def _report(
     store: FeatureStore, settings: Settings, members: list[str], made: list[str], dropped: list[str], begin: float
 ) -> ComposeReport:
-    """What the store has now of compositions of these ``members``."""
+    """The report on the store's compositions of ``members`` as they are now."""
     objects, asked = store.objects(), settings.recipe.compose
     meta = objects[EXACT].meta if EXACT in objects else {}
     said, model = meta_of(meta), WEIGHTED if asked.mode == "weighted" else MEAN
@@ -179,7 +179,7 @@ def _report(
 
 
 def _gone_note(store: FeatureStore, recipe: Recipe, name: str) -> str:
-    """What is gone, why, and how to have it."""
+    """A note on what is gone, why, and how to get it back."""
     mode, against = recipe.compose.mode, against_exact(store)
     why = f" {against}" if name == EXACT and mode == "auto" else ""
     can = name != EXACT or not under_promises(store)
@@ -217,7 +217,7 @@ def _unpromised_notes(objects: Mapping[str, ObjectRef]) -> list[str]:
 
 
 class _Composing:
-    """The members of a store's compositions, and which of these are to be made of them."""
+    """The members of a store's compositions, and which compositions are due."""
 
     def __init__(self, store: FeatureStore, settings: Settings, names: Sequence[str]) -> None:
         self.store, self.settings, self.names = store, settings, names
@@ -225,7 +225,7 @@ class _Composing:
 
     @property
     def members(self) -> StoredComponents:
-        """Not held together: each is read when it is added."""
+        """The components, not held together: each is read when it is added."""
         return StoredComponents(self.store, self.names, self.settings.base)
 
     def is_due(self, name: str, wanted: str | None, dropped: list[str]) -> bool:
@@ -257,7 +257,7 @@ class _Composing:
 
 
 def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> None:
-    """Refuse before anything is made.
+    """Refuse what cannot be composed, before anything is made.
 
     Raises:
         CompositionError, RecipeError: as ``compose`` says.
@@ -285,14 +285,14 @@ def asks_exact(store: FeatureStore, recipe: Recipe) -> bool:
 
 
 def under_promises(store: FeatureStore) -> list[str]:
-    """Names of what was trained privately here, or was once and has rows that are under its promise still."""
+    """Names of what was trained privately, and of components of shards whose rows are still under a promise."""
     there = {name for name, ref in store.objects().items() if PRIVATE in ref.meta}
     return sorted(there | set(map(component_of, promised(store))))
 
 
 def against_exact(store: FeatureStore) -> str:
-    """Why ``compose.mode`` "auto" makes no exact model, in words; empty where it is to be had and is more than a
-    component: the rows of every member are in the store, in two shards or more."""
+    """Why ``compose.mode`` "auto" makes no exact model, in words; empty if it makes one. That takes the rows of every
+    member, without a promise of privacy, and two shards or more: with one, the exact model would be its component."""
     holds = {
         "beside private components": bool(under_promises(store)),
         "beside imported components": bool(imported(store)),

@@ -29,7 +29,7 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
 from taftcache.tangent.selection import row_shape
 
-# Σ μ f(Δw_i) = f(Σ μ Δw_i) is checked in float64 on this many rows; it fails by rounding only.
+# Σ μ f(Δw_i) = f(Σ μ Δw_i) is checked in float64 on this many rows; it holds up to rounding.
 PROOF_ROWS = 32
 PROOF_TOLERANCE = 1e-9
 
@@ -39,7 +39,7 @@ def members_of(store: FeatureStore) -> list[str]:
 
     Raises:
         CompositionError: a shard that is not subtracted has no component, or one whose solve was interrupted, or
-            there is none at all.
+            there are no components at all.
     """
     out = subtracted(store)
     names = [component_of(shard.name) for shard in store.shards if shard.name not in out]
@@ -61,7 +61,7 @@ def members_of(store: FeatureStore) -> list[str]:
 
 
 def weighed(weights: Weights, names: Iterable[str]) -> list[str]:
-    """Those of the components that ``models/weighted`` is the sum of: what came since may have no coefficient yet."""
+    """The components that ``models/weighted`` is a sum of: those that came since may have no coefficient yet."""
     given = coefficients(weights)
     return [name for name in names if name in given or not given]
 
@@ -120,9 +120,9 @@ def solve_exact(
     choice: RidgeChoice | None = None,
     goal: Goal | None = None,
 ) -> Component:
-    """The optimum over all rows, from the mean of the components or from zero: a function of rows and settings.
+    """The optimum over all rows, from the mean of the components or from zero: it depends on rows and settings only.
 
-    ``choice``: how λ was chosen from these rows, where it was. ``goal``: of the solve, by default the settings'.
+    ``choice``: how λ was chosen from these rows, if it already was. ``goal``: of the solve, by default the settings'.
     """
     start = mean.delta if settings.takes_start(shards, settings.train) else None
     options = SolveOptions(start=start, keep_dual=True, operator=operator or TangentOperator, choice=choice, goal=goal)
@@ -139,7 +139,7 @@ def describe_exact(
     digests: Mapping[str, str],
     start: str,
 ) -> None:
-    """What the exact model says of itself beside a component's words: its key, and how far it is from the mean."""
+    """Add to ``meta`` what only the exact model says of itself: its key, its start, its distance from the mean."""
     exact.meta.update(
         key=exact_key(settings, shards, digests),
         start=start,
@@ -162,14 +162,14 @@ def composed(
     rows: RowSource,
     weights: Mapping[str, float] | None = None,
 ) -> Component:
-    """Σ μ_i Δw_i with its proof in ``meta``; ``members`` are the components' digests by name. Two are held at a time.
+    """Σ μ_i Δw_i with its proof in ``meta``, holding two components at a time; ``members`` are their digests by name.
 
     Raises:
         CompositionError: Σ μ_i f(·; Δw_i) differs from f(·; Σ μ_i Δw_i) on ``rows`` by more than rounding.
     """
     total, metas = composition.compose(components, weights), list(components.metas().values())
     if any(PRIVATE in meta for meta in metas):
-        rows = proof_rows(None, base)  # what a composition says of itself must be no function of private rows
+        rows = proof_rows(None, base)  # a composition's meta must not depend on private rows
     operator = TangentOperator(base, [rows], trained=total.layout, dtype=torch.float64, memory=1 << 30)
 
     def logits(delta: Tensor) -> Tensor:

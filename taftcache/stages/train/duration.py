@@ -1,4 +1,4 @@
-"""How long it takes to solve again, about: passes over a few of the rows are timed, and their number is known."""
+"""Estimate how long it takes to solve again: passes over a few rows are timed, and the number of passes is known."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from taftcache.stages.train.settings import Settings
 from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
 
-SIDE = 512  # of a product of matrices that is timed
+SIDE = 512  # of the square matrices whose product is timed
 TIMED, WARMING = 256, 8  # rows of the passes that are timed, and of those before them, which load what is loaded once
 
 
 class _RowCost(NamedTuple):
     """Seconds that a row takes in a pass: one that prepares it, one that finds it prepared in memory, one in float64.
 
-    nbytes: of the row, prepared. product: seconds of a product within those of matrices in float64.
+    nbytes: size of the prepared row. product: seconds of one multiplication within a product of float64 matrices.
     """
 
     first: float
@@ -40,8 +40,8 @@ class _RowCost(NamedTuple):
     product: float
 
     def of_solve(self, meta: ComponentMeta, rows: int, memory: int, products: Callable[[int, int], float]) -> float:
-        """Seconds of a solve over so many rows that takes the passes of the one that ``meta`` is of, and in closed form
-        the ``products`` of so many rows and tried λ."""
+        """Seconds of a solve over ``rows`` rows that takes as many passes as the solve described by ``meta``; a closed
+        form also takes the ``products`` for so many rows and tried λ."""
         kept = min(1.0, memory / (self.nbytes * rows))  # the other rows are prepared in every pass
         each = kept * self.again + (1 - kept) * self.first
         choice_of = meta.ridge_choice or {}
@@ -55,11 +55,11 @@ class _RowCost(NamedTuple):
 def expected_seconds(
     store: FeatureStore, solved: Iterable[str], leaving: Mapping[str, int]
 ) -> tuple[dict[str, float], list[str]]:
-    """About how many seconds it takes here to solve each of these again without the rows that are ``leaving`` each
-    shard, and a note on those of which nothing is known.
+    """About how many seconds it takes here to solve each of ``solved`` again, with so many rows ``leaving`` each shard,
+    and a note on those for which that is not known.
 
-    A solve is expected to take as many passes as it took before. A pass says nothing of how long one with teachers
-    takes.
+    A solve is expected to take as many passes as it took before. Solves with teachers are not known: the time of a pass
+    does not tell theirs.
     """
     metas = {name: meta_of(store.manifest.objects[name].meta) for name in solved}
     if not metas:
@@ -76,14 +76,14 @@ def expected_seconds(
             shards = [store.shard(shard_of(name))] if is_component(name) else store.shards
             rows = sum(shard.rows - leaving.get(shard.name, 0) for shard in shards)
             seconds[name] = cost(name == HEAD).of_solve(meta, rows, settings.arithmetic.memory, products)
-    except TaftcacheError as error:  # forgetting would say it, too
+    except TaftcacheError as error:  # forgetting would report it, too
         return {}, [f"how long it would take is not known: {error.fault}"]
     unknown = [name for name in metas if name not in seconds]
     return seconds, [f"how long {', '.join(unknown)} would take is not known"] if unknown else []
 
 
 def _row_cost(settings: Settings, shards: Sequence[Shard], head: bool) -> _RowCost:
-    """What the first rows of ``shards`` cost, the head trained alone or what the settings train."""
+    """What a row costs, timed on the first rows of ``shards``: for the ``head`` alone, or as the settings train."""
     how, most = settings.arithmetic, sum(shard.rows for shard in shards)
     objective = Objective(loss=settings.loss, ridge=1.0, train="head" if head else settings.train)
 
@@ -107,7 +107,7 @@ def _timed(problem: Problem) -> float:
 
 
 def _seconds_of(work: Callable[[], float]) -> float:
-    """Of ``work``, whose number a device that computes ahead has to wait for."""
+    """Seconds of ``work``, which returns a number so that an asynchronous device has to finish."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""Which held-out rows models give their own class, and what became of that when models were made anew."""
+"""Which held-out rows models classify correctly, and how that changed when models were made anew."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from taftcache.tangent.operator import TangentOperator
 def hits_of(
     base: Base, recipe: Recipe, rows: Shard, models: StoredComponents, progress: Progress
 ) -> dict[str, NDArray[np.bool_]]:
-    """Which rows [N] the untouched network and each model give their own class: in one pass for all models that the
+    """Which rows [N] the untouched network and each model classify correctly: in one pass for all models that the
     recipe's memory has room for."""
     operator = TangentOperator(base, [rows], device=resolve_device(recipe.device))
     groups = list(models.groups(memory_of_models(recipe)))
@@ -45,7 +45,7 @@ def hits_of(
 
 
 def rows_right(store: FeatureStore, name: str, rows: Shard, consent: Consent | None = None) -> NDArray[np.bool_]:
-    """Which of ``rows`` [n] one model gives their own class; the errors are those of ``read_base``."""
+    """Which of ``rows`` [n] one model classifies correctly; errors as for ``read_base``."""
     recipe = recorded_recipe(store)
     base = read_base(store, recipe.tangent, consent=consent)
     return hits_of(base, recipe, rows, StoredComponents(store, [name], base), Silent())[name]
@@ -53,7 +53,7 @@ def rows_right(store: FeatureStore, name: str, rows: Shard, consent: Consent | N
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutHits:
-    """Which held-out rows, by ``ids`` [n], a store's default ``model`` gives their own class: ``right`` [n]."""
+    """Which held-out rows, by ``ids`` [n], a store's default ``model`` classifies correctly: ``right`` [n]."""
 
     model: str
     ids: NDArray[np.str_]
@@ -78,7 +78,7 @@ class HeldOutChange:
 
 
 def held_out_hits(store: FeatureStore) -> HeldOutHits | None:
-    """In one pass; None without held-out rows, or without a model. The errors are those of ``read_base``."""
+    """The default model's hits, in one pass; None without held-out rows or a model. Errors as for ``read_base``."""
     model = model_of(store.objects())
     if store.held_out is None or model not in store.objects():
         return None
@@ -87,7 +87,7 @@ def held_out_hits(store: FeatureStore) -> HeldOutHits | None:
 
 
 def held_out_change(before: HeldOutHits | None, after: HeldOutHits | None) -> HeldOutChange | None:
-    """What two looks at a store say of the change between them; None where they share no row."""
+    """Compare a store's hits before and after a change; None if they share no row."""
     if before is None or after is None:
         return None
     shared, earlier, later = np.intersect1d(before.ids, after.ids, assume_unique=True, return_indices=True)
@@ -106,8 +106,8 @@ def held_out_change(before: HeldOutHits | None, after: HeldOutHits | None) -> He
 
 
 def hits_or_note(store: FeatureStore) -> tuple[HeldOutHits | None, list[str]]:
-    """``held_out_hits``; or a note on why they are not known, which is no reason not to do what was asked for."""
+    """``held_out_hits``, or a note on why they are not known: that must not stop the command that asks for them."""
     try:
         return held_out_hits(store), []
-    except (TaftcacheError, RuntimeError, MemoryError) as error:  # a GPU that is full is a RuntimeError
+    except (TaftcacheError, RuntimeError, MemoryError) as error:  # torch raises RuntimeError for a full GPU
         return None, [f"what became of the held-out accuracy is not known: {first_line(error)}"]

@@ -16,7 +16,7 @@ OUTDATED = "not made from the rows and settings that the store has now"
 
 
 def key_of(store: FeatureStore, settings: Settings, name: str) -> str | None:
-    """The key that the component or model ``name`` would have if it were made now; None of what has none.
+    """The key that the component or model ``name`` would have if it were made now; None if it has no key.
 
     Raises:
         StoreError: a teacher of its prior is gone, or lacks a row.
@@ -32,15 +32,15 @@ def key_of(store: FeatureStore, settings: Settings, name: str) -> str | None:
 
 
 def outdated(store: FeatureStore, settings: Settings, model: str | None = None) -> list[str]:
-    """Names of those of the store, or ``model`` where it is one."""
-    # A sum of what is outdated is, too, and so is one that lacks a shard.
+    """Names of the store's outdated components and models; if ``model`` is given, of that one at most."""
+    # A sum with an outdated part is outdated, too, and so is one that lacks a shard.
     sums = {MEAN, WEIGHTED} if stale_parts(store, settings) else set()
     there = [name for name in store.objects() if model in (None, name)]
     return [name for name in there if name in sums or _is_outdated(store, settings, name)]
 
 
 def outdated_notes(store: FeatureStore, settings: Settings, model: str | None = None) -> list[str]:
-    """A note that names those of the store, or ``model`` where it is one; none where nothing is outdated."""
+    """A note that names what ``outdated`` finds; empty if that is nothing."""
     old = outdated(store, settings, model)
     if not old:
         return []
@@ -50,7 +50,7 @@ def outdated_notes(store: FeatureStore, settings: Settings, model: str | None = 
 
 
 def differs_by_rows(meta: ComponentMeta, key: str) -> bool:
-    """Whether a component would be made of other rows now, but with the settings that it was made with."""
+    """Whether a component was made with the settings of ``key``, so that only its rows can differ."""
     try:
         before, now = json.loads(meta.key or ""), json.loads(key)
         of_rows = ("rows", "start")  # where the exact model's solve starts follows from the rows
@@ -62,18 +62,18 @@ def differs_by_rows(meta: ComponentMeta, key: str) -> bool:
 
 
 def _is_outdated(store: FeatureStore, settings: Settings, name: str) -> bool:
-    """What was trained privately is not: its noise is not drawn anew for other settings."""
+    """Whether ``name`` is outdated. A private component never is: its noise is not drawn anew for other settings."""
     meta = store.manifest.objects[name].meta
     if PRIVATE in meta and is_component(name):
         return False
     try:
         return key_of(store, settings, name) not in (None, meta.get("key"))
-    except StoreError:  # for ``taftcache audit`` to say
+    except StoreError:  # ``taftcache audit`` reports that
         return False
 
 
 def _composed_key(store: FeatureStore, name: str, settings: Settings) -> str:
-    """The key of a composition whose members are as they are now; it may have been made before one was imported."""
+    """The key of a composition of the same members as they are now; components imported since are not among them."""
     objects = store.objects()
     meta = objects[name].meta
     if name == EXACT:
@@ -88,20 +88,20 @@ def _composed_key(store: FeatureStore, name: str, settings: Settings) -> str:
 
 
 def stale_parts(store: FeatureStore, settings: Settings) -> list[str]:
-    """Components of the shards that compositions are made of that are missing, or were made from other rows or settings
-    than the store has now. Those that were trained privately are not: their noise is not drawn anew for others."""
+    """Components of the shards in compositions that are missing, or were made from other rows or settings than the
+    store has now. Private ones do not count: their noise is not drawn anew for other settings."""
     objects, out = store.objects(), subtracted(store)
     metas = {s: objects[name].meta if (name := component_of(s.name)) in objects else {} for s in store.shards}
     kept = {shard: meta for shard, meta in metas.items() if shard.name not in out and PRIVATE not in meta}
     try:
         return [component_of(s.name) for s, m in kept.items() if settings.key([s], settings.train) != m.get("key")]
-    except StoreError:  # a teacher is gone or lacks a row, for ``taftcache audit`` to say
+    except StoreError:  # a teacher is gone or lacks a row, which ``taftcache audit`` reports
         return []
 
 
 def train_options(store: FeatureStore, settings: Settings) -> str:
-    """What ``taftcache train`` needs to renew what is outdated or missing, beside private components: it refuses to
-    replace those, so it names the others; a shard that has none yet is to be trained privately, too."""
+    """The options with which ``taftcache train`` renews what is outdated or missing, beside private components: it
+    refuses to replace those, so the options name the others. Shards without a component are trained privately, too."""
     if not (under := promised(store)) or not (stale := stale_parts(store, settings)):
         return ""
     there = store.objects()

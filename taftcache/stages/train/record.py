@@ -23,7 +23,7 @@ SECTIONS = ("tangent", "objective", "prior", "solver", "compose", "privacy", "de
 
 
 def settings_of(store: FeatureStore, recipe: Recipe | None = None, overrides: Overrides = ()) -> Settings:
-    """The recipe that would be in force, the store's with stage 2's sections of ``recipe`` and with ``overrides``, and
+    """The recipe that would be in force (the store's, with stage 2's sections of ``recipe`` and with ``overrides``) and
     its base point.
 
     Raises:
@@ -42,13 +42,13 @@ def settings_of(store: FeatureStore, recipe: Recipe | None = None, overrides: Ov
 
 
 def recorded_values(store: FeatureStore, recipe: Recipe) -> dict[str, Any]:
-    """What the store's record of its recipe is once it was trained with ``recipe``."""
+    """The recipe as the store records it once it was trained with ``recipe``."""
     given = recipe_values(recipe)
     return store.manifest.recipe | {section: given[section] for section in SECTIONS}
 
 
 def changed_settings(store: FeatureStore, recipe: Recipe) -> dict[str, str]:
-    """Stage 2's settings of ``recipe`` that are others than the store records: "objective.ridge" -> "0.1 → 0.01"."""
+    """Stage 2's settings of ``recipe`` that differ from the store's record: "objective.ridge" -> "0.1 → 0.01"."""
     recorded, asked = (
         {f"{section}.{key}": value for section in SECTIONS if section != "device" for key, value in v[section].items()}
         | {"device": v["device"]}
@@ -58,14 +58,14 @@ def changed_settings(store: FeatureStore, recipe: Recipe) -> dict[str, str]:
 
 
 def makes_models(key: str) -> bool:
-    """Whether components are solved by the setting "section.key"."""
+    """Whether components depend on the setting "section.key"."""
     return key.split(".")[0] in ("tangent", "objective", "prior", "solver") and key != "solver.memory"
 
 
 def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> None:
-    """Put stage 2's sections of ``recipe`` into the store's record, where they differ from it.
+    """Put stage 2's sections of ``recipe`` into the store's record, if they differ from it.
 
-    It belongs into the transaction that first writes something made with them: a command that is refused records none.
+    Call it in the transaction that first writes something made with them, so that a refused command records nothing.
     """
     values = recorded_values(store, recipe)
     if values != store.manifest.recipe:
@@ -75,7 +75,7 @@ def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> N
 
 
 def subtracted(store: FeatureStore) -> list[str]:
-    """Names of shards that a request to forget left out of the composition: trained again only by name."""
+    """Names of the shards that a request to forget left out of compositions; they are trained again only if named."""
     return list(store.manifest.plan.get("subtracted", []))
 
 
@@ -87,7 +87,7 @@ def with_noise(store: FeatureStore) -> list[str]:
 
 
 def beside_notes(store: FeatureStore) -> list[str]:
-    """A note where the file beside the store could not be written."""
+    """A note if the tombstone file beside the store could not be written."""
     beside = store.tombstone_file
     if beside.file is None or beside.is_saved:
         return []
@@ -99,13 +99,13 @@ def beside_notes(store: FeatureStore) -> list[str]:
 
 
 def promised(store: FeatureStore) -> list[str]:
-    """Names of the shards about whose rows something was released privately, whether its component is there or not.
+    """Names of the shards about whose rows something was released privately, whether or not the component still exists.
 
-    An imported store, whose ledger stayed where it was exported, knows of none: it is one made elsewhere. All of them
-    where there was something, and the ledger, which would say of whom, is damaged.
+    An imported store, whose ledger stayed behind at the export, knows of no release: it counts as made elsewhere. If
+    something was released but the ledger, which says about which shards, is damaged, these are all shards.
     """
     named = {*with_noise(store)}
-    if PLAN in store.manifest.plan or store.tombstone_file.charges:  # else there was nothing, and no ledger to be read
+    if PLAN in store.manifest.plan or store.tombstone_file.charges:  # else nothing was released
         try:
             entries = store.ledger()
             entries += store.lost_charges(entries)[0]
@@ -139,14 +139,14 @@ def wanted_shards(store: FeatureStore, shards: Sequence[str] | None) -> list[Sha
 
 
 def plan_with(store: FeatureStore, shards: Collection[str]) -> dict[str, Any]:
-    """The store's plan with shards that may have been left out of compositions in them again."""
+    """The store's plan with ``shards`` in compositions again, if they had been left out."""
     out = subtracted(store)
     kept = [name for name in out if name not in shards]
     return store.manifest.plan if kept == out else plan_without(store, subtracted=kept)
 
 
 def plan_without(store: FeatureStore, *, subtracted: Sequence[str], dropped: int = 0) -> dict[str, Any]:
-    """The store's plan with these shards left out of compositions, and so many groups fewer."""
+    """The store's plan with the ``subtracted`` shards left out of compositions, and ``dropped`` groups fewer."""
     plan = {k: v for k, v in store.manifest.plan.items() if k != "subtracted"}
     plan["groups"] = planned_shards(store) - dropped
     return plan | ({"subtracted": list(subtracted)} if subtracted else {})

@@ -1,4 +1,4 @@
-"""What stage 2 solves with: the recipe's settings, and the base point that they are about."""
+"""What stage 2 solves with: the recipe's settings, and the base point that they apply to."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Settings:
         )
 
     def weights(self, sources: Sequence[Shard]) -> RowWeights | None:
-        """ω of the rows of ``sources`` [N]; None where all are one."""
+        """The weights ω [N] of the rows of ``sources``; None if all are one."""
         labels = torch.from_numpy(np.concatenate([np.asarray(shard.labels, np.int64) for shard in sources]))
         return class_weights(self.recipe.objective.class_weights, labels, self.base.config.classes)
 
@@ -105,7 +105,7 @@ class Settings:
         )
 
     def is_taught(self, mode: Train) -> bool:
-        """Whether a prior from teachers' features applies: it moves features, which the head alone does not."""
+        """Whether a prior from teachers' features applies: not to the head alone, which does not change features."""
         return bool(self.recipe.prior.teachers) and mode != "head"
 
     def taught(self, sources: Sequence[Shard]) -> TaughtRows:
@@ -115,9 +115,9 @@ class Settings:
         return taught_rows(self.recipe.prior.teachers, sources)
 
     def proven(self, sources: Sequence[Shard], component: Component) -> Solution:
-        """A component with what can be proven of it over ``sources`` now, under its own ridge: as its solve proved it.
+        """Certify a component over ``sources`` as they are now, under its own ridge, and in the way that its solve did.
 
-        FormatError where it does not say its parameters or its ridge.
+        FormatError if the component does not say its parameters or its ridge.
         """
         objective = self._own_objective(sources, component)
         if self.is_taught(objective.train):
@@ -130,8 +130,8 @@ class Settings:
         )  # fmt: skip
 
     def dual_again(self, sources: Sequence[Shard], component: Component) -> Tensor | None:
-        """The dual vectors [N,K] of a component that does not keep them, by solving it again; None where the solve has
-        none, or ends with other bytes, as on another machine it may."""
+        """The dual vectors [N,K] of a component that does not keep them, by solving it again; None if the solve has
+        none, or ends with other bytes, as it may on another machine."""
         if not self.starts_at_zero(sources, component.record.train):  # type: ignore[arg-type]
             return None
         objective = self._own_objective(sources, component)
@@ -150,8 +150,8 @@ class Settings:
         return replace(objective, ridge=said.certified.ridge)
 
     def starts_at_zero(self, sources: Sequence[RowSource], mode: Train) -> bool:
-        """Whether a solve goes through the space of the rows, or over the span of its gradients, which begin at zero
-        and need few passes from there."""
+        """Whether a solve uses the space of the rows or the span of its gradients: both begin at zero, and need few
+        passes from there."""
         recipe, layout = self.recipe, self.base.trained(mode)
         if self.is_taught(mode) or recipe.solver.method != "auto" or recipe.objective.radius is not None:
             return False
@@ -161,8 +161,8 @@ class Settings:
         return layout != self.base.head_layout and through_rows(problem)
 
     def takes_start(self, sources: Sequence[RowSource], mode: Train) -> bool:
-        """Whether a solve goes on from a Δw that it is given: a closed form, a ball and what starts at zero have no use
-        for one."""
+        """Whether a solve goes on from a Δw that it is given: a closed form, a solve within a ball and one that starts
+        at zero do not."""
         if self.is_taught(mode):
             return True
         if self.recipe.objective.radius is not None:
@@ -172,7 +172,7 @@ class Settings:
 
     def poses(self, component: Component, sources: Sequence[Shard], mode: Train) -> bool:
         """Whether a component is a solution of the problem that these settings pose over ``sources``, to whatever
-        tolerance: what has another λ, or was solved before rows came, is none."""
+        tolerance: one with another λ, or solved before rows were added, is not."""
         try:
             said = json.loads(component.record.key or "")
         except ValueError:
@@ -194,7 +194,7 @@ class Settings:
         return json.dumps(settings, sort_keys=True)
 
     def _posed(self, sources: Sequence[Shard], mode: Train) -> dict[str, Any]:
-        """What is minimised, without the numbers in it."""
+        """What is minimised and over which rows, but not how it is solved."""
         values = recipe_values(self.recipe)
         problem = {
             "base": self.base.digest,

@@ -32,20 +32,20 @@ from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
 from taftcache.teaching.tangent_student import Teachers, minimise_taught
 
-INTERRUPTED = "interrupted"  # stands where a component's key would: it is nobody's, so the next run solves again
-CURVE_POINTS = 200  # of a solve's convergence that its component keeps
+INTERRUPTED = "interrupted"  # in place of a component's key: no key equals it, so the next run solves again
+CURVE_POINTS = 200  # how many points of a solve's convergence its component keeps
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolveOptions:
-    """What one solve does otherwise than a cold solve in this process, to the recipe's goal.
+    """How one solve differs from a cold solve in this process to the recipe's goal.
 
     interrupted: whether a solve that Ctrl-C ended raises KeyboardInterrupt, or is kept with its best iterate and
         marked in ``meta``.
-    start: as ``minimise`` has it. restart: go on from dual vectors, instead.
-    keep_dual: keep the dual vectors, where the solve has them.
-    goal: of a warm solve, which has one of its own.
-    choice: of λ, where that was made from these rows before.
+    start: as for ``minimise``. restart: go on from dual vectors instead.
+    keep_dual: keep the dual vectors, if the solve has them.
+    goal: the goal of a warm solve, in place of the recipe's.
+    choice: the choice of λ, if it was already made from these rows.
     operator: makes J over the rows.
     """
 
@@ -64,14 +64,14 @@ COLD = SolveOptions()
 def check_head_fits(
     settings: Settings, sources: Sequence[Shard], mode: Train, *, chosen: bool, left_out: int = 0
 ) -> None:
-    """Refuse a head whose matrices are larger than what is free now, before the system ends the process for them.
+    """Refuse a head whose matrices need more memory than is free now, before the system ends the process for them.
 
-    Those of up to GROUP_BYTES are never refused, and ``solver.memory`` has no part in it: it is for rows.
+    Matrices of up to GROUP_BYTES are never refused, and ``solver.memory`` has no part in it: it is for rows.
 
     Args:
-        settings, sources, mode: as ``solve_component`` has them.
+        settings, sources, mode: as for ``solve_component``.
         chosen: whether λ is still to be chosen.
-        left_out: of so many classes it is asked what each row decides, whatever the recipe solves them by.
+        left_out: for how many classes each row is also left out in closed form, however the recipe solves.
 
     Raises:
         SolveError: the closed form of the head needs more than there is. BackboneError: no such device here.
@@ -114,7 +114,7 @@ def solve_component(
     Raises:
         KeyboardInterrupt: the solve was interrupted, unless ``options`` keep it.
         RecipeError: a prior from teachers within a ball.
-        SolveError: as ``minimise`` and ``check_head_fits`` have it.
+        SolveError: as for ``minimise`` and ``check_head_fits``.
     """
     check_head_fits(settings, sources, mode, chosen=options.choice is None and settings.chooses_ridge)
     objective, arithmetic = settings.objective(sources, mode), settings.arithmetic
@@ -145,14 +145,14 @@ def choice_of(settings: Settings, sources: Sequence[Shard], mode: Train) -> Ridg
 
 
 def record_of(choice: RidgeChoice | None) -> dict[str, Any]:
-    """What a component says of a choice."""
+    """What a component's ``meta`` says of a choice of λ."""
     return {} if choice is None else {"ridge_choice": asdict(choice)}
 
 
 def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """What a component says of its certificate; with ``row_moves`` and ``decisive`` where a row's move was estimated.
+    """A component's certificate, with ``row_moves`` and ``decisive`` if a row's move was estimated.
 
-    ``row_moves`` is about how far taking out a typical row would move it: an estimate. Empty without a certificate.
+    ``row_moves`` estimates how far taking out a typical row would move the component. Empty without a certificate.
     """
     proven: dict[str, Any] = meta.get("certificate", {})
     moves = meta_of(meta).stats.row_moves
@@ -162,7 +162,7 @@ def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unfinished(metas: Mapping[str, ComponentMeta]) -> list[str]:
-    """One note for each way in which solves ended above the tolerance, with the components it befell."""
+    """One note for each way in which solves ended above the tolerance, with the components concerned."""
     by_status: dict[str, list[str]] = {}
     for name, meta in metas.items():
         if not meta.converged:
@@ -216,9 +216,9 @@ def _solution(
     options: SolveOptions,
     on_pass: OnPass,
 ) -> Solution:
-    """By the recipe's method, and with its prior from teachers where that applies."""
+    """Solve by the recipe's method, with its prior from teachers if that applies."""
     base, method, goal = settings.base, settings.recipe.solver.method, options.goal or settings.goal
-    interrupted = options.interrupted  # a component of the full key must be the full solve's
+    interrupted = options.interrupted  # by default an error: only a solve that ran to its end may have the full key
     if settings.is_taught(objective.train):
         teachers = _teachers(settings, sources, objective)
         return minimise_taught(
@@ -237,7 +237,7 @@ def _solution(
 
 
 def _teachers(settings: Settings, sources: Sequence[Shard], objective: Objective) -> Teachers:
-    """The teachers' features of the rows; RecipeError for a ball, which their prior does not have."""
+    """The teachers' features of the rows; RecipeError for a ball, which cannot be combined with their prior."""
     prior, radius = settings.recipe.prior, settings.recipe.objective.radius
     if radius is not None:
         raise RecipeError(

@@ -1,4 +1,4 @@
-"""A small model is trained from images with a prior from cached features; and the report that sets it beside others."""
+"""Train a small model from images, with a prior from cached features, and report how it compares with others."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def teach(recipe: TeachingRecipe, *, progress: Progress | None = None) -> TeachR
 
 @contextmanager
 def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Students]:
-    """Teachers' stores (made from their recipes where they are missing) joined with the images, while it lasts."""
+    """The recipe's students; the teachers' stores, made if missing, are open and joined with the images meanwhile."""
     with ExitStack() as stack:
         for spec in recipe.teachers:
             if spec.store is not None:  # refused before another teacher's images are run
@@ -143,7 +143,7 @@ def _with_backbone(store: FeatureStore) -> Recipe:
 
 
 def _split_notes(recipe: TeachingRecipe, joined: Joined, stores: Mapping[str, FeatureStore]) -> list[str]:
-    """A note where the stores hold out another fraction than the recipe says: the stores' counts."""
+    """A note if the stores hold out another fraction than the recipe says: that of the stores counts."""
     asked = recipe.data.held_out
     said = {store.manifest.recipe.get("data", {}).get("held_out", asked) for store in stores.values()}
     if recipe.data.test is not None or said == {asked}:
@@ -155,7 +155,7 @@ def _split_notes(recipe: TeachingRecipe, joined: Joined, stores: Mapping[str, Fe
 
 
 def _teacher_store(spec: TeacherSpec, recipe: TeachingRecipe, progress: Progress) -> Path:
-    """A teacher's store; it is extracted first where its recipe is named."""
+    """The place of a teacher's store, which is extracted first if its recipe is named."""
     if spec.recipe is None:
         return expand_path(spec.store or "")
     made = load_recipe(spec.recipe, [f"device={recipe.device}"])

@@ -1,4 +1,4 @@
-"""Stage 2: one component a shard, solved from the cache, and what is solved over all shards together."""
+"""Stage 2: one component per shard, solved from the cache, and a head over all shards."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def train(
     todo = [job for job in jobs if job.name not in kept]
     replaced = _replaced(store, settings.recipe, todo)
     _check_todo(store, todo)
-    if cluster is None:  # of its memory a worker knows
+    if cluster is None:  # a worker checks its own memory
         for job in todo:
             check_head_fits(settings, job.shards, job.train, chosen=settings.chooses_ridge)
     for group in _together(_solved(store, settings, todo, progress, cluster)):
@@ -150,8 +150,8 @@ def train(
 def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None) -> list[Job]:
     """What a training of these shards (None: all) is responsible for: their components, and the head over all rows.
 
-    There is no head where a shard is under a promise of privacy: it would tell of its rows what the noise hides. Nor
-    where components are heads themselves and an exact model is made: that is the head over all rows.
+    There is no head if a shard is under a promise of privacy: it would tell what the noise hides. Nor if components are
+    heads themselves and an exact model is made, which then is the head over all rows.
 
     Raises:
         StoreError: as ``wanted_shards`` says. RecipeError, CompositionError: coefficients that will not fit the
@@ -171,7 +171,7 @@ def _jobs(store: FeatureStore, settings: Settings, shards: Sequence[str] | None)
 
 
 def _replaced(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> list[str]:
-    """A note on what is solved again for other settings than the store recorded, of the same rows."""
+    """A note on what is solved again from the same rows because settings differ from those recorded in the store."""
     said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if name in {job.name for job in jobs}}
     same = [j.name for j in jobs if j.name in said and said[j.name].row_digests == [s.digest for s in j.shards]]
     changed = [f"{key} {how}" for key, how in changed_settings(store, recipe).items() if makes_models(key)]
@@ -183,7 +183,7 @@ def _replaced(store: FeatureStore, recipe: Recipe, jobs: Sequence[Job]) -> list[
 
 
 def _check_todo(store: FeatureStore, jobs: Sequence[Job]) -> None:
-    """Refuse before the first solve what a later one would fail with, or would take away.
+    """Refuse, before the first solve, jobs that would break a promise of privacy.
 
     Raises:
         RecipeError: rows under a promise of privacy would be seen without noise.
@@ -215,9 +215,9 @@ def _solved(
 
 
 def _together(solved: Iterable[tuple[Job, Component]]) -> Iterator[dict[str, Component]]:
-    """Components by name, those of a few seconds at a time, for each commit writes the manifest of all of them anew.
+    """Components by name, in groups of a few seconds of solving, since each commit writes the whole manifest anew.
 
-    What was solved comes before the error that ended it, or the interruption.
+    What was solved is yielded before the error, or the interruption, that ended solving.
     """
     group: dict[str, Component] = {}
     begin = time.monotonic()
@@ -237,13 +237,13 @@ def _together(solved: Iterable[tuple[Job, Component]]) -> Iterator[dict[str, Com
 
 
 def _is_interrupted(group: Mapping[str, Component]) -> bool:
-    """Whether the last of them is what Ctrl-C left of a solve."""
+    """Whether the last component of the group is what Ctrl-C left of a solve."""
     *_, last = group.values()
     return last.record.key == INTERRUPTED
 
 
 def _put(store: FeatureStore, recipe: Recipe, group: Mapping[str, Component], lost: Collection[str]) -> None:
-    """Commit components, the settings that they were made with, and that their shards are composed again."""
+    """Commit components and the settings that they were made with; their shards are in compositions again."""
     with store.transaction() as change:
         record_recipe(change, store, recipe)
         for orphan in lost:
@@ -254,7 +254,7 @@ def _put(store: FeatureStore, recipe: Recipe, group: Mapping[str, Component], lo
 
 
 def _at_the_end(metas: Mapping[str, ComponentMeta]) -> list[str]:
-    """One note for each end of the λ tried at which the best one lies, with the components it befell."""
+    """One note for each end of the tried λ at which a chosen one lies, with the components concerned."""
     by_end: dict[str, list[str]] = {}
     for name, meta in metas.items():
         if meta.ridge_choice and (end := meta.ridge_choice.get("end")):

@@ -1,6 +1,6 @@
 """The problems that a model was put together from, each solved again without some of its rows.
 
-The one way to leave a row out: ``taftcache influence`` and the page both solve through ``ModelParts.solve_without``,
+This is the only way to leave a row out: ``taftcache influence`` and the page both use ``ModelParts.solve_without``,
 which solves as the store's recipe says, whatever its objective, solver and prior.
 """
 
@@ -25,12 +25,12 @@ from taftcache.stages.train.solving import SolveOptions, choice_of, solve_compon
 from taftcache.tangent.rows import RowSubset
 from taftcache.tangent.spec import Train
 
-ROUNDS = 6  # of a solve that is to tell what some rows moved
-FINEST = 1e-15  # of relative gradients
+ROUNDS = 6  # at most, to bring a solve near enough to tell what some rows moved
+FINEST = 1e-15  # the smallest relative gradient that float64 can tell
 
 
 class Without(RowSubset):
-    """A shard's rows but some: labels [n] and sample ids like a shard's, and a digest of no bytes on disk."""
+    """A shard without some of its rows: labels [n] and sample ids like a shard's, but no digest, as it has no files."""
 
     digest = ""
 
@@ -70,7 +70,7 @@ class ModelParts:
 
     def __init__(self, store: FeatureStore, model: str, progress: Progress) -> None:
         self.store, self.progress = store, progress
-        # read for this object alone: a solve on the side lends the tail other weights while others use theirs
+        # read for this object alone: a solve replaces the weights of its tail, which other threads must not see
         self.settings = settings_of(store)
         self.base = self.settings.base
         self.model = read_component(store, model, self.base)
@@ -96,7 +96,7 @@ class ModelParts:
         ]
 
     def check_current(self) -> None:
-        """RecipeError where a part was solved from other rows: they would seem to be one row's doing."""
+        """RecipeError if a part was solved from other rows: their effect would be taken for the left-out row's."""
         if old := [part.name for part in self.parts if not part.solves_these]:
             raise RecipeError(
                 f"not solved from the rows that the store has now: {', '.join(old)}",
@@ -114,14 +114,14 @@ class ModelParts:
     def solve_without(self, part: ModelPart, shard: Shard, rows: int | Sequence[int]) -> Component:
         """The part's optimum without some rows of ``shard``; nothing is written.
 
-        SolveError where they are all its rows.
+        SolveError if no rows would be left.
         """
         sources: list[Shard] = [Without(s, rows) if s.name == shard.name else s for s in part.shards]  # type: ignore[misc]  # rows of a shard, without its files
         if not sum(source.rows for source in sources):
             raise SolveError(f"{part.name} has no rows but those left out: without them there is no such model")
         options = self._from_the_part(part, sources, shard, rows)
         solved = self._solved(part, sources, options)
-        # Where a relative gradient is what ends a solve, the part's own Δw may be within it of the rows that stay.
+        # If a relative gradient ends the solve, the part's own Δw may already meet it for the rows that stay.
         for _ in range(ROUNDS if options.start is not None else 0):
             said, moved = solved.record.certified, (solved.delta - part.component.delta).norm().item()
             near = max(DECISIVE * moved, part.component.record.certified.distance_bound)
@@ -138,8 +138,8 @@ class ModelParts:
     def _from_the_part(
         self, part: ModelPart, sources: Sequence[Shard], shard: Shard, rows: int | Sequence[int]
     ) -> SolveOptions:
-        """From where the part is; at zero where a solve begins there only, and the part kept no dual vectors or the
-        rows that stay choose another λ."""
+        """Options to start from the part's solution; but from zero if the solve can begin only there and the part kept
+        no dual vectors, or the rows that stay choose another λ."""
         old, settings = part.component, self.settings
         if not settings.starts_at_zero(sources, part.train):
             return SolveOptions(start=old.delta, choice=choice_of(settings, sources, part.train))
@@ -149,7 +149,7 @@ class ModelParts:
         stays = np.concatenate([~np.isin(np.arange(s.rows), rows if s.name == shard.name else []) for s in part.shards])
 
         def near(moved: float) -> float:
-            """As near as decides what the rows moved, or as the part itself is to its own optimum."""
+            """Near enough to decide what the rows moved, or as near as the part itself is to its own optimum."""
             return max(DECISIVE * moved, old.record.certified.distance_bound)
 
         restart = Restart(part.shards, old.delta, old.dual, torch.from_numpy(stays), near)
@@ -174,8 +174,8 @@ class ModelParts:
 
 
 def tolerance_for(component: Component, distance: float) -> float:
-    """The relative gradient at which the certified distance falls to ``distance``, for it is proportional to it; no
-    less than float64 can tell, for of a gradient of zero all of that distance is what rounding may hide."""
+    """The relative gradient at which the certified distance, which is proportional to it, falls to ``distance``; no
+    less than float64 can tell, since at a gradient of zero the whole distance is what rounding may hide."""
     certificate = component.record.certified
     return max(FINEST, certificate.relative_gradient * distance / certificate.distance_bound)
 

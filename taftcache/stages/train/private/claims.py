@@ -1,4 +1,4 @@
-"""Whether what a private model says of itself follows from its noise and its members, in a store or in a file."""
+"""Check whether a private model's promise follows from its noise and its members, in a store or in a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_ALL = "it claims a promise that not all of its members make"
 
 
 def claim_problems(store: FeatureStore, meta: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the privacy statement in a model's ``meta``, a sentence each; nothing where it makes none.
+    """What is wrong with the privacy statement in a model's ``meta``, one sentence each; empty if it has none.
 
     A component's ε is derived again from its noise, a composition's promise from those of its members.
     """
@@ -56,7 +56,7 @@ def check_claim(store: FeatureStore, name: str, meta: Mapping[str, Any]) -> None
 
 
 def exported_meta(file: Path) -> dict[str, Any]:
-    """What an exported component or the description of a saved model says of itself; nothing where ``file`` is neither.
+    """What an exported component or the description of a saved model says of itself; empty if ``file`` is neither.
 
     ``audit_statement`` tells whether its promise follows.
     """
@@ -67,7 +67,7 @@ def exported_meta(file: Path) -> dict[str, Any]:
 
 
 def check_exported(folder: Path) -> None:
-    """Refuse to pass on the saved model in ``folder`` with a promise that does not follow: no digest covers it.
+    """Refuse to pass on the saved model in ``folder`` if its promise does not follow: no digest protects its claim.
 
     Raises:
         FormatError: its promise is false.

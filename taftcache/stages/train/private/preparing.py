@@ -1,4 +1,4 @@
-"""What private training is going to do, and everything that stands against it, before anything is written."""
+"""Plan a private training, and refuse whatever must be refused, before anything is written."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from taftcache.stages.train.private.records import charges_of, deciding, is_curr
 from taftcache.stages.train.record import wanted_shards, with_noise
 from taftcache.stages.train.settings import Settings
 
-_ALWAYS = "digits/"  # a data set that nobody leaves
-_NUMBER = re.compile(r"(.*/)?\d{4,}")  # as sources number rows without an id
+_ALWAYS = "digits/"  # ids of scikit-learn's digits, a data set that nobody leaves
+_NUMBER = re.compile(r"(.*/)?\d{4,}")  # how sources number rows that have no id
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What a call is going to do, once nothing stands against it.
+    """What a call is going to do, once all checks have passed.
 
     ``rates``: multiples of the recipe's learning rate; with several, each is tried, the promise is about all of them
     together, and the best on the held-out rows is kept. ``spent``: ε of each shard to train once it is trained.
@@ -49,7 +49,7 @@ class Preparation:
 def prepare(
     store: FeatureStore, settings: Settings, shards: Sequence[str] | None, rates: Sequence[float]
 ) -> Preparation:
-    """Everything that may be refused, before anything is written; the errors are those of ``train_private``."""
+    """Check everything that may be refused, before anything is written; errors as for ``train_private``."""
     recipe, base = settings.recipe, settings.base
     spec, objects = recipe.privacy, store.objects()
     wanted = wanted_shards(store, shards)
@@ -87,7 +87,7 @@ def prepare(
 
 
 def _bare_labels(store: FeatureStore, wanted: Sequence[Shard], relation: Relation) -> list[str]:
-    """A note where ids name the classes: then under replace-one no row has a neighbour of another class."""
+    """A note if ids name the classes: a row with another label has another id, which replace-one does not cover."""
     ids = ((i, store.classes[label]) for s in wanted for i, label in zip(s.sample_ids, s.labels.tolist(), strict=True))
     if relation != "replace-one" or not all(f"/{name}/" in f"/{i}" for i, name in ids):
         return []
@@ -98,7 +98,7 @@ def _bare_labels(store: FeatureStore, wanted: Sequence[Shard], relation: Relatio
 
 
 def _moving_ids(store: FeatureStore, relation: Relation) -> list[str]:
-    """A note where one row more or less changes what shards the others are in, which add-remove says nothing of."""
+    """A note if one row more or less would move others to other shards, which add-remove does not cover."""
     data, parts = recorded_recipe(store).data, store.every_shard
     ids = [i for part in parts for i in part.sample_ids]
     if relation != "add-remove" or len(parts) < 2 or all(i.startswith(_ALWAYS) for i in ids):
@@ -117,7 +117,7 @@ def _moving_ids(store: FeatureStore, relation: Relation) -> list[str]:
 
 
 def _of_other_bases(store: FeatureStore, settings: Settings, wanted: Sequence[Shard]) -> list[str]:
-    """Models around another base point than the recipe's; RecipeError where private components would be so."""
+    """Models around another base point than the recipe's; RecipeError if private components would be left there."""
     asked = settings.base.digest, settings.train
     objects = store.objects()
     plain = [name for name in orphans(store, settings) if PRIVATE not in objects[name].meta]
@@ -138,7 +138,7 @@ def _of_other_bases(store: FeatureStore, settings: Settings, wanted: Sequence[Sh
 
 
 def _void(store: FeatureStore, shards: Sequence[str]) -> list[str]:
-    """Models made without noise from the rows of ``shards``, or from components so made."""
+    """Models made without noise from the rows of ``shards``, and compositions of components made that way."""
     objects = store.objects()
     plain = {name: meta_of(ref.meta) for name, ref in objects.items() if is_model(name) and PRIVATE not in ref.meta}
     digests = {shard.digest for shard in store.shards if shard.name in shards}
@@ -158,7 +158,7 @@ def _void(store: FeatureStore, shards: Sequence[str]) -> list[str]:
 
 
 def _check_settings(store: FeatureStore, recipe: Recipe, rates: Sequence[float]) -> None:
-    """Settings with which no training is private, or none can choose; the errors are those of ``train_private``."""
+    """Refuse settings with which training is not private or chooses no rate; errors as for ``train_private``."""
     named = ", ".join(f"{rate:g}" for rate in rates) or "none"
     if not rates or not all(0 < rate < inf for rate in rates):
         raise RecipeError(
@@ -194,7 +194,7 @@ def _check_settings(store: FeatureStore, recipe: Recipe, rates: Sequence[float])
 
 
 def private_key(settings: Settings, shard: Shard, rates: Sequence[float]) -> str:
-    """Rows and settings of a private component, as text: with equal ones there is nothing to spend again."""
+    """The rows and settings of a private component, as text: while they are equal, nothing is spent again."""
     values = recipe_values(settings.recipe)
     decisive = {
         "base": settings.base.digest,
@@ -202,6 +202,6 @@ def private_key(settings: Settings, shard: Shard, rates: Sequence[float]) -> str
         "train": settings.train,
         "objective": values["objective"],
         "privacy": {k: v for k, v in values["privacy"].items() if k != "budget"},
-        "tuning": [*rates, True],  # which said once that all are charged: what has it is not trained again
+        "tuning": [*rates, True],  # True once meant that all are charged; without it, all would be trained again
     }
     return deciding(json.dumps(decisive, sort_keys=True))

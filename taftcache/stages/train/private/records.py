@@ -1,9 +1,9 @@
-"""What is spent of a store's budget; and what the keys of private components stand for, which none may say itself.
+"""What was spent of a store's budget, and what the keys of private components stand for.
 
-A component's key, of settings and digests of rows, is there to tell whether it is current. The digests are a function
-of the private rows without noise: whoever can guess all rows but one computes both candidates and knows for certain. So
-a private component's key is a random number, and what it stands for lies in an object of its own, which no export takes
-along.
+A component's key, made of settings and digests of rows, tells whether the component is current. But digests depend on
+the private rows without noise: whoever knows all rows but one, and two candidates for that one, could compute the
+digest for each and know for certain. So a private component's key is a random number; what it stands for lies in an
+object of its own, which is never exported.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Budget:
 
 
 class Charges(NamedTuple):
-    """What was released at a store's place: its ledger's entries with those that it lost, the entries of other ledgers,
-    of stores that were here before, and what all trainings are held to (None where there was none)."""
+    """What was released at a store's place: its ledger's entries, lost ones included; the entries of the ledgers of
+    stores that were here before; and the promise that all trainings are held to (None if there were none)."""
 
     ledger: list[dict[str, Any]]
     others: list[list[dict[str, Any]]]
@@ -52,7 +52,7 @@ class Charges(NamedTuple):
 
 
 def charges_of(store: FeatureStore, relation: Relation) -> Charges:
-    """``relation``: that of a store whose ledger and components do not say one. The errors are ``fixed_promise``'s."""
+    """The charges; ``relation`` is used if neither ledger nor components name one. Errors as for ``fixed_promise``."""
     ledger = store.ledger()
     lost, others = store.lost_charges(ledger)
     ledger += lost
@@ -62,11 +62,11 @@ def charges_of(store: FeatureStore, relation: Relation) -> Charges:
 
 
 def budget_of(store: FeatureStore) -> Budget | None:
-    """None of a store without private trainings.
+    """What private trainings of a store may spend and have spent; None if there were none.
 
     Raises:
-        RecipeError: dp-accounting is not installed, or the ledger with what was spent is not there. FormatError: what
-            plan and ledger say of it is not what taftcache writes.
+        RecipeError: dp-accounting is not installed, or the ledger that says what was spent is missing. FormatError: the
+            plan or the ledger has entries that taftcache does not write.
     """
     ledger, others, fixed = charges_of(store, "replace-one")
     if fixed is None:
@@ -76,7 +76,7 @@ def budget_of(store: FeatureStore) -> Budget | None:
 
 
 def read_keys(store: FeatureStore) -> dict[str, str]:
-    """Random key -> rows and settings that it stands for; empty where there is none.
+    """From random key to the rows and settings that it stands for; empty if there are none.
 
     Raises:
         FormatError: the object is not what ``put_keys`` writes.
@@ -90,13 +90,13 @@ def read_keys(store: FeatureStore) -> dict[str, str]:
 
 
 def is_current(keys: Mapping[str, str], meta: Mapping[str, Any], settings: str) -> bool:
-    """Whether a component with ``meta`` was made from these rows and ``settings``, with noise that nobody can know."""
+    """Whether a component with ``meta`` was made from the rows and settings given, with noise that nobody can know."""
     private = bool(meta.get(PRIVATE, {}).get("private"))
     return private and deciding(settings) == deciding(keys.get(str(meta.get("key", "")), ""))
 
 
 def deciding(settings: str) -> str:
-    """Of rows and settings, as text, what private training reads: a change of anything else spends nothing."""
+    """The part of ``settings``, a text, that private training reads: a change of the rest spends nothing."""
     try:
         values = json.loads(settings)
         privacy, objective = dict(values["privacy"]), values["objective"]
@@ -107,16 +107,16 @@ def deciding(settings: str) -> str:
         read = {k: objective[k] for k in ("alpha", "kappa") if k in objective} if privacy.get("loss") == "rsl" else {}
         return json.dumps({**values, "privacy": privacy, "objective": read}, sort_keys=True)
     except (KeyError, TypeError, ValueError):
-        return settings  # no such text
+        return settings  # not a text of ``private_key``
 
 
 def new_key() -> str:
-    """A key that nobody can tell anything from."""
+    """A random key, which reveals nothing."""
     return os.urandom(16).hex()
 
 
 def put_keys(change: Transaction, store: FeatureStore, new: Mapping[str, str], lost: Collection[str]) -> None:
-    """Stage ``new`` beside the keys of the private components there are but those ``lost``; others are let go."""
+    """Stage ``new`` keys beside those of the store's private components, except the ``lost``; drop all others."""
     stays = (ref.meta for name, ref in store.objects(COMPONENTS).items() if name not in lost)
     kept = {meta.get("key") for meta in stays if PRIVATE in meta}
     there = read_keys(store)

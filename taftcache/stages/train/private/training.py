@@ -1,4 +1,4 @@
-"""Stage 2 with differential privacy: one private component a shard, its statement, and the ledger's budget."""
+"""Stage 2 with differential privacy: one private component per shard, its statement, and its charge in the ledger."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def train_private(
     signer = signer_of(signing_key)
     settings, rates = settings_of(store, recipe, overrides), tuple(rates)
     if settings.is_taught(settings.train) and settings.refusal is None:
-        settings.taught(store.shards)  # private training does without, but the record that names them must be followed
+        settings.taught(store.shards)  # not used here, but the record that names them must be followed
     work = prepare(store, settings, shards, rates)
     if work.todo:
         for note in work.notes:
@@ -150,11 +150,11 @@ def _spent(store: FeatureStore, work: Preparation) -> dict[str, float]:
 
 
 def _put_settings(change: Transaction, store: FeatureStore, work: Preparation, plan: dict[str, Any]) -> None:
-    """The settings, and ``plan`` with the fixed promise; and out with the models that are void beside it."""
+    """Record the settings, and ``plan`` with the fixed promise; drop the models that would make it void."""
     record_recipe(change, store, work.settings.recipe)
     change.update(plan=plan | {PLAN: work.promise.as_dict()})
     objects = store.objects()
-    for name in work.dropped:  # once: a component of that name may have been made since
+    for name in work.dropped:  # unless a private component of that name was made since
         if name in objects and not (is_component(name) and PRIVATE in objects[name].meta):
             change.drop(name)
 
@@ -167,7 +167,7 @@ def _put(
     component: Component,
     signer: Signer | None,
 ) -> None:
-    """A component, what its key stands for, and what it cost."""
+    """Stage a component, what its key stands for, and what it cost."""
     name, statement = component_of(shard.name), Statement.from_dict(component.meta[PRIVATE])
     said = after(statement, work.spent[shard.name]).as_dict()
     component = replace(component, meta={**component.meta, PRIVATE: said})
@@ -197,9 +197,9 @@ def private_component(
     rates: Sequence[float],
     progress: Progress,
 ) -> Component:
-    """Train on one shard's rows, once for each rate: the best component, its privacy statement in ``meta``."""
+    """Train on one shard's rows, once for each rate; the best component, with its privacy statement in ``meta``."""
     recipe, base = settings.recipe, settings.base
-    device = float64_device(recipe.device)  # for sums of integers
+    device = float64_device(recipe.device)  # integers are summed in float64, exactly
     layout = base.trained(settings.train)
     network = TangentNetwork(base, [shard], layout, device=device, memory=memory_of(recipe))
     with progress.task(f"train {shard.name} privately", recipe.privacy.steps * len(rates)) as task:
