@@ -236,8 +236,8 @@ def held_out_margins(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
     """How far one model's largest logit is above the second [n], and whether its class was right [n].
 
-    From the first ``MARGINS`` held-out rows: since rows lie in the order of a hash, they are a random sample. None if
-    there are no held-out rows, or only one class. Errors as for ``held_out_score``.
+    From the first ``MARGINS`` held-out rows and the rest of their block: since rows lie in the order of a hash, they
+    are a random sample. None if there are no held-out rows, or only one class. Errors as for ``held_out_score``.
     """
     if store.held_out is None or len(store.classes) < 2:
         return None
