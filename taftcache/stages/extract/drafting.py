@@ -174,7 +174,7 @@ def _chosen(
     else:
         backbone = ({"weights": "bundled"} if small else {"weights": "pretrained", "model": PRETRAINED}) | said
     of_rows = given.get("tangent") or "cache" in given.get("store", {})
-    wide = said.get("features", LAST if of_rows else EVERY_BLOCK) == EVERY_BLOCK  # any other value is refused later
+    wide = said.get("features", LAST if of_rows else EVERY_BLOCK) == EVERY_BLOCK  # other values are checked later
     head = given.get("tangent", {}).get("train") == "head" or given.get("tangent", {}).get("blocks") == 0
     last = {} if head else TANGENT[LAST]  # a head alone reads the last block as it was pretrained
     rows = int(images * (1 - data.get("held_out", 0)))

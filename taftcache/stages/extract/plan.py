@@ -57,7 +57,7 @@ def plan_images(recipe: Recipe, source: Source, test: Source | None) -> dict[str
     """The plan of the recipe's own images.
 
     Raises:
-        DataError: a fraction is to be held out, but of so few images it is less than one.
+        DataError: a fraction is to be held out, but the images are so few that none falls into it.
     """
     ids = [item.id for item in source.items]
     planned = plan_shards(recipe, ids, None if test is None else [item.id for item in test.items])

@@ -45,7 +45,7 @@ CELLS = re.compile(r"[\t\r\n,]")
 QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 DOUBLED = re.compile(r'"((?:[^"]|"")*)"')  # a quoted cell of a CSV file, in which quotes are doubled
 DEFUSED = ("'=", "'+", "'-", "'@")  # how the CSV of a report's page begins a text that a spreadsheet would compute
-BEGINNING = 512  # bytes that tell what a file is, whatever its name
+BEGINNING = 512  # bytes at the start of a file: they tell what it is, whatever its name
 HDF5, NPY, ZIP, PARQUET = b"\x89HDF\r\n\x1a\n", b"\x93NUMPY", b"PK\x03\x04", b"PAR1"
 ARROW = b"\xff\xff\xff\xff"  # before each message of a stream
 MARKS = {
@@ -164,7 +164,7 @@ class _Known:
     @classmethod
     def of(cls, store: FeatureStore) -> _Known:
         requests, key = dict[str, dict[str, Any]](), b""
-        with suppress(StoreError):  # `check_ledger` reports it
+        with suppress(StoreError):  # `check_ledger` or `check_beside` reports it
             requests = {f"ledger/{e['seq']:06d}": e for e in store.ledger() if e.get("event") == FORGOTTEN}
             key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
         return cls(
@@ -177,8 +177,8 @@ class _Known:
         )
 
     def problem(self, text: str) -> str | None:
-        """What is wrong with something that ``text`` describes: "" if it was made from what the store holds now, None
-        if it does not name what it was made from."""
+        """What is wrong with something that ``text`` describes: "" if it was made from what the store holds now, or if
+        there was no request; None if it does not name what it was made from."""
         if not self.before:
             return ""
         lists = [set(DIGEST.findall(match[1])) for match in SHARDS.finditer(text)]

@@ -279,7 +279,7 @@ def may_have_lost_rows(store: FeatureStore, digests: Sequence[str]) -> bool:
     try:
         entries = store.ledger()
         key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
-    except StoreError:  # `check_ledger` reports it
+    except StoreError:  # `check_ledger` or `check_beside` reports it
         return True
     hashes = {ledger.tombstone(each, key) for each in gone} if key else set()
     destroyed = max((e["seq"] for e in entries if e.get("event") == DESTROYED), default=0)
