@@ -2,10 +2,10 @@
 
 Public names are called as ``taftcache.<name>``, which loads their module on first use. The few imports inside commands
 are of modules that have no public name and load numpy, zarr, torch or Dask: ``--help`` and a wrong option must be
-answered before any of these is there.
+answered before any of these is loaded.
 
 With ``--json`` an error is printed to stdout as JSON, too: {"error", "fault", "got", "try", "exit_code"}, and "ids"
-where samples are named that are unknown.
+if the command named unknown samples.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from taftcache.terminal.console import OUT, Unwritten, complain, note, print_jso
 # click's, or typer's own copy of it, whichever this typer has
 UsageError: Any = typer.BadParameter.__base__
 UNWRITTEN = StoreWriteError.exit_code
-AGAIN = 2  # times that a command begins anew where another process committed meanwhile
+AGAIN = 2  # how often a command starts again if another process has committed meanwhile
 EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
 LESS = "end other programs; --set solver.memory=0B needs less to train, --set extract.workers=1 to decode images"
 NO_FOLDER, ELSEWHERE = "the current folder was deleted", "cd to one that is there"
 HELP = {"--help", "--show-completion"}
-PIPE_CODE = 141  # as a shell has it, where nobody reads standard output any more
-EXHAUSTED_CODE = 137  # as where the system ends a process for it
+PIPE_CODE = 141  # what a shell reports if nobody reads standard output any more
+EXHAUSTED_CODE = 137  # what a shell reports if the system kills a process for its memory
 
 
 class _Commands(TyperGroup):
-    """Says how a command ended that was interrupted or misspelt, before typer ends the process in its own way."""
+    """Reports errors, interrupts and misspelt commands in taftcache's form, before typer would in its own."""
 
     as_json = helps = False
     words: Sequence[str] = ()
@@ -67,7 +67,7 @@ class _Commands(TyperGroup):
             try:
                 return self._tried(*arguments, **named)
             finally:
-                OUT.file.flush()  # what cannot be written is found here, and not when the process is taken down
+                OUT.file.flush()  # a failed write shows here, and not only when the process exits
         except TaftcacheError as error:
             fault, *more = error.lines()
             complain(f"taftcache: {fault}", *more)
@@ -87,7 +87,7 @@ class _Commands(TyperGroup):
             raise
 
     def _tried(self, *arguments: Any, **named: Any) -> Any:
-        """Once more for a command that met another's commit: it read, for who writes holds the lock."""
+        """Run a command again if another process committed meanwhile: it only reads, for a writer holds the lock."""
         for _ in range(AGAIN):
             try:
                 return super().main(*arguments, **named)
@@ -105,7 +105,7 @@ class _Commands(TyperGroup):
         except OSError as error:
             self._check_written(error)  # typer would end with a code that says nothing
             raise
-        except (MemoryError, RuntimeError, ImportError) as error:  # torch: as it computes, as it loads
+        except (MemoryError, RuntimeError, ImportError) as error:  # the last two: torch, computing or loading
             if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
                 raise
             complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}", f"  try: {LESS}")
@@ -118,19 +118,20 @@ class _Commands(TyperGroup):
         sys.exit(INTERRUPTED_CODE)
 
     def _unforeseen(self, error: Exception) -> None:
-        """The JSON of an error without words of its own; Python's traceback follows on stderr."""
+        """Report an error that taftcache has no message for as JSON; Python's traceback follows on stderr."""
         self._report(type(error).__name__, first_line(error), 1)
 
     def _check_written(self, error: OSError) -> None:
-        """The end where standard output took no more; help is printed by typer, whose errors say no more than that."""
+        """End the process if standard output could not be written. typer prints the help: an error without a file name
+        is then one of writing it."""
         if isinstance(error, Unwritten) or (self.helps and error.filename is None):
             self._unwritten(error)
 
     def _unwritten(self, error: OSError, exit_code: int | None = None) -> NoReturn:
-        """The end of a command whose report could not be written; ``exit_code`` is that of the error it reports."""
+        """End a command whose report could not be written; ``exit_code`` is that of the error that it was to report."""
         nobody_reads = error.errno == EPIPE
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # nothing is tried again at the end of the process
-        if not nobody_reads:  # who did has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # so that Python does not try again at exit
+        if not nobody_reads:  # a reader that closed the pipe needs no message
             complain(
                 "taftcache: the report could not be written to standard output; what was committed is kept",
                 f"  got: {error.strerror}",
@@ -147,7 +148,7 @@ class _Commands(TyperGroup):
             raise
         except UsageError as error:  # of an option before the command
             if type(error).__name__ == "NoArgsIsHelpError":
-                raise  # the help itself
+                raise  # no error: typer prints the help
             self._refuse(error)
 
     def _refuse(self, error: Any) -> None:
@@ -168,7 +169,7 @@ class _Commands(TyperGroup):
         sys.exit(error.exit_code)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The commands by what people do with them, each with the first sentence of its help."""
+        """List the commands by what people do with them, each with the first sentence of its help."""
         given = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         seen = {name: command for name, command in given.items() if command and not command.hidden}
         widest = max(map(len, seen))
@@ -186,7 +187,7 @@ class _Commands(TyperGroup):
         do: str | None = None,
         ids: Sequence[str] = (),
     ) -> None:
-        """The error as JSON, for who asked for a report as JSON; the text goes to stderr all the same."""
+        """Print an error as JSON if the command has ``--json``; the text goes to stderr all the same."""
         if not self.as_json:
             return
         try:
@@ -223,7 +224,7 @@ PARTS = {
 
 
 def groups() -> dict[str, list[str]]:
-    """What people do → the names of its commands, without those that are hidden."""
+    """What people do → the names of the commands for it, without hidden ones."""
     return {
         title: [
             info.name or info.callback.__name__.replace("_", "-")
@@ -273,15 +274,15 @@ def options(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point: errors of taftcache's own go to stderr without a traceback, each with its exit code."""
-    # Threads of linear algebra that spin long while they wait take the cores that they wait for: beside other work a
-    # solve took several times as long. So they spin a hundredth of libgomp's default. Read when torch is loaded; who
-    # sets how to wait is not overruled.
+    """Entry point: taftcache's own errors go to stderr without a traceback, each with its exit code."""
+    # Linear algebra threads that spin while they wait occupy the cores that they wait for: beside other work a solve
+    # took several times as long. So they spin only a hundredth as long as libgomp's default. libgomp reads this when
+    # torch is loaded. If the user has set OMP_WAIT_POLICY, that holds.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    # timm 1.0 decorates two layers with torch.jit.script, which is nothing that a user could act on.
+    # timm 1.0 decorates two layers with torch.jit.script: a user can do nothing about this warning.
     warnings.filterwarnings("ignore", r".torch\.jit\.script", FutureWarning)
-    # Pillow refuses images of twice as many pixels as it warns of.
+    # Pillow warns of large images, but refuses only those with twice as many pixels.
     warnings.filterwarnings("ignore", "Image size .* exceeds limit of", RuntimeWarning)
     if sys.stdout is None:  # closed by whoever started this
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115

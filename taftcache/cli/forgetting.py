@@ -180,7 +180,7 @@ def receipts(
 
 
 def _named(sample: list[str] | None, file: Path | None) -> list[str] | None:
-    """The ids of ``--sample`` and ``--file``; None where neither is given."""
+    """The ids of ``--sample`` and ``--file``; None if neither is given."""
     from taftcache.stages.forget.request import read_ids
 
     if not sample and file is None:

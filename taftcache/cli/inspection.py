@@ -93,7 +93,7 @@ def inspect(
 
 
 def _show_part(path: Path, sample: str | None, shard: str | None, label: str | None, ids: bool, as_json: bool) -> None:
-    """What ``inspect`` says of a store, or of the part of it that is named."""
+    """Print what ``inspect`` says about a store, or about the part of it that is named."""
     with taftcache.FeatureStore(path) as store:
         if sample is not None:
             print_report(taftcache.inspect_sample(store, sample), as_json, show_sample)
@@ -108,7 +108,7 @@ def _show_part(path: Path, sample: str | None, shard: str | None, label: str | N
 
 
 def _check_reading(asked: list[str], others: list[str], top: int | None, threshold: float | None) -> None:
-    """RecipeError unless one thing is ``asked`` for that all rows are read for, without ``others`` beside it."""
+    """RecipeError unless exactly one option that reads all rows is ``asked`` for, and none of the ``others``."""
     if not asked:
         raise RecipeError(
             "--top and --threshold have nothing to list",
@@ -122,7 +122,7 @@ def _check_reading(asked: list[str], others: list[str], top: int | None, thresho
 
 
 def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_json: bool) -> None:
-    """What ``inspect`` finds by reading all rows."""
+    """Print what ``inspect`` finds by reading all rows."""
     with taftcache.FeatureStore(path) as store, bars(as_json) as progress:
         if asked == "--suspects":
             print_report(taftcache.suspects(store, top=limit, progress=progress), as_json, show_suspects)
@@ -196,8 +196,8 @@ def view(
             server.wait()
         except KeyboardInterrupt:
             complain("taftcache: the page is closed")
-            # at once, and without the libraries' threads: they take up to a minute to stop, or abort an interpreter
-            # that ends before them; a page writes nothing
+            # End at once, without waiting for the libraries' threads: they take up to a minute to stop, or abort an
+            # interpreter that ends before them. The page has written nothing that could be lost.
             sys.stdout.flush()
             os._exit(0)
 
@@ -239,7 +239,7 @@ def influence(
         str | None, typer.Option("--sample", metavar="ID", help="what the model loses without this training sample")
     ] = None,
     query: Annotated[
-        str | None,  # a path would lose a slash of an id that is a URL
+        str | None,  # not a Path, which would drop a slash from an id that is a URL
         typer.Option("--query", metavar="IMAGE|ID", help="which training samples moved this prediction most"),
     ] = None,
     model: Model = None,

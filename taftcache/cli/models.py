@@ -1,4 +1,4 @@
-"""Commands by which models and components leave a store, and come in."""
+"""Commands that export models and components from a store, and import components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments and options that commands share, and what turns them into a recipe and a report into text."""
+"""Arguments and options that commands share; how they become a recipe, and a report becomes text."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class Grouped(TyperCommand):
-    """A command of many options: its help has those that matter first, and then the others by their panels, which typer
-    itself shows in colour only."""
+    """A command with many options: its help lists the most important first and the others by panel. typer itself shows
+    panels only in colour."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """See click."""
@@ -46,10 +46,10 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 
 def store_of(place: Path) -> Path:
-    """The store of a recipe's file; any other place as it is.
+    """The store that a recipe's file names; any other place is returned as it is.
 
     Raises:
-        RecipeError: a file that is no recipe, or whose store is not there.
+        RecipeError: the file is no recipe, or its store does not exist.
     """
     from taftcache.cache.place.address import is_bucket
 
@@ -79,7 +79,7 @@ StorePath = Annotated[
         metavar="STORE",
         help="a store: its folder, s3://bucket/prefix, or the recipe (.toml) that made it",
         callback=store_of,
-        readable=False,  # what cannot be read the store says, with what to do
+        readable=False,  # the store itself reports what cannot be read, with advice
     ),
 ]
 Target = Annotated[Path, typer.Argument(metavar="TARGET", help="a new folder, or s3://bucket/prefix")]
@@ -173,8 +173,8 @@ def read_either(
 ) -> tuple[Recipe, Path]:
     """The recipe of a file or of a store, and where the store is.
 
-    A file is the user's own word on what may be opened. A store's is not: UntrustedStore where it alone names something
-    of the kinds that the command ``opens``, and nobody allowed it.
+    A recipe's file is the user's own word on what may be opened. A store's recipe is not: UntrustedStore if it alone
+    names something of the kinds that the command ``opens``, and nobody has allowed that.
     """
     from taftcache.cache.place.address import is_bucket
 
@@ -203,7 +203,7 @@ def device_override(device: str | None) -> list[str]:
 
 @contextmanager
 def connected(workers: int | None, scheduler: str | None, progress: Progress) -> Iterator[Cluster | None]:
-    """The workers that ``--workers`` or ``--scheduler`` asks for; None where neither does."""
+    """The workers that ``--workers`` or ``--scheduler`` asks for; None if neither is given."""
     if workers is None and scheduler is None:
         yield None
         return
@@ -223,7 +223,7 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
 
 
 def print_report(report: Any, as_json: bool, show: Callable[[Any], None]) -> None:
-    """A stage's report, as JSON or as ``show`` draws it."""
+    """Print a stage's report, as JSON or as ``show`` draws it."""
     if as_json:
         print_json(report)
     else:

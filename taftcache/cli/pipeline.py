@@ -316,7 +316,7 @@ def train(
 
 
 def _check_private(private: bool, own: dict[str, object], workers: int | None, scheduler: str | None) -> None:
-    """RecipeError for options of private training without it, and for workers with it."""
+    """RecipeError for options of private training without ``--private``, and for workers with it."""
     given = [name for name, value in own.items() if value]
     if given and not private:
         raise RecipeError(
@@ -431,7 +431,7 @@ def predict(
 
     Example: taftcache predict stores/quickstart pictures --skip-unreadable -o classes.csv
     """
-    if output is not None:  # an image that was named in the place of FILE is not written over
+    if output is not None:  # only a .csv file is overwritten: any other may be an image, given as FILE by mistake
         writable(output, again=output.suffix.lower() == ".csv")
     allowed = consent_to(weights=weights, hub=allow_hub)
     unreadable: Literal["stop", "skip"] = "skip" if skip else "stop"

@@ -1,4 +1,4 @@
-"""Whether a store is all that its plan says, or an extraction was stopped on the way."""
+"""Whether a store has all shards of its plan, or an extraction or import was stopped on the way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from taftcache.cache.store import FeatureStore
 
 
 def planned_shards(store: FeatureStore) -> int:
-    """How many shards the store's plan has. One that does not say, of a store that no stage made, has those there."""
+    """How many shards the store's plan has; if it does not say, because no stage made the store, as many as exist."""
     count = store.manifest.plan.get("groups")
     return count if isinstance(count, int) else len(store.manifest.shards)
 
@@ -22,7 +22,7 @@ def making_of(store: FeatureStore) -> str:
 
 
 def still_missing(store: FeatureStore) -> list[str]:
-    """A note where shards of the plan are missing; else none."""
+    """A note if shards of the plan are missing."""
     if is_complete(store):
         return []
     there, planned = len(store.manifest.shards), planned_shards(store)

@@ -6,7 +6,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 
 MADE_FROM = {"file": "a list of images"}  # what the identity of such a store says it was made from
-NO_CLASSES = ["no class", "none"]  # of a regressor: a store has two classes, and values are not kept in it
+NO_CLASSES = ["no class", "none"]  # for a regressor: a store must have two classes, and does not keep values
 HOLDS = "holds images for TangentRegressor; no values are kept in it"
 
 
@@ -16,26 +16,26 @@ def is_of_estimator(store: FeatureStore) -> bool:
 
 
 def lacks_classes(store: FeatureStore) -> bool:
-    """Whether a regressor made the store. A classifier whose classes have these names has rows of both."""
+    """Whether a regressor made the store: it has rows of one class only, a classifier with these names has both."""
     if not is_of_estimator(store) or store.classes != NO_CLASSES:
         return False
     return all(set(shard.statistics["rows_per_class"]) <= {0} for shard in store.shards)
 
 
 def regressor_note(store: FeatureStore) -> list[str]:
-    """A note on what the store of a regressor is; none of another store."""
+    """A note on what the store of a regressor is; none for other stores."""
     return [f"{_said(store)}, and its classes stand for none"] if lacks_classes(store) else []
 
 
 def fitted_note(store: FeatureStore) -> list[str]:
-    """A note, where samples of an estimator's store leave it, on what still knows them."""
+    """A note, when samples leave the store of an estimator, on models outside it that were fitted to them."""
     if not is_of_estimator(store):
         return []
     return ["models that estimators fitted to these images are not in the store, and stay as they are: fit them again"]
 
 
 def check_has_classes(store: FeatureStore) -> None:
-    """StoreError for the store of a regressor, of which no classifier can be made."""
+    """StoreError for the store of a regressor, which no classifier can be trained on."""
     if lacks_classes(store):
         raise StoreError(
             _said(store),

@@ -1,4 +1,4 @@
-"""Who computes a stage where it is not this process: what the stages ask of workers, whoever they are."""
+"""The interface of workers that compute for the stages in place of this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.spec import Train
 
-if TYPE_CHECKING:  # timm, which who solves does not need
+if TYPE_CHECKING:  # imports timm, which solving does not need
     from taftcache.backbone.forward.engine import Engine
     from taftcache.backbone.sources.base import Source
 
@@ -37,7 +37,7 @@ class RowEngines(Protocol):
     """The frozen layers of one recipe, ready to run."""
 
     def engine(self, source: Source, held_out: bool, stop: bool) -> Engine:
-        """Batches of ``source``, the recipe's second one where ``held_out``; ``stop`` at an unreadable image."""
+        """Runs batches of ``source``, the recipe's second one if ``held_out``; ``stop`` ends at an unreadable image."""
         ...
 
 
@@ -46,17 +46,17 @@ class Executor(Protocol):
 
     What they return has the bytes that this process would have computed with ``threads`` threads.
 
-    threads: of each worker's linear algebra.
+    threads: how many each worker's linear algebra uses.
     """
 
     threads: int
 
     def workers(self) -> Mapping[str, int]:
-        """Address → threads that take tasks, of the workers that are there now."""
+        """Address → threads that take tasks, for the workers that are connected now."""
         ...
 
     def rows(self, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any]) -> RowEngines:
-        """Extraction by the model that ``recipe`` and ``classes`` make; ``identity`` is what it must prove to be."""
+        """The frozen layers that ``recipe`` and ``classes`` give, on the workers; they must have this ``identity``."""
         ...
 
     def components(
@@ -66,13 +66,13 @@ class Executor(Protocol):
         ...
 
     def operator(self, store: FeatureStore, recipe: Recipe, base: Base) -> Callable[..., TangentOperator]:
-        """What is called as ``TangentOperator`` is, for shards of ``store``: its passes run on the workers."""
+        """A function to call like ``TangentOperator``, for shards of ``store``; the passes run on the workers."""
         ...
 
 
 @contextmanager
 def same_threads(executor: Executor | None) -> Iterator[None]:
-    """This process's linear algebra with as many threads as the workers', for they decide the last digits."""
+    """Give this process's linear algebra as many threads as the workers': their number decides the last digits."""
     if executor is None:
         yield
         return

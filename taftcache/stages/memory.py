@@ -10,15 +10,15 @@ import torch
 from taftcache.backbone.device import resolve_device
 from taftcache.recipe import Recipe, parse_bytes
 
-# Of what is free: the rows are kept in float32 and in float64, other processes run, and files that are mapped stay
-# in memory only where there is some left.
+# One part in so many of the free memory may be taken: rows are kept in float32 and in float64, other processes run,
+# and mapped files stay in memory only if some is left.
 PART = 4
 MODELS = 64 << 20  # bytes of models that are held in any case: a pass for each small one would cost more than it saves
-GROUP = Path("/sys/fs/cgroup")  # of a container: memory.max, memory.current, memory.stat
+GROUP = Path("/sys/fs/cgroup")  # where a container has memory.max, memory.current and memory.stat
 
 
 def memory_of(recipe: Recipe) -> int:
-    """``solver.memory`` in bytes; "auto" is a quarter of what is free now where the recipe's device computes.
+    """``solver.memory`` in bytes; "auto" is a quarter of what is free now on the recipe's device.
 
     Raises:
         BackboneError: the recipe's device is not here.
@@ -29,15 +29,15 @@ def memory_of(recipe: Recipe) -> int:
 
 
 def memory_of_models(recipe: Recipe) -> int:
-    """Bytes that models may take which are scored in one pass; the errors are those of ``memory_of``."""
+    """Bytes that the models scored in one pass may take; the errors are those of ``memory_of``."""
     return max(MODELS, memory_of(recipe))
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free on a device; of the host no more than its container, if it has one, leaves.
+    """Bytes that are free on a device; on the host, no more than its container, if there is one, leaves.
 
-    What a container uses counts the files that it has read. Those that nothing holds give way to whoever asks, and
-    count as free, as `docker stats` has it.
+    What a container uses includes cached files that it has read. Those that are inactive are dropped when memory is
+    needed, so they count as free, as in `docker stats`.
     """
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -11,7 +11,7 @@ class Task(Protocol):
     """One piece of work under way."""
 
     def advance(self, steps: int = 1) -> None:
-        """So many more of its steps are done."""
+        """This many more of its steps are done."""
         ...
 
     def note(self, text: str) -> None:
@@ -27,7 +27,7 @@ class Progress(Protocol):
         ...
 
     def say(self, text: str) -> None:
-        """A sentence that stays."""
+        """Show a sentence that stays."""
         ...
 
 
@@ -50,10 +50,10 @@ class Silent:
 
 
 def noting(task: Task, name: str, unit: float = 1) -> Callable[[int, int], None]:
-    """What hears how much is done, and of how much, and notes it beside a task's bar: ``3 of 12 MB``."""
+    """A callback for (done, total) that notes them beside a task's bar: ``3 of 12 MB``."""
     return lambda done, total: task.note(f"{done / unit:.0f} of {total / unit:.0f} {name}")
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """The names of one task after the other, each with which of them it is: ``components/017 (18 of 65)``."""
+    """The names of successive tasks, each with its number: ``components/017 (18 of 65)``."""
     return [f"{name} ({k} of {len(names)})" for k, name in enumerate(names, 1)] if len(names) > 1 else [*names]

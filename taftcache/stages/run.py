@@ -1,4 +1,4 @@
-"""The main job: every stage of a recipe, each skipped when its result is there."""
+"""The main job: run every stage of a recipe, and skip those whose result is there already."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def run(
     wish = recipe.forget
     with FeatureStore(recipe.store_path, mode="a") as store:
         if wish.samples:
-            resolve_request(store, wish.samples)  # one that is refused must not be found out after the training
+            resolve_request(store, wish.samples)  # refuse a wrong one now, not after the training
         trained = train(store, recipe, progress=progress, cluster=cluster)
         composed = compose(store, recipe, progress=progress, cluster=cluster)
-        new = bool(trained.trained) or composed.changed  # else the probe would be all that there is to do
+        new = bool(trained.trained) or composed.changed  # else the probe would be the only work
         probe: Literal["quick", False] = "quick" if new else False
         evaluated = evaluate(store, progress=progress, probe=probe) if store.held_out is not None else None
         forgotten = forget(store, wish.samples, progress=progress, mode=wish.mode) if wish.samples else None
@@ -88,7 +88,7 @@ def run(
 
 
 def _without_images(path: Path) -> list[str]:
-    """What a store that has all its rows can do where its images are gone."""
+    """Advice on what a store that has all its rows can do without its images."""
     if not FeatureStore.exists(path):
         return []
     with FeatureStore(path) as store:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_KEY_BYTES = 1 << 16
 _MAKE = "openssl genpkey -algorithm ed25519 -out"
-_ANOTHER = f"name an Ed25519 key, or make one in a new file: {_MAKE} NEW.pem"  # not over what is there
+_ANOTHER = f"name an Ed25519 key, or make one in a new file: {_MAKE} NEW.pem"  # new: no key is overwritten
 
 
 class Signer:
@@ -67,15 +67,15 @@ def signed_text(entry: Mapping[str, Any]) -> bytes:
 
 
 def signer_of(file: Path | str | None) -> Signer | None:
-    """The key in ``file``, where one is named; the errors are those of ``Signer``."""
+    """The key in ``file``, if one is named; the errors are those of ``Signer``."""
     return None if file is None else Signer(file)
 
 
 def checked_public_key(text: str) -> str:
-    """A public key as the ledger's entries have it: 64 hex digits, small ones.
+    """A public key in the form that the ledger's entries have it: 64 hex digits in lower case.
 
     Raises:
-        RecipeError: it is none.
+        RecipeError: it is not a public key.
     """
     key = str(text).strip().lower()
     if not re.fullmatch(r"[0-9a-f]{64}", key):
@@ -88,7 +88,7 @@ def checked_public_key(text: str) -> str:
 
 
 def is_signed(message: bytes, signature: str, public_key: str) -> bool:
-    """Whether ``signature`` of ``message`` is the holder's of ``public_key``; False for what is no key or signature.
+    """Whether ``signature`` is a valid one of ``message`` under ``public_key``; False if either is malformed.
 
     Raises:
         RecipeError: the package cryptography is not installed.

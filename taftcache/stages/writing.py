@@ -1,4 +1,4 @@
-"""A file or folder that a command makes for others: there whole, or not at all and with the reason in one line."""
+"""Write a file or folder outside a store: it appears whole, or not at all and with the reason in one line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from taftcache.errors import StoreWriteError
 
 @contextmanager
 def whole(place: Path, *, folder: bool = False, again: bool = False) -> Iterator[Path]:
-    """A name beside ``place`` to write to; what is there becomes ``place`` when the context ends, and goes if it fails.
+    """A name beside ``place`` to write to: what is written there becomes ``place`` when the context ends without error.
 
-    A run that is killed leaves its work under that other name, in nobody's way; the next run to ``place`` removes it.
+    A run that fails removes its work. A killed run leaves it under that other name, in nobody's way; the next run that
+    writes to ``place`` removes it. The arguments are those of ``writable``, which is called first.
 
     Raises:
-        StoreWriteError: see ``writable``, which is asked first and has the arguments, or the disk refused.
+        StoreWriteError: as for ``writable``, or the disk refused a write.
     """
     writable(place, folder=folder, again=again)
     _sweep(place)
@@ -33,7 +34,7 @@ def whole(place: Path, *, folder: bool = False, again: bool = False) -> Iterator
     except OSError as error:
         raise cannot("write", place, error) from error
     except Exception as error:
-        # safetensors has an error of its own for what the disk refuses
+        # safetensors has an error of its own for a write that the disk refuses
         if found := re.search(r"I/O error.*\(os error (\d+)\)", str(error)):
             raise cannot("write", place, OSError(int(found[1]), str(error))) from error
         raise
@@ -42,12 +43,12 @@ def whole(place: Path, *, folder: bool = False, again: bool = False) -> Iterator
 
 
 def writable(place: Path, *, folder: bool = False, again: bool = False) -> None:
-    """Nothing, if ``place`` can be written: asked before long work, whose result would have nowhere to go.
+    """Raise unless ``place`` can be written: to be called before long work whose result would have nowhere to go.
 
     Args:
-        place: a file to be; its folder must be there.
-        folder: a folder to be, which may be there already if it is empty; those above it are made.
-        again: what is there is replaced, or gone on with.
+        place: a file to be made; its folder must exist.
+        folder: ``place`` is to be a folder, which may exist already if it is empty; those above it are made.
+        again: ``place`` may exist already; it is replaced, or continued.
 
     Raises:
         StoreWriteError: something is there already; no folder, permission or space; a store, or a place within one.
@@ -74,7 +75,7 @@ def writable(place: Path, *, folder: bool = False, again: bool = False) -> None:
         above = place if folder else place.parent
         while folder and not above.exists():
             above = above.parent
-        with tempfile.TemporaryFile(dir=above) as probe:  # of no name, so that a kill leaves nothing
+        with tempfile.TemporaryFile(dir=above) as probe:  # without a name: a killed run leaves nothing
             probe.write(bytes(4096))
     except OSError as error:
         raise cannot("write", place, error) from error
@@ -99,7 +100,7 @@ def _partial(place: Path) -> Path:
 
 
 def _publish(partial: Path, place: Path) -> None:
-    """Durable, then under its name."""
+    """Sync ``partial`` to the disk, and only then rename it to ``place``."""
     within = [partial, *partial.rglob("*")] if partial.is_dir() else [partial]
     for file in within:
         _sync(file)
@@ -116,7 +117,7 @@ def _sync(file: Path) -> None:
 
 
 def _sweep(place: Path) -> None:
-    """Take away what runs that were killed left of ``place``."""
+    """Remove what killed runs left beside ``place``."""
     with suppress(OSError):
         for file in place.parent.iterdir():
             found = re.fullmatch(rf"{re.escape(place.name)}\.(\d+)\.partial.*", file.name)
@@ -125,7 +126,7 @@ def _sweep(place: Path) -> None:
 
 
 def _runs(process: int) -> bool:
-    """Whether a process of that number is there."""
+    """Whether a process with that number is running."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -136,7 +137,7 @@ def _runs(process: int) -> bool:
 
 
 def _remove(file: Path) -> None:
-    """Take away what was begun."""
+    """Remove a file or folder; errors of the disk are ignored."""
     with suppress(OSError):
         if file.is_dir() and not file.is_symlink():
             shutil.rmtree(file, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""New samples into a store that is there: other shards keep their files, rows that are there are not run again."""
+"""Add new samples to an existing store: other shards keep their files, and existing rows are not run again."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ from taftcache.stages.extract.identity import check_words, elsewhere
 from taftcache.stages.extract.plan import PlannedShard, split
 from taftcache.stages.progress import Progress, Silent
 
-# Keys of [data] that say where images lie and how they are read: further ones may lie elsewhere. The others decide
-# which rows go where, and so does whether there is a test at all, which also decides the ids.
+# Keys of [data] that say where images lie and how they are read: new ones may lie elsewhere. The other keys decide
+# which rows go where; so does whether there is a ``test`` at all, which also decides the ids.
 PLACES = ("source", "train", "root", "image_key", "label_key", "train_split", "test_split", "unreadable")
 
 
@@ -166,7 +166,7 @@ def append(
 
 
 class _Images:
-    """Images of some sources by their ids, which are looked up once any is asked for."""
+    """Images of some sources by their ids; the ids are collected when one is first asked for."""
 
     def __init__(self, *sources: Source | None) -> None:
         self._sources = [source for source in sources if source is not None]
@@ -179,7 +179,7 @@ class _Images:
         return sample in self._places
 
     def decodes(self, sample: str, *, stop: bool = False) -> bool:
-        """Whether one does; with ``stop`` UnreadableImage where it does not."""
+        """Whether an image decodes; with ``stop``, UnreadableImage if it does not."""
         source, place = self._places[sample]
         try:
             source.read(place)
@@ -193,7 +193,7 @@ class _Images:
 def _by_shard(
     store: FeatureStore, relabelled: Mapping[str, tuple[str, str]], classes: Collection[str]
 ) -> dict[str, dict[str, str]]:
-    """Shard -> the classes that some of its rows get; DataError for those of a class that was forgotten."""
+    """Shard -> id -> the class that this row gets; DataError if a class was forgotten."""
     if gone := sorted(i for i, (_, given) in relabelled.items() if given not in classes):
         raise DataError(
             f"{store.path} has forgotten the class that the data now has for {counted(len(gone), 'row')}",
@@ -206,18 +206,18 @@ def _by_shard(
 
 
 class NewSamples:
-    """What of some samples a store does not know yet, by the shard that it goes to.
+    """Those of some samples that a store does not know yet, by the shard that they go to.
 
     Args:
         given: ids to train on, and those of a second source that is for testing, as ``split`` takes them.
         out: samples that stay out.
-        growth: how it grows.
-        mended: ids of samples that were skipped, and are none any more: each goes where it was left out.
-        relabelled: what `other_classes` says of rows that are there, which get the class given for them.
+        growth: how the store grows.
+        mended: ids of samples that were skipped, but decode now: each goes to the shard that left it out.
+        relabelled: rows of the store, as `other_classes` returns them, that get the class given for them.
 
     Raises:
         StoreError: a store that is not finished. RecipeError: a balanced plan has no place for further samples.
-        DataError: samples of classes that the store does not have, or that rows which are there are to get.
+        DataError: the store does not have the class of a new sample, or the one that a row is to get.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class NewSamples:
         given_weights = recorded_recipe(store).compose.weights
         named = () if given_weights == "rows" else given_weights
         self._outlived = [name for name in named if component_of(name) in foreign]  # which no training makes again
-        self._keeps = growth.classes[: len(store.classes)] == store.classes  # labels: indexes into the classes
+        self._keeps = growth.classes[: len(store.classes)] == store.classes  # the labels, which are class indexes
         self._rows = {ref.name: ref.rows for ref in store.manifest.shards}
         rows = {i for shard in store.every_shard for i in shard.sample_ids}
         skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
@@ -265,10 +265,10 @@ class NewSamples:
         self.shards = self._with(placed, {i: skipped[i] for i in mended}, from_test=test is not None)
 
     def grow(self, origin: Callable[[], RowOrigin], progress: Progress) -> list[RowCounts]:
-        """Add classes, correct labels, and write the rows that ``origin`` makes, called where there are any."""
-        rows = origin() if self.shards else None  # which may refuse: before anything is changed
+        """Add classes, correct labels, and write the rows that ``origin`` makes; it is called only if there are any."""
+        rows = origin() if self.shards else None  # it may refuse, so call it before anything is changed
         if self._growth.added:
-            for note in self._of_classes():  # now too: a run that is killed says no more, and the next adds no class
+            for note in self._of_classes():  # now, too: a killed run writes no report, and the next one adds no class
                 progress.say(note)
             with self._store.transaction() as change:
                 change.relabel(self._growth.classes)
@@ -283,7 +283,7 @@ class NewSamples:
         return [] if rows is None else [self._grow(shard, rows, progress) for shard in self.shards]
 
     def report(self, begin: float, counts: Sequence[RowCounts] | None, notes: Sequence[str] = ()) -> AppendReport:
-        """What was done since ``begin``, a time of the performance counter; None of ``counts`` where nothing was."""
+        """What was done since ``begin``, a value of ``time.perf_counter``; ``counts`` is None after a dry run."""
         if counts is None:
             added = {shard.name: len(shard.ids) for shard in self.shards}
         else:
@@ -301,7 +301,7 @@ class NewSamples:
             unread=self._unread,
             images=sum(count.rows for count in counts or ()),
             skipped=skipped,
-            skipped_ids=self._skipped() if skipped else [],  # which reads the ids of every shard that grew
+            skipped_ids=self._skipped() if skipped else [],  # only then: it reads the ids of every shard that grew
             seconds=time.perf_counter() - begin,
             dry_run=counts is None,
             closed=dict(sorted(Counter(self._closed).items())),
@@ -384,7 +384,7 @@ class NewSamples:
         return shards
 
     def _with(self, placed: list[PlannedShard], mended: Mapping[str, str], *, from_test: bool) -> list[PlannedShard]:
-        """The shards ``placed`` with the ``mended`` samples, each in its own."""
+        """The shards ``placed``, with each ``mended`` sample in the shard that left it out."""
         ids = {shard.name: list(shard.ids) for shard in placed}
         for sample, name in mended.items():
             ids.setdefault(name, []).append(sample)
@@ -395,7 +395,7 @@ class NewSamples:
         ]
 
     def _grow(self, shard: PlannedShard, origin: RowOrigin, progress: Progress) -> RowCounts:
-        """Write a shard with new samples among its old ones, or a further one."""
+        """Write a shard with new samples among its old ones, or a new shard."""
         store, recipe = self._store, self._recipe
         if not store.has_shard(shard.name):
             plan = store.manifest.plan | {"groups": planned_shards(store) + 1}

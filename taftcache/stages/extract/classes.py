@@ -1,4 +1,4 @@
-"""The classes that the data gives its samples, beside those that a store has."""
+"""Compare the classes that the data gives its samples with those that a store has."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def classes_of(*sources: Labelled | None) -> dict[str, str]:
 def classes_with(store: FeatureStore, new: Collection[str], *sources: Labelled | None) -> list[str]:
     """The store's classes and the ``new`` ones of some sources.
 
-    In the sources' order, as of a store made of them, where they name all; else in the order of the names, where the
-    store's are, or the new ones last.
+    In the sources' order, as in a store made from them, if they name all of the store's; else sorted by name if the
+    store's are, or with the new ones last.
     """
     named = list(dict.fromkeys(name for source in sources if source is not None for name in source.classes))
     if {*store.classes} <= {*named}:
@@ -59,7 +59,7 @@ def other_classes_note(found: Mapping[str, tuple[str, str]]) -> list[str]:
 
 
 def lone_classes_note(source: Labelled) -> list[str]:
-    """A note where most samples of a source, of a few at least, have a class of their own; else none."""
+    """A note if most samples of a source have a class of their own, and there are at least ``FEW`` samples."""
     counts = Counter(item.label for item in source.items)
     alone, samples = sum(n == 1 for n in counts.values()), len(source.items)
     if samples < FEW or 2 * alone <= samples:
@@ -95,7 +95,7 @@ def class_indexes(store: FeatureStore, theirs: Sequence[str]) -> list[int]:
 
 
 def check_classes(store: FeatureStore, classes: Iterable[str]) -> None:
-    """DataError where some of ``classes`` (one name for each sample) are not the store's, and were not forgotten."""
+    """DataError if any of ``classes`` (one name for each sample) is not the store's and was not forgotten."""
     counts = Counter(classes)
     strange = {n: counts[n] for n in counts.keys() - {*store.classes} if not store.is_forgotten(CLASS + n)}
     if strange:
@@ -134,8 +134,8 @@ def growth_of(
 ) -> Growth:
     """What becomes of the classes of a store that grows by the samples of some sources; the rest as for ``append``.
 
-    ``readable`` says of a further sample whether a row can be made of it. It may raise, for all are asked where classes
-    are added, before anything is changed.
+    ``readable`` says whether a row can be made from a new sample. It may raise: if classes are added, it is called for
+    every new sample before anything is changed.
 
     Raises:
         ArgumentError: no such way with new classes. RecipeError: the store records a weight for each of its classes.

@@ -1,4 +1,4 @@
-"""A first recipe for one's own images: looked at, costed, and written with a reason beside each choice."""
+"""Write a first recipe for a user's own images: look at them, estimate the cost, and give a reason for each choice."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.writing import whole
 
 PRETRAINED = "deit_tiny_patch16_224.fb_in1k"
-SMALL = 64  # pixels of a side, up to which the bundled backbone of 32 x 32 serves
-ROWS, PER_CLASS, SHARDS = 100, 3, 10  # rows of a shard at least, of one class too, and shards at most
-WIDE = 10_000  # numbers of a feature, or rows if they span less, of which a closed form has matrices of 0.8 GB
+SMALL = 64  # the longest side, in pixels, of images that the bundled backbone, which sees 32 x 32, is good enough for
+ROWS, PER_CLASS, SHARDS = 100, 3, 10  # the fewest rows in a shard, and of one class in it; the most shards
+WIDE = 10_000  # at this many numbers per feature, or rows if these span less, a closed form has matrices of 0.8 GB
 LAST: Features = "last"
 TANGENT: dict[Features, dict[str, Any]] = {LAST: {"reset_block": True}, EVERY_BLOCK: {"blocks": 0, "init": "zero"}}
 COMMENTS = {
@@ -136,7 +136,7 @@ def init_recipe(
 
 
 def _alike(classes: list[str]) -> list[str]:
-    """A note on names that differ in upper and lower case alone: most are one class, spelt in two ways."""
+    """A note on names that differ only in upper and lower case: usually they are one class, spelt in two ways."""
     spelt: dict[str, list[str]] = {}
     for name in classes:
         spelt.setdefault(name.casefold(), []).append(name)
@@ -159,7 +159,7 @@ def _unshared(recipe: Recipe, source: Source, test: Source | None) -> list[str]:
 def _chosen(
     data: dict[str, Any], name: str, pixels: Pixels, images: int, classes: int, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All sections: the sizes of what was looked at decide."""
+    """All sections of the recipe, chosen by the number and the size of the images."""
     if "test" not in data:
         data["held_out"] = given.get("data", {}).get("held_out", 0.2)
     if pixels.unreadable:
@@ -174,9 +174,9 @@ def _chosen(
     else:
         backbone = ({"weights": "bundled"} if small else {"weights": "pretrained", "model": PRETRAINED}) | said
     of_rows = given.get("tangent") or "cache" in given.get("store", {})
-    wide = said.get("features", LAST if of_rows else EVERY_BLOCK) == EVERY_BLOCK  # what else was said is checked later
+    wide = said.get("features", LAST if of_rows else EVERY_BLOCK) == EVERY_BLOCK  # other values are checked later
     head = given.get("tangent", {}).get("train") == "head" or given.get("tangent", {}).get("blocks") == 0
-    last = {} if head else TANGENT[LAST]  # a head reads features of the block as it was trained
+    last = {} if head else TANGENT[LAST]  # a head alone reads the last block as it was pretrained
     rows = int(images * (1 - data.get("held_out", 0)))
     shards = max(1, min(SHARDS, rows // max(ROWS, PER_CLASS * classes)))
     return {
@@ -193,7 +193,7 @@ def _chosen(
 def _tried(
     values: dict[str, Any], overrides: dict[str, Any], progress: Progress
 ) -> tuple[dict[str, Any], EstimateReport, list[str]]:
-    """The sections that work here, what they cost, and what was changed for it."""
+    """The sections that work on this machine, what they cost, and notes on what was changed to get there."""
     recipe = _recipe(values, overrides | {"data.unreadable": "skip"})
     hub = "; its weights are looked for here and on the model hub" if recipe.backbone.weights == "pretrained" else ""
     progress.say(f"trying a few images with {recipe.backbone.model or 'the bundled model'}{hub}")
@@ -243,7 +243,7 @@ def _text(values: Mapping[str, Any], place: Path, file: Path, facts: str, costs:
             continue
         lines += ["", f"[{section}]"]
         for key, value in keys.items():
-            if value is None:  # as a mapping of overrides may have it; TOML leaves it out
+            if value is None:  # possible in a mapping of overrides; TOML has no such value
                 continue
             lines += [f"# {said[f'{section}.{key}']}"] if f"{section}.{key}" in said else []
             lines += [f"{key} = {_value(value)}"]
@@ -254,7 +254,7 @@ def _text(values: Mapping[str, Any], place: Path, file: Path, facts: str, costs:
 
 
 def _comments(values: Mapping[str, Any]) -> dict[str, str]:
-    """``COMMENTS`` as they are true of these choices."""
+    """``COMMENTS``, changed where these choices make them untrue."""
     said = dict(COMMENTS)
     if values["tangent"].get("blocks") != 0:
         said["tangent.blocks"] = "How many of the last blocks are trained, with the head: their tangent."
@@ -273,7 +273,7 @@ def _line(path: Path) -> str:
 
 
 def _value(value: Any) -> str:
-    """A value as TOML; JSON's strings, numbers and lists are that, but for the one control character it leaves."""
+    """A value as TOML. JSON's strings, numbers and lists are valid TOML, but for one control character it leaves."""
     if isinstance(value, Mapping):
         return f"{{ {', '.join(f'{json.dumps(key)} = {_value(inner)}' for key, inner in value.items())} }}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""What an extraction would take, said before it is started, and whether there is room for it."""
+"""Estimate what an extraction would take before it is started, and check that there is room for it."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class EstimateReport:
 
 
 class _Counted:
-    """A sink that keeps nothing."""
+    """A sink that counts rows and keeps none."""
 
     consumed = 0
 
     def append(self, tokens: np.ndarray, ids: Any, labels: Any, skipped: Any = ()) -> None:
-        """Forget the rows."""
+        """Count the rows."""
         self.consumed += len(ids) + len(skipped)
 
 
@@ -110,7 +110,10 @@ def _timed(model: tuple[Reduction, Preprocess], recipe: Recipe, source: Source, 
 
 
 def bytes_of(rows: Iterable[int], kept: Reduction, recipe: Recipe) -> int:
-    """Bytes of shards of so many rows each, in whole chunks or one of just the rows, and of the tail's weights."""
+    """Bytes of shards with these numbers of rows, and of the tail's weights.
+
+    A shard is stored in whole chunks, unless it has fewer rows than one chunk.
+    """
     chunk = resolve_chunk_rows(recipe.store.chunk_rows, kept.tokens_shape, recipe.store.dtype)
     stored = (count if count < chunk else -(-count // chunk) * chunk for count in rows)
     weights = sum(tensor.numel() * tensor.element_size() for tensor in kept.tail_state().values())
@@ -118,7 +121,7 @@ def bytes_of(rows: Iterable[int], kept: Reduction, recipe: Recipe) -> int:
 
 
 def free_bytes(path: Path) -> int | None:
-    """What is free where ``path`` is, or will be; None in a bucket."""
+    """Free bytes on the disk where ``path`` is, or will be; None in a bucket."""
     if is_bucket(path):
         return None
     there = next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
@@ -126,7 +129,7 @@ def free_bytes(path: Path) -> int | None:
 
 
 def check_room(path: Path, needed: int) -> None:
-    """StoreWriteError where ``needed`` bytes are more than what is free at ``path``."""
+    """StoreWriteError if fewer than ``needed`` bytes are free at ``path``."""
     free = free_bytes(path)
     if free is not None and free < needed:
         raise StoreWriteError(

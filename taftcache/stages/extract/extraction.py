@@ -1,4 +1,4 @@
-"""Stage 1: images in, one verified shard of cached activations each out."""
+"""Stage 1: run images through the frozen layers, and cache the activations in verified shards."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def extract(
             early = [] if forgotten_of is not None else forgotten_beside(path, source, test)
             early += lone_classes_note(source)
             unasked += early
-            for note in early:  # now too, before the work
+            for note in early:  # now, too: before the work starts
                 progress.say(note)
         notes = [*aside, *unasked, *notes]
         if check is not None:
@@ -133,8 +133,8 @@ def extract(
 
 
 def _complete(recipe: Recipe, forgotten_of: Place | None, progress: Progress, begin: float) -> ExtractReport | None:
-    """What is to be said, and where its images were moved to be done, of a store that is there and complete; None of
-    one that is not."""
+    """The report on an existing store that is complete, once its record names where images have moved to; None if the
+    store is not complete."""
     path = recipe.store_path
     remembered(path, forgotten_of)
     with FeatureStore(path) as store:
@@ -151,9 +151,9 @@ def _complete(recipe: Recipe, forgotten_of: Place | None, progress: Progress, be
 
 
 def create_store(recipe: Recipe, identity: dict[str, Any], classes: Sequence[str], shards: int) -> FeatureStore:
-    """An empty store at the recipe's place, open for writing, that is complete with so many shards.
+    """An empty store at the recipe's place, open for writing; it is complete once it has this number of ``shards``.
 
-    FormatError, before it is made, for chunks that are too large.
+    FormatError, before it is made, if chunks would be too large.
     """
     resolve_chunk_rows(recipe.store.chunk_rows, identity["cut"]["shape"], recipe.store.dtype)
     return FeatureStore.create(
@@ -162,7 +162,7 @@ def create_store(recipe: Recipe, identity: dict[str, Any], classes: Sequence[str
 
 
 def _place_notes(path: Path) -> list[str]:
-    """Where a new store lies, if that depends on where the command was called: elsewhere it would be another one."""
+    """A note on where a new store lies, if its path is relative: from another folder it would name another store."""
     if is_bucket(path) or path.is_absolute():
         return []
     return [f"created {path.absolute()} (store.path is relative to the current folder)"]
@@ -175,7 +175,7 @@ def plan_record(recipe: Recipe, shards: int) -> dict[str, Any]:
 
 
 def _record_skipping(store: FeatureStore, recipe: Recipe) -> None:
-    """Put into the record of an unfinished store that images are skipped from now on, if they were not before."""
+    """Record in an unfinished store that unreadable images are skipped from now on, if they were not before."""
     recorded = store.manifest.recipe
     if recorded_recipe(store).data.unreadable != recipe.data.unreadable:
         with store.transaction() as change:
@@ -191,10 +191,10 @@ def put_tail(store: FeatureStore, frozen: Reduction) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRows:
-    """Rows of images: what the frozen layers make of them.
+    """Rows of images, as the frozen layers make them.
 
-    test: the data's second source, if it has one. engines: who runs the layers; by default this process, anew for each
-    shard.
+    test: the data's second source, if it has one. engines: what runs the layers; by default this process, which starts
+    anew for each shard.
     """
 
     recipe: Recipe
@@ -214,7 +214,7 @@ class ImageRows:
         return self._source_of(shard).classes
 
     def labels(self, shard: PlannedShard) -> dict[str, int]:
-        """Those of all of that source's images."""
+        """The labels of all of that source's images."""
         return {item.id: item.label for item in self._source_of(shard).items}
 
     def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
@@ -230,7 +230,7 @@ class ImageRows:
 
 
 def _record(recipe: Recipe) -> dict[str, Any]:
-    """What the store keeps of the recipe: not what changes no byte of it, and no id that is to be forgotten."""
+    """The recipe as the store keeps it: without sections that change no byte of the store, or name ids to forget."""
     values = recipe_values(recipe)
     values["store"]["path"] = None
     return {name: value for name, value in values.items() if name not in ("extract", "forget", "compare")}

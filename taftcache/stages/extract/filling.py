@@ -1,4 +1,4 @@
-"""One way to fill a shard with rows, wherever they come from: images, a file, or the shard's own older rows."""
+"""Fill a shard with rows, in the same way wherever they come from: images, a file, or the shard's own older rows."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class RowOrigin(Protocol):
     def tokens_shape(self) -> tuple[int, int]: ...
 
     def classes(self, shard: PlannedShard) -> Sequence[str]:
-        """The names of the classes that the labels of the shard's samples are indexes to."""
+        """The names of the classes; the labels of the shard's samples are indexes into them."""
         ...
 
     def labels(self, shard: PlannedShard) -> dict[str, int]:
-        """The labels by id, of the shard's samples at least."""
+        """The labels by id, at least of the shard's samples."""
         ...
 
     def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
-        """Put the rows of ``shard.ids`` into ``sink``, from ``sink.consumed`` on; ``on_rows`` hears how many more."""
+        """Put the rows of ``shard.ids`` into ``sink``, from ``sink.consumed`` on; ``on_rows`` is told how many more."""
         ...
 
 
@@ -54,11 +54,11 @@ def fill(
     old: OldRows | None = None,
     plan: dict[str, Any] | None = None,
 ) -> RowCounts:
-    """Write one shard, or what a killed run left of it, and commit it.
+    """Write one shard, or the rest of one that a killed run left, and commit it.
 
     Args:
         old: the rows that the shard has now; the new ones are put among them. None for a new shard.
-        plan: the store's plan from this commit on, where it changes: a further shard, which is not made without rows.
+        plan: the store's plan from this commit on, if a new shard changes it; without rows, that shard is not made.
     """
     everyone = shard.ids if old is None else old.among(shard.ids, recipe.store.seed)
     names, given = origin.classes(shard), origin.labels(shard)
@@ -92,19 +92,19 @@ def fill(
 def fill_missing(
     store: FeatureStore, recipe: Recipe, shards: Iterable[PlannedShard], origin: RowOrigin, progress: Progress
 ) -> int:
-    """`fill` each of ``shards`` that the store does not have yet; the number of rows made."""
+    """`fill` each of ``shards`` that the store does not have yet; returns the number of rows made."""
     return sum(fill(store, recipe, s, origin, progress).rows for s in shards if not store.has_shard(s.name))
 
 
 class OldRows:
-    """What a shard holds before ``new`` samples come to it: its rows, and the others that were left out of it."""
+    """What a shard has before ``new`` samples are added: its rows, and samples that it skipped and still leaves out."""
 
     def __init__(self, store: FeatureStore, name: str, new: Collection[str]) -> None:
         self.shard: Shard = store.shard(name)
         self.skipped = {s.id: s for s in store.manifest.skipped.of(name) if s.id not in new}
 
     def chunk_rows(self, asked: int | Literal["auto"]) -> int | Literal["auto"]:
-        """The shard's own, or what is ``asked`` for where its one chunk is only as large as its rows."""
+        """The shard's own, or what is ``asked`` for if its one chunk is only as large as its rows."""
         return asked if self.shard.chunk_rows == self.shard.rows else self.shard.chunk_rows
 
     def among(self, new: Sequence[str], seed: int) -> list[str]:
@@ -137,7 +137,7 @@ class _MergedRows:
 
     def __init__(self, rows: _NewRows, old: OldRows, everyone: Sequence[str], new: Sequence[str]) -> None:
         self._rows, self._old, self._everyone, self._new = rows, old, everyone, set(new)
-        self._at = rows.consumed  # resumed there
+        self._at = rows.consumed  # where a killed run stopped
         done = everyone[: self._at]
         self.consumed = sum(i in self._new for i in done)
         self._row = sum(i not in self._new and i not in old.skipped for i in done)
@@ -159,11 +159,11 @@ class _MergedRows:
             self._at, self.consumed = self._at + 1, self.consumed + 1
 
     def finish(self) -> None:
-        """The old rows after the last new one."""
+        """Write the old rows after the last new one."""
         self._copy()
 
     def _copy(self) -> None:
-        """Old rows up to the next new sample: they are neighbours in the old shard too."""
+        """Write old rows up to the next new sample: they are neighbours in the old shard, too."""
         old, everyone = self._old, self._everyone
         while self._at < len(everyone) and everyone[self._at] not in self._new:
             stop = self._at

@@ -1,5 +1,5 @@
-"""What is left out of a source: samples that stay out of a store, for they or their classes were forgotten there, or
-it does not have their classes; folders without images, and files that no folder's source reads."""
+"""What is left out of a source: samples that a store has forgotten, or whose classes it has forgotten or does not
+have; folders without images; and files that a folder's source does not read."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ from taftcache.stages.extract.plan import PlannedShard
 
 
 class StayOut(NamedTuple):
-    """``ids`` of samples that were forgotten. Of further samples, id -> class: ``closed`` of a class that was
-    forgotten, ``strange`` of one that the store does not have, and takes in only where that is
-    asked for."""
+    """``ids`` of samples that were forgotten; and further samples, id -> class: the class of ``closed`` ones was
+    forgotten, that of ``strange`` ones is not in the store, which takes it in only if asked to."""
 
     ids: set[str]
     closed: dict[str, str]
@@ -45,8 +44,8 @@ class StayOut(NamedTuple):
 def staying_out(
     forgotten: Callable[[str], bool], *sources: Labelled | None, known: Collection[str] | None = None
 ) -> StayOut:
-    """Those samples of some sources that are ``forgotten``, they themselves or their classes, or of classes that are
-    not among the ``known`` ones; None of a new store, which takes any."""
+    """The samples of some sources that are ``forgotten`` themselves, whose classes are, or whose classes are not among
+    the ``known`` ones; ``known`` is None for a new store, which takes any."""
     out = StayOut(set(), {}, {})
     for source in sources:
         if source is None:
@@ -65,11 +64,11 @@ def staying_out(
 
 
 def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None) -> tuple[TombstoneFile, list[str]]:
-    """What a new store at ``path`` is to keep out: what the place remembers and what ``forgotten_of`` has forgotten,
-    which the place does once that is saved. A note where the latter is nothing.
+    """What a new store at ``path`` is to keep out: what the place remembers and what ``forgotten_of`` has forgotten.
+    The place remembers the latter, too, once the result is saved. A note if there is nothing to take over.
 
     Raises:
-        StoreError: no id of ``sources``, where they are given, is one of that store's; or as for `carry_tombstones`.
+        StoreError: ``sources`` are given, and share no id with that store; or as for `carry_tombstones`.
     """
     if forgotten_of is None:
         return TombstoneFile(path), []
@@ -100,7 +99,7 @@ def without_forgotten(
 
 
 def in_source_note(recipe: Recipe, ids: Collection[str]) -> list[str]:
-    """A note on forgotten samples that the recipe's source still has; none of data that comes with a library."""
+    """A note on forgotten samples that the recipe's source still has; none for data that comes with a library."""
     if not (ids and names(recipe, "images")):
         return []
     left, deleting = counted(len(ids), "image"), f"deleting {them(len(ids))} is yours to do"
@@ -108,8 +107,8 @@ def in_source_note(recipe: Recipe, ids: Collection[str]) -> list[str]:
 
 
 def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
-    """Notes on samples of these sources that another store in the folder of ``path`` has forgotten, which a new store
-    at ``path`` takes in."""
+    """Notes on samples of these sources that another store in the folder of ``path`` has forgotten, but that a new
+    store at ``path`` takes in."""
     if is_bucket(path):
         return []
     own, notes = Path(path).resolve(), []
@@ -117,7 +116,7 @@ def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
         store = file.with_name(file.name.removesuffix(REMEMBERED))
         if store == own:
             continue
-        with suppress(TaftcacheError):  # a damaged file is for the store that it belongs to
+        with suppress(TaftcacheError):  # a damaged file is reported by commands on the store that it belongs to
             count = len(staying_out(TombstoneFile(store).holds, *sources).all)
             if count:
                 there = Path(path).with_name(store.name)
@@ -134,8 +133,8 @@ NOT_THERE = "classes that the store does not have"
 def left_out_notes(
     classes: Iterable[str], kind: str = "forgotten classes", how: str = "only another store takes them"
 ) -> list[str]:
-    """A note on samples of ``classes`` (one name for each sample) that were left out, and how they are to be had; none
-    where none was."""
+    """A note on samples of ``classes`` (one name for each sample) that were left out, and how to take them in; none if
+    there are none."""
     counts = Counter(classes)
     if not counts:
         return []
@@ -163,7 +162,7 @@ def open_images(data: DataSpec, store: Path | None) -> tuple[Source, Source | No
 
 
 def _known(store: Path | None, names: set[str]) -> set[str]:
-    """Those of the classes that the store at this place has, or that were forgotten there."""
+    """The classes among ``names`` that the store at this place has, or that were forgotten there."""
     if store is None:
         return set()
     known, beside = set[str](), TombstoneFile(store).holds
@@ -174,7 +173,7 @@ def _known(store: Path | None, names: set[str]) -> set[str]:
 
 
 def _leave_out(source: Source, names: set[str]) -> None:
-    """Take classes without an image off a source."""
+    """Remove classes without an image from a source."""
     kept = [name for name in source.classes if name not in names]
     place = {name: k for k, name in enumerate(kept)}
     source.items = [Item(item.id, place[source.classes[item.label]]) for item in source.items]
@@ -182,7 +181,7 @@ def _leave_out(source: Source, names: set[str]) -> None:
 
 
 def misnamed_notes(*sources: Source | None) -> list[str]:
-    """A note on images that folders have under names which no store takes; none where there are none."""
+    """A note on images in folders whose file names no store takes; none if there are none."""
     aside = [path for source in sources if source is not None for path in left_aside(source)]
     if not (misnamed := [ascii(path) for path in aside if suffix(path) in SUFFIXES and not path.isprintable()]):
         return []
@@ -193,7 +192,7 @@ def misnamed_notes(*sources: Source | None) -> list[str]:
 
 
 def _aside_notes(sources: Sequence[Source]) -> list[str]:
-    """Notes on images that folders have and that are not taken; none where there are none."""
+    """Notes on images in folders that are left out; none if there are none."""
     aside = [path for source in sources for path in left_aside(source)]
     loose = [path for path in aside if suffix(path) in SUFFIXES and path.isprintable()]
     notes = [*unread_notes(aside), *misnamed_notes(*sources)]

@@ -1,4 +1,4 @@
-"""The frozen layers of a recipe, and what of them decides a row's bytes."""
+"""The frozen layers of a recipe, and which of their properties decide a row's bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_frozen(recipe: Recipe, classes: Sequence[str]) -> tuple[Reduction, Prep
 
 
 def engines_of(model: tuple[Reduction, Preprocess], recipe: Recipe) -> Engines:
-    """This process's, for `run_frozen` of one shard after another; to be closed."""
+    """This process's engines, with which `run_frozen` makes one shard after another; the caller closes them."""
     frozen, transform = model
     return Engines(frozen, transform, default_batch(frozen.cut), recipe.extract.workers or None, frozen.computed)
 
@@ -48,7 +48,7 @@ def run_frozen(
     unreadable: Literal["stop", "skip"] = "stop",
     engine: Engine | None = None,
 ) -> RowCounts:
-    """The rows of some of a source's items into ``sink``, as ``backbone.forward.extract`` makes them."""
+    """Put the rows of some of a source's items into ``sink``, as ``backbone.forward.extract`` makes them."""
     frozen, transform = model
     return run_forward(
         frozen,
@@ -66,7 +66,7 @@ def run_frozen(
 
 
 def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[str, Any]:
-    """A store's identity: whatever decides a row's bytes beside the image."""
+    """A store's identity: all that decides a row's bytes, apart from the image."""
     config = frozen.config
     kept = {"rows": config.rows, "shape": list(frozen.tokens_shape), "reduced_by": config.reduced_by}
     return {
@@ -79,7 +79,7 @@ def made_from(recipe: Recipe, frozen: Reduction, transform: Preprocess) -> dict[
 
 
 def same_rows(store: FeatureStore, recipe: Recipe) -> Recipe:
-    """The recipe, asking for the kind of rows that the store has, whatever is trained on them since."""
+    """The recipe, changed to ask for the kind of rows that the store has, whatever has been trained on them since."""
     rows = store.identity.get("cut", {}).get("rows", recipe.store.cache)
     return msgspec.structs.replace(recipe, store=msgspec.structs.replace(recipe.store, cache=rows))
 
@@ -94,6 +94,6 @@ class Collected:
     def append(
         self, tokens: NDArray[Any], ids: Sequence[str], labels: Sequence[int], skipped: Sequence[Any] = ()
     ) -> None:
-        """Rows in order; none is skipped, for an image that does not decode stops the run."""
+        """Add rows in order; none is skipped, because an image that does not decode stops the run."""
         self.blocks.append(tokens)
         self.consumed += len(ids)

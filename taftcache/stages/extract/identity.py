@@ -1,4 +1,4 @@
-"""Whether a recipe asks for what a store was made from."""
+"""Check that a recipe asks for what a store was made from."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from taftcache.tangent.spec import TAIL
 def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) -> None:
     """IdentityError unless the recipe asks, in all settings ``but`` these, for what the store was made from.
 
-    A recipe may skip images that do not decode where the store's stopped at them: of those that it has, none was such.
+    A recipe may skip images that do not decode even if the store's stops at them: all that the store has did decode.
     """
-    recorded = recorded_recipe(store)  # a store of others may record anything
+    recorded = recorded_recipe(store)  # a store from elsewhere may record anything
     ours, theirs = _request(recipe_values(recorded)), _request(recipe_values(recipe))
     if recorded.data.unreadable == "stop":
         but = {*but, "data.unreadable"}
@@ -36,13 +36,13 @@ def check_words(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) 
 
 
 def elsewhere(store: FeatureStore, recipe: Recipe, keys: Collection[str]) -> frozenset[str]:
-    """Settings of [data] by their ``keys``, and ``test`` where both the store and the recipe have one, or neither."""
+    """The [data] settings with these ``keys``; and ``test`` if the store and the recipe both have one, or neither."""
     tested = bool(recorded_recipe(store).data.test) == bool(recipe.data.test)
     return frozenset(f"data.{key}" for key in {*keys, "test"} if tested or key != "test")
 
 
 def check_request(store: FeatureStore, recipe: Recipe, but: Collection[str] = ()) -> None:
-    """`check_words`, and that the file of weights is the one that made the features; in milliseconds."""
+    """`check_words`, and check that the file of weights is the one that made the features; takes milliseconds."""
     check_words(store, recipe, but)
     if "imported" in store.identity:
         _refuse([f"data: the store's rows were imported from {store.identity['imported']['file']}"])

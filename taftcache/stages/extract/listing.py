@@ -39,13 +39,13 @@ SHARD = "000"
 
 
 class ImageList:
-    """A source of pictures with labels, indexes to ``classes``; without both, as a regressor has them.
+    """A source of pictures with labels, which are indexes into ``classes``; a regressor has neither.
 
-    An id is a file's path with a digest of its bytes, so that a file with other bytes is another picture, or a digest
-    of the pixels. A picture that comes again gets a number behind its id.
+    The id of a file is its path with a digest of its bytes, so that a file with other bytes is another picture; that of
+    any other picture is a digest of its pixels. A picture that comes again gets a number after its id.
 
     Raises:
-        UnreadableImage: a file that is not there, or pixels that are none.
+        UnreadableImage: a file that does not exist, or an array that is no image.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ImageList:
 
 
 def pictures_of(given: Iterable[Picture]) -> list[Picture]:
-    """Pictures as a list; DataError where there are none, or one name in place of a list."""
+    """Pictures as a list; DataError if there are none, or if it is a single name and not a list."""
     if not (found := listed(given)):
         raise DataError("there are no images", do="give at least one")
     return found
@@ -94,15 +94,15 @@ class CachedImages(NamedTuple):
 def cached_images(
     path: Path, source: ImageList, backbone: BackboneSpec, tangent: TangentSpec, device: str, *, lasting: bool
 ) -> CachedImages:
-    """The rows of the pictures in the store at ``path``, which is made where there is none.
+    """The rows of the pictures in the store at ``path``, which is made if there is none.
 
-    What is there already is not run again: a killed extraction goes on, further pictures are added to those that the
-    store holds, and a store that holds them all is only read. A ``lasting`` store may open the weights that it names
-    from now on.
+    Rows that exist are not made again: a killed extraction goes on, further pictures are added to those that the store
+    holds, and a store that holds them all is only read. From now on, a ``lasting`` store may open the weights that it
+    names.
 
     Raises:
         IdentityError: the store was made by another model. StoreError: it has a picture under another label, or has
-            forgotten one. DataError: it has models, and not a class. UnreadableImage: a picture that does not decode.
+            forgotten one. DataError: it has models, and lacks a class. UnreadableImage: a picture that does not decode.
     """
     recipe = _recipe(path, backbone, tangent, device)
     there = FeatureStore(path) if FeatureStore.exists(path) else None
@@ -121,7 +121,7 @@ def cached_images(
 
 
 def _rows_in(store: FeatureStore, source: ImageList) -> dict[str, int]:
-    """Id → row of all that the store holds; StoreError where one of the pictures has another label there."""
+    """Id → row for all that the store holds; StoreError if one of the pictures has another label there."""
     if not store.has_shard(SHARD):
         return {}
     shard = store.shard(SHARD)
@@ -137,7 +137,7 @@ def _rows_in(store: FeatureStore, source: ImageList) -> dict[str, int]:
 
 
 def _add(store: FeatureStore, recipe: Recipe, model: tuple[Reduction, Preprocess], source: ImageList) -> None:
-    """The rows of the pictures that the store does not hold."""
+    """Add the pictures that the store does not hold yet."""
     ids = [item.id for item in source.items]
     if gone := [i for i in ids if store.is_forgotten(i)]:
         raise StoreError(
@@ -148,7 +148,7 @@ def _add(store: FeatureStore, recipe: Recipe, model: tuple[Reduction, Preprocess
     put_tail(store, model[0])
     images = ImageRows(recipe=recipe, model=model, source=source, test=None)
     if store.has_shard(SHARD):
-        untrained = all(name.startswith(BASE) for name in store.objects())  # or models would go that somebody made
+        untrained = all(name.startswith(BASE) for name in store.objects())  # else models would be dropped
         take: NewClasses = "take" if untrained else "refuse"
         growth = growth_of(store, source, new_shard=False, relabel=False, new_classes=take)
         NewSamples(store, recipe, (ids, None), StayOut(set(), {}, {}), growth).grow(lambda: images, Silent())

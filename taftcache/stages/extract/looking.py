@@ -1,4 +1,4 @@
-"""What a place of images is: which source opens it, and how large its images are."""
+"""Look at a place with images: which source opens it, and how large are they?"""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from taftcache.errors import DataError, RecipeError, UnreadableImage
 from taftcache.names import counted, first_few
 
 TRAIN = ("train", "training")
-TEST = ("test", "testing", "val", "valid", "validation")  # the first that is there is tested on
+TEST = ("test", "testing", "val", "valid", "validation")  # the first of these that exists is for testing
 IMAGES = ("image", "images", "path", "paths", "file", "filename", "file_name", "filepath", "image_path", "img")
 LABELS = ("label", "labels", "class", "target", "category", "species", "y", "fine_label")
 ARRAYS = {".npz": "npz", ".h5": "hdf5", ".hdf5": "hdf5"}
-TRIED, SECONDS = 48, 10.0  # images that are decoded at least, and how long further ones are
+TRIED, SECONDS = 48, 10.0  # how many images are decoded at least; more are until so many seconds have passed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """Width and height of the image in the middle of those looked at, how many those were, and which do not decode."""
+    """Width and height of the image of median area, how many were looked at, and which of these do not decode."""
 
     width: int
     height: int
@@ -37,7 +37,7 @@ class Pixels:
 
 
 def full_path(place: Path) -> Path:
-    """From the root, without a ``..``; links are followed only where there was one."""
+    """The absolute path, without a ``..``; links are followed only if there was one."""
     whole = place.expanduser().absolute()
     return whole.resolve() if ".." in whole.parts else whole
 
@@ -45,7 +45,7 @@ def full_path(place: Path) -> Path:
 def file_for(place: Path, file: Path | str | None, force: bool) -> Path:
     """Where the recipe for ``place`` is written: ``file``, or the place's name and .toml in the current folder.
 
-    Known without torch, so that a slip is told at once.
+    Needs no torch, so that a mistake is reported at once.
 
     Raises:
         DataError: nothing is at ``place``. RecipeError: the file is there already, and not to be replaced.
@@ -72,7 +72,7 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """The [data] section for a folder, a table or a file of arrays at ``place``; paths in it are whole.
 
     Args:
-        given: keys that were said, such as ``label_key``, and need not be found out.
+        given: keys that the user has set, such as ``label_key``, and that need not be found out.
 
     Raises:
         DataError: nothing that a source opens is there.
@@ -93,7 +93,7 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_there(place: Path, sources: Sequence[Source]) -> None:
-    """DataError, naming some, where a table lists files that are not there: most are wrong paths, not lost images."""
+    """DataError if a table lists files that do not exist: usually the paths are wrong, and the images not lost."""
     if missing := [id for source in sources for id in missing_files(source)]:
         raise DataError(
             f"missing: {len(missing)} of {counted(sum(len(s.items) for s in sources), 'image')} that {place} lists",
@@ -103,7 +103,7 @@ def check_there(place: Path, sources: Sequence[Source]) -> None:
 
 
 def look_at(sources: Sequence[Source]) -> Pixels:
-    """Decode the images of all sources, in no order and as many as ``SECONDS`` allow.
+    """Decode images of all sources in random order: ``TRIED`` at least, and more until ``SECONDS`` have passed.
 
     Raises:
         DataError: none of them decodes.
@@ -130,7 +130,7 @@ def look_at(sources: Sequence[Source]) -> Pixels:
 
 
 def _folder(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Folders of classes, of splits, or neither but a table beside the images."""
+    """The section for a folder of classes, of splits, or of images with a table beside them."""
     inner = {e.name.lower(): e for e in sorted(place.iterdir()) if e.is_dir() and not e.name.startswith(".")}
     tables = [e for e in sorted(place.iterdir()) if e.is_file() and is_table(e)]
     train = next((inner[name] for name in TRAIN if name in inner), None)

@@ -1,4 +1,4 @@
-"""Images that lie elsewhere than where a finished store was made from them."""
+"""Images that have moved since a finished store was made from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taftcache.stages.progress import Progress
 
 KEYS = ("train", "test", "root")  # of [data]: where the images lie
 AGAIN = 8  # rows that are made again, or one of each shard if there are more shards
-ALIKE = 0.01  # of a row's norm: another processor's rounding is far below, another image's row far above
+ALIKE = 0.01  # a part of the row's norm: another processor's rounding is far below it, another image's row far above
 
 
 def may_move(store: FeatureStore, recipe: Recipe) -> frozenset[str]:
@@ -31,7 +31,7 @@ def is_moved(store: FeatureStore, recipe: Recipe) -> bool:
 
 
 def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
-    """Record where the images lie now, once they are seen to be the store's; a note that says so.
+    """Check that the images are those of the store, and record where they lie now; returns a note on that.
 
     Every row must have an image of its class there, and a few rows of each shard are made again.
 

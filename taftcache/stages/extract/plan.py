@@ -16,7 +16,7 @@ from taftcache.recipe import Recipe
 class PlannedShard:
     """A shard that is to be written.
 
-    ids: of its samples, in the order of its rows. from_test: they are of the data's second source, made for testing.
+    ids: of its samples, in the order of its rows. from_test: whether they are from the data's source for testing.
     """
 
     name: str
@@ -30,8 +30,8 @@ class PlannedShard:
 
 
 def split(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None) -> tuple[list[str], PlannedShard | None]:
-    """The ids to train on, in their given order, and the held-out shard: of ``test`` where there is one, else of a
-    fraction of ``ids``; None where nothing is held out."""
+    """The ids to train on, in their given order, and the held-out shard: of ``test`` if it is given, else of a
+    fraction of ``ids``; None if nothing is held out."""
     seed = recipe.store.seed
     if test is not None:
         return list(ids), PlannedShard(name=HELD_OUT, ids=in_order(test, seed), from_test=True)
@@ -57,7 +57,7 @@ def plan_images(recipe: Recipe, source: Source, test: Source | None) -> dict[str
     """The plan of the recipe's own images.
 
     Raises:
-        DataError: a fraction is to be held out, and there are too few images for one to be.
+        DataError: a fraction is to be held out, but the images are so few that none falls into it.
     """
     ids = [item.id for item in source.items]
     planned = plan_shards(recipe, ids, None if test is None else [item.id for item in test.items])

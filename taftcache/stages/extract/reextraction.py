@@ -1,4 +1,4 @@
-"""What a store was made from, once more: the same images through the same layers."""
+"""Make what is in a store again: run the same images through the same layers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from taftcache.tangent.spec import TAIL
 class Reextraction:
     """Makes rows, members and the tail of ``store`` again from the recipe's data and backbone.
 
-    Both are opened when they are first asked for, UntrustedStore where only the store names them. Nothing here is
-    trusted: whoever uses it compares digests.
+    Both are opened when they are first needed; UntrustedStore if only the store names them. Nothing made here is
+    trusted: the caller compares it with what the store has.
     """
 
     def __init__(self, store: FeatureStore, recipe: Recipe, progress: Progress, own: Collection[str]) -> None:
@@ -39,7 +39,8 @@ class Reextraction:
         self._store, self._recipe, self._progress = store, same_rows(store, recipe), progress
 
     def members(self, shard: str) -> list[str]:
-        """Ids of the samples, of the store's classes, that the plan puts into a shard and that are no row elsewhere."""
+        """Ids of the samples that the plan puts into a shard, if the store has their class and no row or record of them
+        elsewhere."""
         store = self._store
         taken = {skipped.id for skipped in store.manifest.skipped}
         for ref in store.manifest.shards:
@@ -47,12 +48,12 @@ class Reextraction:
                 try:
                     taken.update(store.shard(ref.name).sample_ids)
                 except StoreError:
-                    continue  # damaged too: the digest will tell
+                    continue  # damaged, too: the caller's comparison of digests will show it
         ids = [i for i in self._candidates(shard) if i not in taken and not store.is_forgotten(i)]
         return in_order(list(self.labels(ids)), self._recipe.store.seed)
 
     def labels(self, ids: Sequence[str]) -> dict[str, int]:
-        """The store's labels of those of these samples that the data has now."""
+        """Labels, in the store's numbering, that the data has now for these samples; it may lack some."""
         index, wanted = {name: k for k, name in enumerate(self._store.classes)}, set(ids)
         return {
             item.id: index[source.classes[item.label]]
@@ -91,7 +92,8 @@ class Reextraction:
         return save(self._model[0].tail_state()) if name == TAIL else None
 
     def _candidates(self, shard: str) -> list[str]:
-        """Who the plan puts there; whom it does not hold out, for a shard that came by ``append --new-shard``."""
+        """Ids that the plan puts into the shard; if ``append --new-shard`` made it, all that the plan does not hold
+        out."""
         source, test = self._sources
         planned = plan_images(self._recipe, source, test)
         if shard in planned:
@@ -100,7 +102,7 @@ class Reextraction:
         return [item.id for item in source.items if item.id not in kept]
 
     def check_identity(self) -> None:
-        """IdentityError where rows would be made otherwise than the store's were."""
+        """IdentityError if rows would be made differently from the store's."""
         self._store.check_identity(made_from(self._recipe, *self._model))
 
     @cached_property

@@ -1,1 +1,1 @@
-"""What leaves a store, comes in, or keeps it whole."""
+"""Stages that export from a store, import into one, copy it, and keep it whole."""

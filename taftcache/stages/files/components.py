@@ -1,4 +1,4 @@
-"""Components that travel: out of the store that has their rows, into one that has not."""
+"""Export components from the store that has their rows, and import them into one that does not."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
     check_claim(store, name, component.meta)
     said = public_fields(component.meta)
     rows = _rows(said) or _rows_of_members(store, component.record)
-    if rows and PRIVATE not in said:  # a sum names its members alone, which tells nothing where they are not
+    if rows and PRIVATE not in said:  # a sum names only its members, which tells nothing elsewhere
         said["rows"] = rows
     data = replace(component, meta=said, dual=None).encode()
     store.check_may_leave()
-    if changed := not (file.is_file() and file.read_bytes() == data):  # a stage that is run again has done it
+    if changed := not (file.is_file() and file.read_bytes() == data):  # it is there if the stage runs again
         with whole(file) as partial:
             partial.write_bytes(data)
             store.check_may_leave()
@@ -100,7 +100,7 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
     """
     file = Path(file).expanduser()
     name = check_name(file.stem if name is None else name)
-    if store.has_shard(name) or name in shard_names(store.manifest.plan.get("shards", 0)):  # whose training replaces it
+    if store.has_shard(name) or name in shard_names(store.manifest.plan.get("shards", 0)):  # training replaces it
         state = "has that name already" if store.has_shard(name) else "may get that name, which the store's plan has"
         raise RecipeError(f"cannot import a component as {name!r}: a shard {state}", do="choose --name")
     data = _read(file)
@@ -120,7 +120,7 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
             got="NaN or infinity",
             do="export it again from where it was trained",
         )
-    if given.layout != base.trained(recipe.tangent.train):  # beside it nothing could be composed, or forgotten
+    if given.layout != base.trained(recipe.tangent.train):  # else compose and forget would fail
         raise CompositionError(
             f"{file} has other parameters than this store's components",
             got=f"{counted(len(given.layout.shapes), 'tensor')}; tangent.train = {recipe.tangent.train!r} has "
@@ -188,13 +188,13 @@ def _decoded(file: Path, data: bytes, base: Base | None = None) -> Component:
 
 
 def _rows(meta: dict[str, Any]) -> int | None:
-    """How many rows a component says that it was made from; None where it says nothing that can be one."""
+    """How many rows a component says that it was made from; None if it gives no possible number."""
     rows = meta.get("rows")
     return rows if type(rows) is int and 0 < rows < 2**53 else None
 
 
 def _rows_of_members(store: FeatureStore, said: ComponentMeta) -> int | None:
-    """How many rows the members of a sum have; None where one is gone, or does not say."""
+    """How many rows the members of a sum have together; None if one is gone, or does not say."""
     there = store.objects()
     counts = [there[name].meta.get("rows", 0) if name in there else 0 for name in said.members or ()]
     return sum(counts) if counts and all(counts) else None

@@ -1,4 +1,4 @@
-"""Whole stores to other places and other forms."""
+"""Copy whole stores to other places, and convert them to other forms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taftcache.recipe_sections import Stored
 from taftcache.stages.progress import Progress, Silent, noting
 
 _MADE_OF = {"float32": None, "float16": "float32", "int8": "float16"}
-"""An extraction rounds float32 to float16, and that to 8 bits; an import rounds what it is given once."""
+"""Dtype -> the one that an extraction rounds to it: float32 to float16, that to int8. An import rounds only once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def convert(
         )
     if chunk_rows is not None and chunk_rows != "auto":
         check_counts(chunk_rows=chunk_rows)
-        chunk_rows = int(chunk_rows)  # what a recipe takes, of numpy's numbers and True
+        chunk_rows = int(chunk_rows)  # it may be a numpy integer or True, which a recipe does not take
     with FeatureStore(source) as store, (progress or Silent()).task("convert", None) as task:
         made = convert_rows(
             store,
@@ -133,7 +133,7 @@ def convert(
 
 
 def _identity(store: FeatureStore, dtype: str | None) -> dict[str, Any]:
-    """What the new rows were made from: those that no extraction in their dtype would give remember its dtype."""
+    """The new rows' identity. If no extraction in their dtype would give them, it names the dtype of the extraction."""
     there = dict(store.identity)
     if dtype is None:
         return there

@@ -1,4 +1,4 @@
-"""Features to the files of other tools."""
+"""Export features to files for other tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet
 from taftcache.stages.progress import Progress, Silent, noting
 from taftcache.stages.writing import reserve, whole
 
-_OVERHEAD = 1 << 16  # of an HDF5 file's own tables, at the least
+_OVERHEAD = 1 << 16  # the least number of bytes that an HDF5 file's own tables take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ FORMATS: dict[str, Callable[[FeatureStore, Path, OnRows], int]] = {
     "parquet": write_parquet,
     "embedding-projector": write_projector,
 }
-"""Format -> what writes a store's rows to a new file of it and returns the bytes."""
+"""Format -> function that writes a store's rows to a new file and returns its size in bytes."""
 
 ENDINGS = {".h5": "hdf5", ".hdf5": "hdf5", ".npz": "npz", ".parquet": "parquet"}
 

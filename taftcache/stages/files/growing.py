@@ -1,4 +1,4 @@
-"""Further vectors into a store of vectors: plan, scaling and classes are the store's own."""
+"""Append vectors to a store of vectors, with the store's own plan, scaling and classes."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def _append(
 
 
 def _tested(store: FeatureStore, recipe: Recipe) -> list[str] | None:
-    """No further row is held out where the store's held-out rows came as a file of their own; else None, for the plan
-    holds some out by their ids. No store says which it is, but who was held out does, and who was not."""
+    """New ids to hold out: [] if the store's held-out rows came as a file of their own, None if the plan holds rows out
+    by their ids. No store records which it is, but it shows in which of its rows are held out."""
     held = store.held_out.sample_ids if store.held_out else []
     planned = held_out([*held, *store.sample_ids()], recipe.data.held_out, recipe.store.seed)
     return None if planned == set(held) else []

@@ -1,4 +1,4 @@
-"""Rows that someone else made: looked at before a store is begun, written into it, compared with what is there."""
+"""Rows that someone else made: check them before a store is begun, write them, and compare them with the store's."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from taftcache.stages.files.vectors import Vectors
 from taftcache.stages.progress import Progress
 from taftcache.stages.scaling import Scaling, scaled
 
-ROUNDED = 0.1  # of the vectors' spread; a hundredth of their variance
+ROUNDED = 0.1  # part of the vectors' spread that rounding may take without a note: a hundredth of their variance
 TINY = 1e-3  # root mean square distance from the mean, below which the least λ that is tried may be too large
 _ROWS_AT_ONCE = 64
 
 
 class ImportedRows:
-    """Rows to train on and those held out, as they are stored; an origin for ``fill``.
+    """Rows to train on and held-out rows, as they are stored; a ``RowOrigin`` for ``fill``.
 
-    test: None where both are of ``features``. scaling: of vectors; None for rows that are no vectors.
+    test: the held-out rows; None if they are among ``features``. scaling: of vectors; None for rows that are not
+    vectors.
     """
 
     def __init__(self, features: Vectors, test: Vectors | None, scaling: Scaling | None, verb: str = "import") -> None:
@@ -47,7 +48,7 @@ class ImportedRows:
         return dict(zip(part.ids, part.labels.tolist(), strict=True))
 
     def run(self, shard: PlannedShard, sink: Sink, on_rows: Callable[[int], None]) -> RowCounts:
-        """The shard's rows in steps of a few, for a file may be larger than memory."""
+        """Add the shard's rows, a few at a time because a file may be larger than memory."""
         part, place, begin = self._parts[shard.from_test], self._place[shard.from_test], sink.consumed
         for at in range(begin, len(shard.ids), _ROWS_AT_ONCE):
             ids = shard.ids[at : at + _ROWS_AT_ONCE]
@@ -57,10 +58,10 @@ class ImportedRows:
         return RowCounts(len(shard.ids) - begin, 0)
 
     def check(self, dtype: str, progress: Progress) -> list[str]:
-        """Look at every row before anything is made: a store that was begun would be in the way of a better file.
+        """Check every row before anything is made: a store that was begun would be in the way of a better file.
 
         Returns:
-            What may cost vectors accuracy: that ``dtype`` rounds off what tells them apart, or that this is too little.
+            Notes on what may cost accuracy: ``dtype`` rounds off what tells vectors apart, or they differ too little.
 
         Raises:
             DataError: NaN, infinity, or a row that the store's ``dtype`` would make infinite or all zeros.
@@ -96,7 +97,7 @@ class ImportedRows:
         return notes
 
     def check_same(self, store: FeatureStore, shard: PlannedShard) -> None:
-        """StoreError where a shard that is there has other rows than are given now."""
+        """StoreError if the store's shard has other rows than those given now."""
         part, place, there = self._parts[shard.from_test], self._place[shard.from_test], store.shard(shard.name)
         if there.sample_ids != shard.ids:
             others = sorted(set(shard.ids) ^ set(there.sample_ids))
@@ -106,14 +107,14 @@ class ImportedRows:
         self._compare(store, there, part, place)
 
     def check_known(self, store: FeatureStore, *, labels: bool) -> None:
-        """StoreError where a row has the id of one that is there, and other numbers, or another class if ``labels``."""
+        """StoreError if a row has the id of one in the store, but other numbers or, if ``labels``, another class."""
         for shard in store.every_shard:
             self._compare(store, shard, self._parts[False], self._place[False], labels)
 
     def _compare(
         self, store: FeatureStore, there: Shard, part: Vectors, place: Mapping[str, int], labels: bool = True
     ) -> None:
-        """Rows of a shard with those that are given of the same ids; the others are passed over."""
+        """Compare a shard's rows with those given under the same ids; rows on one side only are passed over."""
         if place.keys().isdisjoint(there.sample_ids):
             return
         for block in there.blocks(_ROWS_AT_ONCE):
@@ -137,7 +138,10 @@ class ImportedRows:
 
 
 class _Spread:
-    """The root mean square distance of rows from their mean; of what comes in blocks, from the first row on."""
+    """The root mean square distance of rows, given in blocks, from their mean.
+
+    Sums are of differences from the first row, so that little is lost to rounding if the mean is large.
+    """
 
     def __init__(self) -> None:
         self._rows, self._sum, self._squares = 0, np.zeros(()), 0.0

@@ -1,4 +1,4 @@
-"""Stores of features that are there already: an export comes back, and vectors of other tools become rows."""
+"""Make stores from existing features: an export becomes a store again, and vectors of other tools become rows."""
 
 from __future__ import annotations
 
@@ -179,13 +179,14 @@ def import_vectors(
 
 
 def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:
-    """The recipe of an import that names no other: a store that is there has what ``overrides`` leave open.
+    """The recipe of an import that is given none; if the store exists, it decides what ``overrides`` leave open.
 
-    Images and weights that it names are not among them, for an import allows a store what its recipe names.
+    Images and weights that the store names are left out, because an import allows a store to open what its recipe
+    names.
     """
     values: dict[str, Any] = {
         "name": Path(store).name,
-        "data": {"source": "digits"},  # what a recipe has that names no images
+        "data": {"source": "digits"},  # the source that names no images
         "tangent": {"blocks": 0, "train": "head", "init": "zero"},
     }
     if FeatureStore.exists(place := expand_path(str(store))):
@@ -194,7 +195,7 @@ def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:
         values |= {section: recorded[section] for section in (*SECTIONS, "store")}
         values["data"] |= {"held_out": recorded["data"]["held_out"]}
     made = apply_overrides(values, overrides)
-    # not one of the overrides: a folder's name may read as a number
+    # not as an override, which may read a folder's name as a number
     return parse_recipe({**made, "store": {**made.get("store", {}), "path": str(store)}})
 
 
@@ -249,7 +250,7 @@ class _Request:
 
 
 def _import(asked: _Request, file: Path | None, progress: Progress, begin: float) -> ImportReport:
-    """A store of features that someone else extracted."""
+    """Make a store of features that someone else extracted."""
     features, test, recipe = asked.features, asked.test, asked.recipe
     _check(asked)
     scaling = asked.scaling if asked.of_vectors else None
@@ -260,7 +261,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
         tangent = msgspec.structs.replace(recipe.tangent, blocks=0, train="head")
         recipe = msgspec.structs.replace(recipe, tangent=tangent)
     path = recipe.store_path
-    # the teachers may be the store's own word: recording others than its own remembers them
+    # not the teachers, which may be those that the store itself names; `record_recipe` allows others
     remember(path, recipe, ["images", "weights"] if FeatureStore.exists(path) else KINDS)
     beside, unasked = remembered(path, asked.forgotten_of, features, test)
     with ExitStack() as stack:
@@ -295,7 +296,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
 
 
 def _check(asked: _Request) -> None:
-    """Refuse before anything is made.
+    """Refuse what cannot be imported, before anything is made.
 
     Raises:
         DataError: one class, scaled vectors of one number, or held-out rows that do not belong to the others.
@@ -350,10 +351,10 @@ def _check_plan(store: FeatureStore, recipe: Recipe, shards: int) -> None:
 
 
 def _take_settings(store: FeatureStore, recipe: Recipe) -> list[str]:
-    """Record what a further import asks of training otherwise than the store does; a note that says so.
+    """Record the settings for training that another import into the store changes; returns a note on them.
 
     Raises:
-        StoreError: models are there, made with the settings that are recorded, which ``train`` alone changes together.
+        StoreError: the store has models made with the recorded settings; only ``train`` changes both together.
     """
     changed = changed_settings(store, recipe)
     if not changed:
@@ -376,7 +377,7 @@ def _take_settings(store: FeatureStore, recipe: Recipe) -> list[str]:
 def _put_head(store: FeatureStore, width: int, scaling: Scaling) -> None:
     """Commit the description of a tail that is a head alone, unless it is there: it has no weights of its own.
 
-    Its start tells unscaled vectors from scaled ones, so that heads of the two have not one base point.
+    Its ``start`` tells unscaled vectors from scaled ones, so that their heads do not share a base point.
     """
     if TAIL not in store.objects():
         with store.transaction() as change:
@@ -385,9 +386,9 @@ def _put_head(store: FeatureStore, width: int, scaling: Scaling) -> None:
 
 
 def _identity(asked: _Request, file: Path | None, frozen: Reduction | None) -> dict[str, Any]:
-    """What the store says its rows were made from: the file, and the layers ``frozen`` where they are known.
+    """What the store says its rows were made from: the file, and the layers ``frozen`` if they are known.
 
-    No digest of the file, for that would keep a trace of every row that is forgotten later.
+    No digest of the file: that would keep a trace of every row that is forgotten later.
 
     Raises:
         DataError: the layers make rows of another shape.

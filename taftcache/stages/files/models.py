@@ -1,4 +1,4 @@
-"""A store's model as a folder of its own, and a model of a folder in another form."""
+"""Export a store's model to a folder of its own, or the model of such a folder in another form."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def export_model(
 
 
 def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> ExportModelReport:
-    """The program and ONNX of the model in the folder ``store``, a card, and what an audit knows them by."""
+    """Write the program and ONNX of the model in the folder ``store``, a card, and what an audit recognises them by."""
     if not (program or onnx):
         raise RecipeError(
             "a saved model can only be exported in other forms: as a program, or in ONNX",
@@ -151,7 +151,7 @@ def _report(store: Path, root_digest: str, model: str, folder: Path, files: list
 
 
 def _public_dataset(store: FeatureStore) -> str | None:
-    """The name of the dataset where it is a public one; a folder's or a file's name is its owner's."""
+    """The dataset's name if it is public; the name of a folder or file is its owner's, and not given away."""
     data = recorded_recipe(store).data
     if data.source == "digits":
         return "digits"

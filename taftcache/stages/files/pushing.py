@@ -1,4 +1,4 @@
-"""A model that was exported, on a model hub."""
+"""Put an exported model on a model hub."""
 
 from __future__ import annotations
 

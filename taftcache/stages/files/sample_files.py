@@ -1,7 +1,7 @@
-"""One row a sample for other tools: ids, labels, predictions, the default model's logits and one vector of features.
+"""One row per sample for other tools: ids, labels, predictions, the default model's logits and one vector of features.
 
-Whole cached rows go to HDF5; what is written here is what tables, maps and classifiers want: for each sample the
-class token (or the one cached row, or the mean of the rows; see ``vectors``).
+HDF5 takes whole cached rows. The files here have what tables, maps and classifiers want: for each sample the class
+token (or the only cached row, or the mean of the rows; see ``vectors``).
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def sample_blocks(store: FeatureStore, table: RowTable, on_rows: OnRows) -> Iter
 
 
 def write_parquet(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
-    """Columns id, label, class, shard, role, prediction_base, prediction, logits [K], features [d]; what they are is
-    in the schema's metadata. Predictions are null where the store has no model.
+    """Columns id, label, class, shard, role, prediction_base, prediction, logits [K], features [d]; the schema's
+    metadata says what they are. Predictions are null where the store has no model.
 
     Raises:
         RecipeError: pyarrow is not installed.
@@ -79,7 +79,7 @@ def write_parquet(store: FeatureStore, file: Path, on_rows: OnRows) -> int:
             do="pip install 'taftcache[parquet]', or --format npz",
         ) from None
     table, classes = RowTable.of(store), store.classes
-    vector = pa.list_(pa.float32())  # of no fixed size: pyarrow before 26 does not read such lists where they are null
+    vector = pa.list_(pa.float32())  # not of fixed size: pyarrow before 26 cannot read such lists if they are null
     names = pa.array(classes)
     shards = pa.array([shard.name for shard in table.shards])
     roles = pa.array([shard.role for shard in table.shards])
@@ -207,7 +207,7 @@ def about(store: FeatureStore) -> dict[str, Any]:
 
 @contextmanager
 def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, int]) -> Iterator[IO[bytes]]:
-    """A float32 array of the archive whose rows come one after another."""
+    """A float32 array in the archive, to which rows are written one after another."""
     with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
         np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
         yield stream

@@ -24,7 +24,7 @@ from taftcache.stages.files.vectors import NAME_THEM, Vectors
 
 _TABLES = (".csv", ".tsv")
 SUFFIXES = (".npy", ".npz", ".parquet", ".pq", *_TABLES)
-_LOCAL = struct.Struct("<26xHH")  # of a zip member's own header: the lengths of its name and of what follows it
+_LOCAL = struct.Struct("<26xHH")  # in a zip member's local header: the lengths of its name and its extra field
 _AGAIN = "write it again, without Python objects: texts as array.astype(str)"
 _LABELS = "name them: --labels, or Columns(labels=…)"
 
@@ -32,8 +32,8 @@ _LABELS = "name them: --labels, or Columns(labels=…)"
 def open_vectors(path: Path, columns: Columns, scratch: Path | None = None) -> Vectors:
     """The vectors of a file, with labels and ids from it or from files that ``columns`` names.
 
-    An npy file and an uncompressed npz archive are mapped. A Parquet file, whose rows cannot be asked for singly, is
-    read once, group by group, into a nameless file below ``scratch``.
+    An npy file and an uncompressed npz archive are mapped. A Parquet file, whose rows cannot be read one by one, is
+    copied once, group by group, into a nameless file below ``scratch``.
 
     Raises:
         DataError: no such file, damaged, with Python objects or without labels; and as ``Vectors.of`` says.
@@ -115,7 +115,7 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
             batches = list(parquet_batches(path, file, few))
             beside = _Beside(path, columns, {name: [v for b in batches for v in b[name].to_pylist()] for name in few})
             labels, ids = beside.labels(names), beside.ids(names)
-            with tempfile.TemporaryFile(dir=scratch) as spool:  # of no name, so that a kill leaves nothing
+            with tempfile.TemporaryFile(dir=scratch) as spool:  # without a name: a killed run leaves nothing
                 values = _spooled(path, file, names.vectors, spool)
     except pa.ArrowException as error:
         raise DataError(f"{path} cannot be read as Parquet", got=str(error), do="write it again") from error
@@ -166,7 +166,7 @@ def vectors_of_hdf5(file: FeatureFile, columns: Columns) -> Vectors:
 
 
 def _spooled(path: Path, file: Any, name: str, spool: IO[bytes]) -> NDArray[Any]:
-    """A column of lists as a map [n, d] of a file that is filled batch by batch."""
+    """A column of lists as a memory map [n, d] of ``spool``, which is filled batch by batch."""
     width, dtype = 0, np.dtype(np.float32)
     for batch in parquet_batches(path, file, [name]):
         lists = batch.column(0)
@@ -191,7 +191,7 @@ def _spooled(path: Path, file: Any, name: str, spool: IO[bytes]) -> NDArray[Any]
 
 
 def _needs_vectors(path: Path, columns: Columns, names: NamedColumns, there: Container[str]) -> None:
-    """DataError where the file has none of the usual names, and nobody said another."""
+    """DataError if the file has no vectors under a usual name, and the caller gave no other."""
     if columns.vectors is None and names.vectors not in there:
         raise DataError(
             f"{path} holds no vectors under a usual name",
@@ -206,7 +206,7 @@ def _needs(path: Path, name: str, there: Container[str]) -> None:
 
 
 def _listed(there: Container[str]) -> str | None:
-    """The names that a file has, where they are known."""
+    """The names that a file has, if they are known."""
     if not isinstance(there, Mapping | list):
         return None
     return f"it holds: {', '.join(sorted(map(str, there))):.300}"
@@ -214,7 +214,7 @@ def _listed(there: Container[str]) -> str | None:
 
 @dataclass(frozen=True)
 class _Beside:
-    """Labels and ids: out of ``arrays`` of the file itself, or of a file that the caller named in their place."""
+    """Labels and ids, from ``arrays`` of the file itself or from another file that the caller named."""
 
     path: Path
     columns: Columns
@@ -269,17 +269,17 @@ class _Beside:
         return _named(table[own], table.get(NAMES)) if what == "labels" else table[own]
 
     def _file(self, name: str | None) -> Path | None:
-        """The file that ``name`` is, where it is not the name of an array."""
+        """The file that ``name`` means; None if it is the name of an array."""
         return Path(name).expanduser() if name is not None and name not in self.arrays and _is_file(name) else None
 
 
 def _named(labels: Any, names: Any) -> Any:
-    """The ``names`` [n] beside labels [n] that are numbers, where they are texts and one for each; else the labels."""
+    """The ``names`` [n] of numeric labels [n], if they are texts, one for each different number; else the labels."""
     if names is None:
         return labels
     try:
         pairs = set(zip(np.asarray(labels, float).tolist(), names, strict=True))
-    except (TypeError, ValueError, SystemError):  # SystemError: of texts that are no Unicode
+    except (TypeError, ValueError, SystemError):  # SystemError: texts that are not Unicode
         return labels
     one_each = len({number for number, _ in pairs}) == len({text for _, text in pairs}) == len(pairs)
     return names if one_each and all(isinstance(text, str | bytes) for _, text in pairs) else labels
@@ -291,10 +291,10 @@ def _is_file(name: str) -> bool:
 
 
 def columns_of_test(columns: Columns, labels: str | None) -> Columns:
-    """Where a file of held-out rows has what ``columns`` names in the other file; ``labels`` of its own, or None.
+    """The columns of a file of held-out rows: those of the other file, with ``labels`` of its own if they are given.
 
     Raises:
-        DataError: the labels of the other rows are a file, which says nothing of these.
+        DataError: the other rows have their labels in a file, which has none for these.
     """
     if labels is None and columns.labels is not None and _is_file(columns.labels):
         raise DataError(

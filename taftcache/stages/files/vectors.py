@@ -25,9 +25,9 @@ NAME_THEM = (
 
 @dataclass(frozen=True, kw_only=True)
 class Vectors:
-    """Vectors [n, d] (or rows [n, t, d]) with their ids, labels int64 [n] and the classes that these are indexes to.
+    """Vectors [n, d] (or rows [n, t, d]) with their ids, labels int64 [n], and the classes that the labels index.
 
-    ``values`` is mapped from a file where there is one, so that rows are read when they are asked for.
+    ``values`` is mapped from a file if there is one, so that rows are read only when they are needed.
     """
 
     path: Path
@@ -39,10 +39,11 @@ class Vectors:
 
     @classmethod
     def in_memory(cls, name: str, values: ArrayLike, labels: ArrayLike, ids: ArrayLike | None = None) -> Vectors:
-        """Vectors of a program's own arrays or tables, or of tensors, wherever they lie; the rest as for ``of``.
+        """Vectors from a program's own arrays, tables, or tensors on any device; the rest as for ``of``.
 
-        Without ``ids`` the index of a table of pandas is, where it is of unique texts; of another a note says that not.
-        Columns are joined by their places: DataError for one whose index has the table's labels in another order.
+        Without ``ids``, the index of a pandas table gives them if it has unique texts. Otherwise rows are numbered, and
+        a note says so unless the index only numbers them, too. Columns are joined by position: DataError if the index
+        of one has the table's labels in another order.
         """
         table: Any = values
         index, notes = _index(table), list[str]()
@@ -51,7 +52,7 @@ class Vectors:
         if ids is None and index is not None:
             if len({i for i in index if isinstance(i, str)}) == len(index):
                 ids = index
-            elif not hasattr(table.index, "step"):  # a range numbers rows as no index does
+            elif not hasattr(table.index, "step"):  # a range only numbers rows, too
                 notes = [f"{name} are numbered, for the index of their table is not of unique texts; ids=… names them"]
         x, y, known = (
             to_numpy(f"the {what} of {name}", given)
@@ -74,11 +75,11 @@ class Vectors:
         ids: ArrayLike | None,
         names: Any = None,
     ) -> Vectors:
-        """Vectors of ``path`` (a file, or what stands for one in messages and ids), checked but for NaN.
+        """Vectors of ``path`` (a file, or what stands for one in messages and ids), checked except for NaN.
 
         Raises:
-            DataError: no numbers [n, d], labels or ids of another length, labels that are no classes, ids that are none
-                or come twice.
+            DataError: not numbers [n, d], labels or ids of another length, labels that are not classes, or ids that are
+                not allowed or come twice.
         """
         if values.ndim and not len(values):
             got = f"{values.dtype} {list(values.shape)}"
@@ -120,7 +121,7 @@ class Vectors:
 
     @property
     def tokens_shape(self) -> tuple[int, int]:
-        """(t, d) of a row; t = 1 of a vector."""
+        """(t, d) of a row; t = 1 for a vector."""
         *t, d = self.values.shape[1:]
         return (t[0] if t else 1), d
 
@@ -130,26 +131,26 @@ class Vectors:
         return [Item(i, k) for i, k in zip(self.ids, self.labels.tolist(), strict=True)]
 
     def narrowed(self) -> Vectors:
-        """The same with the classes that occur alone: "0" is none of a store's where 1 and 2 are all labels."""
+        """The same with only the classes that occur: if all labels are 1 and 2, a store has no class "0"."""
         used, labels = np.unique(self.labels, return_inverse=True)
         return replace(self, classes=[self.classes[k] for k in used], labels=labels)
 
     def take(self, index: Sequence[int]) -> NDArray[Any]:
         """Rows ``index`` [b, t, d], in that order."""
         here: Any = list(index)
-        if isinstance(index, range) and index.step == 1:  # read in one piece, and from a map not copied
+        if isinstance(index, range) and index.step == 1:  # read in one piece, and not copied from a map
             here = slice(index.start, index.stop)
         found: NDArray[Any] = self.values[here].reshape(-1, *self.tokens_shape)
         return found if found.dtype.kind == "f" else found.astype(np.float64)
 
 
 def _index(given: Any) -> list[Any] | None:
-    """The labels of the rows of a table or column as pandas has them; None of anything else."""
+    """The row labels of a pandas table or column; None for anything else."""
     return given.index.tolist() if hasattr(given, "iloc") else None
 
 
 def _check_order(name: str, what: str, of_rows: list[Any] | None, own: list[Any] | None) -> None:
-    """DataError where the ``own`` index of a column has the labels of the rows' in another order."""
+    """DataError if the ``own`` index of a column has the labels of the rows' index in another order."""
     if of_rows is None or own is None or of_rows == own or Counter(of_rows) != Counter(own):
         return
     at = next(k for k, (i, j) in enumerate(zip(of_rows, own, strict=True)) if i != j)
@@ -161,12 +162,12 @@ def _check_order(name: str, what: str, of_rows: list[Any] | None, own: list[Any]
 
 
 def _words(path: Path, what: str, given: ArrayLike) -> NDArray[Any]:
-    """Labels or ids [n] as they were given; DataError for what is neither integers nor texts, one by one."""
-    # of objects: an array of texts takes for each of them the room of the longest
+    """Labels or ids [n] as they were given; DataError unless each is an integer or a text."""
+    # as objects: in an array of texts, each takes as much room as the longest
     of_texts = isinstance(given, list | tuple) and all(isinstance(value, str) for value in given)
     found = np.asarray(given, object if of_texts else None)
     if what == "labels" and found.ndim == 1 and found.dtype.kind == "f" and (np.abs(found) < 2**53).all():
-        whole = found.astype(np.int64)  # as pandas has integers that once had gaps among them
+        whole = found.astype(np.int64)  # pandas turns integers into floats once there are gaps among them
         found = whole if (whole == found).all() else found
     if found.ndim != 1 or found.dtype.kind not in "USOiuT":
         raise DataError(

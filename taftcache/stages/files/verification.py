@@ -78,10 +78,10 @@ def verify(
 
 
 def _maker(store: FeatureStore, overrides: Overrides, progress: Progress) -> Maker | None:
-    """What makes rows again; nothing does where they were imported."""
+    """What makes rows again; None if they were imported, because nothing here can make those."""
     if "imported" in store.identity:
         return None
-    from taftcache.stages.extract.reextraction import Reextraction  # torch, which only a repair needs
+    from taftcache.stages.extract.reextraction import Reextraction  # imports torch, which only a repair needs
 
     changes = as_mapping(overrides)
     recipe = parse_recipe(apply_overrides(store.manifest.recipe, changes), str(store.path))

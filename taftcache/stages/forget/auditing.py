@@ -109,7 +109,7 @@ def audit(
         for folder in folders:
             check_folder(store, folder, to)
         if to.findings:
-            store.check_current()  # what belonged to the commit before is nobody's fault
+            store.check_current()  # raises if another commit came between: findings of a mixed state mean nothing
         elif head is not None:
             move_pin(store, Path(head), to)
         return AuditReport(
@@ -129,7 +129,7 @@ def audit(
 
 
 def _replay(store: Place, progress: Progress, signing_key: Path | str | None) -> int:
-    """Bring an old copy up to what was forgotten at its place; how many rows that were."""
+    """Forget again what an old copy of the store brought back; returns how many rows that were."""
     signer = signer_of(signing_key)
     with FeatureStore(store, mode="a", stale=True) as store:
         back = store.returned()

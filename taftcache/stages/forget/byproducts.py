@@ -1,4 +1,4 @@
-"""What lies outside of the store and may hold forgotten rows: exports, reports, models, comparisons, copies."""
+"""Check files outside the store that may hold forgotten rows: exports, reports, models, comparisons, copies."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from taftcache.stages.train.private.claims import exported_meta
 MAX_TEXT = 256 << 20
 CELLS = re.compile(r"[\t\r\n,]")
 QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-DOUBLED = re.compile(r'"((?:[^"]|"")*)"')  # a cell of a CSV file, in which quotes stand twice
-DEFUSED = ("'=", "'+", "'-", "'@")  # begin a text that the page's CSV keeps a spreadsheet from computing
-BEGINNING = 512  # bytes, by which a file is known; its name may be any
+DOUBLED = re.compile(r'"((?:[^"]|"")*)"')  # a quoted cell of a CSV file, in which quotes are doubled
+DEFUSED = ("'=", "'+", "'-", "'@")  # how the CSV of a report's page begins a text that a spreadsheet would compute
+BEGINNING = 512  # bytes at the start of a file: they tell what it is, whatever its name
 HDF5, NPY, ZIP, PARQUET = b"\x89HDF\r\n\x1a\n", b"\x93NUMPY", b"PK\x03\x04", b"PAR1"
 ARROW = b"\xff\xff\xff\xff"  # before each message of a stream
 MARKS = {
@@ -56,7 +56,7 @@ MARKS = {
     BOM_UTF16_BE: "utf-16",
 }
 LONGEST, DEEPEST = 4096, 64  # characters of a path, and how many of its endings are tried
-# gzip, bzip2, xz, zstandard, 7-Zip, SQLite, pickle: what is in them is not looked at, and that is said.
+# gzip, bzip2, xz, zstandard, 7-Zip, SQLite, pickle: their contents are not searched, and a note says so.
 PACKED: tuple[bytes, ...] = (
     b"\x1f\x8b",
     b"BZh",
@@ -65,7 +65,7 @@ PACKED: tuple[bytes, ...] = (
     b"7z\xbc\xaf\x27\x1c",
     b"SQLite format 3\0",
 )
-# Arrow files and Feather too, which are compressed as a rule; Arrow would unpack them to any size.
+# Arrow files and Feather, too: they are usually compressed, and Arrow would unpack them to any size.
 PACKED += (b"ARROW1", b"FEA1")
 PACKED += tuple(bytes([0x80, version]) for version in range(2, 6))
 TAR_AT, TAR = 257, b"ustar"
@@ -88,11 +88,11 @@ def existing_folder(folder: Path | str) -> Path:
 
 
 def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
-    """Look through all files below ``folder``, links not followed, for what was made of rows that are forgotten.
+    """Look through all files below ``folder`` for what was made from forgotten rows; links are not followed.
 
-    Found are unfinished files, forgotten ids in texts and files of rows, other stores with rows of forgotten ids, and
-    what names this store, or its shards, as they were before a request. So is a promise of privacy that does not follow
-    from the noise that the file itself states. A note says of what it cannot be told, such as components that name no
+    Findings are unfinished files, forgotten ids in texts and files of rows, other stores with rows of forgotten ids,
+    and whatever names this store, or its shards, as they were before a request; also a promise of privacy that does not
+    follow from the noise that the file itself states. Notes name what cannot be judged, such as components that name no
     rows, and what was not searched.
     """
     known = _Known.of(store)
@@ -106,7 +106,7 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
         elif problem:
             found[path.parent, problem].append(path)
     for (parent, problem), paths in found.items():
-        if problem.startswith(A_STUDENT):  # all of it goes, whichever of its files are there
+        if problem.startswith(A_STUDENT):  # one finding for its whole folder, whichever of its files are there
             to.found(
                 "by-product", str(parent), problem, "delete what teach or export-model wrote there, and make it again"
             )
@@ -122,7 +122,7 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
 
 
 def _checked_claim(path: Path, to: Findings) -> bool:
-    """Whether a promise of privacy in ``path`` could be checked; one that does not follow is found."""
+    """Whether a promise of privacy in ``path`` could be checked; one that does not follow is a finding."""
     try:
         for false in audit_statement(exported_meta(path)):
             to.found("privacy statement", str(path), false, "delete it, and export it again from its store")
@@ -142,15 +142,16 @@ NOTES = {
     UNCHECKED: "promising privacy: whether their epsilon follows from their noise is checked with "
     "pip install 'taftcache[privacy]'",
 }
-SINGLY = 5  # so many files of one folder with the same problem are listed one by one
+SINGLY = 5  # up to this many files of one folder with the same problem are listed one by one
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """Digests of the store and its shards as they are; and keyed hashes of those from before each request.
+    """Digests of the store and its shards as they are now, and keyed hashes of those from before each request.
 
-    before, replaced: of the store, and of the shards that a request wrote anew or dropped, by the request. ``before``
-    has digests themselves of the receipts of earlier releases. key: the hashes'.
+    before, replaced: keyed hash → place of the request's receipt, for the store and for the shards that a request wrote
+    anew or dropped; from receipts of earlier releases, ``before`` has plain digests. key: what the hashes are keyed
+    with.
     """
 
     store: FeatureStore
@@ -163,7 +164,7 @@ class _Known:
     @classmethod
     def of(cls, store: FeatureStore) -> _Known:
         requests, key = dict[str, dict[str, Any]](), b""
-        with suppress(StoreError):  # the chain's own finding says it
+        with suppress(StoreError):  # `check_ledger` or `check_beside` reports it
             requests = {f"ledger/{e['seq']:06d}": e for e in store.ledger() if e.get("event") == FORGOTTEN}
             key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
         return cls(
@@ -176,8 +177,8 @@ class _Known:
         )
 
     def problem(self, text: str) -> str | None:
-        """What is wrong with something whose description ``text`` is; "" where it was made from what is there, None
-        where it names nothing that it was made from."""
+        """What is wrong with something that ``text`` describes: "" if it was made from what the store holds now, or if
+        there was no request; None if it does not name what it was made from."""
         if not self.before:
             return ""
         lists = [set(DIGEST.findall(match[1])) for match in SHARDS.finditer(text)]
@@ -197,7 +198,7 @@ class _Known:
         return {ledger.tombstone(own, self.key) for own in digests} if self.key else set()
 
     def is_strange(self, data: bytes) -> bool:
-        """Whether a file is a component, and its numbers are those of none that is in the store."""
+        """Whether a file is a component whose numbers match no component of the store."""
         own = _numbers(data)
         return own is not None and own not in self._there
 
@@ -211,7 +212,7 @@ class _Known:
 
 
 def _numbers(data: bytes) -> str | None:
-    """A digest of a component's numbers, whatever is said beside them; None of what is no component."""
+    """A digest of a component's numbers without its description; None if the bytes are no component."""
     try:
         component = Component.decode(data)
     except FormatError:
@@ -220,7 +221,8 @@ def _numbers(data: bytes) -> str | None:
 
 
 def _things(folder: Path, own: Path) -> Iterator[Path]:
-    """Files below ``folder``, and folders of other stores or of copies cut off in one piece; not the store itself."""
+    """Files below ``folder``. Another store, or what a copy that was cut off left, is one item; the store itself is
+    none."""
     for at, folders, files in os.walk(folder):
         here = Path(at)
         if FeatureStore.exists(here) or _is_cut_off({*folders, *files}):
@@ -233,7 +235,7 @@ def _things(folder: Path, own: Path) -> Iterator[Path]:
 
 
 def _is_cut_off(names: set[str]) -> bool:
-    """Whether a folder with these names in it is what a copy that was cut off left."""
+    """Whether a folder with these names in it was left by a copy that was cut off."""
     return {LOCK, "shards"} <= names <= OWN - {FILE}
 
 
@@ -284,7 +286,7 @@ def _of_file(known: _Known, path: Path) -> str:
 
 
 def _meant(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, also without what kept a spreadsheet from computing one, and the endings of those that are paths."""
+    """Each text; without the apostrophe that keeps a spreadsheet from computing it; and, of a path, its endings."""
     for text in texts:
         yield text
         if text.startswith(DEFUSED):
@@ -304,22 +306,22 @@ def _candidates(text: str) -> Iterator[str]:
     yield text
     for line in text.split("\n"):
         line = line.removesuffix("\r")
-        yield from {line, *WORDS.split(line), *line.split("\t"), *CELLS.split(line)}  # each is hashed but once
+        yield from {line, *WORDS.split(line), *line.split("\t"), *CELLS.split(line)}  # a set: each is hashed only once
     for quoted in QUOTED.finditer(text):
         with suppress(ValueError):
-            yield json.loads(quoted[0]).encode("utf-8", "replace").decode()  # half of a pair is no id
+            yield json.loads(quoted[0]).encode("utf-8", "replace").decode()  # a lone surrogate is in no id
     yield from (cell[1].replace('""', '"') for cell in DOUBLED.finditer(text) if '""' in cell[1])
 
 
 @dataclass
 class _Texts:
-    """What a file has of texts that may be ids, and what else is text in it; also where the rest cannot be read."""
+    """The texts of a file: those that may be ids, and other text (``about``). Keeps what was read before a fault."""
 
     ids: set[str] = field(default_factory=set)
     about: str = ""
 
     def take(self, array: NDArray[Any]) -> None:
-        """Every text of an array, and of its fields; ValueError where there is more than is looked through."""
+        """Add every text of an array and of its fields; ValueError if there is more than ``MAX_TEXT``."""
         for name in array.dtype.names or ():
             self.take(array[name])
         if array.dtype.kind in "OSU":
@@ -329,10 +331,10 @@ class _Texts:
 
 
 def _read(path: Path, to: _Texts) -> None:
-    """The texts of a file; what it is follows from its first bytes.
+    """Add the texts of a file; its first bytes, or else its suffix, tell what it is.
 
     Raises:
-        ValueError, KeyError, OSError, TaftcacheError, ImportError and others: it cannot be searched, or not all of it.
+        ValueError, KeyError, OSError, TaftcacheError, ImportError and others: it cannot be searched, or only in part.
     """
     with path.open("rb") as file:
         begin = file.read(BEGINNING)
@@ -368,7 +370,7 @@ def _hdf5(path: Path, to: _Texts) -> None:
 
 
 def _npz(path: Path, to: _Texts) -> None:
-    """Every array of texts; ValueError where one is of Python objects, or anything else is in the archive."""
+    """Add every array of texts; ValueError if an array holds Python objects, or an entry is not an array."""
     with ZipFile(path) as archive:
         strange, size = False, 0
         for entry in archive.infolist():
@@ -389,7 +391,7 @@ def _npz(path: Path, to: _Texts) -> None:
 
 
 def _arrow(path: Path, to: _Texts) -> None:
-    """Every text in an Arrow stream; ValueError where it is compressed, damaged, or none."""
+    """Add every text in an Arrow stream; ValueError if it is compressed or damaged, or is no such stream."""
     import pyarrow as pa
 
     try:
@@ -401,10 +403,10 @@ def _arrow(path: Path, to: _Texts) -> None:
 
 
 def _parquet(path: Path, to: _Texts) -> None:
-    """Every text in the columns of a Parquet file that have any, whatever they are called; and what its schema says.
+    """Add the texts of a Parquet file: every column that has any, and what taftcache wrote into its schema.
 
     Raises:
-        ImportError: pyarrow is not installed. ValueError: no such file, or more text than is looked through.
+        ImportError: pyarrow is not installed. ValueError: not a Parquet file, or more text than ``MAX_TEXT``.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -421,7 +423,7 @@ def _parquet(path: Path, to: _Texts) -> None:
 
 
 def _take(path: Path, batches: Iterable[Any], to: _Texts) -> None:
-    """The texts of Arrow's batches; ValueError where there is more than is looked through."""
+    """Add the texts of Arrow's batches; ValueError if they are larger than ``MAX_TEXT``."""
     size = 0
     for batch in batches:
         size += batch.nbytes

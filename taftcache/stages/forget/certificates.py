@@ -1,4 +1,4 @@
-"""Whether a certificate is true: everything in it that a bound follows from is computed again from the rows."""
+"""Check a certificate: compute every figure that its bounds follow from again from the rows."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from taftcache.solve.solution import Certificate, Solution
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.train.settings import Settings
 
-# What another order of the same float64 sums may change: of a recorded figure; and of its scale, where the proof does
-# not bound rounding itself.
+# How much another order of the same float64 sums may change a figure: relative to the recorded figure; and relative to
+# its scale, where the proof does not bound rounding itself.
 RELATIVE, ROUNDING = 1e-3, 1e-9
-NEAR = 1e-3  # of Δw, what float32 may have put between it and Jᵀα: 2e-5 was the most that was seen
+NEAR = 1e-3  # the fraction of ‖Δw‖ by which float32 may separate Δw and Jᵀα: the most that was seen is 2e-5
 BOUNDS = ("distance_bound", "energy_bound", "gap_bound")
 
 
 def check_certificate(
     name: str, component: Component, settings: Settings, sources: list[Shard], to: Findings
 ) -> dict[str, float]:
-    """Prove a component's bounds again from the rows, as its solve did, and set what it says beside them.
+    """Prove a component's bounds again from the rows, as its solve did, and compare them with what it records.
 
-    Returns ‖∇F‖ as ``recorded`` and ``recomputed``; ``distance_bound``, which is proven now, and ``distance_recorded``.
-    A bound that the solve had from dual vectors which the component does not keep is proven by solving again. Where
-    that ends with other bytes, as on another machine it may, the bound is held against a lower one, and the upper one
-    beside that is returned.
+    Returns ‖∇F‖ as ``recorded`` and ``recomputed``, and the bound on the distance as proven now (``distance_bound``)
+    and as recorded (``distance_recorded``). If the recorded bound rests on dual vectors that the component does not
+    keep, it is proven by solving again. That solve may end with other bytes, for example on another machine: then the
+    recorded bound is only compared with a lower bound on the distance, and the upper one that is proven is returned.
 
     Raises:
-        FormatError: the component's description has not what a solve says.
+        FormatError: the component's description lacks what a solve records.
     """
     said = component.record.certified
     if component.dual is not None and not _is_dual(settings.problem(sources, component), component):
         to.found("stale dual", name, "its dual vectors are not those of the rows that are there")
-        component = replace(component, dual=None)  # they would prove what is not so
+        component = replace(component, dual=None)  # a proof from them would be wrong
     if said.residual is not None and component.dual is None:
         component = replace(component, dual=settings.dual_again(sources, component))
     proven = settings.proven(sources, component)
@@ -53,7 +53,7 @@ def check_certificate(
 
 
 def _own_faults(said: CertificateRecord, component: Component, settings: Settings, now: Certificate) -> Iterator[str]:
-    """What does not follow from the certificate's own figures, from the settings, or from the numbers of Δw."""
+    """What contradicts the certificate's own figures, the settings, or the numbers of Δw."""
     ridge, radius = settings.recipe.objective.ridge, settings.recipe.objective.radius
     norm = component.delta.norm().item()
     if ridge != "auto" and said.ridge != ridge:
@@ -74,7 +74,7 @@ def _own_faults(said: CertificateRecord, component: Component, settings: Setting
 
 
 def _shortfalls(said: CertificateRecord, proven: Solution) -> Iterator[str]:
-    """Figures that are smaller than what is proven now, by more than rounding; or than what can be true."""
+    """Recorded figures that are smaller, by more than rounding, than what is proven now or than what can be true."""
     now, least = proven.certificate, proven.stats.energy_at_least
     slack = now.rounding or ROUNDING * now.gradient_at_zero
     if not now.gradient <= said.gradient * (1 + RELATIVE) + slack:
@@ -87,12 +87,12 @@ def _shortfalls(said: CertificateRecord, proven: Solution) -> Iterator[str]:
 
 
 def recorded_certificate(said: CertificateRecord) -> Certificate:
-    """What a component recorded, for what follows from it."""
+    """A component's recorded figures as a certificate, which derives its bounds from them."""
     return Certificate(**{field.name: getattr(said, field.name) for field in fields(Certificate)})
 
 
 def _is_dual(problem: Problem, component: Component) -> bool:
-    """Whether Δw is about Jᵀα, whose difference the bound has, with one α for each row that is there; half a pass."""
+    """Whether there is one α for each row, and Δw is close to Jᵀα: the bound contains their difference. Half a pass."""
     dual, operator = component.dual, problem.operator
     if dual is None or dual.shape != (operator.rows, operator.classes):
         return False

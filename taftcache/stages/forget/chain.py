@@ -1,4 +1,4 @@
-"""Whether the ledger is whole, and whether it, the tombstones and the record beside the store say the same."""
+"""Check that the ledger is whole, and that it agrees with the tombstones and with the record beside the store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNSIGNED = "sign the next request (--sign KEY): its signature covers all entries
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """What an entry says of tombstones."""
+    """What an entry says about tombstones."""
 
     seq: int
     event: str = ""
@@ -35,15 +35,15 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 def is_receipt(entry: Entry) -> bool:
-    """Whether an entry of the ledger is that of a request, and not of a private training or the store's own."""
+    """Whether a ledger entry is the receipt of a request, not that of a private training or the store's own."""
     return entry.get("event") not in (EVENT, ledger.ADOPT)
 
 
 def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> tuple[int, int]:
-    """The chain, its signatures, its dates and its tombstones; the numbers of receipts and of valid signatures.
+    """Check the chain, its signatures, dates and tombstones; returns the numbers of receipts and valid signatures.
 
     Args:
-        public_key: as `signature.checked_public_key` has it; everything in the ledger must be signed with it.
+        public_key: as `signature.checked_public_key` returns it; every entry must be signed with this key.
     """
     try:
         entries = store.ledger()
@@ -62,7 +62,7 @@ def check_ledger(store: FeatureStore, public_key: str | None, to: Findings) -> t
 
 
 def _has_changed(store: FeatureStore, after: object) -> bool:
-    """Whether the store's content is another than an entry says; False where it says nothing."""
+    """Whether the store's content differs from what an entry says it was ``after`` it; False if it says nothing."""
     try:
         key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
     except (IntegrityError, FormatError):  # `check_beside` says it
@@ -71,9 +71,9 @@ def _has_changed(store: FeatureStore, after: object) -> bool:
 
 
 def check_beside(store: FeatureStore, to: Findings) -> None:
-    """Rows that an old copy brought back; and whether the record beside the store and the store know the same."""
+    """Find rows that an old copy brought back; check that the store and the record beside it know the same."""
     beside = store.tombstone_file
-    with suppress(StoreError):  # the chain's own finding says it
+    with suppress(StoreError):  # `check_ledger` reports it
         known = {charge.entry for charge in beside.charges}
         there = {charge.entry for charge in ledger.charges(store.root, store.manifest.ledger)}
         if beside.file is not None and not there <= known:
@@ -137,10 +137,11 @@ def _signatures(entries: Sequence[Entry], public_key: str | None, to: Findings) 
 
 
 def _ties(entries: Sequence[Entry], tombstones: Collection[str], to: Findings) -> None:
-    """Whether the tombstones are those that the ledger leaves.
+    """Check that the tombstones are those that the ledger's entries leave.
 
-    An entry says how many there are after it, and their digest. A receipt of an earlier release says the request's ids
-    alone: their tombstones must be there, and others only where such a receipt does not list all that it made.
+    An entry records how many tombstones there are after it, and their digest. A receipt of an earlier release has only
+    the request's ids: their tombstones must be there, and others may be only if such a receipt does not list all that
+    its request made.
     """
     there, named, last = set(tombstones), set[str](), None
     unlisted = 0
@@ -187,7 +188,7 @@ def _ties(entries: Sequence[Entry], tombstones: Collection[str], to: Findings) -
 
 
 def _dates(entries: Sequence[Entry], to: Findings) -> None:
-    """A note where an entry is dated before one that it follows, or after today: a clock that was wrong breaks no
+    """Note an entry that is dated before one that it follows, or after today. It is no finding: a wrong clock breaks no
     promise."""
     newest, at = datetime.min.replace(tzinfo=UTC), ""
     for entry in entries:
@@ -202,7 +203,7 @@ def _dates(entries: Sequence[Entry], to: Findings) -> None:
 
 
 def _copies(entries: Sequence[Entry], to: Findings) -> None:
-    """A note for each receipt whose request left copies: forgetting is of ids."""
+    """Note each receipt whose request left copies of its rows: a request forgets ids, not all rows with their bytes."""
     for entry in entries:
         if entry.get("event") == FORGOTTEN and (count := entry.get("copies")):
             rows = counted(count, "row")

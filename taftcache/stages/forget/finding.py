@@ -7,7 +7,7 @@ from pathlib import Path
 
 from taftcache.names import MEAN, WEIGHTED, typed
 
-# Training and composing believe the key of what is there, which may be the right one beside wrong numbers.
+# train and compose keep an object whose key is right, even if its numbers are wrong: it must be dropped first.
 _OUT = (
     'in Python, with taftcache.FeatureStore(…, mode="a") as store, store.transaction() as change: '
     "change.drop({where!r}); then "
@@ -38,7 +38,7 @@ ADVICE = {
     "teacher": "put the teacher's store back at its place, or take it out of [prior] and train again",
     "tombstones": _COPY,
 }
-"""What to do about a finding of each kind, where the check that made it knows nothing better."""
+"""What to do about a finding of each kind, unless the check that made it gives better advice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Finding:
 class Findings:
     """What the checks found of ``store``, in their order; ``notes`` are no failures.
 
-    private: whether it has components that were trained privately, and that plain training refuses to replace.
+    private: whether the store has privately trained components, which plain training refuses to replace.
     """
 
     store: Path
@@ -67,8 +67,8 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
     def found(self, kind: str, where: str, problem: str, do: str | None = None) -> None:
-        """Add a finding; ``do`` is what ``ADVICE`` has for its kind, where the check knows nothing better."""
-        if do is None:  # what a composition promises is made again with it
+        """Add a finding; without ``do``, its advice is what ``ADVICE`` has for its kind."""
+        if do is None:  # composing again also renews what a composition promises
             told = ADVICE["stale composition" if kind == "privacy statement" and where in (MEAN, WEIGHTED) else kind]
             do = told.format(store=typed(self.store), where=where, options=" --private" if self.private else "")
         self.findings.append(Finding(kind=kind, where=where, problem=problem, do=do))

@@ -1,4 +1,4 @@
-"""Forget samples: rows out of the cache, everything made from them renewed or destroyed, in one commit."""
+"""Forget samples: rows leave the store, and what was made from them is renewed or destroyed, in one commit."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -
     """
     before = store.root_digest
     signer = signer_of(signing_key)
-    if store.manifest.tombstone_key or store.tombstone_file.key:  # an old copy may have none, the file beside it one
+    if store.manifest.tombstone_key or store.tombstone_file.key:  # an old copy may lack a key that the file beside has
         with store.transaction() as change:
             entry = {
                 "event": DESTROYED,
@@ -198,7 +198,7 @@ def _timed(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
 
 
 def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, progress: Progress) -> ForgetReport:
-    """Do it, in one commit."""
+    """Carry out the plan, in one commit."""
     before, size, there = store.root_digest, _rewritten(store, plan), store.objects()
     bare = TAIL not in store.objects()  # imported rows without a backbone: nothing can have been made from them
     with store.transaction() as change:
@@ -229,12 +229,12 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
 
 
 def _notes(store: FeatureStore, plan: ForgetPlan) -> list[str]:
-    """What the request leaves as it is, known before it is carried out."""
+    """Notes on what the request leaves as it is; they are known before it is carried out."""
     return [*_damaged_ledger(store), *_imported(store, plan), *_unsearched(plan), *_closing(plan)]
 
 
 def _none_left(plan: ForgetPlan, *, there: Iterable[str], dry_run: bool = False) -> list[str]:
-    """A note where no model, or the head alone, is left of those that were ``there``; the receipt need not keep it."""
+    """A note if no model, or only the head, is left of those that were ``there``; it is not kept in the receipt."""
     models = {name for name in there if is_model(name)}
     left = models.difference(plan.destroyed)
     if plan.mode != "subtract" or left == models or left - {HEAD}:
@@ -254,7 +254,7 @@ def _damaged_ledger(store: FeatureStore) -> list[str]:
 
 
 def _rewritten(store: FeatureStore, plan: ForgetPlan) -> int:
-    """Bytes of the shards that are written anew, as they are."""
+    """The size, before, of the shards that are written anew."""
     return sum(store.shard(name).nbytes for name in plan.rewritten)
 
 
@@ -269,7 +269,7 @@ def _unsearched(plan: ForgetPlan) -> list[str]:
 
 
 def _closing(plan: ForgetPlan) -> list[str]:
-    """Notes where classes go; they name none, for the receipt keeps them."""
+    """Notes if classes leave. They name no class, because the receipt keeps them."""
     if not (gone := plan.request.classes):
         return []
     listed = plan.request.listed
@@ -283,13 +283,13 @@ def _closing(plan: ForgetPlan) -> list[str]:
 
 
 def _erase(change: Transaction, store: FeatureStore, request: Request) -> dict[str, Shard]:
-    """Rows, emptied shards and classes without rows, out of the store; the shards that were written anew."""
+    """Take rows, emptied shards and classes without rows out of the store; returns the shards that it wrote anew."""
     whole = {i for name in request.emptied for i in store.shard(name).sample_ids}
     rowless = {*whole, *request.staged}
     new = change.erase([i for i in request.samples if i not in rowless])
     for name in request.emptied:
         change.drop_shard(name)
-    # What holds a staged sample is swept with the commit, for it has a tombstone from then on.
+    # A staged sample has a tombstone from here on, so the commit sweeps the staged rows that hold it.
     change.add_tombstones([*whole, *request.staged, *request.asked, *(CLASS + name for name in request.classes)])
     if request.classes:
         gone = set(request.classes)
@@ -298,12 +298,12 @@ def _erase(change: Transaction, store: FeatureStore, request: Request) -> dict[s
 
 
 def _certificates(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """The certificate of each new component that has one, beside how far the removal moved it; and a note on those
-    that moved for other reasons, too, of which nothing of the kind is said."""
+    """The certificate of each new component that has one, with how far the removal moved it. A component that moved for
+    other reasons, too, has no such distance; a note names it."""
     solved = {name: component for name, component in remade.components.items() if "certificate" in component.meta}
     if not solved:
         return {}, []
-    settings = settings_of(store)  # with the classes that leave: the old components' own
+    settings = settings_of(store)  # still with the classes that leave, as the old components have them
     certificates, stale = {}, []
     for name, component in solved.items():
         old = read_component(store, name, settings.base)
@@ -318,8 +318,8 @@ def _certificates(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> tupl
 
 
 def _in_source(store: FeatureStore, forgotten: list[str]) -> tuple[list[str], list[str]]:
-    """Those ids whose images are still where the store's recipe names them, and a note on them, or on why it is not
-    known."""
+    """The ids whose images are still where the store's recipe names them, and a note about these, or about why they are
+    not known."""
     recipe = recorded_recipe(store)
     places = names(recipe, "images")
     if not (forgotten and places) or "imported" in store.identity:
@@ -340,7 +340,7 @@ def _in_source(store: FeatureStore, forgotten: list[str]) -> tuple[list[str], li
 
 
 def _forget_keys(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> None:
-    """Private components whose shards lose rows no longer say which rows they were made from."""
+    """Drop the keys of private components whose shards lose rows: they tell which rows those were made from."""
     leaving = plan.request.leaving
     if KEYS in store.objects() and leaving:
         put_keys(change, store, {}, [n for n in plan.private if n in plan.destroyed or shard_of(n) in leaving])
@@ -358,8 +358,8 @@ def _private(store: FeatureStore, plan: ForgetPlan) -> list[str]:
 
 
 def _record(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> None:
-    """The settings without coefficients and weights of what leaves."""
-    values, recipe = dict(store.manifest.recipe), plan.recipe  # of a store that a program made it may be empty
+    """Record the recipe without the coefficients and class weights of what leaves."""
+    values, recipe = dict(store.manifest.recipe), plan.recipe  # the values may be empty if a program made the store
     if plan.weights != recipe.compose.weights:
         values["compose"] = {**values["compose"], "weights": plan.weights or "rows"}
     if not isinstance(recipe.objective.class_weights, str):
@@ -369,7 +369,7 @@ def _record(change: Transaction, store: FeatureStore, plan: ForgetPlan) -> None:
 
 
 def _report(store: FeatureStore, plan: ForgetPlan, before: str) -> ForgetReport:
-    """What the plan says of the request, whether it was carried out or not."""
+    """What the plan says about the request, whether or not it was carried out."""
     request = plan.request
     return ForgetReport(
         store=store.path,

@@ -1,4 +1,4 @@
-"""Whether every component and model comes from the rows that are there, and what each says of itself is true."""
+"""Check that every component and model was made from the rows in the store, and that what it says of itself is true."""
 
 from __future__ import annotations
 
@@ -38,13 +38,12 @@ from taftcache.stages.train.record import settings_of, subtracted
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.spec import TAIL
 
-CLOSER = 1.01  # a recorded bound by this factor deserves a note
+CLOSER = 1.01  # a recorded bound that is closer by this factor deserves a note
 
 
 def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[str, dict[str, float]]:
-    """All checks of what was made from the rows; by component, the figures of its certificate, recorded and proven now.
-
-    See `certificates.check_certificate` for the figures.
+    """Check all that was made from the rows. Returns, by component, the figures of its certificate, recorded and proven
+    now: see `certificates.check_certificate`.
     """
     if TAIL not in store.objects():  # imported rows without a backbone: nothing can have been made from them
         return {}
@@ -55,7 +54,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
         return {}
     shards = {shard.name: shard for shard in store.shards}
     metas = _metas(store, settings, to)
-    components = StoredComponents(store, metas, settings.base)  # each held for its turn
+    components = StoredComponents(store, metas, settings.base)  # reads one at a time: all may not fit into memory
     old, again = outdated(store, settings), f"taftcache train {typed(store.path)}{train_options(store, settings)}"
     private = _private(store, metas, old, to)
     keys = _keys(store, settings, to)
@@ -70,7 +69,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
         to.notes.append(f"{STAYS}: {', '.join(there)}")
     checked: dict[str, dict[str, float]] = {}
     for name, label in zip(components, numbered([*components]), strict=True):
-        if name in private:  # noise is no optimum, and the rows that it was made from may be forgotten since
+        if name in private:  # with its noise it is no optimum, and its rows may have been forgotten since
             continue
         if name in old and name not in behind:
             kind = "stale composition" if name in (MEAN, WEIGHTED) else "stale component"
@@ -104,9 +103,10 @@ def looser_than_recorded(certificates: Mapping[str, Mapping[str, float]]) -> lis
 
 
 def _behind(store: FeatureStore, settings: Settings, old: Sequence[str], keys: Mapping[str, str]) -> list[str]:
-    """Those of the ``old`` that rows were added since, and that no request took a row from: they break no promise.
+    """Those of the ``old`` that only lack rows added since: no request took a row from them, so they break no promise.
 
-    What they were made from is what they say, for of rows among others that came later nothing can be proven.
+    Which rows they were made from is taken from their own description: once other rows have been added, it cannot be
+    proven.
     """
     objects = store.objects()
 
@@ -123,8 +123,8 @@ def _behind(store: FeatureStore, settings: Settings, old: Sequence[str], keys: M
 
 
 def _metas(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, dict[str, Any]]:
-    """What the file says of each component and model around the base point that the settings give; a finding where the
-    manifest says something else."""
+    """The description in the file of each component and model, if it was made around the settings' base point. A
+    finding if the manifest describes it differently."""
     metas: dict[str, dict[str, Any]] = {}
     for name, ref in store.objects().items():
         if not is_model(name):
@@ -140,7 +140,7 @@ def _metas(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, d
             to.found("damage", name, error.fault)
             continue
         metas[name] = component.meta
-        if CURVE not in there:  # a repair leaves a damaged one out
+        if CURVE not in there:  # a repair leaves out a damaged curve
             component.meta.pop(CURVE, None)
         if (component.base_digest, component.meta) != (digest, there):
             private = PRIVATE in there or PRIVATE in component.meta
@@ -154,7 +154,7 @@ def _metas(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, d
 
 
 def _origins(store: FeatureStore, shards: Mapping[str, Shard], known: Collection[str], to: Findings) -> None:
-    """Whether each object says that it was made from rows that are there; of the ``known`` their key says it."""
+    """Check that each object says that it was made from rows in the store; the key of the ``known`` ones shows it."""
     rows = {shard.digest for shard in shards.values()}
     for name, ref in store.objects().items():
         if name.startswith(BASE) or name == KEYS or ref.meta.get("imported"):
@@ -169,7 +169,7 @@ def _origins(store: FeatureStore, shards: Mapping[str, Shard], known: Collection
 
 
 def _keys(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, str]:
-    """The key of each component and model, by its name, as it would be made now; a finding where it could not be."""
+    """The key that each component and model would have if it were made now, by name; a finding if it could not be."""
     keys: dict[str, str] = {}
     for name in store.objects():
         try:
@@ -185,10 +185,11 @@ def _keys(store: FeatureStore, settings: Settings, to: Findings) -> dict[str, st
 def _private(
     store: FeatureStore, components: Mapping[str, Mapping[str, Any]], old: Collection[str], to: Findings
 ) -> set[str]:
-    """Components trained privately; whether each promise follows from its noise, and is in the ledger.
+    """The components that were trained privately; checks that each promise follows from its noise and is in the ledger.
 
-    So of what the manifest says and of what the file says, which is what leaves the store. An ``old`` composition says
-    what its members did, which may have been trained anew since: that it is old is found, and composing cures it.
+    The manifest's description and the file's are both checked: the file is what leaves the store. An ``old``
+    composition repeats the promises of its members, which may have been trained again since. That needs no finding
+    here: `check_models` reports the composition as stale, and composing again cures both.
     """
     names = {n for n, ref in store.objects(COMPONENTS).items() if PRIVATE in ref.meta}
     charged = _charged(store) if names else {}
@@ -205,7 +206,7 @@ def _private(
 
 
 def _weak(metas: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Notes where private components promise little of so many rows as their releases let be known."""
+    """Notes if private components promise little for as many rows as their releases make public."""
     with suppress(FormatError):  # a finding of its own
         claims = [meta for meta in metas if isinstance(meta.get(PRIVATE), Mapping)]
         said = [(Statement.from_dict(meta[PRIVATE]), meta_of(meta).rows or 0) for meta in claims]
@@ -219,12 +220,12 @@ def _charged(store: FeatureStore) -> dict[str, dict[str, Any]]:
     """Component → the ledger's entry of its last private training, which is the one that made it."""
     try:
         return {str(e.get("component")): e for e in store.ledger() if e.get("event") == EVENT}
-    except StoreError:  # the chain's own finding says it
+    except StoreError:  # `check_ledger` reports it
         return {}
 
 
 def _is_entry(entry: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> bool:
-    """Whether a ledger's entry is of the training that made a component, and says the same of its noise and tuning."""
+    """Whether a ledger entry records the training that made a component, with the same noise and tuning."""
     said = meta[PRIVATE]
     if entry is None or not isinstance(said, Mapping):
         return False
@@ -234,7 +235,7 @@ def _is_entry(entry: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> bool:
 
 
 def _check_sum(name: str, components: StoredComponents, to: Findings) -> None:
-    """Whether a composition's numbers are the sum of its members' with the coefficients that it has, or must have."""
+    """Check that a composition is the sum of its members with its coefficients, and that a mean has those of a mean."""
     total = components[name]
     mu = total.record.coefficients or {}
     if not mu.keys() <= components.keys():
@@ -247,7 +248,7 @@ def _check_sum(name: str, components: StoredComponents, to: Findings) -> None:
 
 
 def _check_rows(name: str, component: Component, sources: list[Shard], to: Findings) -> None:
-    """Whether a component names the shards that it was made from, and the number of their rows."""
+    """Check that a component names the shards that it was made from, and the number of their rows."""
     of = [shard.name for shard in sources], sum(shard.rows for shard in sources)
     if (component.meta.get("shards"), component.meta.get("rows")) != of:
         to.found("description", name, "its shards and rows are not those that it was made from")

@@ -1,4 +1,4 @@
-"""The ledger's newest entry in a file outside the store: what is cut off or written anew is noticed without a key."""
+"""Pin the ledger's newest entry in a file outside the store: shows without a key if the ledger is cut or rewritten."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @classmethod
     def of(cls, store: FeatureStore) -> Pin:
-        """That of a store as it is."""
+        """The pin of a store as it is now."""
         end = store.manifest.ledger
         return cls(
             entries=end.entries if end else 0,
@@ -67,7 +67,7 @@ def is_pin(text: str) -> bool:
 
 
 def check_pin(store: FeatureStore, file: Path, to: Findings) -> None:
-    """Whether the store's ledger goes on from the entry that ``file`` names; FormatError as `read_pin` has it."""
+    """Check that the store's ledger continues from the entry that ``file`` names; FormatError as in `read_pin`."""
     pin, now = read_pin(file), Pin.of(store)
     if pin is None:
         return
@@ -80,8 +80,8 @@ def check_pin(store: FeatureStore, file: Path, to: Findings) -> None:
 
 
 def move_pin(store: FeatureStore, file: Path, to: Findings) -> None:
-    """Write the newest entry to ``file``, atomically, where it names another; what forbids that is a finding, for the
-    next audit would know of no later entry."""
+    """Write the newest entry to ``file``, atomically, unless it is there already. A failure is a finding, because the
+    next audit would not know of any later entry."""
     if read_pin(file) == (now := Pin.of(store)):
         return
     try:
@@ -92,7 +92,7 @@ def move_pin(store: FeatureStore, file: Path, to: Findings) -> None:
 
 
 def _head_after(store: FeatureStore, entries: int) -> str | None:
-    """The digest of the ledger's entry of that number; None where the chain itself is broken."""
+    """The digest of the last of the ledger's first ``entries`` entries, "" if none; None if the chain is broken."""
     if entries == 0:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""What a request to forget makes of a store: decided as a whole before the first row is erased."""
+"""Plan what a request to forget does to a store: all is decided before the first row is erased."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetPlan:
-    """Which objects a request renews, and which it destroys. What is in neither list has nothing of the rows in it.
+    """Which objects a request renews, and which it destroys. An object in neither list has nothing of the rows in it,
+    unless it was trained privately or imported.
 
     request: rows, shards and classes that leave.
-    mode: as ``forget`` has it.
+    mode: as in ``forget``.
     recipe: the store's, without the weights of classes that leave.
-    solve: components that are solved again, for their shards lose rows, or all of them a column of the head.
+    solve: components that are solved again, because their shards lose rows, or every component a column of the head.
     private: components that were trained privately. They are not solved again: the promise bounds what they hold of a
         row, and training again would spend more of their budget.
     subtracted: shards that are left out of compositions from now on.
     members: components that compositions are made of afterwards, sorted.
-    weights: ``compose.weights`` of those members; empty where nothing is left of them.
-    renewed: all that is made again, in that order: ``solve``; the head, for it has all rows in it; sums of members;
-        the exact model, which has all rows in it too, but "subtract" does not pay for it.
-    destroyed: what has rows in it that leave, or sums of such, and is not made again.
-    rewritten: groups of rows that stay, and are written anew without rows, or with other class numbers.
+    weights: ``compose.weights`` of the members; empty if no weight is left.
+    renewed: all that is made again, in this order: ``solve``; the head, which is made from all rows; sums of members;
+        the exact model, also made from all rows (but not by "subtract", which does not pay for that).
+    destroyed: what was made from rows that leave, or is a sum of such, and is not made again.
+    rewritten: groups of rows that stay, but are written anew with fewer rows or other class numbers.
     """
 
     request: Request
@@ -97,7 +98,7 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
 
 
 def _due(request: Request, mode: Mode, *, whole: bool, members: Sequence[str], weights: Weights) -> list[str]:
-    """Models that are made again where they stand, in that order; sums only of a ``whole`` set of components."""
+    """Models that are made again if the store has them, in this order; sums only of a ``whole`` set of components."""
     trained, summed = _changes_training(request), bool(request.leaving) and bool(members) and whole
     wanted = {
         HEAD: trained,
@@ -109,15 +110,15 @@ def _due(request: Request, mode: Mode, *, whole: bool, members: Sequence[str], w
 
 
 def _destroyed(objects: Iterable[str], request: Request, kept: Collection[str]) -> list[str]:
-    """Objects with something in them that leaves, but for those ``kept``: renewed, or without a row of it."""
+    """Objects that hold something of what leaves; those ``kept`` are renewed, or are members that stay."""
     if not request.leaving:
         return []
-    untouched = {KEYS} if _changes_training(request) else {KEYS, HEAD, EXACT}  # KEYS are cleared by themselves
+    untouched = {KEYS} if _changes_training(request) else {KEYS, HEAD, EXACT}  # forgetting clears KEYS by itself
     return [name for name in objects if name not in {*kept, *untouched} and not name.startswith(BASE)]
 
 
 def _changes_training(request: Request) -> bool:
-    """Whether training rows leave, or a column of the head with a class."""
+    """Whether training rows leave, or a class and with it a column of the head."""
     return bool(request.trained or request.classes)
 
 

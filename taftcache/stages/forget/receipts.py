@@ -1,5 +1,5 @@
-"""Receipts of requests to forget: what the ledger keeps of one, without a name in it; and whether an id was forgotten,
-when, and by which receipt."""
+"""Receipts of requests to forget: what the ledger keeps of a request, without any name; and whether an id was
+forgotten, when, and by which request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 State = Literal["held", "skipped", "staged", "forgotten", "unknown"]
 
 CONVENTION = "mean loss + ridge/2 |dw|^2 over the remaining rows"
-MAX_IDS = 8192  # an entry of the ledger is at most 4 MiB; of more ids it has the digest of their sorted hashes alone
+MAX_IDS = 8192  # a ledger entry has at most 4 MiB; for more ids it keeps only the digest of their sorted hashes
 NOT_COVERED = (
     "The images or vectors that the rows were made from; copies, backups and freed disk blocks; models given away "
     "earlier; settings such as the ridge chosen with the rows at hand. Whoever holds the models from before and after "
@@ -68,14 +68,14 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, figures: Mapping[str, Any]) -> Proof:
-        """What stays of a new component's figures.
+        """Reduce a new component's figures to those that the receipt keeps.
 
-        All digits of one, or of how far a removal moved it, would tell a row that left from every other: whoever solves
-        with and without a guess compares them. So it is with the certificate, which follows from the rows that are here
-        now, of rows that leave later. Not kept either: passes, of a warm solve a function of where it began; F, ‖∇F‖
-        and rounding, which no bound here needs; the λ from before, and how far a change of λ moved the component, which
-        proves nothing of the removal. λ stays, for it says what was minimised, and is one of a short grid. That the
-        rows chose another one stays, too, for without it nobody could read ``decisive``: a few bits of the row.
+        With all its digits, how far a removal moved the component would identify the row that left: anyone could guess
+        a row, solve with and without it, and compare. The certificate would do the same for rows that are here now and
+        leave later. Not kept at all: passes, which after a warm solve depend on where it began; F, ‖∇F‖ and rounding,
+        which no bound here needs; the λ from before, and how far a change of λ moved the component, which proves
+        nothing about the removal. λ is kept: it says what was minimised, and comes from a short grid. That the rows
+        chose another λ is kept, too, because ``decisive`` cannot be read without it: it tells a few bits of the row.
         """
         other, least, moves = "ridge_before" in figures, figures["moved_at_least"], figures.get("row_moves")
         return cls(
@@ -130,7 +130,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _power_of_two(figure: float, up: bool) -> float:
-    """The power of two next to a figure ≥ 0, not less than it where ``up``, else not more; 0 stays."""
+    """A figure ≥ 0, rounded ``up`` to a power of two, or else down to one; 0 stays 0."""
     if figure == 0:
         return 0.0
     fraction, exponent = frexp(figure)  # figure = fraction · 2^exponent, 1/2 ≤ fraction < 1
@@ -176,7 +176,7 @@ class ReceiptsReport:
 
 
 class _Ids(msgspec.Struct, frozen=True):
-    """What an entry says of the ids that it forgot, and of the shards that it wrote anew or dropped."""
+    """What an entry says about the ids that its request forgot, and the shards that it wrote anew or dropped."""
 
     seq: int
     event: str = ""
@@ -192,15 +192,15 @@ def receipt_of(
     certificates: Mapping[str, Mapping[str, Any]],
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """The ledger's entry; ids, shards and classes that were asked for as such stand in it as keyed hashes.
+    """The ledger's entry for a request. Ids, and shards and classes that were named as such, are in it as keyed hashes.
 
-    What else it says of what left: how many rows of which shards, as their files' new names do; and that rows with the
-    same bytes stayed, which are here to be seen.
+    The rest tells little about what left: how many rows of which shards, which also have new file names; and how many
+    rows with the same bytes stayed, which are still in the store for anyone to see.
     """
     manifest, request = store.manifest, plan.request
     hashes = change.tombstones([*request.samples, *request.asked])
-    # Under the key, too: a digest itself would tell whoever guesses a row right that it was there. The content after
-    # has rows that later requests may forget.
+    # Keyed, too: a plain digest would confirm to anyone who guesses a row that it was there. So would that of the
+    # content after, for rows that later requests forget.
     replaced = change.tombstones(change.replaced())
     states = {
         name: change.tombstones([own])[0]
@@ -270,8 +270,8 @@ def replaced_shards(entry: Mapping[str, Any]) -> list[str]:
 def may_have_lost_rows(store: FeatureStore, digests: Sequence[str]) -> bool:
     """Whether a request may have taken rows from a shard that had one of ``digests``.
 
-    It has not where no shard of them was written anew or dropped by a request, and every request that took rows can
-    still be asked which shards it did so to.
+    It is False only if no request wrote one of these shards anew or dropped it, and the receipt of every request that
+    took rows still says which shards those were.
     """
     gone = set(digests) - {ref.digest for ref in store.manifest.shards}
     if not gone:
@@ -279,7 +279,7 @@ def may_have_lost_rows(store: FeatureStore, digests: Sequence[str]) -> bool:
     try:
         entries = store.ledger()
         key = ledger.read_key(store.root, store.manifest) if store.manifest.tombstone_key else b""
-    except StoreError:  # the chain's own finding says it
+    except StoreError:  # `check_ledger` or `check_beside` reports it
         return True
     hashes = {ledger.tombstone(each, key) for each in gone} if key else set()
     destroyed = max((e["seq"] for e in entries if e.get("event") == DESTROYED), default=0)
@@ -292,8 +292,8 @@ def may_have_lost_rows(store: FeatureStore, digests: Sequence[str]) -> bool:
 
 
 def check_receipts(store: FeatureStore, to: Findings) -> None:
-    """Whether the entries of requests can be read; what other programs write is theirs."""
-    with suppress(IntegrityError):  # the chain's own finding says it
+    """Check that the entries of requests can be read; those that other programs write are not checked."""
+    with suppress(IntegrityError):  # `check_ledger` reports it
         for file, entry in ledger.read_chain(store.root, store.manifest.ledger):
             try:
                 if entry.get("event") in (FORGOTTEN, DESTROYED):
@@ -303,7 +303,7 @@ def check_receipts(store: FeatureStore, to: Findings) -> None:
 
 
 def _read(file: str, entry: Mapping[str, Any], own: str) -> tuple[_Ids, Receipt | None]:
-    """What an entry with the digest ``own`` says of ids, and its receipt; FormatError where it has another shape."""
+    """What an entry with the digest ``own`` says about ids, and its receipt; FormatError if it has another shape."""
     ids = _converted(file, entry, _Ids)
     if not is_receipt(entry):
         return ids, None
@@ -348,7 +348,7 @@ def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) 
         i for i in samples if hashes.get(i) in known and not store.holds(i) and i not in skipped and i not in staged
     }
     unlisted = {s.seq: s.ids_digest for s in said if s.event == FORGOTTEN and not s.ids}
-    # a request whose ids are asked about as a whole is known by the digest of their hashes
+    # a receipt that lists no ids is recognised by their digest, if ``samples`` are all the ids of its request
     whole = digest(canonical(sorted(hashes[i] for i in gone if hashes[i] not in by_hash)))
     exact = [seq for seq, own in unlisted.items() if own == whole]
     perhaps = [s.seq for s in said if s.seq in unlisted or s.event == ledger.ADOPT]
@@ -374,7 +374,7 @@ def _answers(store: FeatureStore, samples: Sequence[str], said: Sequence[_Ids]) 
 
 
 def _alike(store: FeatureStore, samples: Sequence[str], unmade: Sequence[str]) -> dict[str, str]:
-    """By unknown id: one in another Unicode form that the store forgot, or has, as a row or ``unmade``."""
+    """By unknown id: the same in another Unicode form, if the store forgot that or has it, as a row or ``unmade``."""
     forms = [(i, form) for i in samples for form in (normalize("NFC", i), normalize("NFD", i))]
     forgotten = {i: form for i, form in forms if store.is_forgotten(form)}
     held = [i for shard in store.every_shard for i in shard.sample_ids]

@@ -1,4 +1,4 @@
-"""What is made again when rows leave: components, head, compositions and exact model, from the rows that stay."""
+"""When rows leave, make components, head, compositions and exact model again from the rows that stay."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from taftcache.tangent.rows import RowSource
 class Remade:
     """New components and models by name.
 
-    old_exact: the exact model from before, as far as a warm solve had to tighten it. notes: what went otherwise than
-    the mode says.
+    old_exact: the exact model from before, tightened as far as a warm solve needed it. notes: where the mode could not
+    be followed.
     """
 
     components: dict[str, Component] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Remade:
 class _Remaining:
     """The rows that stay, with the settings that they are solved with.
 
-    shards: of training rows. held_out: those that nothing is trained on, if some stay.
+    shards: of training rows. held_out: the held-out rows, if some stay.
     """
 
     store: FeatureStore
@@ -128,7 +128,7 @@ def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) 
     if WEIGHTED in plan.renewed:
         given = plan.weights
         counts = {name: meta.get("rows", 0) for name, meta in parts.metas().items()}
-        # What was imported since may have no coefficient yet, or not say how many rows it was made from.
+        # A component imported since may have no coefficient yet, or not say how many rows it was made from.
         names = [name for name in weighed(given, parts) if given != "rows" or counts[name]]
         some = StoredComponents(store, names, base, made)
         weights = weights_of_rows(given, {name: counts[name] for name in names})
@@ -137,7 +137,7 @@ def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) 
 
 
 def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress) -> Warm | None:
-    """The exact model solved on from where it is; None where the request does not go on from there."""
+    """The exact model, solved again starting from where it is; None if the request does not start there."""
     store, request = rows.store, plan.request
     if plan.mode != "resolve" or request.classes:
         return None
@@ -150,7 +150,7 @@ def _warm(rows: _Remaining, plan: ForgetPlan, progress: Progress) -> Warm | None
 
 
 def _described(exact: Component, rows: _Remaining, sums: _Sums, passes: int) -> Component:
-    """A warm exact model, which says so and counts all of its passes."""
+    """A warm exact model with its description, which says where it started and counts all of its passes."""
     exact.meta["stats"] = {**exact.meta["stats"], "passes": passes}
     settings, shards = rows.settings, rows.shards
     warm = exact.dual is not None or settings.takes_start(shards, settings.train)

@@ -1,4 +1,4 @@
-"""What is made anew when rows leave: cold, as if they had never been there, or warm, until the removal is proven."""
+"""How far a removal moved a component, and the warm solve of the exact model that goes on until that is proven."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from taftcache.stages.train.without import FINEST, tolerance_for
 
 WARM_ROUNDS = 6
 LEAST_PASSES = 12
-# The old model's certified distance, over what the removal moves, at which it is good enough to compare with.
+# The old model is good enough to compare with if its certified distance is at most this part of what the removal moves.
 KNOWN = 0.2
 OTHERWISE_MADE = "made from other rows or settings than the store had"
 INDECISIVE = "the certified distance did not fall below a tenth of what the removal moved"
@@ -43,10 +43,10 @@ INDECISIVE = "the certified distance did not fall below a tenth of what the remo
 
 @dataclass(frozen=True, kw_only=True)
 class Warm:
-    """A warm re-solve: its component where it became decisive, the passes it took, and why it did not.
+    """A warm re-solve: its component if it became decisive, or else why it did not; and the passes it took.
 
-    ``old`` is the model that it began from, as far as that was tightened; ``choice`` how λ was chosen from the rows
-    that stay, where it was.
+    ``old`` is the model that it began from, tightened as far as was needed; ``choice`` is how λ was chosen from the
+    rows that stay, if it was.
     """
 
     passes: int
@@ -57,14 +57,14 @@ class Warm:
 
 
 def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
-    """A renewed component's certificate, beside how far the removal moved it.
+    """A renewed component's certificate, with how far the removal moved it.
 
-    ``moved`` is ‖Δw_new − Δw_old‖; ``moved_at_least`` takes both certified distances off, so that it bounds the
-    distance between the two optima from below; ``decisive``: the certified distance is at most a tenth of that.
-    All three are None where the classes, and so the parameters, are others. ``ridge`` and
-    ``ridge_before``: the new and the old λ, where the rows that stay chose another one, which then has most of the part
-    in ``moved``. ``decisive`` is then of ``row_moves``, about what taking out a typical row would move, and None where
-    the solve made no estimate of it.
+    ``moved`` is ‖Δw_new − Δw_old‖; ``moved_at_least`` subtracts both certified distances from it, so that it bounds the
+    distance between the two optima from below; ``decisive`` is whether the certified distance is at most a tenth of
+    that. All three are None without ``old``, or if the classes, and so the parameters, are others. ``ridge`` and
+    ``ridge_before`` are the new and the old λ if the rows that stay chose another one, which then accounts for most of
+    ``moved``. ``decisive`` then compares with ``row_moves``, about what taking out a typical row would move, and is
+    None if the solve did not estimate that.
     """
     entry: dict[str, Any] = {
         **new.meta["certificate"],
@@ -96,10 +96,10 @@ def resolve_warm(
     """Minimise over ``shards`` from the exact model of ``before`` until the certificate is decisive.
 
     ``stays`` [N] says which rows of ``before`` stay. What the removal moves is a distance between two optima, so the
-    old model's certificate counts too: where that is the loose one, it is tightened on the old rows, which are still
+    old model's certificate counts, too: if it is the looser one, it is tightened on the old rows, which are still
     there. With dual vectors at hand the solve goes on from them; else from Δw, and then it gives up after about twice
-    the passes of a cold solve. Where λ is chosen from the rows, it is chosen anew once; another one is another
-    problem, and no place to go on from.
+    the passes of a cold solve. If λ is chosen from the rows, it is chosen anew once; another λ is another problem,
+    for which the old model is no place to start.
     """
     choice = choice_of(settings, shards, settings.train)
     if choice is not None:
@@ -112,7 +112,7 @@ def resolve_warm(
     else:
         warm = _from_value(settings, before, shards, old, progress)
     if warm.component is not None:
-        # its rounds had tolerances of their own, which may lie below what float64 tells
+        # the rounds had tolerances of their own, perhaps finer than float64 resolves: judge by the recipe's
         proven = recorded_certificate(warm.component.record.certified)
         ended = proven_status(Status.converged, proven, settings.goal.tolerance)
         if ended is Status.converged:
@@ -129,7 +129,7 @@ def _from_dual(
     old: Component,
     progress: Progress,
 ) -> Warm:
-    """In the space of the rows, from the dual vectors of those that stay."""
+    """Solve in the space of the rows, starting from the dual vectors of those that stay."""
     everyone = torch.ones(len(stays), dtype=torch.bool)
     passes, left = 0, settings.goal.max_passes
 
@@ -150,7 +150,8 @@ def _from_dual(
         moved: list[float] = []
 
         def distance(far: float, known: float = known, moved: list[float] = moved) -> float:
-            """What is decisive, by how far it has moved; at the start that is about what it will be."""
+            """The certified distance that decides, given how ``far`` the solve has moved; its first value is about the
+            last."""
             moved.append(far)
             return DECISIVE * (far - known) / (1 + DECISIVE) if known <= KNOWN * moved[0] else inf
 
@@ -176,10 +177,10 @@ def _from_value(
     old: Component,
     progress: Progress,
 ) -> Warm:
-    """From Δw, with goals that are raised until the certificate is decisive."""
+    """Solve starting from Δw, with finer and finer goals until the certificate is decisive."""
     taken, reached = max(AGAIN, old.record.passes), old.record.certified.relative_gradient
-    # How near the old model came says what decides, if it was solved until it did: by a sample's estimate, a few times
-    # nearer than need be.
+    # If the old model was solved until its certificate decided, its accuracy shows what that takes; it went by an
+    # estimate from a sample, so that it is a few times nearer than need be.
     tolerance = reached if settings.goal.decisive else min(settings.goal.tolerance, 5 * reached)
     left = taken
     passes = 0
@@ -194,8 +195,8 @@ def _from_value(
         bounds, moved = [c.record.certified.distance_bound for c in (old, new)], figures["moved"]
         known, rough = KNOWN * moved, 0.05 * max(bounds)
         goal = max(0.9 * DECISIVE * (moved - known) / (1 + DECISIVE), rough)
-        # A cold solve to that goal takes longer than the old model did, by about as many more digits of the gradient
-        # (few passes say little of how many); twice that, for here both models may have to get nearer.
+        # A cold solve to that goal takes longer than the old model's did, about in proportion to the digits that the
+        # gradient loses (few passes say little about that); twice as long, because both models may have to get nearer.
         digits = log(tolerance_for(new, goal)) / log(max(FINEST, min(0.5, reached)))
         left = max(left, round(2 * taken * digits))
         if bounds[0] > max(known, rough) and left - passes >= LEAST_PASSES:
@@ -216,6 +217,6 @@ def _solve(
     progress: Progress,
 ) -> Component:
     goal = replace(settings.goal, tolerance=tolerance, max_passes=max_passes, decisive=False, until_decisive=False)
-    from_zero = settings.starts_at_zero(shards, settings.train)  # from where it takes fewer passes than from Δw
+    from_zero = settings.starts_at_zero(shards, settings.train)  # which takes fewer passes than from Δw
     options = SolveOptions(start=None if from_zero else start.delta, goal=goal)
     return solve_component(settings, shards, settings.train, progress, label=EXACT, options=options)

@@ -1,4 +1,4 @@
-"""What a request to forget names, as rows of one store: all of it is known, or nothing is changed."""
+"""Find the rows of a store that a request to forget names; if it names anything unknown, nothing is changed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from taftcache.stages.progress import Progress
 class Request:
     """Rows that leave: ``samples`` now, ``already`` before.
 
-    ``staged`` are those of ``samples`` that only an extraction that was stopped has: the next one leaves them out.
-    ``leaving`` has the number of rows by shard, ``emptied`` the shards that are left with none and go as a whole,
-    ``classes`` those without a row left anywhere, which go from the list; ``asked`` the shards and classes that were
-    named as such, as they stand among the tombstones. ``listed`` is how many skipped samples stay, of which nothing
-    says whether they were of a class that was named. ``copies`` are the ids of rows that stay and hold the very bytes
-    of rows that leave, ``copies_taken`` those that leave, too, and were not named; shards that are ``unsearched`` for
-    them are damaged. ``matched`` has the ids that each pattern named.
+    ``staged`` are those of ``samples`` that only a stopped extraction has: the next one leaves them out. ``leaving``
+    has the number of rows by shard, ``emptied`` the shards that are left with none and go as a whole, ``classes`` those
+    without a row left anywhere, which go from the list of classes; ``asked`` the shards and classes that were named as
+    such, in the form that tombstones have them. ``listed`` is how many skipped samples stay because nothing says
+    whether they belong to a class that was named. ``copies`` are the ids of rows that stay and hold the very bytes of
+    rows that leave, ``copies_taken`` those that were not named, but leave, too. ``unsearched`` shards are damaged, so
+    that copies in them were not looked for. ``matched`` has the ids that each pattern named.
     """
 
     samples: list[str]
@@ -52,7 +52,7 @@ class Request:
 
     @property
     def trained(self) -> list[str]:
-        """Shards that lose rows, the held-out one not among them."""
+        """Shards that lose rows, without the held-out one."""
         return [name for name in self.leaving if name != HELD_OUT]
 
 
@@ -61,14 +61,14 @@ _LISTED = "write one id a line, as taftcache inspect STORE --ids lists them"
 
 
 def read_ids(file: Path) -> list[str]:
-    """Ids in a text file, or of standard input where it is "-": one a line, as it stands; blank lines are skipped.
-    None of a file without: a queue may be empty.
+    """The ids in a text file, or on standard input if it is "-": one per line, as it stands; blank lines are skipped.
+    A file without ids is no error: a queue may be empty.
 
     Raises:
-        RecipeError: no such file, not UTF-8, or more than is read.
+        RecipeError: no such file, not UTF-8, or larger than ``MAX_FILE``.
     """
     try:
-        # A pipe may name ids, too, but not one without end.
+        # A pipe may give ids, too, but not endlessly.
         with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as stream:
             raw = stream.read(MAX_FILE + 1)
         if len(raw) > MAX_FILE:
@@ -84,12 +84,12 @@ def read_ids(file: Path) -> list[str]:
         ) from error
     except UnicodeDecodeError as error:
         raise RecipeError(f"{file} is not UTF-8 text", got=error, do=_LISTED) from error
-    # Nothing else is taken off: an id may begin or end with a blank, and without it be another sample's.
+    # Nothing else is stripped: an id may begin or end with a blank, and without it may be another sample's.
     return [line.removesuffix("\r") for line in lines if line.strip()]
 
 
 def ids_of_files(store: FeatureStore, samples: Sequence[str]) -> list[str]:
-    """The ids of samples that are named by files of the folder that the store was made from; others as they are."""
+    """Replace names that are files of the folder that the store was made from by those samples' ids; others stay."""
     unknown = [i for i in samples if not (store.holds(i) or store.is_forgotten(i))]
     roots: dict[str, Path] = {}
     if unknown:
@@ -102,7 +102,7 @@ def ids_of_files(store: FeatureStore, samples: Sequence[str]) -> list[str]:
         path = Path(os.path.abspath(sample))
         below = (prefix + path.relative_to(root).as_posix() for prefix, root in roots.items() if root in path.parents)
         meant[sample] = next(below, sample)
-    if any(sample != one for sample, one in meant.items()):  # an id without a row is one too, and no other's file
+    if any(sample != one for sample, one in meant.items()):  # the id of a skipped or staged sample names no file
         for sample in {s.id for s in store.manifest.skipped}.union(*store.staged_ids().values()):
             meant.pop(sample, None)
     return [meant.get(sample, sample) for sample in samples]
@@ -111,7 +111,7 @@ def ids_of_files(store: FeatureStore, samples: Sequence[str]) -> list[str]:
 def resolve_request(
     store: FeatureStore, samples: Sequence[str] = (), shards: Sequence[str] = (), classes: Sequence[str] = ()
 ) -> Request:
-    """Look everything up.
+    """Look up all that a request names.
 
     Raises:
         UnknownSample, StoreError: an id, shard or class that is neither there nor was forgotten; of ids, all that are
@@ -164,8 +164,8 @@ def requested(
     with_copies: bool,
     progress: Progress,
 ) -> Request:
-    """What `resolve_request` finds, with the ids that match patterns, and the copies of it that stay; ``with_copies``
-    they leave, too."""
+    """What `resolve_request` finds for the names and for the ids that match patterns, and the copies of those rows that
+    stay; if ``with_copies``, they leave, too."""
     matched = _matched(store, matching)
     samples = [*samples, *(i for ids in matched.values() for i in ids)]
     request = resolve_request(store, samples, shards, classes)
@@ -177,9 +177,9 @@ def requested(
 
 
 def _matched(store: FeatureStore, patterns: Sequence[str]) -> dict[str, list[str]]:
-    """The ids that match each pattern; UnknownSample names those patterns that none does."""
+    """The ids that match each pattern; UnknownSample names the patterns that match none."""
     ids = [s.sample for s in every_sample(store)] if patterns else []
-    composed = [normalize("NFC", i) for i in ids]  # é is one letter or two, which nobody sees
+    composed = [normalize("NFC", i) for i in ids]  # é is one code point or two, which look alike
     matched = {
         pattern: [i for i, text in zip(ids, composed, strict=True) if fnmatchcase(text, normalize("NFC", pattern))]
         for pattern in patterns
@@ -197,8 +197,8 @@ def _matched(store: FeatureStore, patterns: Sequence[str]) -> dict[str, list[str
 def _named(
     store: FeatureStore, unfinished: Collection[str], shards: Sequence[str], classes: Sequence[str]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Samples of these shards, of which some may be ``unfinished`` alone, and classes; the names as they stand among
-    the tombstones; what was forgotten before."""
+    """The samples of these shards and classes (a shard may be in ``unfinished`` alone); the names in the form that
+    tombstones have them; and the names that were forgotten before."""
     wanted: list[str] = []
     asked: list[str] = []
     already: list[str] = []
@@ -210,7 +210,7 @@ def _named(
         elif store.is_forgotten(SHARD + name):
             already.append(f"shard {name}")
         else:
-            store.shard(name)  # says which there are
+            store.shard(name)  # raises, and says which shards there are
     for name in dict.fromkeys(classes):
         if name in store.classes:
             wanted += [s.sample for s in every if s.label == name]
@@ -223,7 +223,7 @@ def _named(
 
 
 def _leaving(store: FeatureStore, gone: set[str], asked: Sequence[str]) -> list[str]:
-    """Classes that have no row without ``gone``, and had one or were named as such."""
+    """Classes that have no row left once ``gone`` leave, and had one before or were named as such."""
     before, after = Counter[int](), Counter[int]()
     for shard in store.every_shard:
         stays = np.array([i not in gone for i in shard.sample_ids])

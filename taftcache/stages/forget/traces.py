@@ -1,4 +1,4 @@
-"""What should be gone: damaged or leftover files, rows, ids and classes, wherever a name may stand."""
+"""Find what should not be there: damage, leftover files, and forgotten rows, ids and classes, wherever they stand."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from taftcache.stages.forget.finding import Findings
 from taftcache.stages.progress import Progress, noting
 
 MAX_HEADER = 64 << 20
-# What ends a word where an id may be quoted inside a text.
+# Separates the words of a text, each of which may be an id.
 WORDS = re.compile(r"[\s,;:'\"()\[\]{}<>=|]+")
 
 
 def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
-    """Bytes that have not their digest, and statistics that are not those of the rows."""
+    """Find bytes that do not have their digest, and statistics that are not those of the rows."""
     with progress.task("verify", None) as task:
         for fault in store.verify(noting(task, "MB", 1e6)):
             to.found("damage", fault.file, str(fault))
@@ -37,9 +37,9 @@ def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
 
 
 def check_leftovers(store: FeatureStore, to: Findings) -> None:
-    """Files that no manifest names, and the rows of unfinished work.
+    """Find files that no manifest names, and the rows of unfinished work.
 
-    The next writer sweeps what is the store's own; until then it may hold anything.
+    The next writer sweeps the leftovers that are the store's own; until then they may hold anything.
     """
     strays = store.strays()
     if strays and store.is_written:
@@ -64,8 +64,8 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
 
 
 def check_names(store: FeatureStore, to: Findings) -> None:
-    """Forgotten ids and classes, wherever a name may stand."""
-    back = set(store.returned())  # which has a finding of its own
+    """Find forgotten ids and classes, wherever a name may stand."""
+    back = set(store.returned())  # `check_beside` reports these
     for ref in store.manifest.shards:
         with suppress(StoreError):  # verify has said it
             for i in store.shard(ref.name).sample_ids:
@@ -83,7 +83,7 @@ def check_names(store: FeatureStore, to: Findings) -> None:
         with suppress(StoreError):  # verify has said it
             texts += [(f"manifest.json, {name}", store.meta(name))]
             texts += [(thing.path, header) for header in headers(store.read_object(name))]
-    with suppress(StoreError):  # the chain's own finding says it
+    with suppress(StoreError):  # `check_ledger` reports it
         texts += [(f"ledger/{entry['seq']:06d}", entry) for entry in store.ledger()]
     for where, value in texts:
         if any(store.is_forgotten(text) for text in texts_in(value)):
@@ -91,7 +91,7 @@ def check_names(store: FeatureStore, to: Findings) -> None:
 
 
 def _wrong_statistics(shard: Shard) -> str:
-    """What a shard's statistics say of other rows than its own."""
+    """What is wrong with a shard's recorded statistics; "" if they are those of its rows."""
     largest, norms = 0.0, []
     for block in shard.blocks(shard.chunk_rows):
         largest = max(largest, float(np.abs(block.tokens).max()))
@@ -104,7 +104,7 @@ def _wrong_statistics(shard: Shard) -> str:
 
 
 def headers(data: bytes) -> Iterator[str]:
-    """Texts inside a file: the header of a safetensors file, or all of one that is short."""
+    """The text inside a file: the header of a safetensors file, or the whole file if it is short."""
     size = int.from_bytes(data[:8], "little")
     if 2 <= size <= min(MAX_HEADER, len(data) - 8) and data[8:9] == b"{":
         yield data[8 : 8 + size].decode("utf-8", "replace").replace('\\"', '"')
