@@ -117,10 +117,13 @@ def test_an_empty_folder_is_a_class_without_images(folder, limit):
     assert {item.label for item in source.items} <= {0, 1, 2}
 
 
-def test_splits_taken_for_classes(folder, tmp_path):
+@pytest.mark.parametrize("beside", [[], ["docs"]])
+def test_splits_taken_for_classes(folder, tmp_path, beside):
     (tmp_path / "both").mkdir()
     for name in ("train", "test"):
         (tmp_path / "both" / name).symlink_to(folder)
+    for name in beside:
+        (tmp_path / "both" / name).mkdir()
     with pytest.raises(DataError, match="look like splits"):
         only(source="folder", train=str(tmp_path / "both"))
 

@@ -14,14 +14,15 @@ from taftcache.backbone.sources.base import SKIP, Item, Source, check_items, dec
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
-from taftcache.names import counted
+from taftcache.names import counted, first_few
 
 # Fixed, whatever else the installed Pillow reads: the machine must not decide which rows there are.
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _RAW = {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
 UNREAD = frozenset({".avif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", ".tga"} | _RAW)  # images, but not read
 _DEEPEST = 100  # folders within each other
-SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation"})
+_TRAINING = frozenset({"train", "training"})
+SPLITS = _TRAINING | {"test", "testing", "val", "valid", "validation"}
 
 
 class FolderSource:
@@ -47,11 +48,13 @@ class FolderSource:
                 f"{root} has no folders of classes",
                 do="sort the images into folders named after their classes",
             )
-        if set(map(str.lower, folders)) <= SPLITS:
+        names = set(map(str.lower, folders))
+        if names <= SPLITS or (names & _TRAINING and names & SPLITS - _TRAINING):  # the two are no classes of one problem
+            first = next(name for name in folders if name.lower() in (names & _TRAINING or SPLITS))
             raise DataError(
                 f"the folders in {root} look like splits, not classes",
-                got=", ".join(folders),
-                do=f"set train and test to those folders, for example {root / folders[0]}",
+                got=first_few(folders),
+                do=f"set train and test to those folders, for example --set data.train={root / first}",
             )
         self.classes, self.items, self.empty = folders, list[Item](), list[Path]()
         loose = sorted(e.name for e in entries if suffix(e.name) in SUFFIXES | UNREAD and not e.is_dir())
