@@ -143,6 +143,9 @@ def audit(
             "--also", metavar="FOLDER", help="also search this folder for files made from forgotten rows (repeatable)"
         ),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="fail, too, on what --also cannot search or judge (otherwise a note)")
+    ] = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="forget again what an old copy of the store brought back")
     ] = False,
@@ -161,7 +164,14 @@ def audit(
     """
     with bars(as_json) as progress:
         report = taftcache.audit(
-            store, progress=progress, public_key=public_key, head=head, also=also or [], replay=replay, signing_key=sign
+            store,
+            progress=progress,
+            public_key=public_key,
+            head=head,
+            also=also or [],
+            strict=strict,
+            replay=replay,
+            signing_key=sign,
         )
     print_report(report, as_json, show_audit)
     if not report.passed:

@@ -61,6 +61,7 @@ def audit(
     public_key: str | None = None,
     head: Path | str | None = None,
     also: Sequence[Path | str] = (),
+    strict: bool = False,
     replay: bool = False,
     signing_key: Path | str | None = None,
 ) -> AuditReport:
@@ -74,13 +75,14 @@ def audit(
         head: a file outside the store that pins the ledger's newest entry. The ledger must go on from the one it names;
             after an audit without findings the file is written, or moved forward; where that fails, it is a finding.
         also: folders to search for what was made of rows that are forgotten, and for false promises of privacy.
+        strict: what ``also`` has that cannot be searched or judged is a finding, and no note.
         replay: first forget again what an old copy of the store brought back, and take over the tombstones beside it.
         signing_key: for ``replay``: a file with an Ed25519 key that its entries in the ledger are signed with.
 
     Raises:
         StoreChanged: another process committed meanwhile, and something was found. RecipeError: no public key, no
-            such folder or signing key, or a signing key without ``replay``. FormatError: ``head`` is something
-            else. StoreWriteError: it lies in a store.
+            such folder or signing key, a signing key without ``replay``, or ``strict`` without ``also``. FormatError:
+            ``head`` is something else. StoreWriteError: it lies in a store.
     """
     check_several(also=also)
     progress = progress or Silent()
@@ -88,6 +90,10 @@ def audit(
     folders = [existing_folder(folder) for folder in also]
     if head is not None:
         check_outside(head)
+    if strict and not folders:
+        raise RecipeError(
+            "strict is for what other folders hold, and none is named", do="--also FOLDER beside --strict"
+        )
     if signing_key is not None and not replay:
         raise RecipeError(
             "a signing key is for what a replay writes, and an audit alone writes nothing", do="--replay beside --sign"
@@ -105,7 +111,7 @@ def audit(
         check_names(store, to)
         certificates = check_models(store, progress, to)
         for folder in folders:
-            check_folder(store, folder, to)
+            check_folder(store, folder, to, strict)
         if to.findings:
             store.check_current()  # what belonged to the commit before is nobody's fault
         elif head is not None:

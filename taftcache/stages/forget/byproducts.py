@@ -87,13 +87,13 @@ def existing_folder(folder: Path | str) -> Path:
     return path
 
 
-def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
+def check_folder(store: FeatureStore, folder: Path, to: Findings, strict: bool = False) -> None:
     """Look through all files below ``folder``, links not followed, for what was made of rows that are forgotten.
 
     Found are unfinished files, forgotten ids in texts and files of rows, other stores with rows of forgotten ids, and
     what names this store, or its shards, as they were before a request. So is a promise of privacy that does not follow
     from the noise that the file itself states. A note says of what it cannot be told, such as components that name no
-    rows, and what was not searched.
+    rows, and what was not searched; ``strict``: a finding says it.
     """
     known = _Known.of(store)
     found, noted = defaultdict[tuple[Path, str], list[Path]](list), defaultdict[str, list[Path]](list)
@@ -116,9 +116,11 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
             for path in paths:
                 to.found("by-product", str(path), problem, OTHER_STORE if FeatureStore.exists(path) else None)
     for problem, paths in noted.items():
-        to.notes.append(
-            f"{folder}: {counted(len(paths), 'file')} ({paths[0].name}{', …' * (len(paths) > 1)}) {NOTES[problem]}"
-        )
+        said = f"{counted(len(paths), 'file')} ({paths[0].name}{', …' * (len(paths) > 1)}) {NOTES[problem]}"
+        if strict:
+            to.found("undecided", str(folder), said)
+        else:
+            to.notes.append(f"{folder}: {said}")
 
 
 def _checked_claim(path: Path, to: Findings) -> bool:
