@@ -1,6 +1,6 @@
 """Names that several rooms share, for modules that must load no heavy library.
 
-Objects of a store that are components and models, what stands for a whole shard or class among the tombstones, and
+Objects of a store that are components and models, what stands for a shard, class or component among the tombstones, and
 how the vectors of a store were scaled; what says in a component's meta that it is private, and its promise in words.
 """
 
@@ -25,9 +25,10 @@ META = "taftcache"  # the one key of the metadata of its weights, in which that 
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"  # a tuning that adds nothing to ε
 BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen
-# Ids have no control characters, so that these can stand before a shard's or a class's name among them.
+# Ids have no control characters, so that these can stand before the name of a shard, class or component among them.
 SHARD = "\x1fshard\x1f"
 CLASS = "\x1fclass\x1f"
+COMPONENT = "\x1fcomponent\x1f"
 
 
 def default_model(objects: Container[str]) -> str | None:

@@ -263,7 +263,7 @@ class FeatureStore:
 
     def ledger(self) -> list[dict[str, Any]]:
         """The ledger's entries, oldest first, the chain verified."""
-        return [entry for _, entry in ledger.read_chain(self.root, self.manifest.ledger)]
+        return self._contents.ledger()
 
     def is_forgotten(self, sample_id: str) -> bool:
         """Whether a sample with that id was erased here, and not learned again since; if this is an old copy, also by a

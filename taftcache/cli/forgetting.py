@@ -50,6 +50,15 @@ def forget(
             rich_help_panel=MANY,
         ),
     ] = None,
+    component: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--component",
+            metavar="NAME",
+            help="an imported component: it is destroyed, and what was composed of it is made again (repeatable)",
+            rich_help_panel=MANY,
+        ),
+    ] = None,
     with_copies: Annotated[
         bool,
         typer.Option(
@@ -93,8 +102,8 @@ def forget(
     ids = _named(sample, file)
     if destroy_key:
         of_rows = {
-            "ids": ids is not None, "--shard": shard, "--class": label, "--match": match, "--with-copies": with_copies,
-            "--dry-run": dry_run, "--mode": mode != "retrain",
+            "ids": ids is not None, "--shard": shard, "--class": label, "--match": match, "--component": component,
+            "--with-copies": with_copies, "--dry-run": dry_run, "--mode": mode != "retrain",
         }  # fmt: skip
         if beside := [name for name, said in of_rows.items() if said]:
             raise RecipeError(
@@ -108,7 +117,7 @@ def forget(
         else:
             report = taftcache.forget(
                 store, ids, progress=progress, shards=shard or [], classes=label or [], matching=match or [],
-                mode=mode, dry_run=dry_run, signing_key=sign, with_copies=with_copies,
+                components=component or [], mode=mode, dry_run=dry_run, signing_key=sign, with_copies=with_copies,
             )  # fmt: skip
     print_report(report, as_json, show_forget)
 
@@ -134,6 +143,9 @@ def audit(
             "--also", metavar="FOLDER", help="also search this folder for files made from forgotten rows (repeatable)"
         ),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="fail, too, on what --also cannot search or judge (otherwise a note)")
+    ] = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="forget again what an old copy of the store brought back")
     ] = False,
@@ -153,7 +165,14 @@ def audit(
     """
     with bars(as_json) as progress:
         report = taftcache.audit(
-            store, progress=progress, public_key=public_key, head=head, also=also or [], replay=replay, signing_key=sign
+            store,
+            progress=progress,
+            public_key=public_key,
+            head=head,
+            also=also or [],
+            strict=strict,
+            replay=replay,
+            signing_key=sign,
         )
     print_report(report, as_json, show_audit)
     if not report.passed:

@@ -43,7 +43,11 @@ def show_audit(report: AuditReport) -> None:
         )
     if report.certificates:
         print_table(table)
-    marks = ", one for each sample, and for each class or shard forgotten as a whole" if report.tombstones > 1 else ""
+    marks = (
+        ", one for each sample, and for each class, shard or component forgotten as a whole"
+        if report.tombstones > 1
+        else ""
+    )
     say(
         f"{counted(report.receipts, 'receipt')} in one chain, {report.signed} signed;"
         f" {counted(report.tombstones, 'tombstone')}{marks}"
@@ -75,7 +79,7 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     lines = []
     if report.mode == "destroy-key":
         lines.append("the tombstones and their key are destroyed")
-    elif not (report.already or report.forgotten or report.dropped_shards or report.classes):
+    elif not (report.already or report.forgotten or report.dropped_shards or report.classes or report.destroyed):
         lines.append("nothing to forget")
     if report.already:
         lines.append(f"forgotten before: {first_few(told_apart(report.already), 8)}")
@@ -86,6 +90,7 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
         if report.dry_run:
             lines += [f"{pattern} matches: {', '.join(told_apart(ids))}" for pattern, ids in report.matched.items()]
         lines += _copies(report)
+    if report.forgotten or report.destroyed:
         lines.append(("would be " if report.dry_run else "") + renewed_text(report.renewed))
     lines += gone_lines(report.destroyed, report.dropped_shards)
     if report.classes:

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from taftcache.cache.format import ledger
 from taftcache.cache.read.contents import Contents
 from taftcache.cache.store import FeatureStore
 from tests.cache.making import create, fill, names
@@ -57,3 +58,21 @@ def test_a_shard_is_asked_for_its_ids_once_however_many_are_written(tmp_path, mo
             fill(store, f"{k:03d}", ids[3 * k : 3 * k + 3])
         assert store.holds(ids[-1])
     assert len(asked) == 20
+
+
+def test_a_ledger_is_read_once_until_it_has_another_end(tmp_path, monkeypatch) -> None:
+    read, read_entry = list[int](), ledger.read_entry
+    monkeypatch.setattr(ledger, "read_entry", lambda *a: (read.append(a[1]), read_entry(*a))[1])
+    with create(tmp_path / "store") as store:
+        assert store.ledger() == []
+        for k in range(3):
+            with store.transaction() as change:
+                change.record({"event": f"number {k}"})
+        read.clear()
+        entries = store.ledger()
+        entries.pop()["event"] = "the caller's own"
+        assert [entry["event"] for entry in store.ledger()] == ["number 0", "number 1", "number 2"]
+        assert sorted(read) == [1, 2, 3]
+        with store.transaction() as change:
+            change.record({"event": "another"})
+        assert store.ledger()[-1]["event"] == "another"

@@ -270,6 +270,12 @@ def test_what_is_packed_damaged_or_says_nothing_is_noted(tmp_path):
     unread, unsure = ([n for n in report.notes if word in n] for word in ("not searched", "no receipt here"))
     assert [note.partition(" (")[0] for note in unread] == [f"{place}: 4 files"]
     assert [note.partition(" (")[0] for note in unsure] == [f"{place}: 2 files"]  # the component, and who took it in
+    with pytest.raises(RecipeError, match="--also FOLDER"):
+        taftcache.audit(store, strict=True)
+    strict = taftcache.audit(store, also=[place], strict=True)
+    assert {(f.kind, f.where) for f in strict.findings} == {("undecided", str(place))}
+    assert sorted(f"{f.where}: {f.problem}" for f in strict.findings) == sorted([*unread, *unsure])
+    assert [n for n in strict.notes if str(place) in n] == []
     (place / "before.safetensors").unlink()
     shutil.rmtree(other)
     assert not [n for n in taftcache.audit(store, also=[place]).notes if "no receipt here" in n]

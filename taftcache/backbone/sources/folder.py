@@ -49,7 +49,8 @@ class FolderSource:
                 do="sort the images into folders named after their classes",
             )
         names = set(map(str.lower, folders))
-        if names <= SPLITS or (names & _TRAINING and names & SPLITS - _TRAINING):  # the two are no classes of one problem
+        # One problem hardly has both "train" and "test" as classes, whatever else there is.
+        if names <= SPLITS or (names & _TRAINING and names & SPLITS - _TRAINING):
             first = next(name for name in folders if name.lower() in (names & _TRAINING or SPLITS))
             raise DataError(
                 f"the folders in {root} look like splits, not classes",

@@ -89,7 +89,11 @@ def charges(root: Home, ref: LedgerRef | None, after: int = 0) -> list[Charge]:
     so, the answer is empty, and the first ones are not read."""
     if after and not any(RELEASED in entry for _, entry in read_chain(root, ref, after)):
         return []
-    chain = [entry for _, entry in read_chain(root, ref)]
+    return charges_in([entry for _, entry in read_chain(root, ref)], ref)
+
+
+def charges_in(chain: Sequence[dict[str, Any]], ref: LedgerRef | None) -> list[Charge]:
+    """Those of all entries of the ledger that ends with ``ref``."""
     every = digests(chain, ref)
     return [
         Charge(own, every[0], {field: entry[field] for field in _CHARGE if field in entry})

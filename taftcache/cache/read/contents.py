@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.fault import Fault, unreadable
-from taftcache.cache.format.manifest import FILE, MAX_BYTES, PREVIOUS, Manifest, ShardRef
+from taftcache.cache.format.manifest import FILE, MAX_BYTES, PREVIOUS, LedgerRef, Manifest, ShardRef
 from taftcache.cache.place.address import open_home
 from taftcache.cache.place.home import Home
 from taftcache.cache.read.nearest import in_another_form, nearest
@@ -32,6 +33,7 @@ class Contents:
         self._places: dict[str, tuple[str, int]] = {}  # sample id -> (shard, row), of the shards in `_listed`
         self._listed: dict[str, list[str]] = {}  # digest of a shard -> its ids
         self._key = b""  # of the tombstones
+        self._chain: tuple[LedgerRef, list[dict[str, Any]]] | None = None
 
     def adopt(self, manifest: Manifest, written: Sequence[Shard] = ()) -> None:
         """Take over from a commit that made ``manifest`` the root manifest and put the shards ``written`` in place."""
@@ -117,6 +119,15 @@ class Contents:
         if not self._key:
             self._key = ledger.read_key(self.root, self.manifest)
         return ledger.tombstone(sample_id, self._key) in self.manifest.tombstones
+
+    def ledger(self) -> list[dict[str, Any]]:
+        """The ledger's entries, oldest first; read and verified once for each end of the ledger."""
+        end = self.manifest.ledger
+        if end is None:
+            return []
+        if self._chain is None or self._chain[0] != end:
+            self._chain = end, [entry for _, entry in ledger.read_chain(self.root, end)]
+        return [dict(entry) for entry in self._chain[1]]
 
     def _rows(self) -> dict[str, tuple[str, int]]:
         # Read only what commits have added since: a writer of many shards asks again after each of them.

@@ -61,6 +61,7 @@ def audit(
     public_key: str | None = None,
     head: Path | str | None = None,
     also: Sequence[Path | str] = (),
+    strict: bool = False,
     replay: bool = False,
     signing_key: Path | str | None = None,
 ) -> AuditReport:
@@ -75,13 +76,14 @@ def audit(
             names; after an audit without findings the file is created or brought up to date, and a failure to do so is
             a finding.
         also: folders to search for what was made from forgotten rows, and for false promises of privacy.
+        strict: what cannot be searched or judged in ``also`` is a finding instead of a note.
         replay: first forget again what an old copy of the store brought back, and take over the tombstones beside it.
         signing_key: for ``replay``: a file with an Ed25519 key that its entries in the ledger are signed with.
 
     Raises:
         StoreChanged: another process committed meanwhile, and something was found. RecipeError: not a public key, no
-            such folder or signing key, or a signing key without ``replay``. FormatError: ``head`` is some other file.
-            StoreWriteError: ``head`` lies in a store.
+            such folder or signing key, a signing key without ``replay``, or ``strict`` without ``also``. FormatError:
+            ``head`` is some other file. StoreWriteError: ``head`` lies in a store.
     """
     check_several(also=also)
     progress = progress or Silent()
@@ -89,6 +91,10 @@ def audit(
     folders = [existing_folder(folder) for folder in also]
     if head is not None:
         check_outside(head)
+    if strict and not folders:
+        raise RecipeError(
+            "strict is for what other folders hold, and none is named", do="--also FOLDER beside --strict"
+        )
     if signing_key is not None and not replay:
         raise RecipeError(
             "a signing key is for what a replay writes, and an audit alone writes nothing",
@@ -107,7 +113,7 @@ def audit(
         check_names(store, to)
         certificates = check_models(store, progress, to)
         for folder in folders:
-            check_folder(store, folder, to)
+            check_folder(store, folder, to, strict)
         if to.findings:
             store.check_current()  # raises if another commit came between: findings of a mixed state mean nothing
         elif head is not None:

@@ -87,13 +87,13 @@ def existing_folder(folder: Path | str) -> Path:
     return path
 
 
-def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
+def check_folder(store: FeatureStore, folder: Path, to: Findings, strict: bool = False) -> None:
     """Look through all files below ``folder`` for what was made from forgotten rows; links are not followed.
 
     Findings are unfinished files, forgotten ids in texts and files of rows, other stores with rows of forgotten ids,
     and whatever names this store, or its shards, as they were before a request; also a promise of privacy that does not
     follow from the noise that the file itself states. Notes name what cannot be judged, such as components that name no
-    rows, and what was not searched.
+    rows, and what was not searched; if ``strict``, these are findings too.
     """
     known = _Known.of(store)
     found, noted = defaultdict[tuple[Path, str], list[Path]](list), defaultdict[str, list[Path]](list)
@@ -116,9 +116,11 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings) -> None:
             for path in paths:
                 to.found("by-product", str(path), problem, OTHER_STORE if FeatureStore.exists(path) else None)
     for problem, paths in noted.items():
-        to.notes.append(
-            f"{folder}: {counted(len(paths), 'file')} ({paths[0].name}{', …' * (len(paths) > 1)}) {NOTES[problem]}"
-        )
+        said = f"{counted(len(paths), 'file')} ({paths[0].name}{', …' * (len(paths) > 1)}) {NOTES[problem]}"
+        if strict:
+            to.found("undecided", str(folder), said)
+        else:
+            to.notes.append(f"{folder}: {said}")
 
 
 def _checked_claim(path: Path, to: Findings) -> bool:

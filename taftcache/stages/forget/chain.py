@@ -75,13 +75,14 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
     beside = store.tombstone_file
     with suppress(StoreError):  # `check_ledger` reports it
         known = {charge.entry for charge in beside.charges}
-        there = {charge.entry for charge in ledger.charges(store.root, store.manifest.ledger)}
+        entries = store.ledger()
+        there = {charge.entry for charge in ledger.charges_in(entries, store.manifest.ledger)}
         if beside.file is not None and not there <= known:
             to.notes.append(
                 f"{beside.file} does not know all private trainings, so that a store made anew here would begin with "
                 "a fresh budget; the next command that writes to the store completes it"
             )
-        own, others = store.lost_charges(store.ledger())
+        own, others = store.lost_charges(entries)
         if count := len(own) + sum(map(len, others)):
             to.notes.append(
                 f"{beside.file} knows of {count} private trainings that the ledger does not have, of a later state or "

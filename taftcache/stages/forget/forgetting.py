@@ -94,6 +94,7 @@ def forget(
     shards: Sequence[str] = (),
     classes: Sequence[str] = (),
     matching: Sequence[str] = (),
+    components: Sequence[str] = (),
     mode: Mode = "retrain",
     dry_run: bool = False,
     signing_key: Path | str | None = None,
@@ -119,25 +120,29 @@ def forget(
     A private component stays as it is: its promise already bounds what it holds of a sample, and training it again
     would spend more of its budget; the receipt says so. If a class is removed, so is the component.
 
+    ``components`` are imported ones ("partner"). They are destroyed, and what was composed of them is made again
+    without them. So is the exact model, if only they stood against it under ``compose.mode``.
+
     An empty list of samples forgets nothing and changes nothing.
 
     Raises:
-        RecipeError: nothing is named, the mode cannot do it, or no such key. UnknownSample, StoreError: something named
-            is neither stored nor was forgotten before, or a pattern matches nothing. DataError: no training row would
-            be left.
+        RecipeError: nothing is named, the mode cannot do it, a shard's component is named, or no such key.
+            UnknownSample, StoreError: something named is neither stored nor was forgotten before, or a pattern matches
+            nothing. DataError: no training row would be left.
     """
     begin = time.perf_counter()
     samples = None if samples is None else several_texts("samples", samples)
     shards, classes = several_texts("shards", shards), several_texts("classes", classes)
-    matching = several_texts("matching", matching)
-    if samples is None and not (shards or classes or matching):
+    matching, components = several_texts("matching", matching), several_texts("components", components)
+    if samples is None and not (shards or classes or matching or components):
         raise RecipeError(
-            "nothing to forget: no sample, shard or class is named", do="give ids as taftcache inspect lists them"
+            "nothing to forget: no sample, shard, class or component is named",
+            do="give ids as taftcache inspect lists them",
         )
     if mode not in MODES:
         raise RecipeError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
     signer, progress = signer_of(signing_key), progress or Silent()
-    request = requested(store, samples or (), shards, classes, matching, with_copies, progress)
+    request = requested(store, samples or (), shards, classes, matching, components, with_copies, progress)
     if not request.samples and not request.asked:
         report = ForgetReport(
             store=store.path, root_before=store.root_digest, root_digest=store.root_digest,
@@ -175,7 +180,8 @@ def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -
 def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
     """What would happen; nothing is changed."""
     objects = store.objects()
-    passes = {n: meta_of(objects[n].meta).passes or 1 for n in plan.renewed if n not in (MEAN, WEIGHTED)}
+    solved = [name for name in plan.renewed if name in objects and name not in (MEAN, WEIGHTED)]
+    passes = {name: meta_of(objects[name].meta).passes or 1 for name in solved}
     return replace(
         _report(store, plan, store.root_digest),
         passes=passes,
@@ -306,6 +312,9 @@ def _certificates(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> tupl
     settings = settings_of(store)  # still with the classes that leave, as the old components have them
     certificates, stale = {}, []
     for name, component in solved.items():
+        if not (plan.request.leaving and name in store.objects()):  # no removal of rows moved it
+            certificates[name] = certificate_of(component, None)
+            continue
         old = read_component(store, name, settings.base)
         own = [store.shard(shard_of(name))] if is_component(name) else store.shards
         same = settings.poses(old, own, "head" if name == HEAD else settings.train)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import msgspec
 
+from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError
@@ -15,6 +16,7 @@ from taftcache.names import BASE, EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, componen
 from taftcache.recipe import Recipe
 from taftcache.stages.forget.request import Request
 from taftcache.stages.train.checks import Weights, imported
+from taftcache.stages.train.composing import asks_exact
 from taftcache.stages.train.compositions import remaining_weights
 from taftcache.stages.train.private.records import KEYS
 from taftcache.stages.train.record import subtracted
@@ -28,7 +30,7 @@ class ForgetPlan:
     """Which objects a request renews, and which it destroys. An object in neither list has nothing of the rows in it,
     unless it was trained privately or imported.
 
-    request: rows, shards and classes that leave.
+    request: rows, shards, classes and components that leave.
     mode: as in ``forget``.
     recipe: the store's, without the weights of classes that leave.
     solve: components that are solved again, because their shards lose rows, or every component a column of the head.
@@ -38,8 +40,9 @@ class ForgetPlan:
     members: components that compositions are made of afterwards, sorted.
     weights: ``compose.weights`` of the members; empty if no weight is left.
     renewed: all that is made again, in this order: ``solve``; the head, which is made from all rows; sums of members;
-        the exact model, also made from all rows (but not by "subtract", which does not pay for that).
-    destroyed: what was made from rows that leave, or is a sum of such, and is not made again.
+        the exact model, also made from all rows (but not by "subtract", which does not pay for that). It is also made
+        if there was none only because of the components that leave.
+    destroyed: what was made from rows or components that leave, or is a sum of such, and is not made again.
     rewritten: groups of rows that stay, but are written anew with fewer rows or other class numbers.
     """
 
@@ -70,14 +73,18 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
     touched = {name for name in stay if request.classes or name in request.leaving}
     out = (set(subtracted(store)) & set(stay)) | (touched if mode == "subtract" else set())
     parts = [component_of(name) for name in stay if name not in out]
-    foreign = imported(store)
+    foreign = [name for name in imported(store) if name not in request.components]
     if request.classes:  # private and imported components go, for they cannot lose their column of the head
         parts, foreign = [name for name in parts if name not in private], []
     solve = [n for n in parts if shard_of(n) in touched and n in objects and n not in private]
     members = sorted({*(name for name in parts if name in objects), *foreign})
     weights = remaining_weights(recipe, members)
-    due = _due(request, mode, whole=all(name in objects for name in parts), members=members, weights=weights)
-    renewed = [*solve, *(name for name in due if name in objects)]
+    whole = all(name in objects for name in parts)
+    held = _composed_with(objects, request.components)
+    if MEAN in held and whole and EXACT not in objects and asks_exact(store, recipe, request.components):
+        held.add(EXACT)
+    due = _due(request, mode, whole=whole, members=members, weights=weights, held=held)
+    renewed = [*solve, *(name for name in due if name in objects or name in held)]
     return ForgetPlan(
         request=request,
         mode=mode,
@@ -88,7 +95,7 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
         members=members,
         weights=weights,
         renewed=renewed,
-        destroyed=_destroyed(objects, request, {*renewed, *members}),
+        destroyed=_destroyed(objects, request, {*renewed, *members}, held),
         rewritten=[
             ref.name
             for ref in store.manifest.shards
@@ -97,23 +104,37 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
     )
 
 
-def _due(request: Request, mode: Mode, *, whole: bool, members: Sequence[str], weights: Weights) -> list[str]:
-    """Models that are made again if the store has them, in this order; sums only of a ``whole`` set of components."""
-    trained, summed = _changes_training(request), bool(request.leaving) and bool(members) and whole
+def _composed_with(objects: Mapping[str, ObjectRef], components: Collection[str]) -> set[str]:
+    """The compositions with one of these components among their members, which their keys name."""
+    there = [name for name in (MEAN, WEIGHTED, EXACT) if name in objects]
+    return {name for name in there if any(f'"{part}"' in objects[name].meta.get("key", "") for part in components)}
+
+
+def _due(
+    request: Request, mode: Mode, *, whole: bool, members: Sequence[str], weights: Weights, held: Collection[str]
+) -> list[str]:
+    """Models that are made again, in this order; sums only of a ``whole`` set of components.
+
+    ``held``: compositions that imported components leave; they are made again whether or not rows leave too.
+    """
+    trained, rows, summed = _changes_training(request), bool(request.leaving), bool(members) and whole
     wanted = {
         HEAD: trained,
-        MEAN: summed,
-        WEIGHTED: summed and bool(weights),
-        EXACT: trained and mode != "subtract" and bool(members),
+        MEAN: summed and (rows or MEAN in held),
+        WEIGHTED: summed and bool(weights) and (rows or WEIGHTED in held),
+        EXACT: bool(members) and ((trained and mode != "subtract") or EXACT in held),
     }
     return [name for name, is_wanted in wanted.items() if is_wanted]
 
 
-def _destroyed(objects: Iterable[str], request: Request, kept: Collection[str]) -> list[str]:
+def _destroyed(objects: Iterable[str], request: Request, kept: Collection[str], held: set[str]) -> list[str]:
     """Objects that hold something of what leaves; those ``kept`` are renewed, or are members that stay."""
-    if not request.leaving:
+    if not (request.leaving or request.components):
         return []
-    untouched = {KEYS} if _changes_training(request) else {KEYS, HEAD, EXACT}  # forgetting clears KEYS by itself
+    untouched = set[str]() if _changes_training(request) else {HEAD, EXACT}
+    if not request.leaving:
+        untouched |= {MEAN, WEIGHTED}
+    untouched = (untouched - held) | {KEYS}  # forgetting clears KEYS by itself
     return [name for name in objects if name not in {*kept, *untouched} and not name.startswith(BASE)]
 
 
@@ -138,6 +159,12 @@ def _check_mode(store: FeatureStore, request: Request, mode: Mode) -> None:
         raise RecipeError(
             'mode "subtract" cannot forget a class: its column leaves the head, which changes every component',
             got=f"{counted(len(request.classes), 'class')} would be left without a row",
+            do="use --mode retrain",
+        )
+    if mode != "retrain" and request.components:
+        raise RecipeError(
+            f'mode "{mode}" is for rows, and an imported component has none here',
+            got=f"{counted(len(request.components), 'component')} to forget",
             do="use --mode retrain",
         )
     if mode == "resolve" and EXACT not in store.objects():

@@ -245,10 +245,9 @@ def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport
     """
     samples = list(dict.fromkeys(ids_of_files(store, several_texts("samples", samples))))
     check_ids(samples)
-    chain = ledger.read_chain(store.root, store.manifest.ledger)
-    entries = [entry for _, entry in chain]
+    entries = store.ledger()
     every = ledger.digests(entries, store.manifest.ledger)
-    read = [_read(file, entry, own) for (file, entry), own in zip(chain, every, strict=True)]
+    read = [_read(entry, own) for entry, own in zip(entries, every, strict=True)]
     said = [ids for ids, _ in read]
     destroyed = max((s.seq for s in said if s.event == DESTROYED), default=0)
     return ReceiptsReport(
@@ -294,16 +293,18 @@ def may_have_lost_rows(store: FeatureStore, digests: Sequence[str]) -> bool:
 def check_receipts(store: FeatureStore, to: Findings) -> None:
     """Check that the entries of requests can be read; those that other programs write are not checked."""
     with suppress(IntegrityError):  # `check_ledger` reports it
-        for file, entry in ledger.read_chain(store.root, store.manifest.ledger):
+        entries = store.ledger()
+        for entry, own in zip(entries, ledger.digests(entries, store.manifest.ledger), strict=True):
             try:
                 if entry.get("event") in (FORGOTTEN, DESTROYED):
-                    _read(file, entry, "")
+                    _read(entry, own)
             except FormatError as error:
-                to.found("ledger", file, error.fault)
+                to.found("ledger", ledger.entry_path(entry["seq"], own), error.fault)
 
 
-def _read(file: str, entry: Mapping[str, Any], own: str) -> tuple[_Ids, Receipt | None]:
+def _read(entry: Mapping[str, Any], own: str) -> tuple[_Ids, Receipt | None]:
     """What an entry with the digest ``own`` says about ids, and its receipt; FormatError if it has another shape."""
+    file = ledger.entry_path(entry["seq"], own)
     ids = _converted(file, entry, _Ids)
     if not is_receipt(entry):
         return ids, None

@@ -57,7 +57,7 @@ class _Remaining:
     @property
     def proof(self) -> RowSource:
         """Rows on which the identity of a composition is checked."""
-        return proof_rows(self.held_out or self.shards[0], self.settings.base)
+        return proof_rows(self.held_out or next(iter(self.shards), None), self.settings.base)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Find the rows of a store that a request to forget names; if it names anything unknown, nothing is changed."""
+"""Find the rows and components that a request to forget names; if it names anything unknown, nothing is changed."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ import numpy as np
 from taftcache.backbone.still_there import folders
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import DataError, RecipeError, TaftcacheError, UnknownSample
-from taftcache.names import CLASS, HELD_OUT, SHARD, counted, typed
+from taftcache.errors import DataError, RecipeError, StoreError, TaftcacheError, UnknownSample
+from taftcache.names import CLASS, COMPONENT, HELD_OUT, SHARD, component_of, counted, shard_of, typed
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import every_sample, folder_of, no_class
 from taftcache.stages.progress import Progress
+from taftcache.stages.train.checks import imported
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Rows that leave: ``samples`` now, ``already`` before.
+    """Rows and imported ``components`` that leave: ``samples`` now, ``already`` before.
 
     ``staged`` are those of ``samples`` that only a stopped extraction has: the next one leaves them out. ``leaving``
     has the number of rows by shard, ``emptied`` the shards that are left with none and go as a whole, ``classes`` those
-    without a row left anywhere, which go from the list of classes; ``asked`` the shards and classes that were named as
-    such, in the form that tombstones have them. ``listed`` is how many skipped samples stay because nothing says
-    whether they belong to a class that was named. ``copies`` are the ids of rows that stay and hold the very bytes of
-    rows that leave, ``copies_taken`` those that were not named, but leave, too. ``unsearched`` shards are damaged, so
-    that copies in them were not looked for. ``matched`` has the ids that each pattern named.
+    without a row left anywhere, which go from the list of classes; ``asked`` the shards, classes and components that
+    were named as such, in the form that tombstones have them. ``listed`` is how many skipped samples stay because
+    nothing says whether they belong to a class that was named. ``copies`` are the ids of rows that stay and hold the
+    very bytes of rows that leave, ``copies_taken`` those that were not named, but leave, too. ``unsearched`` shards are
+    damaged, so that copies in them were not looked for. ``matched`` has the ids that each pattern named.
     """
 
     samples: list[str]
@@ -49,6 +50,7 @@ class Request:
     copies_taken: list[str] = field(default_factory=list)
     unsearched: list[str] = field(default_factory=list)
     matched: dict[str, list[str]] = field(default_factory=dict)
+    components: list[str] = field(default_factory=list)
 
     @property
     def trained(self) -> list[str]:
@@ -161,11 +163,13 @@ def requested(
     shards: Sequence[str],
     classes: Sequence[str],
     matching: Sequence[str],
+    components: Sequence[str],
     with_copies: bool,
     progress: Progress,
 ) -> Request:
-    """What `resolve_request` finds for the names and for the ids that match patterns, and the copies of those rows that
-    stay; if ``with_copies``, they leave, too."""
+    """What `resolve_request` finds for the names, the ids that match patterns and the components, and the copies of
+    those rows that stay; if ``with_copies``, they leave, too."""
+    leaving, already = _imported(store, components)
     matched = _matched(store, matching)
     samples = [*samples, *(i for ids in matched.values() for i in ids)]
     request = resolve_request(store, samples, shards, classes)
@@ -173,7 +177,43 @@ def requested(
     taken = copies if with_copies else []
     if taken:
         request, copies = resolve_request(store, [*samples, *taken], shards, classes), []
-    return replace(request, copies=copies, copies_taken=taken, unsearched=unsearched, matched=matched)
+    return replace(
+        request,
+        copies=copies,
+        copies_taken=taken,
+        unsearched=unsearched,
+        matched=matched,
+        components=leaving,
+        asked=[*request.asked, *(COMPONENT + shard_of(name) for name in leaving)],
+        already=[*request.already, *already],
+    )
+
+
+def _imported(store: FeatureStore, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those of the components that are there, and what was forgotten before.
+
+    Raises:
+        RecipeError: one of a shard of the store. StoreError: neither there nor forgotten before.
+    """
+    there, found, already = imported(store), list[str](), list[str]()
+    for name in dict.fromkeys(map(component_of, names)):
+        if name in there:
+            found.append(name)
+        elif name in store.objects() or store.has_shard(shard_of(name)):
+            raise RecipeError(
+                f"{name} was not imported: it is made from the rows of a shard of this store",
+                got=name,
+                do=f"--shard {shard_of(name)} forgets those rows and what was made from them",
+            )
+        elif store.is_forgotten(COMPONENT + shard_of(name)):
+            already.append(f"component {shard_of(name)}")
+        else:
+            raise StoreError(
+                f"there is no component {shard_of(name)!r}",
+                got=f"imported: {', '.join(map(shard_of, there)) or 'none'}",
+                do="taftcache inspect lists the components",
+            )
+    return found, already
 
 
 def _matched(store: FeatureStore, patterns: Sequence[str]) -> dict[str, list[str]]:

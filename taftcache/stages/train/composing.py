@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -279,9 +279,9 @@ def _check(store: FeatureStore, settings: Settings, names: Sequence[str]) -> Non
         )
 
 
-def asks_exact(store: FeatureStore, recipe: Recipe) -> bool:
-    """Whether the recipe asks for the exact model of all shards."""
-    return recipe.compose.mode == "exact" or (recipe.compose.mode == "auto" and not against_exact(store))
+def asks_exact(store: FeatureStore, recipe: Recipe, without: Collection[str] = ()) -> bool:
+    """Whether the recipe asks for the exact model of all shards, in a store ``without`` these imported components."""
+    return recipe.compose.mode == "exact" or (recipe.compose.mode == "auto" and not against_exact(store, without))
 
 
 def under_promises(store: FeatureStore) -> list[str]:
@@ -290,12 +290,12 @@ def under_promises(store: FeatureStore) -> list[str]:
     return sorted(there | set(map(component_of, promised(store))))
 
 
-def against_exact(store: FeatureStore) -> str:
+def against_exact(store: FeatureStore, without: Collection[str] = ()) -> str:
     """Why ``compose.mode`` "auto" makes no exact model, in words; empty if it makes one. That takes the rows of every
     member, without a promise of privacy, and two shards or more: with one, the exact model would be its component."""
     holds = {
         "beside private components": bool(under_promises(store)),
-        "beside imported components": bool(imported(store)),
+        "beside imported components": not {*imported(store)} <= {*without},
         "where a shard was subtracted": bool(subtracted(store)),
         "of a single shard": len(store.shards) < 2,
     }

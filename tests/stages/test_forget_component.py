@@ -1,0 +1,103 @@
+"""An imported component leaves: the store is then that into which it never came, with a receipt."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import taftcache
+from taftcache.cli import main
+from taftcache.errors import RecipeError, StoreError
+from taftcache.names import EXACT, MEAN, WEIGHTED
+from taftcache.recipe import parse_recipe
+from tests.stages.making import commits, open_store
+
+ELSEWHERE = "components/elsewhere"
+
+
+@pytest.fixture
+def partner(tmp_path):
+    """A store of vectors whose default model is the exact one, and a component made elsewhere."""
+    rng = np.random.default_rng(3)
+    x, y = rng.standard_normal((40, 5)), np.arange(40) % 3
+    for name, ridge in (("store", 1e-3), ("other", 1e-1)):
+        taftcache.import_vectors(x, y, tmp_path / name, overrides=["store.shards=2", f"objective.ridge={ridge}"])
+        taftcache.train(tmp_path / name)
+        taftcache.compose(tmp_path / name)
+    taftcache.export_component(tmp_path / "other", "000", tmp_path / "first.safetensors")
+    return tmp_path / "store", tmp_path / "first.safetensors"
+
+
+@pytest.mark.law("An imported component leaves, and the store is that into which it never came")
+@pytest.mark.parametrize("composed", [True, False], ids=["composed", "at once"])
+def test_a_component_that_leaves_was_never_there(partner, composed, capsys):
+    path, file = partner
+    never = commits(path)
+    assert {MEAN, EXACT} <= set(never["objects"])
+    taftcache.import_component(path, file, "elsewhere")
+    if composed:
+        assert taftcache.compose(path).dropped == [EXACT]
+    with open_store(path) as store, store.transaction() as change:
+        change.put("models/other", b"made from whatever was there")
+    root = taftcache.inspect(path).root_digest
+    planned = taftcache.forget(path, components=["elsewhere"], dry_run=True)
+    assert planned.root_digest == root
+    report = taftcache.forget(path, components=["elsewhere"])
+    assert report.destroyed == planned.destroyed == [ELSEWHERE, "models/other"]
+    assert report.renewed == planned.renewed == ([MEAN, EXACT] if composed else [])
+    assert {c["moved"] for c in report.certificates.values()} <= {None}
+    assert commits(path) == never
+    assert taftcache.audit(path).findings == []
+    (receipt,) = taftcache.receipts(path).receipts
+    assert (receipt.samples, receipt.destroyed, receipt.renewed) == (0, report.destroyed, report.renewed)
+    assert not any("has changed" in note for note in taftcache.audit(path).notes)
+    again = taftcache.forget(path, components=["elsewhere"])
+    assert (again.already, again.destroyed) == (["component elsewhere"], [])
+    assert len(taftcache.receipts(path).receipts) == 1
+    taftcache.import_component(path, file, "elsewhere")
+    with pytest.raises(SystemExit):
+        main(["forget", str(path), "--component", "elsewhere"])
+    said = capsys.readouterr().out
+    assert f"destroyed: {ELSEWHERE}" in said
+    assert "nothing to forget" not in said
+
+
+def test_its_coefficient_goes_along_and_rows_may_leave_with_it(partner):
+    path, file = partner
+    taftcache.import_component(path, file, "elsewhere")
+    with open_store(path) as store:
+        weights = {"000": 0.5, "001": 0.25, "elsewhere": 0.25}
+        section = store.manifest.recipe["compose"] | {"mode": "weighted", "weights": weights}
+        taftcache.compose(store, parse_recipe({**store.manifest.recipe, "compose": section}))
+        report = taftcache.forget(store, [store.shard("000").sample_ids[0]], components=[ELSEWHERE])
+        assert {"components/000", MEAN, WEIGHTED} <= set(report.renewed)
+        assert store.objects()[WEIGHTED].meta["coefficients"] == pytest.approx(
+            {"components/000": 2 / 3, "components/001": 1 / 3}
+        )
+        assert report.certificates["components/000"]["moved"] > 0
+        assert store.manifest.recipe["compose"]["weights"] == pytest.approx({"000": 2 / 3, "001": 1 / 3})
+    assert taftcache.audit(path).findings == []
+
+
+def test_no_mean_keeps_a_component_that_leaves(partner):
+    """Not even one that cannot be made again, since a member is gone."""
+    path, file = partner
+    taftcache.import_component(path, file, "elsewhere")
+    taftcache.compose(path)
+    with open_store(path) as store, store.transaction() as change:
+        change.drop("components/001")
+    planned = taftcache.forget(path, components=["elsewhere"], dry_run=True)
+    assert MEAN in {*planned.destroyed, *planned.renewed}
+
+
+def test_a_component_that_is_not_imported_is_refused(partner):
+    path, file = partner
+    root = taftcache.import_component(path, file, "elsewhere").root_digest
+    with pytest.raises(RecipeError, match="--shard 000"):
+        taftcache.forget(path, components=["elsewhere", "000"])
+    with pytest.raises(StoreError, match="no component 'partner'\n  got: imported: elsewhere"):
+        taftcache.forget(path, components=["partner"])
+    for mode in ("subtract", "resolve"):
+        with pytest.raises(RecipeError, match="--mode retrain"):
+            taftcache.forget(path, components=["elsewhere"], mode=mode)
+    assert taftcache.inspect(path).root_digest == root
