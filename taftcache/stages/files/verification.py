@@ -11,6 +11,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.previous import go_back
 from taftcache.cache.write.repair import Maker
 from taftcache.cache.write.repair import repair as mend
+from taftcache.errors import StoreError
 from taftcache.names import made_by
 from taftcache.recipe import Overrides, apply_overrides, as_mapping, parse_recipe
 from taftcache.stages.progress import Progress, Silent, noting
@@ -56,12 +57,22 @@ def verify(
         repair: make damaged files again: chunks from the images of their rows, the tail from the backbone, metadata
             from the manifests. Nothing is put in place unless it has the digest that the manifest names.
         back: first go back to the root manifest before the last commit, which only commits that add to a store keep;
-            what that commit added is removed.
+            what that commit added is removed. Nothing is where it is not what ``expect`` says.
         overrides: of the store's recipe, {"data.train": "/where/it/lies/now"} say, for the repair.
     """
-    progress = progress or Silent()
-    left = go_back(store)[0] if back else None
-    with FeatureStore(store, mode="a" if repair else "r", expect=expect) as store:
+    left = go_back(store, expect)[0] if back else None
+    try:
+        return _verified(store, progress or Silent(), expect, repair, overrides, left)
+    except StoreError as error:
+        if back:
+            error.fault = f"went back to the root manifest before the last commit; {error.fault}"
+        raise
+
+
+def _verified(
+    place: Place, progress: Progress, expect: str | None, repair: bool, overrides: Overrides, left: str | None
+) -> VerifyReport:
+    with FeatureStore(place, mode="a" if repair else "r", expect=expect) as store:
         faults = _faults(store, progress)
         if not (repair and faults):
             return _report(store, faults, left)
