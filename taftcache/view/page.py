@@ -23,6 +23,11 @@ REPORT_POLICY = (
 )
 
 
+def beginning() -> bytes:
+    """What every page begins with, by which a file is known to be one."""
+    return _asset("page.html").partition("{{")[0].encode()
+
+
 def live_page(atlas: Atlas, nonce: str) -> bytes:
     """The page for a server, whose policy allows the scripts that carry ``nonce``."""
     return _fill(f"taftcache view · {atlas.store.path}", nonce=nonce).encode()

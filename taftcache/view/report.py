@@ -22,7 +22,7 @@ from taftcache.stages.writing import whole, writable
 from taftcache.view import payload
 from taftcache.view.asked.composing import rows_right
 from taftcache.view.atlas import NONE, WORK, Atlas
-from taftcache.view.page import report_page
+from taftcache.view.page import beginning, report_page
 from taftcache.view.pictures import Pictures
 
 # Samples of which a report carries all details, unless others are asked for: the most wrong, the most influential.
@@ -63,15 +63,16 @@ def write_report(
     Of the store's place it has the name.
 
     Args:
-        file: where to; replaced when it is there.
+        file: where to; replaced when it is such a page.
         samples: ids to carry all details of, beside those chosen by margin and influence.
         neighbours: make the neighbour embedding too, the slowest part.
         consent: images in place of those that the store names.
 
     Raises:
-        UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written.
+        UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written, or is
+            another there.
     """
-    writable(place := Path(file), again=True)
+    writable(place := Path(file), again=beginning())
     skip = () if neighbours else ("neighbours",)
     atlas, pictures, data = everything(store, samples, skip, consent, progress or Silent())
     # Who gets it is told no place of this machine; why there are no pictures is in the notes.
@@ -80,7 +81,7 @@ def write_report(
     for sample in data["samples"].values():
         sample["why_no_picture"] = None
     page = report_page(f"taftcache report · {name}", data)
-    with whole(place, again=True) as partial:
+    with whole(place, again=beginning()) as partial:
         partial.write_bytes(page)
         store.check_may_leave()
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
