@@ -10,7 +10,7 @@ from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.layout import manifest_file
 from taftcache.cache.format.manifest import FILE, Manifest
-from taftcache.cache.place.address import open_home
+from taftcache.cache.place.address import new_home
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
@@ -215,15 +215,9 @@ def create(path: str | os.PathLike[str], first: Manifest) -> None:
     """Make an empty store at ``path``, where nothing is yet: its root manifest is ``first``."""
     raw = first.encode()
     check_outside(path)
-    try:
-        homes = open_home(path, make=True)
-    except OSError as error:
-        raise cannot("create a store at", path, error) from None
-    with homes as (root, staging):
-        _check_empty(root)  # before a lock file is left among someone's files
-        with WriterLock(staging):
-            _check_empty(root)  # for whoever held the lock may have made a store
-            root.swap(FILE, raw)
+    with new_home(path, "create a store at", _check_empty) as (root, staging), WriterLock(staging):
+        _check_empty(root)  # for whoever held the lock may have made a store
+        root.swap(FILE, raw)
 
 
 def _check_empty(root: Home) -> None:
