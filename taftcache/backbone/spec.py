@@ -190,11 +190,17 @@ class PreprocessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
                 got=f"input_size = {list(self.input_size)}",
                 do="write for example input_size = [3, 224, 224]",
             )
-        if self.std is not None and min(self.std) <= 0:
-            raise RecipeError("preprocess.std must be positive", got=f"std = {list(self.std)}", do="correct it")
-        if self.crop_pct is not None and not 0.0 < self.crop_pct <= 4.0:
+        for name, least, most in (("mean", -1e3, 1e3), ("std", 1e-6, 1e6)):  # beyond, pixels in float32 overflow
+            given = getattr(self, name)
+            if given is not None and not all(least <= value <= most for value in given):  # NaN is nowhere
+                raise RecipeError(
+                    f"preprocess.{name} must be numbers from {least:g} to {most:g}",
+                    got=f"{name} = {list(given)}",
+                    do="correct it; pixels are from 0 to 1",
+                )
+        if self.crop_pct is not None and not 0.1 <= self.crop_pct <= 4.0:
             raise RecipeError(
                 f"preprocess.crop_pct is {self.crop_pct}, but must be a fraction of the resized image",
                 got=f"crop_pct = {self.crop_pct}",
-                do="choose a positive number, usually 0.875 to 1",
+                do="choose a number from 0.1 to 4, usually 0.875 to 1",
             )

@@ -57,6 +57,10 @@ REFUSED_BY_THE_PLAN = [
         (["device=tpu"], 2, ["tpu", "did you mean 'cpu'?"]),
         (["backbone.weights=nowhere.safetensors"], 4, ["nowhere.safetensors"]),
         (["preprocess.input_size=[3, 40, 40]"], 4, ["40"]),
+        (["preprocess.mean=[1e308,0,0]"], 2, ["preprocess.mean must be numbers from -1000 to 1000"]),
+        (["preprocess.mean=[nan,0,0]"], 2, ["preprocess.mean must be numbers"]),
+        (["preprocess.std=[1e-320,1,1]"], 2, ["preprocess.std must be numbers from 1e-06"]),
+        (["preprocess.crop_pct=1e-9"], 2, ["choose a number from 0.1"]),
         (["tangent.blocks=0", "tangent.class_token=reset"], 4, ["a tail of the head alone", 'class_token at "keep"']),
         (["tangent.blocks=0", "store.cache=attended"], 2, ["a tail that is computed as feature"]),
     ],
@@ -64,6 +68,7 @@ REFUSED_BY_THE_PLAN = [
 def test_refusals_of_run_make_no_store(cli, tmp_path, monkeypatch, overrides, code, says):
     """Nothing is left that would block the next run."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     file = toml(tmp_path / "tiny.toml", tmp_path / "store", data={"source": "digits", "limit": 30})
     refused(cli("run", file, *(x for o in overrides for x in ("--set", o))), code, *says)
     assert list(tmp_path.iterdir()) == [file]
