@@ -5,6 +5,7 @@ Parsing a recipe must stay fast, so nothing here imports torch or timm.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from taftcache.errors import RecipeError
 
 # Arguments by which timm itself opens files or asks the network. What it then reads can run code.
 LOADING = ("cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay")
+PLACING = ("device", "dtype")  # where the parameters are and how precise, which other keys say
 
 
 def check_options(model_args: Mapping[str, Any]) -> None:
@@ -24,6 +26,12 @@ def check_options(model_args: Mapping[str, Any]) -> None:
             "backbone.model_args cannot hold arguments by which timm loads files",
             got=", ".join(loading),
             do="name the weights by backbone.weights, and what the images need in [preprocess]",
+        )
+    if placing := [name for name in PLACING if name in model_args]:
+        raise RecipeError(
+            "backbone.model_args cannot hold arguments that say where or how precisely the model computes",
+            got=", ".join(placing),
+            do="set device, or backbone.precision",
         )
     if model_args.get("in_chans", 3) != 3:
         raise RecipeError(
@@ -93,7 +101,7 @@ def backbone_of(given: str | Path | BackboneSpec) -> BackboneSpec:
             " of fit(X, y), or of import_vectors for a store",
         )
     name = str(given)
-    if name == "bundled" or name.endswith(".safetensors") or Path(name).expanduser().exists():
+    if name == "bundled" or name.endswith(".safetensors") or os.path.exists(os.path.expanduser(name)):
         return BackboneSpec(weights=name)
     return BackboneSpec(model=name, weights="pretrained")
 

@@ -466,7 +466,9 @@ def test_predictions_as_a_file(cli, store, images, tmp_path):
     assert cli("predict", store, given[1], "-o", given[0]).code == 5, "an image is not written over"
     assert given[0].read_bytes() == image
     (table := tmp_path / "table.csv").write_text("path,label\na.png,1\n")
-    refused(cli("predict", store, given[1], "-o", table), 5, "not written by this command", "name another file, or delete")
+    refused(
+        cli("predict", store, given[1], "-o", table), 5, "not written by this command", "name another file, or delete"
+    )
     assert table.read_text() == "path,label\na.png,1\n"
     outcome = cli("predict", store, tmp_path / "new", "-o", store / "classes.csv")
     assert outcome.code == 5, outcome

@@ -125,6 +125,23 @@ OTHERS = [
     ("report {S} -o {T}/one.safetensors --no-neighbours", "not written by this command"),
     ("predict {S} {T}/nowhere.png -o {T}/vectors.npz", "not written by this command"),
     ("verify {S} --back --root 0123456789abcdef", "cannot go back"),
+    # a user who is not there, and names that are too long
+    ("train {S} --private --sign ~no-such-user/x", "cannot read the signing key ~no-such-user/x"),
+    ("import {T}/vectors.npz {T}/new --test ~no-such-user/x.npz", "cannot read ~no-such-user/x.npz"),
+    ("append {S} ~no-such-user/x.npz", "cannot read ~no-such-user/x.npz"),
+    ("export {S} ~no-such-user/x.h5", "cannot write ~no-such-user/x.h5: no such folder"),
+    ("init ~no-such-user/x", "~no-such-user/x"),
+    *(
+        (line.format("{S}", "{T}", "x" * 300), "x: the name is too long")
+        for line in (
+            "init {1}/{2}",
+            "init {1}/full -o {2}",
+            "predict {0} {1}/vectors.npz --weights {2}",
+            "audit {0} --also {2}",
+            "import {1}/vectors.npz {1}/new --test {2}",
+            "find {0} {2}",
+        )
+    ),
     ("report {S} -o {S}/manifest.json --no-neighbours", "it lies in a store"),
     ("report {S} -o {S}/models/page.html --no-neighbours", "it lies in a store"),
     ("report {S} -o {S}.forgotten --no-neighbours", "remembers what was forgotten"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections import Counter
@@ -41,7 +42,7 @@ class FolderSource:
             )
         self._root, self._prefix = root, prefix
         entries = [e for e in list(os.scandir(root)) if not e.name.startswith(".")]
-        folders = sorted(e.name for e in entries if e.is_dir())
+        folders = sorted(e.name for e in entries if _leads_to_folder(e))
         if not folders:
             raise DataError(
                 f"{root} has no folders, one for each class",
@@ -54,7 +55,7 @@ class FolderSource:
                 do=f"set train and test to those folders, for example {root / folders[0]}",
             )
         self.classes, self.items, self.empty = folders, list[Item](), list[Path]()
-        loose = sorted(e.name for e in entries if suffix(e.name) in SUFFIXES | UNREAD and not e.is_dir())
+        loose = sorted(e.name for e in entries if suffix(e.name) in SUFFIXES | UNREAD and e.name not in folders)
         self.aside = [prefix + name for name in loose]
         for label, name in enumerate(folders):
             paths = sorted(_images(root / name, name, [_identity(root)]))
@@ -130,16 +131,28 @@ def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterat
         if entry.name.startswith("."):
             continue
         path = f"{relative}/{entry.name}"
-        if entry.is_dir():
+        if _leads_to_folder(entry):
             yield from _images(folder / entry.name, path, [*above, identity])
         elif suffix(entry.name) in SUFFIXES | UNREAD:
-            if not entry.is_file() and os.path.exists(entry):  # to open a pipe would wait for a writer forever
+            if (
+                not entry.is_file(follow_symlinks=False) and not os.path.isfile(entry) and os.path.exists(entry)
+            ):  # to open a pipe would wait for a writer forever
                 raise DataError(
                     f"{folder / entry.name} is a pipe, socket or device, not an image",
                     got=stat.filemode(os.stat(entry).st_mode),
                     do="remove it",
                 )
             yield path
+
+
+def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder or a link to one. A link that leads back to itself leads nowhere."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def _identity(folder: Path) -> tuple[int, int]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from errno import EEXIST
+from pathlib import Path
 from threading import get_ident
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.layout import manifest_file
 from taftcache.cache.format.manifest import FILE, Manifest
-from taftcache.cache.place.address import new_home
+from taftcache.cache.place.address import is_bucket, new_home, open_home
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
@@ -218,6 +220,17 @@ def create(path: str | os.PathLike[str], first: Manifest) -> None:
     with new_home(path, "create a store at", _check_empty) as (root, staging), WriterLock(staging):
         _check_empty(root)  # for whoever held the lock may have made a store
         root.swap(FILE, raw)
+
+
+def check_free(path: str | os.PathLike[str]) -> None:
+    """What `create` would refuse ``path`` for, as far as that can be told before anything is made."""
+    check_outside(path)
+    nearest = next(place for place in (Path(path), *Path(path).parents, Path("/")) if os.path.lexists(place))
+    if is_bucket(path) or os.path.isdir(path):
+        with open_home(path) as (root, _):
+            _check_empty(root)
+    elif not nearest.is_dir():
+        raise cannot("create a store at", path, FileExistsError(EEXIST, ""))
 
 
 def _check_empty(root: Home) -> None:
