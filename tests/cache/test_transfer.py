@@ -244,3 +244,12 @@ def test_a_target_that_cannot_be_read_is_said_so(path, tmp_path, monkeypatch) ->
         with pytest.raises(StoreWriteError, match="copy: permission denied"):
             copy(store, tmp_path / "copy", update=True)
     assert tree(tmp_path / "copy") == before
+
+
+@pytest.mark.parametrize("place", [f"new/{'x' * 300}", "new/.."], ids=["too long", "not empty"])
+def test_a_place_that_is_refused_is_left_without_a_folder(path, tmp_path, place) -> None:
+    with FeatureStore(path) as store, pytest.raises(StoreError):
+        copy(store, tmp_path / place)
+    with pytest.raises(StoreError):
+        create(tmp_path / place)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s", "s.forgotten"]

@@ -117,8 +117,6 @@ OTHERS = [
     ("copy {S} {S}/models/within", "it lies in a store"),
     ("copy {S} {T}/full", "it is not an empty folder"),
     ("copy {S} {T}/new/..", "it is not an empty folder"),
-    (f"copy {{S}} {{T}}/new/{'x' * 300}", "the name is too long"),
-    (f"import {{T}}/vectors.npz {{T}}/new/{'x' * 300}", "the name is too long"),
     ("report {S} -o . --no-neighbours", "it exists already"),
     ("export-component {S} 000 /", "it exists already"),
     ("export-model {S} .", "it exists already"),
