@@ -128,6 +128,9 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
                 raise ArgumentError("there are no class weights of that name", got=given, do='"balanced", or a mapping')
             counts = np.bincount(labels, of_rows)
             weights = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
+        elif not isinstance(given, Mapping):
+            got = f"a {type(given).__name__}"
+            raise ArgumentError("class_weight is no mapping of classes to weights", got=got, do="{class: weight, …}")
         else:
             weights = compute_class_weight(given, classes=self.classes_, y=y)
             _check_weights("class_weight", weights)

@@ -158,10 +158,13 @@ def _item(hint: Any, index: int) -> Any:
 
 
 def plain_fault(values: Mapping[str, Any]) -> str | None:
-    """What is wrong with plain values whatever they are for: nested too deeply, or an integer of more than 64 bits."""
+    """What is wrong with plain values whatever they are for: nested too deeply, no text, or an integer of more than 64
+    bits."""
     todo: list[tuple[Path, Any]] = [([], values)]
     while todo:
         path, value = todo.pop()
+        if isinstance(value, str) and ("\0" in value or value.encode(errors="ignore").decode() != value):
+            return f"{shown(path)} has characters that no text has: NUL, or bytes that are not UTF-8"
         if len(path) > _DEPTH:
             return f"{shown(path[:2])} is nested more than {_DEPTH} levels deep"
         if isinstance(value, int) and not -(2**63) <= value < 2**63:

@@ -33,7 +33,7 @@ from taftcache.tangent.spec import TangentSpec
 
 Parsed = TypeVar("Parsed", bound=msgspec.Struct)
 _LONGEST = 80  # characters of a value in a message
-_LESS = "name a smaller value, or fewer levels"
+_LESS = "name a smaller value, fewer levels, or plain text (of a file or folder another name)"
 Overrides = Iterable[str] | Mapping[str, Any]
 """Changes of single settings: ["objective.ridge=1e-3"], as ``--set`` takes them, or {"objective.ridge": 1e-3}."""
 _hints = cache(get_type_hints)  # uncached, all sections would cost each look into a store a millisecond
@@ -64,7 +64,13 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def store_path(self) -> Path:
-        """The store's folder; RecipeError names an environment variable that is not set."""
+        """The store's folder; RecipeError for a ``name`` that leads elsewhere, or as ``expand_path`` has it."""
+        if not self.store.path and not {"", ".", ".."}.isdisjoint(self.name.strip().split("/")):
+            raise RecipeError(
+                "the recipe's name names no store below stores/",
+                got=f"name = {self.name!r}",
+                do="give it another, or name the store's folder by store.path",
+            )
         return expand_path(self.store.path or f"stores/{self.name}")
 
 

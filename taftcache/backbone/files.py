@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
 def expand_path(text: str) -> Path:
-    """``text`` with ``${VAR}`` and a leading ``~`` replaced; RecipeError names a variable that is not set."""
+    """``text`` with ``${VAR}`` and a leading ``~`` replaced; RecipeError for a variable or a user that is not there."""
 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -33,7 +33,10 @@ def expand_path(text: str) -> Path:
             )
         return os.environ[name]
 
-    return Path(_VARIABLE.sub(value, text)).expanduser()
+    path = os.path.expanduser(_VARIABLE.sub(value, text))
+    if path.startswith("~"):
+        raise RecipeError("a path begins with the home of no user of this machine", got=text, do="write the path out")
+    return Path(path)
 
 
 def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:

@@ -5,6 +5,7 @@ Parsing a recipe must stay fast, so nothing here imports torch or timm.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from taftcache.errors import RecipeError
 
 # Arguments by which timm itself opens files or asks the network. What it then reads can run code.
 LOADING = ("cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay")
+PLACING = ("device", "dtype")  # where the parameters are and how precise, which other keys say
 
 
 def check_options(model_args: Mapping[str, Any]) -> None:
@@ -24,6 +26,12 @@ def check_options(model_args: Mapping[str, Any]) -> None:
             "backbone.model_args cannot hold arguments by which timm loads files",
             got=", ".join(loading),
             do="name the weights by backbone.weights, and what the images need in [preprocess]",
+        )
+    if placing := [name for name in PLACING if name in model_args]:
+        raise RecipeError(
+            "backbone.model_args cannot hold arguments that say where or how precisely the model computes",
+            got=", ".join(placing),
+            do="set device, or backbone.precision",
         )
     if model_args.get("in_chans", 3) != 3:
         raise RecipeError(
@@ -93,7 +101,7 @@ def backbone_of(given: str | Path | BackboneSpec) -> BackboneSpec:
             " of fit(X, y), or of import_vectors for a store",
         )
     name = str(given)
-    if name == "bundled" or name.endswith(".safetensors") or Path(name).expanduser().exists():
+    if name == "bundled" or name.endswith(".safetensors") or os.path.exists(os.path.expanduser(name)):
         return BackboneSpec(weights=name)
     return BackboneSpec(model=name, weights="pretrained")
 
@@ -190,11 +198,17 @@ class PreprocessSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
                 got=f"input_size = {list(self.input_size)}",
                 do="write for example input_size = [3, 224, 224]",
             )
-        if self.std is not None and min(self.std) <= 0:
-            raise RecipeError("preprocess.std must be positive", got=f"std = {list(self.std)}", do="correct it")
-        if self.crop_pct is not None and not 0.0 < self.crop_pct <= 4.0:
+        for name, least, most in (("mean", -1e3, 1e3), ("std", 1e-6, 1e6)):  # beyond, pixels in float32 overflow
+            given = getattr(self, name)
+            if given is not None and not all(least <= value <= most for value in given):  # NaN is nowhere
+                raise RecipeError(
+                    f"preprocess.{name} must be numbers from {least:g} to {most:g}",
+                    got=f"{name} = {list(given)}",
+                    do="correct it; pixels are from 0 to 1",
+                )
+        if self.crop_pct is not None and not 0.1 <= self.crop_pct <= 4.0:
             raise RecipeError(
                 f"preprocess.crop_pct is {self.crop_pct}, but must be a fraction of the resized image",
                 got=f"crop_pct = {self.crop_pct}",
-                do="choose a positive number, usually 0.875 to 1",
+                do="choose a number from 0.1 to 4, usually 0.875 to 1",
             )

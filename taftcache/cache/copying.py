@@ -15,9 +15,8 @@ from taftcache.cache.format import layout, ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.fault import read_named
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, Manifest
-from taftcache.cache.place.address import open_home
-from taftcache.cache.place.failure import cannot
-from taftcache.cache.place.folder import PRIVATE, Folder
+from taftcache.cache.place.address import new_home
+from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import WriterLock
 from taftcache.cache.read.around import check_outside
@@ -73,12 +72,8 @@ def copy(
     # The target's own manifest names its key until the swap, so the new key is put there directly before it.
     key = [file for file in every if file.path == ledger.KEY_FILE]
     files = [file for file in every if file not in key]
-    try:
-        homes = open_home(target, make=True)
-    except OSError as error:
-        raise cannot("copy the store to", target, error) from None
-    with homes as (root, staging), WriterLock(staging):
-        check_foreign(root)
+    made = new_home(target, "copy the store to", check_foreign)
+    with made as (root, staging), writing(root.path), WriterLock(staging):
         before = _before(root, source, update)
         gone = _destroyed_key(source, before)
         forgotten = _forgotten_there(root, target, source, before, gone)

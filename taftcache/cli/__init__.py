@@ -27,12 +27,14 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import taftcache
+from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.lock import waiting
 from taftcache.cli import experiments, forgetting, inspection, models, pipeline, stores
 from taftcache.errors import (
     INTERRUPTED,
     INTERRUPTED_CODE,
     StoreChanged,
+    StoreUnreachable,
     StoreWriteError,
     TaftcacheError,
     UnknownSample,
@@ -69,14 +71,12 @@ class _Commands(TyperGroup):
             finally:
                 OUT.file.flush()  # a failed write shows here, and not only when the process exits
         except TaftcacheError as error:
-            fault, *more = error.lines()
-            complain(f"taftcache: {fault}", *more)
-            ids = error.ids if isinstance(error, UnknownSample) else []
-            self._report(type(error).__name__, error.fault, error.exit_code, error.got, error.do, ids)
-            sys.exit(error.exit_code)
+            self._end(error)
         except OSError as error:
             self._check_written(error)
             if not isinstance(error, FileNotFoundError) or _has_folder():
+                if error.filename is not None:  # a name that is too long, say, wherever it was looked at first
+                    self._end(cannot("open", error.filename, error, StoreUnreachable))
                 self._unforeseen(error)
                 raise
             complain(f"taftcache: {NO_FOLDER}", f"  try: {ELSEWHERE}")
@@ -85,6 +85,13 @@ class _Commands(TyperGroup):
         except Exception as error:
             self._unforeseen(error)
             raise
+
+    def _end(self, error: TaftcacheError) -> NoReturn:
+        fault, *more = error.lines()
+        complain(f"taftcache: {fault}", *more)
+        ids = error.ids if isinstance(error, UnknownSample) else []
+        self._report(type(error).__name__, error.fault, error.exit_code, error.got, error.do, ids)
+        sys.exit(error.exit_code)
 
     def _tried(self, *arguments: Any, **named: Any) -> Any:
         """Run a command again if another process committed meanwhile: it only reads, for a writer holds the lock."""

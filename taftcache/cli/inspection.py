@@ -223,7 +223,9 @@ def report(
 
     Example: taftcache report stores/quickstart -o report.html --no-neighbours
     """
-    writable(output, again=True)
+    from taftcache.view.page import beginning
+
+    writable(output, again=beginning())
     allowed = consent_to(images)
     with bars(as_json) as progress:
         written = taftcache.write_report(

@@ -56,6 +56,8 @@ from taftcache.terminal.pipeline import (
     show_train,
 )
 
+PREDICTIONS = b"image,label,logit"  # what a CSV file of predict begins with; its stage would load torch
+
 commands = typer.Typer()
 
 
@@ -431,8 +433,8 @@ def predict(
 
     Example: taftcache predict stores/quickstart pictures --skip-unreadable -o classes.csv
     """
-    if output is not None:  # only a .csv file is overwritten: any other may be an image, given as FILE by mistake
-        writable(output, again=output.suffix.lower() == ".csv")
+    if output is not None:  # an image or another table may be named as FILE by mistake
+        writable(output, again=PREDICTIONS)
     allowed = consent_to(weights=weights, hub=allow_hub)
     unreadable: Literal["stop", "skip"] = "skip" if skip else "stop"
     with bars(as_json) as progress:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
@@ -168,6 +169,7 @@ def _no_number(name: str) -> None:
     )
 
 
+@at_its_place()
 def read_base(
     store: FeatureStore, spec: TangentSpec, classes: int | None = None, *, consent: Consent | None = None
 ) -> Base:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -55,8 +56,11 @@ class Goal:
     def __post_init__(self) -> None:
         for name, least in (("max_passes", 1), ("proof_passes", 0)):
             value = getattr(self, name)
-            if not (isinstance(value, Integral) and int(value) >= least):
-                raise SolveError(f"{name} must be a whole number of at least {least}", got=f"{name} = {value!r}")
+            if not (isinstance(value, Integral) and least <= int(value) <= sys.maxsize):
+                raise SolveError(
+                    f"{name} must be a whole number of at least {least}, and at most {sys.maxsize}",
+                    got=f"{name} = {value!r:.80}",
+                )
         if not (isinstance(self.tolerance, Real) and self.tolerance >= 0):
             raise SolveError(
                 "tolerance must be a number of at least 0",

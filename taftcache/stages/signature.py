@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -32,7 +33,7 @@ class Signer:
     """
 
     def __init__(self, file: Path | str) -> None:
-        self._key = _private_key(Path(file).expanduser())
+        self._key = _private_key(Path(os.path.expanduser(file)))
 
     @property
     def public_key(self) -> str:

@@ -15,7 +15,7 @@ from taftcache.errors import StoreWriteError
 
 
 @contextmanager
-def whole(place: Path, *, folder: bool = False, again: bool = False) -> Iterator[Path]:
+def whole(place: Path, *, folder: bool = False, again: bool | bytes = False) -> Iterator[Path]:
     """A name beside ``place`` to write to: what is written there becomes ``place`` when the context ends without error.
 
     A run that fails removes its work. A killed run leaves it under that other name, in nobody's way; the next run that
@@ -42,13 +42,14 @@ def whole(place: Path, *, folder: bool = False, again: bool = False) -> Iterator
         _remove(partial)
 
 
-def writable(place: Path, *, folder: bool = False, again: bool = False) -> None:
+def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) -> None:
     """Raise unless ``place`` can be written: to be called before long work whose result would have nowhere to go.
 
     Args:
         place: a file to be made; its folder must exist.
         folder: ``place`` is to be a folder, which may exist already if it is empty; those above it are made.
-        again: ``place`` may exist already; it is replaced, or continued.
+        again: ``place`` may exist already; it is replaced, or continued. Bytes: only a file that begins with them, or is
+            empty.
 
     Raises:
         StoreWriteError: something is there already; no folder, permission or space; a store, or a place within one.
@@ -65,7 +66,14 @@ def writable(place: Path, *, folder: bool = False, again: bool = False) -> None:
         with suppress(FileNotFoundError):
             os.lstat(_partial(place))  # refuses names that are too long
         there = os.path.lexists(place)
-        if there and not (place.is_dir() == folder and (again or (folder and not any(place.iterdir())))):
+        if there and isinstance(again, bytes) and not place.is_dir() and not _begins(place, again):
+            raise StoreWriteError(
+                f"cannot write {place}: what is there was not written by this command",
+                got=f"a file of {os.stat(place).st_size:,} bytes" if place.is_file() else "not a plain file",
+                do="name another file, or delete it first",
+            )
+        named = place.name != ""  # the current folder, or the root
+        if there and not (place.is_dir() == folder and (again or (folder and named and not any(place.iterdir())))):
             raise StoreWriteError(
                 f"cannot write {place}: it exists already",
                 do="name a new or empty folder, or delete this one first if it is an earlier export"
@@ -95,8 +103,16 @@ def reserve(place: Path, size: int) -> None:
             place.unlink()
 
 
+def _begins(place: Path, mark: bytes) -> bool:
+    """Whether a plain file begins with ``mark``, or has nothing in it."""
+    if not place.is_file():  # to open a pipe would wait for a writer
+        return False
+    with place.open("rb") as stream:
+        return stream.read(len(mark)) in (mark, b"")
+
+
 def _partial(place: Path) -> Path:
-    return place.with_name(f"{place.name}.{os.getpid()}.partial")
+    return Path(f"{place}.{os.getpid()}.partial")  # of "." and "/", too, which have no name
 
 
 def _publish(partial: Path, place: Path) -> None:

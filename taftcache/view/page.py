@@ -23,9 +23,14 @@ REPORT_POLICY = (
 )
 
 
+def beginning() -> bytes:
+    """What every page begins with, by which a file is known to be one."""
+    return _asset("page.html").partition("{{")[0].encode()
+
+
 def live_page(atlas: Atlas, nonce: str) -> bytes:
     """The page for a server, whose policy allows the scripts that carry ``nonce``."""
-    return _fill(f"taftcache view · {atlas.store.path}", nonce=nonce).encode()
+    return _fill(f"taftcache view · {atlas.store.path}", nonce=nonce).encode(errors="replace")
 
 
 def report_page(title: str, data: dict[str, Any], view: str = "") -> bytes:
@@ -33,7 +38,7 @@ def report_page(title: str, data: dict[str, Any], view: str = "") -> bytes:
     # "<" would end the script's element; U+2028 and U+2029 are escaped by json already
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     embedded = f'<script id="data" type="application/json">{text}</script>'
-    return _fill(title, data=embedded, policy=REPORT_POLICY, view=view).encode()
+    return _fill(title, data=embedded, policy=REPORT_POLICY, view=view).encode(errors="replace")
 
 
 def _fill(title: str, *, data: str = "", policy: str = "", nonce: str = "", view: str = "") -> str:

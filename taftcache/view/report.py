@@ -22,7 +22,7 @@ from taftcache.stages.writing import whole, writable
 from taftcache.view import payload
 from taftcache.view.asked.composing import rows_right
 from taftcache.view.atlas import NONE, WORK, Atlas
-from taftcache.view.page import report_page
+from taftcache.view.page import beginning, report_page
 from taftcache.view.pictures import Pictures
 
 # Samples of which a report carries all details, besides those asked for: the most wrong, the most influential.
@@ -64,15 +64,16 @@ def write_report(
     The file shows the name of the store, not the rest of its path.
 
     Args:
-        file: where to write it; an existing file is replaced.
+        file: where to write it; an existing page is replaced, any other file refused.
         samples: ids of samples to include with all details, beside those chosen by margin and influence.
         neighbours: include the neighbour embedding, the slowest part.
         consent: images instead of those that the store names.
 
     Raises:
-        UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written.
+        UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written, or is
+            another there.
     """
-    writable(place := Path(file), again=True)
+    writable(place := Path(file), again=beginning())
     skip = () if neighbours else ("neighbours",)
     atlas, pictures, data = everything(store, samples, skip, consent, progress or Silent())
     # The file names no place of this machine; why there are no pictures is in the report's notes.
@@ -81,7 +82,7 @@ def write_report(
     for sample in data["samples"].values():
         sample["why_no_picture"] = None
     page = report_page(f"taftcache report · {name}", data)
-    with whole(place, again=True) as partial:
+    with whole(place, again=beginning()) as partial:
         partial.write_bytes(page)
         store.check_may_leave()
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from taftcache.cache.copying import convert, copy
+from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, IntegrityError, StoreError, StoreWriteError
 
@@ -227,3 +228,28 @@ def test_converting_into_another_store_is_refused(path, tmp_path) -> None:
         with pytest.raises(StoreError, match="of another one"):
             convert(store, make(tmp_path / "third"), identity=store.identity, recipe={}, chunk_rows=2)
     assert CLASSES
+
+
+def test_a_target_that_cannot_be_read_is_said_so(path, tmp_path, monkeypatch) -> None:
+    with FeatureStore(path) as store:
+        copy(store, tmp_path / "copy")
+        before, own = tree(tmp_path / "copy"), Folder.open
+
+        def deny(folder, name):
+            if folder.path == tmp_path / "copy" and name.startswith("shards"):
+                raise PermissionError(errno.EACCES, "Permission denied", name)
+            return own(folder, name)
+
+        monkeypatch.setattr(Folder, "open", deny)
+        with pytest.raises(StoreWriteError, match="copy: permission denied"):
+            copy(store, tmp_path / "copy", update=True)
+    assert tree(tmp_path / "copy") == before
+
+
+@pytest.mark.parametrize("place", [f"new/{'x' * 300}", "new/.."], ids=["too long", "not empty"])
+def test_a_place_that_is_refused_is_left_without_a_folder(path, tmp_path, place) -> None:
+    with FeatureStore(path) as store, pytest.raises(StoreError):
+        copy(store, tmp_path / place)
+    with pytest.raises(StoreError):
+        create(tmp_path / place)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s", "s.forgotten"]

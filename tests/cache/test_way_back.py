@@ -190,3 +190,27 @@ def test_where_there_is_no_store(tmp_path) -> None:
         with pytest.raises(StoreNotFound):
             go_back(place)
     assert tree(tmp_path) == {}
+
+
+def test_back_to_another_root_than_expected_changes_nothing(path) -> None:
+    old, new = commit(path, ADDING["a component"])
+    before = tree(path)
+    for wrong in (new, "0123456789abcdef", old[:15], ""):
+        with pytest.raises(IntegrityError, match="not the one that was expected") as caught:
+            verify(path, back=True, expect=wrong)
+        assert "nothing was changed" in caught.value.got
+        assert tree(path) == before
+    assert verify(path, back=True, expect=old[:16]).root_digest == old
+
+
+def test_an_error_after_the_way_back_says_that_it_was_gone(path, monkeypatch) -> None:
+    old, _ = commit(path, ADDING["a component"])
+
+    def refuse(*_: object) -> None:
+        raise StoreError("a file does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureStore, "verify", refuse)
+        with pytest.raises(StoreError, match=r"went back to .*; a file does not answer"):
+            verify(path, back=True)
+    assert verify(path).root_digest == old

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -54,9 +55,17 @@ REFUSED_BY_THE_PLAN = [
         (["data.limit=5", "store.shards=9", 'store.plan="balanced"'], 3, ["leave shards empty"]),
         (["store.path="], 2, ["store.path is empty", "stores/NAME"]),
         (["store.path=${NOWHERE_SET}/n"], 2, ["NOWHERE_SET, which is not set"]),
+        (["store.path=~no-such-user/n"], 2, ["the home of no user"]),
+        (['store.path="a\\u0000b"'], 2, ["store.path has characters that no text has"]),
+        (["objective.ridge=\udcff"], 2, ["objective.ridge has characters that no text has"]),
+        (["backbone.model_args={device='meta'}"], 2, ["cannot hold", "device", "backbone.precision"]),
         (["device=tpu"], 2, ["tpu", "did you mean 'cpu'?"]),
         (["backbone.weights=nowhere.safetensors"], 4, ["nowhere.safetensors"]),
         (["preprocess.input_size=[3, 40, 40]"], 4, ["40"]),
+        (["preprocess.mean=[1e308,0,0]"], 2, ["preprocess.mean must be numbers from -1000 to 1000"]),
+        (["preprocess.mean=[nan,0,0]"], 2, ["preprocess.mean must be numbers"]),
+        (["preprocess.std=[1e-320,1,1]"], 2, ["preprocess.std must be numbers from 1e-06"]),
+        (["preprocess.crop_pct=1e-9"], 2, ["choose a number from 0.1"]),
         (["tangent.blocks=0", "tangent.class_token=reset"], 4, ["a tail of the head alone", 'class_token at "keep"']),
         (["tangent.blocks=0", "store.cache=attended"], 2, ["a tail that is computed as feature"]),
     ],
@@ -64,9 +73,65 @@ REFUSED_BY_THE_PLAN = [
 def test_refusals_of_run_make_no_store(cli, tmp_path, monkeypatch, overrides, code, says):
     """Nothing is left that would block the next run."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     file = toml(tmp_path / "tiny.toml", tmp_path / "store", data={"source": "digits", "limit": 30})
     refused(cli("run", file, *(x for o in overrides for x in ("--set", o))), code, *says)
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("taken", ["other", "file", "file/x"])
+def test_a_dry_run_refuses_a_place_that_the_run_would(cli, tmp_path, monkeypatch, taken):
+    monkeypatch.chdir(tmp_path)
+    file = toml(tmp_path / "tiny.toml", taken, data={"source": "digits", "limit": 30})
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter").write_text("mine")
+    for more in ([], ["--dry-run"]):
+        refused(cli("extract", file, *more), 5, f"cannot create a store at {taken}")
+
+
+def test_links_that_lead_to_themselves(cli, store, tmp_path, monkeypatch):
+    """Among images they are like links that lead nowhere; a file that is to be written is refused."""
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / "pics")
+    for name in ("1/loop", "1/loop.png", "loop"):
+        (tmp_path / "pics" / name).symlink_to(Path(name).name)
+    refused(cli("predict", store, "pics"), 3, "loop.png")
+    predicted = cli("predict", store, "pics", "--skip-unreadable", "--json").json
+    assert (len(predicted["predictions"]), len(predicted["unreadable"])) == (42, 1)
+    assert cli("init", "pics", "--model", "bundled", "--set", "data.unreadable=skip").code == 0
+    for line in (
+        "init pics -o pics/loop --set data.unreadable=skip",
+        f"report {store} -o pics/loop",
+        f"audit {store} --ledger-head pics/loop",
+    ):
+        refused(cli(*line.split()), 5, "pics/loop")
+
+
+def test_names_that_are_no_text(cli, store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"caf\xe9")
+    write_images(tmp_path / name)
+    refused(cli("init", name, "--model", "bundled"), 2, "data.train has characters that no text has", "another name")
+    shutil.move(store, tmp_path / f"store-{name}")
+    assert cli("report", f"store-{name}", "-o", "r.html", "--no-neighbours").code == 0
+    assert "taftcache report · store-caf?" in Path("r.html").read_text("utf-8")
+
+
+def test_what_the_system_refuses_is_no_traceback(cli, store, monkeypatch):
+    """Wherever a file is opened: the error has the file's name and the cause."""
+
+    def deny(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "somewhere/file")
+
+    monkeypatch.setattr("taftcache.inspect", deny, raising=False)
+    outcome = cli("inspect", store, "--json")
+    assert (outcome.code, outcome.json["error"], outcome.json["fault"]) == (
+        5,
+        "StoreUnreachable",
+        "cannot open somewhere/file: permission denied",
+    )
+    assert "Traceback" not in outcome.err
 
 
 def test_refusals_of_run_leave_an_unfinished_store(cli, tmp_path):

@@ -20,6 +20,7 @@ from taftcache.cli import app
 from taftcache.errors import ArgumentError
 from taftcache.terminal.showing import _SHOWN
 from taftcache.terminal.text import plain_table
+from tests.cli.making import refused
 from tests.stages.making import toml
 from tests.stages.test_damage import chunk_of, flip
 from tests.test_house.pages import load_tool
@@ -464,6 +465,11 @@ def test_predictions_as_a_file(cli, store, images, tmp_path):
     before, image = file.read_bytes(), given[0].read_bytes()
     assert cli("predict", store, given[1], "-o", given[0]).code == 5, "an image is not written over"
     assert given[0].read_bytes() == image
+    (table := tmp_path / "table.csv").write_text("path,label\na.png,1\n")
+    refused(
+        cli("predict", store, given[1], "-o", table), 5, "not written by this command", "name another file, or delete"
+    )
+    assert table.read_text() == "path,label\na.png,1\n"
     outcome = cli("predict", store, tmp_path / "new", "-o", store / "classes.csv")
     assert outcome.code == 5, outcome
     assert "name a place outside of it" in outcome.err

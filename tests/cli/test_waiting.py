@@ -39,7 +39,8 @@ def another_writer(path: Path) -> Iterator[tuple[int, Callable[[], None]]]:
 
 
 def _hold(path: Path, held: Event, go: Event) -> None:
-    with WriterLock(open_home(path, make=True)[1]):
+    path.mkdir(exist_ok=True)
+    with WriterLock(open_home(path)[1]):
         held.set()
         go.wait()
 

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
 
 import taftcache
@@ -130,6 +131,27 @@ NONE_SUCH = {
     "half a row to a chunk": (ArgumentError, "chunk", lambda store, to: taftcache.convert(store, to, chunk_rows=1.5)),
     "one rate": (ArgumentError, "rates must be a list", lambda store, _: taftcache.train_private(store, rates=1.0)),
     "a rate by name": (ArgumentError, "list of numbers", lambda store, _: taftcache.train_private(store, rates="a")),
+    "columns": (ArgumentError, "Columns", lambda store, to: taftcache.import_("x.npz", to, columns={"labels": "y"})),
+    "a tensor without numbers": (
+        DataError,
+        "cannot take",
+        lambda _, to: taftcache.import_vectors(torch.empty(4, 3, device="meta"), [0, 1, 0, 1], to),
+    ),
+    "a sparse tensor": (
+        DataError,
+        "cannot take",
+        lambda _, to: taftcache.import_vectors(torch.ones(4, 3).to_sparse(), [0, 1, 0, 1], to),
+    ),
+    "class weights in a list": (
+        ArgumentError,
+        "no mapping of classes",
+        lambda *_: taftcache.TangentClassifier(class_weight=np.ones(2)).fit(np.eye(4), [0, 1, 0, 1]),
+    ),
+    "passes without end": (
+        SolveError,
+        "and at most 9223372036854775807",
+        lambda *_: taftcache.TangentClassifier(ridge=1.0, max_passes=1e308).fit(np.eye(4), [0, 1, 0, 1]),
+    ),
     "a text of overrides": (ArgumentError, "list", lambda *_: taftcache.load_recipe("quickstart", "store.shards=2")),
 }
 
@@ -278,3 +300,15 @@ def test_held_out_rows_may_bring_ids(tmp_path):
         taftcache.evaluate(tmp_path / "none")
     with pytest.raises(RecipeError, match="new_shard=True"):
         taftcache.append_vectors(np.ones((1, 4)), [0], tmp_path / "none", ids=["new"])
+
+
+def test_vectors_with_a_history_or_as_bytes_of_memory(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(30, 4)), [0, 1, 2] * 10
+    taftcache.import_vectors(x, y, tmp_path / "store")
+    taftcache.train(tmp_path / "store")
+    taftcache.compose(tmp_path / "store")
+    want = taftcache.logits(tmp_path / "store", x)
+    np.testing.assert_array_equal(taftcache.logits(tmp_path / "store", memoryview(x)), want)
+    learned = torch.tensor(x, requires_grad=True)
+    fitted = [taftcache.TangentClassifier(ridge=1e-2).fit(given, y) for given in (x, learned)]
+    np.testing.assert_array_equal(fitted[0].decision_function(x), fitted[1].decision_function(learned))

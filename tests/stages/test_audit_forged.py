@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -366,3 +367,17 @@ def test_a_component_outside_of_its_ball_is_found(tmp_path, radius, outside):
         component = read_component(store, "components/000", made.base)
         check_certificate("components/000", component, made, [store.shard("000")], found)
     assert any("outside of the ball of radius 0.25" in each.problem for each in found.findings) == outside
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zeros", "a terabyte"])
+def test_what_is_no_pin_is_not_read_without_end(finished, tmp_path, kind):
+    file = tmp_path / "head"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "zeros":
+        file.symlink_to("/dev/zero")
+    else:
+        file.touch()
+        os.truncate(file, 1 << 40)
+    with pytest.raises(FormatError, match="is not a"):
+        taftcache.audit(finished, head=file)

@@ -23,6 +23,7 @@ MORE = {
     "inspect_sample": ["digits/0000"],
     "inspect_shard": ["000"],
     "inspect_class": ["7"],
+    "read_base": [None],
     "list_samples": [],
     "write_report": ["page.html"],
     "StoreView": [],

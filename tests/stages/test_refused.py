@@ -26,6 +26,7 @@ TRAIN = [
     # objective
     ("--set objective.class_weights=[1,2]", "class_weights has 2 values, the store has 10 classes"),
     ("--set objective.class_weights=[-1]", "class_weights"),
+    ("--set objective.class_weights=[0,0,0,0,0,0,0,0,0,0]", "class_weights leaves no row a weight"),
     ("--set objective.ridge=0", "ridge"),
     ("--set objective.loss=hinge", "hinge"),
     ("--set objective.radius=[1,2]", "must be a number above 0"),
@@ -114,6 +115,31 @@ OTHERS = [
     ("convert {S} {T}/new --dtype int4", "int4"),
     ("convert {S} {S}/within --dtype float32", "it lies in a store"),
     ("copy {S} {S}/models/within", "it lies in a store"),
+    ("copy {S} {T}/full", "it is not an empty folder"),
+    ("copy {S} {T}/new/..", "it is not an empty folder"),
+    ("report {S} -o . --no-neighbours", "it exists already"),
+    ("export-component {S} 000 /", "it exists already"),
+    ("export-model {S} .", "it exists already"),
+    ("report {S} -o {T}/one.safetensors --no-neighbours", "not written by this command"),
+    ("predict {S} {T}/nowhere.png -o {T}/vectors.npz", "not written by this command"),
+    ("verify {S} --back --root 0123456789abcdef", "cannot go back"),
+    # a user who is not there, and names that are too long
+    ("train {S} --private --sign ~no-such-user/x", "cannot read the signing key ~no-such-user/x"),
+    ("import {T}/vectors.npz {T}/new --test ~no-such-user/x.npz", "cannot read ~no-such-user/x.npz"),
+    ("append {S} ~no-such-user/x.npz", "cannot read ~no-such-user/x.npz"),
+    ("export {S} ~no-such-user/x.h5", "cannot write ~no-such-user/x.h5: no such folder"),
+    ("init ~no-such-user/x", "~no-such-user/x"),
+    *(
+        (line.format("{S}", "{T}", "x" * 300), "x: the name is too long")
+        for line in (
+            "init {1}/{2}",
+            "init {1}/full -o {2}",
+            "predict {0} {1}/vectors.npz --weights {2}",
+            "audit {0} --also {2}",
+            "import {1}/vectors.npz {1}/new --test {2}",
+            "find {0} {2}",
+        )
+    ),
     ("report {S} -o {S}/manifest.json --no-neighbours", "it lies in a store"),
     ("report {S} -o {S}/models/page.html --no-neighbours", "it lies in a store"),
     ("report {S} -o {S}.forgotten --no-neighbours", "remembers what was forgotten"),

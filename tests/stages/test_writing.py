@@ -93,9 +93,31 @@ def test_a_place_for_a_file(tmp_path):
     writable(tmp_path / "new")
     writable(tmp_path / "file", again=True)
     refused = {"file": False, "folder": False, "nowhere/x": False, "file/x": False, "x" * 300: False, "folder/": True}
+    refused |= {"/": True}
     for name, again in refused.items():
         with pytest.raises(StoreWriteError, match="cannot write"):
             writable(tmp_path / name, again=again)
+
+
+@pytest.mark.law("A file that a command did not write is not written over")
+@pytest.mark.parametrize("name", ["key.pem", "pipe", "null"])
+def test_only_what_a_page_may_replace_is_replaced(finished, tmp_path, name):
+    """A page and an empty file are."""
+    (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    with pytest.raises(StoreWriteError, match="not written by this command") as caught:
+        taftcache.write_report(finished, tmp_path / name, neighbours=False)
+    assert "KEY" not in str(caught.value)
+    assert (tmp_path / "key.pem").read_text(encoding="utf-8") == "-----BEGIN PRIVATE KEY-----"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_page_is_written_again(finished, tmp_path):
+    (page := tmp_path / "page.html").write_text("")
+    for _ in range(2):
+        taftcache.write_report(finished, page, neighbours=False)
+    assert page.stat().st_size > 1000
 
 
 def test_a_place_for_a_folder(tmp_path):

@@ -17,7 +17,7 @@ from PIL import Image
 
 from taftcache.backbone.sources.base import REGRESSION, Item, check_classes, check_items, decoding
 from taftcache.backbone.sources.rgb import decode_rgb, to_rgb
-from taftcache.errors import DataError
+from taftcache.errors import DataError, first_line
 from taftcache.names import counted
 
 _EXPANDED = 64 << 20  # bytes that any file may expand to
@@ -73,7 +73,8 @@ def to_numpy(what: str, given: Any) -> Any:
     """A program's own array or table, or a tensor on any device, as a NumPy array; anything else as it is.
 
     Raises:
-        DataError: some of it is masked, and NumPy would show the values below the mask; or it is sparse.
+        DataError: some of it is masked, and NumPy would show the values below the mask; or it is sparse, or has no
+            numbers here.
     """
     if hasattr(given, "toarray"):
         raise DataError(f"cannot take {what}: they are sparse", got=f"a {type(given).__name__}", do="use .toarray()")
@@ -83,13 +84,18 @@ def to_numpy(what: str, given: Any) -> Any:
             got=counted(int(np.ma.getmaskarray(given).sum()), "masked value"),
             do="leave those rows out, or write what they lack: filled(…)",
         )
-    found = widened(given.detach().cpu()) if hasattr(given, "detach") else given
-    return np.asarray(found) if hasattr(found, "__array__") else found
+    try:
+        found = widened(given).cpu() if hasattr(given, "detach") else given
+        return np.asarray(found) if hasattr(found, "__array__") or isinstance(found, memoryview) else found
+    except (RuntimeError, TypeError, NotImplementedError) as error:  # torch's, of a sparse tensor or one without data
+        raise DataError(f"cannot take {what}", got=first_line(error), do="give a dense array or tensor") from error
 
 
 def widened(given: Any) -> Any:
-    """A tensor of bfloat16, which NumPy does not have, in float32; anything else as it is."""
-    return given.float() if str(getattr(given, "dtype", "")) == "torch.bfloat16" else given
+    """A tensor without its history, and of bfloat16, which NumPy does not have, in float32; anything else as it is."""
+    if not hasattr(given, "detach"):
+        return given
+    return given.detach().float() if str(given.dtype) == "torch.bfloat16" else given.detach()
 
 
 def check_expansion(file: Path, needed: int, size: int) -> None:

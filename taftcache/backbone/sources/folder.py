@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections import Counter
@@ -42,7 +43,7 @@ class FolderSource:
             )
         self._root, self._prefix = root, prefix
         entries = [e for e in list(os.scandir(root)) if not e.name.startswith(".")]
-        folders = sorted(e.name for e in entries if e.is_dir())
+        folders = sorted(e.name for e in entries if _leads_to_folder(e))
         if not folders:
             raise DataError(
                 f"{root} has no folders of classes",
@@ -58,7 +59,7 @@ class FolderSource:
                 do=f"set train and test to those folders, for example --set data.train={root / first}",
             )
         self.classes, self.items, self.empty = folders, list[Item](), list[Path]()
-        loose = sorted(e.name for e in entries if suffix(e.name) in SUFFIXES | UNREAD and not e.is_dir())
+        loose = sorted(e.name for e in entries if suffix(e.name) in SUFFIXES | UNREAD and e.name not in folders)
         self.aside = [prefix + name for name in loose]
         for label, name in enumerate(folders):
             paths = sorted(_images(root / name, name, [_identity(root)]))
@@ -134,16 +135,27 @@ def _images(folder: Path, relative: str, above: list[tuple[int, int]]) -> Iterat
         if entry.name.startswith("."):
             continue
         path = f"{relative}/{entry.name}"
-        if entry.is_dir():
+        if _leads_to_folder(entry):
             yield from _images(folder / entry.name, path, [*above, identity])
         elif suffix(entry.name) in SUFFIXES | UNREAD:
-            if not entry.is_file() and os.path.exists(entry):  # opening a pipe would wait for a writer for ever
+            regular = entry.is_file(follow_symlinks=False) or os.path.isfile(entry)
+            if not regular and os.path.exists(entry):  # opening a pipe would wait for a writer for ever
                 raise DataError(
                     f"{folder / entry.name} is a pipe, socket or device, not an image",
                     got=stat.filemode(os.stat(entry).st_mode),
                     do="remove it",
                 )
             yield path
+
+
+def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder or a link to one. A link that leads back to itself leads nowhere."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def _identity(folder: Path) -> tuple[int, int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from blake3 import blake3
 
 from taftcache.cache.place.bucket import Bucket
+from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
 from taftcache.errors import ArgumentError, RecipeError
@@ -43,7 +46,33 @@ class Homes(NamedTuple):
         self.staging.close()
 
 
-def open_home(path: str | os.PathLike[str], *, make: bool = False) -> Homes:
+@contextmanager
+def new_home(path: str | os.PathLike[str], what: str, check: Callable[[Home], None]) -> Iterator[Homes]:
+    """The home at ``path`` to make ``what``, once ``check`` has looked what is there. Folders made for it go where it
+    fails, if nothing is in them.
+
+    StoreWriteError where it cannot be made; whatever ``check`` raises.
+    """
+    place = Path(path)
+    new = [] if is_bucket(path) else [folder for folder in (place, *place.parents) if not os.path.lexists(folder)]
+    try:
+        try:
+            if not is_bucket(path):
+                place.mkdir(parents=True, exist_ok=True)
+            homes = open_home(path)
+        except OSError as error:
+            raise cannot(what, path, error) from None
+        with homes:
+            check(homes.root)  # before a lock file is left among someone's files
+            yield homes
+    except BaseException:
+        for folder in new:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def open_home(path: str | os.PathLike[str]) -> Homes:
     """The home at ``path``, and its staging folder.
 
     ``s3://bucket/prefix`` is a bucket; its staging folder lies in ``TAFTCACHE_STAGING`` (``~/.cache/taftcache`` by
@@ -51,8 +80,6 @@ def open_home(path: str | os.PathLike[str], *, make: bool = False) -> Homes:
     it; RecipeError for what is meant to be a bucket's address and is not.
     """
     if not is_bucket(path):
-        if make:
-            Path(path).mkdir(parents=True, exist_ok=True)
         folder = Folder(path)
         return Homes(folder, folder)
     text = os.fspath(path)

@@ -47,7 +47,7 @@ def _above(place: str | os.PathLike[str]) -> Iterator[str]:
         bucket, *prefix = os.fspath(place).rstrip("/").removeprefix("s3:").strip("/").split("/")
         yield from reversed([f"s3://{whole}" for whole in accumulate([bucket, *prefix], "{}/{}".format)][:-1])
     else:
-        yield from map(str, Path(place).resolve().parents)
+        yield from map(str, Path(os.path.realpath(place)).parents)
 
 
 def is_store(place: str) -> bool:

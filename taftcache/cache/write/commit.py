@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from errno import EEXIST
+from pathlib import Path
 from threading import get_ident
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.layout import manifest_file
 from taftcache.cache.format.manifest import FILE, Manifest
-from taftcache.cache.place.address import open_home
+from taftcache.cache.place.address import is_bucket, new_home, open_home
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
@@ -215,15 +217,20 @@ def create(path: str | os.PathLike[str], first: Manifest) -> None:
     """Make an empty store at ``path``, where nothing is yet: its root manifest is ``first``."""
     raw = first.encode()
     check_outside(path)
-    try:
-        homes = open_home(path, make=True)
-    except OSError as error:
-        raise cannot("create a store at", path, error) from None
-    with homes as (root, staging):
-        _check_empty(root)  # before a lock file is left among someone's files
-        with WriterLock(staging):
-            _check_empty(root)  # again: whoever held the lock may have made a store
-            root.swap(FILE, raw)
+    with new_home(path, "create a store at", _check_empty) as (root, staging), WriterLock(staging):
+        _check_empty(root)  # again: whoever held the lock may have made a store
+        root.swap(FILE, raw)
+
+
+def check_free(path: str | os.PathLike[str]) -> None:
+    """What `create` would refuse ``path`` for, as far as that can be told before anything is made."""
+    check_outside(path)
+    nearest = next(place for place in (Path(path), *Path(path).parents, Path("/")) if os.path.lexists(place))
+    if is_bucket(path) or os.path.isdir(path):
+        with open_home(path) as (root, _):
+            _check_empty(root)
+    elif not nearest.is_dir():
+        raise cannot("create a store at", path, FileExistsError(EEXIST, ""))
 
 
 def _check_empty(root: Home) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from taftcache.cache.format.digest import SHORT
 from taftcache.cache.format.fault import intact
 from taftcache.cache.format.ledger import KEY_FILE, read_key
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, PREVIOUS, Manifest
@@ -16,7 +17,7 @@ from taftcache.cache.place.lock import WriterLock
 from taftcache.cache.read.contents import no_store, read_manifest
 from taftcache.cache.write.sweep import sweep
 from taftcache.cache.write.tombstones import TombstoneFile
-from taftcache.errors import StoreError, StoreNotFound
+from taftcache.errors import IntegrityError, StoreError, StoreNotFound
 from taftcache.names import counted
 
 
@@ -51,12 +52,13 @@ def unlawful(root: Home, named: Manifest) -> list[str]:
     return [] if kept is not None and kept.digest != named.digest and adds_only(kept, named) else [PREVIOUS]
 
 
-def go_back(path: str | os.PathLike[str]) -> tuple[str, str]:
+def go_back(path: str | os.PathLike[str], expect: str | None = None) -> tuple[str, str]:
     """Make the manifest that was kept the root manifest of the store at ``path``, and remove what only the present one
     names; the root digests before ("" where the present manifest cannot be read) and after.
 
     StoreError, and nothing changed, where there is no way back: none was kept, a file that it names is missing, or
-    something was forgotten or released since.
+    something was forgotten or released since. IntegrityError, and nothing changed, where it leads to another root
+    digest than ``expect``, of which it is the beginning.
     """
     try:
         homes = open_home(path)
@@ -66,10 +68,10 @@ def go_back(path: str | os.PathLike[str]) -> tuple[str, str]:
         if not root.exists(FILE) and not root.exists(PREVIOUS):
             raise no_store(root)
         with WriterLock(staging):
-            return _go_back(root, staging, TombstoneFile(path))
+            return _go_back(root, staging, TombstoneFile(path), expect)
 
 
-def _go_back(root: Home, staging: Folder, beside: TombstoneFile) -> tuple[str, str]:
+def _go_back(root: Home, staging: Folder, beside: TombstoneFile, expect: str | None) -> tuple[str, str]:
     present, kept = intact(lambda: read_manifest(root)), _read(root)
     if kept is None or (present is not None and kept.digest == present.digest):
         raise _none("no root manifest from before the last commit is kept")
@@ -79,6 +81,12 @@ def _go_back(root: Home, staging: Folder, beside: TombstoneFile) -> tuple[str, s
         )
     if not (_remembers_all(root, kept, beside) if present is None else adds_only(kept, present)):
         raise _none("something was forgotten, or written to the ledger, since the root manifest before")
+    if expect is not None and not (len(expect) >= SHORT and kept.digest.startswith(expect)):
+        raise IntegrityError(
+            "cannot go back: the root manifest before the last commit is not the one that was expected",
+            got=f"root digest {kept.digest}, expected {expect}; nothing was changed",
+            do="--root names the digest that is gone back to, not the present one; leave it out to go back to any",
+        )
     root.swap(FILE, root.read(PREVIOUS, MAX_BYTES))
     forget(root)
     sweep(root, staging, kept, kept)

@@ -19,6 +19,8 @@ from taftcache.backbone.sources.base import Source
 from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.opening import Place
 from taftcache.cache.place.address import is_bucket
+from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.commit import check_free
 from taftcache.errors import StoreWriteError
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.extract.forgotten import open_images, remembered, without_forgotten
@@ -71,9 +73,11 @@ def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateRe
         forgotten_of: as for ``extract``.
 
     Raises:
-        DataError, BackboneError, RecipeError: as the extraction itself would.
+        DataError, BackboneError, RecipeError, StoreError: as the extraction itself would.
     """
     recipe = checked_recipe(recipe)
+    if not FeatureStore.exists(recipe.store_path):
+        check_free(recipe.store_path)
     source, test, notes = open_images(recipe.data, recipe.store_path)
     beside, unasked = remembered(recipe.store_path, forgotten_of, source, test)
     shards, classes, left = without_forgotten(beside.holds, plan_images(recipe, source, test), source, test)

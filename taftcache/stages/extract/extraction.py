@@ -90,8 +90,8 @@ def extract(
     begin = time.perf_counter()
     path = recipe.store_path
     exists = FeatureStore.exists(path)
-    remember(path, recipe)
     if exists and (done := _complete(recipe, forgotten_of, progress, begin)) is not None:
+        remember(path, recipe)
         return done
     source, test, aside = open_images(recipe.data, path)
     shards = plan_images(recipe, source, test)
@@ -120,6 +120,7 @@ def extract(
             there.check_identity(identity)
             store = there
             _record_skipping(store, recipe)
+        remember(path, recipe)  # which was not refused
         put_tail(store, model[0])
         progress.say(f"caching the {model[0].describe()}")
         engines: RowEngines

@@ -3,6 +3,7 @@ have; folders without images; and files that a folder's source does not read."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -111,7 +112,7 @@ def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
     store at ``path`` takes in."""
     if is_bucket(path):
         return []
-    own, notes = Path(path).resolve(), []
+    own, notes = Path(os.path.realpath(path)), []
     for file in sorted(own.parent.glob("*" + REMEMBERED)):
         store = file.with_name(file.name.removesuffix(REMEMBERED))
         if store == own:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -38,8 +39,8 @@ class Pixels:
 
 def full_path(place: Path) -> Path:
     """The absolute path, without a ``..``; links are followed only if there was one."""
-    whole = place.expanduser().absolute()
-    return whole.resolve() if ".." in whole.parts else whole
+    whole = Path(os.path.expanduser(place)).absolute()
+    return Path(os.path.realpath(whole)) if ".." in whole.parts else whole
 
 
 def file_for(place: Path, file: Path | str | None, force: bool) -> Path:

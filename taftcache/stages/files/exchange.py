@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def export(
         RecipeError: no such format, or an ending that belongs to another format or to none.
         StoreWriteError: the file exists, or cannot be written.
     """
-    place = Path(file).expanduser()
+    place = Path(os.path.expanduser(file))
     ending = ENDINGS.get(place.suffix.lower())
     if format is None and ending is None and place.suffix:
         raise RecipeError(

@@ -100,7 +100,9 @@ def import_(
         StoreError: ``forgotten_of`` with an export, which is imported as a whole; or an existing store has other rows,
             or was begun or trained with other settings (settings for training are recorded if it has no model).
     """
-    progress, path, columns = progress or Silent(), Path(file).expanduser(), columns or Columns()
+    progress, path, columns = progress or Silent(), Path(os.path.expanduser(file)), columns or Columns()
+    if not isinstance(columns, Columns):
+        raise ArgumentError("columns are not Columns", got=repr(columns)[:80], do='Columns(vectors="x", labels="y")')
     begin = time.perf_counter()
     if isinstance(target, str | Path):
         recipe = recipe_of_vectors(target, overrides)
@@ -129,7 +131,7 @@ def import_(
             )
         if test is not None:
             there = columns_of_test(columns, test_labels)
-            found = open_features(stack, Path(test).expanduser(), there, recipe.store_path)
+            found = open_features(stack, Path(os.path.expanduser(test)), there, recipe.store_path)
             if isinstance(found, FeatureFile):
                 raise DataError(f"{test} is the export of a store, not a file of held-out rows", do="import it alone")
             tested = found.narrowed()

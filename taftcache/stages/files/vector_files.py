@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import tempfile
 import zipfile
@@ -270,7 +271,9 @@ class _Beside:
 
     def _file(self, name: str | None) -> Path | None:
         """The file that ``name`` means; None if it is the name of an array."""
-        return Path(name).expanduser() if name is not None and name not in self.arrays and _is_file(name) else None
+        if name is None or name in self.arrays or not _is_file(name):
+            return None
+        return Path(os.path.expanduser(name))
 
 
 def _named(labels: Any, names: Any) -> Any:

@@ -11,6 +11,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.previous import go_back
 from taftcache.cache.write.repair import Maker
 from taftcache.cache.write.repair import repair as mend
+from taftcache.errors import StoreError
 from taftcache.names import made_by
 from taftcache.recipe import Overrides, apply_overrides, as_mapping, parse_recipe
 from taftcache.stages.progress import Progress, Silent, noting
@@ -56,12 +57,23 @@ def verify(
         repair: make damaged files again: chunks from the images of their rows, the tail from the backbone, metadata
             from the manifests. Nothing is put in place unless it has the digest that the manifest names.
         back: first go back to the root manifest from before the last commit, which is kept only by commits that add to
-            a store; what that commit added is removed.
+            a store; what that commit added is removed. Refused, with nothing changed, unless that state is the one of
+            ``expect``.
         overrides: changes to the store's recipe for the repair, such as {"data.train": "/where/it/lies/now"}.
     """
-    progress = progress or Silent()
-    left = go_back(store)[0] if back else None
-    with FeatureStore(store, mode="a" if repair else "r", expect=expect) as store:
+    left = go_back(store, expect)[0] if back else None
+    try:
+        return _verified(store, progress or Silent(), expect, repair, overrides, left)
+    except StoreError as error:
+        if back:
+            error.fault = f"went back to the root manifest before the last commit; {error.fault}"
+        raise
+
+
+def _verified(
+    place: Place, progress: Progress, expect: str | None, repair: bool, overrides: Overrides, left: str | None
+) -> VerifyReport:
+    with FeatureStore(place, mode="a" if repair else "r", expect=expect) as store:
         faults = _faults(store, progress)
         if not (repair and faults):
             return _report(store, faults, left)

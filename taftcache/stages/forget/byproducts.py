@@ -229,7 +229,7 @@ def _things(folder: Path, own: Path) -> Iterator[Path]:
         here = Path(at)
         if FeatureStore.exists(here) or _is_cut_off({*folders, *files}):
             folders.clear()
-            if here.resolve() != own.resolve():
+            if os.path.realpath(here) != os.path.realpath(own):
                 yield here
             continue
         folders.sort()

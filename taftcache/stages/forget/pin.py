@@ -15,6 +15,8 @@ from taftcache.names import counted
 from taftcache.report.write import write_json
 from taftcache.stages.forget.finding import Findings
 
+_LARGEST = 4096  # bytes of a file that is read: a pin has some hundred
+
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The ledger's length and end.
@@ -43,8 +45,11 @@ def read_pin(file: Path) -> Pin | None:
     Raises:
         FormatError: it cannot be read, or is something else.
     """
+    if file.exists() and not (file.is_file() or file.is_dir()):  # to read a pipe would wait for a writer
+        raise FormatError(f"{file} is not a plain file", do="name a file, or one that is not there yet")
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Pin)
+        with file.open("rb") as stream:
+            return msgspec.json.decode(stream.read(_LARGEST), type=Pin)
     except FileNotFoundError:
         return None
     except OSError as error:

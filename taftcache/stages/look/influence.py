@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -254,7 +255,7 @@ class _Setting(ModelParts):
     def query_rows(self, query: Picture, consent: Consent | None) -> tuple[RowSource, Base]:
         """A query's row at the tail's input, and the base point for such rows."""
         name, vectors = str(query), scaling_of(self.store.identity) is not None
-        no_file = isinstance(query, str) and not Path(name).expanduser().exists()
+        no_file = isinstance(query, str) and not os.path.exists(os.path.expanduser(name))
         if self.store.holds(name) or no_file or vectors:
             try:
                 asked: Any = name if isinstance(query, Path) else query

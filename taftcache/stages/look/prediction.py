@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -433,7 +434,7 @@ def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Ca
                 got=f"a list with {type(file).__name__} {list(getattr(file, 'shape', []))}",
                 do='x[None] instead of one vector x [d]; ["new.npy"] for files',
             )
-        file = Path(file).expanduser()
+        file = Path(os.path.expanduser(file))
         if not file.is_file():
             raise DataError(f"no vectors at {file}: it is not a file", do="correct the path")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import msgspec
@@ -78,4 +79,4 @@ def _name_or_place(text: str) -> str:
 
 
 def _place(text: str) -> str:
-    return text if "://" in text else str(expand_path(text).resolve())  # a bucket has one spelling
+    return text if "://" in text else os.path.realpath(expand_path(text))  # a bucket has one spelling
