@@ -48,8 +48,8 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
     Args:
         place: a file to be made; its folder must exist.
         folder: ``place`` is to be a folder, which may exist already if it is empty; those above it are made.
-        again: ``place`` may exist already; it is replaced, or continued. Bytes: only a file that begins with them, or is
-            empty.
+        again: ``place`` may exist already; it is replaced, or continued. Bytes: only a file that begins with them, or
+            is empty.
 
     Raises:
         StoreWriteError: something is there already; no folder, permission or space; a store, or a place within one.
