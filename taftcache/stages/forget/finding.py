@@ -7,6 +7,8 @@ from pathlib import Path
 
 from taftcache.names import MEAN, WEIGHTED, typed
 
+UNFINISHED = "unfinished work"
+
 # Training and composing believe the key of what is there, which may be the right one beside wrong numbers.
 _OUT = (
     'in Python, with taftcache.FeatureStore(…, mode="a") as store, store.transaction() as change: '
@@ -45,7 +47,8 @@ ADVICE = {
 class Finding:
     """One promise that does not hold.
 
-    kind: which one, in a word or two. where: file or object. problem: what is wrong. do: what to try.
+    kind: which one, in a word or two; "unfinished work" is what a stopped command left, and no part of the store.
+    where: file or object. problem: what is wrong. do: what to try.
     """
 
     kind: str
