@@ -162,8 +162,8 @@ def print_table(table: Table) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """A line each."""
-    for note in notes:
+    """A line each; what several stages say of a store once."""
+    for note in dict.fromkeys(notes):
         OUT.print(f"note: {note}")
 
 

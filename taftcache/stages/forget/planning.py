@@ -13,11 +13,11 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError
 from taftcache.names import BASE, EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, counted, is_component, shard_of
 from taftcache.recipe import Recipe
+from taftcache.stages.completeness import subtracted
 from taftcache.stages.forget.request import Request
-from taftcache.stages.train.checks import Weights, imported
+from taftcache.stages.train.checks import Weights, coefficients, imported
 from taftcache.stages.train.compositions import remaining_weights
 from taftcache.stages.train.private.records import KEYS
-from taftcache.stages.train.record import subtracted
 
 Mode = Literal["subtract", "retrain", "resolve"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -34,7 +34,8 @@ class ForgetPlan:
     private: components that were trained privately. They are not solved again: the promise bounds what they hold of a
         row, and training again would spend more of their budget.
     subtracted: shards that are left out of compositions from now on.
-    members: components that compositions are made of afterwards, sorted.
+    members: components that compositions are made of afterwards, sorted: all, or where a shard has none yet, those of
+        them that models/mean is made of.
     weights: ``compose.weights`` of those members; empty where nothing is left of them.
     renewed: all that is made again, in that order: ``solve``; the head, for it has all rows in it; sums of members;
         the exact model, which has all rows in it too, but "subtract" does not pay for it.
@@ -73,9 +74,12 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
     if request.classes:  # private and imported components go, for they cannot lose their column of the head
         parts, foreign = [name for name in parts if name not in private], []
     solve = [n for n in parts if shard_of(n) in touched and n in objects and n not in private]
-    members = sorted({*(name for name in parts if name in objects), *foreign})
-    weights = remaining_weights(recipe, members)
-    due = _due(request, mode, whole=all(name in objects for name in parts), members=members, weights=weights)
+    there = sorted({*(name for name in parts if name in objects), *foreign})
+    members = there
+    if MEAN in objects and not all(name in objects for name in parts):  # what came since joins once all are trained
+        members = [name for name in there if name in objects[MEAN].meta.get("members", {})]
+    weights = remaining_weights(recipe, there)
+    due = _due(request, mode, members=members, weights=weights)
     renewed = [*solve, *(name for name in due if name in objects)]
     return ForgetPlan(
         request=request,
@@ -87,7 +91,7 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
         members=members,
         weights=weights,
         renewed=renewed,
-        destroyed=_destroyed(objects, request, {*renewed, *members}),
+        destroyed=_destroyed(objects, request, {*renewed, *there}),
         rewritten=[
             ref.name
             for ref in store.manifest.shards
@@ -96,13 +100,13 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
     )
 
 
-def _due(request: Request, mode: Mode, *, whole: bool, members: Sequence[str], weights: Weights) -> list[str]:
-    """Models that are made again where they stand, in that order; sums only of a ``whole`` set of components."""
-    trained, summed = _changes_training(request), bool(request.leaving) and bool(members) and whole
+def _due(request: Request, mode: Mode, *, members: Sequence[str], weights: Weights) -> list[str]:
+    """Models that are made again where they stand, in that order."""
+    trained, summed = _changes_training(request), bool(request.leaving) and bool(members)
     wanted = {
         HEAD: trained,
         MEAN: summed,
-        WEIGHTED: summed and bool(weights),
+        WEIGHTED: summed and bool(weights) and coefficients(weights).keys() <= {*members},
         EXACT: trained and mode != "subtract" and bool(members),
     }
     return [name for name, is_wanted in wanted.items() if is_wanted]
