@@ -129,9 +129,10 @@ def typed(place: object) -> str:
     return shlex.quote(str(place))
 
 
-def one_of_trained(names: Sequence[str]) -> str:
-    """What to do about a name that is none of ``names``, of models or components of a store."""
-    return f"one of {', '.join(names)}" if names else "taftcache train, for there is none yet"
+def one_of_trained(names: Sequence[str], wanted: str = "") -> str:
+    """What to do about a name, ``wanted``, that is none of ``names``, of models or components of a store."""
+    made = "taftcache train, which makes it, or " if wanted == MEAN else ""
+    return f"{made}one of {', '.join(names)}" if names else "taftcache train, for there is none yet"
 
 
 def made_by(meta: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
 from taftcache.errors import CompositionError, FormatError, StoreError
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import MEAN, PRIVATE, is_model, one_of_trained
+from taftcache.names import PRIVATE, is_model, one_of_trained
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.parameters import Layout
@@ -215,8 +215,7 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
     ref = store.objects().get(name)
     if ref is None or not is_model(name):
         there = [n for n in store.objects() if is_model(n)]
-        made = "taftcache compose, which makes it, or " if name == MEAN and there else ""
-        raise StoreError(f"no model named {name} in {store.path}", got=name, do=made + one_of_trained(there))
+        raise StoreError(f"no model named {name} in {store.path}", got=name, do=one_of_trained(there, name))
     around = str(ref.meta.get("base_digest", "none named"))
     if around != base.digest:
         raise CompositionError(

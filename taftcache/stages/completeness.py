@@ -1,6 +1,9 @@
-"""Whether a store has all shards of its plan, or an extraction or import was stopped on the way."""
+"""Whether a store has all shards of its plan: an extraction may have been stopped, shards may be left out."""
 
 from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
 
 from taftcache.cache.store import FeatureStore
 
@@ -27,3 +30,25 @@ def still_missing(store: FeatureStore) -> list[str]:
         return []
     there, planned = len(store.manifest.shards), planned_shards(store)
     return [f"shards here: {there} of {planned}; taftcache {making_of(store)}, run again, makes the others"]
+
+
+def subtracted(store: FeatureStore) -> list[str]:
+    """Names of shards that a request to forget left out of the composition: trained again only by name."""
+    return list(store.manifest.plan.get("subtracted", []))
+
+
+def subtracted_notes(store: FeatureStore, rows: Mapping[str, int] | None = None) -> list[str]:
+    """A note on what was subtracted, and how to have it in a model again; else none.
+
+    ``rows``: shard -> rows, of those to be told of; by default all that are subtracted.
+    """
+    if rows is None:
+        out = subtracted(store)
+        rows = {ref.name: ref.rows for ref in store.manifest.shards if ref.name in out}
+    if not rows:
+        return []
+    place, names = shlex.quote(str(store.path)), " ".join(f"--shard {name}" for name in rows)
+    return [
+        f"subtracted, and so left out of models/mean: {', '.join(rows)} (rows: {sum(rows.values())}); "
+        f"to have them in it: taftcache train {place} {names}, then taftcache compose {place}"
+    ]

@@ -162,8 +162,8 @@ def print_table(table: Table) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """To stdout, one a line."""
-    for note in notes:
+    """To stdout, one a line; one that several stages have is printed once."""
+    for note in dict.fromkeys(notes):
         OUT.print(f"note: {note}")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from taftcache.names import counted, first_few, told_apart
+from taftcache.stages.forget.finding import UNFINISHED
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import accuracies, readable_size, readable_time
 from taftcache.view.wording import answer_text, caveats, gone_lines, proof_text, receipt_lines, renewed_text
@@ -60,7 +61,9 @@ def show_audit(report: AuditReport) -> None:
 def _verdict(report: AuditReport) -> str:
     """Whether every promise holds, and for what that was checked."""
     if report.findings:
-        return f"FAILED: {counted(len(report.findings), 'finding')}"
+        only = {finding.kind for finding in report.findings} == {UNFINISHED}
+        alone = ", of unfinished work alone, which is no part of the store" if only else ""
+        return f"FAILED: {counted(len(report.findings), 'finding')}{alone}"
     if report.tombstones:
         places = ["the store", *(str(folder) for folder in report.also)]
         said = f"nothing of what was forgotten was found in {' and '.join(places)}"

@@ -134,6 +134,7 @@ def show_shard(report: ShardReport) -> None:
             OUT.print(m["status"])
         _tried(m)
         _privacy([m])
+    print_notes(report.notes)
     _first(report.first_samples, s["rows"], f"--shard {s['name']}")
 
 

@@ -419,6 +419,10 @@ def test_a_store_of_more_classes_leaves_out_what_the_old_one_forgot(tmp_path, im
     assert "--new-classes take, which drops all models, or --new-classes skip" in caught.value.do
     beside = taftcache.extract(asked(tmp_path / "beside", folder, limit=60)).notes
     assert any(re.match(rf"forgotten in {tmp_path / 'old'}, and taken in here: \d+ samples; --f", n) for n in beside)
+    shutil.copyfile(tmp_path / "old.forgotten", tmp_path / "again.forgotten")  # as where a store was deleted since
+    again = taftcache.extract(asked(tmp_path / "again", folder)).notes
+    assert any(re.fullmatch(r"\d+ samples? left out, forgotten before", note) for note in again)
+    assert not any("taken in here" in note for note in again)
     for _ in range(2):  # as when the first one was killed
         report = taftcache.extract(new, forgotten_of=tmp_path / "old")
     assert not report.images

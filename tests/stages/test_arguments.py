@@ -196,7 +196,7 @@ def test_vectors_are_classified_from_an_array_or_from_files(tmp_path, given):
         with pytest.raises(DataError, match=r"(?s)neither an array \[n, d\] nor .npy files.*x\[None\]"):
             verb(tmp_path / "store", given)
     sample = taftcache.FeatureStore(tmp_path / "store").shard("000").sample_ids[0]
-    with pytest.raises(StoreError, match="taftcache compose, which makes it, or one of components/000"):
+    with pytest.raises(StoreError, match="taftcache train, which makes it, or one of components/000"):
         taftcache.sample_influence(tmp_path / "store", sample)
 
 

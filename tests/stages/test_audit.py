@@ -207,7 +207,7 @@ LEAKS: dict[str, tuple[Callable, str]] = {
     "id in the ledger": (keep_id_in_ledger, "forgotten id"),
     "id in the recipe": (keep_id_in_recipe, "forgotten id"),
     "id in a component": (keep_id_in_component, "forgotten id"),
-    "temporary file": (keep_temp_file, "leftover file"),
+    "temporary file": (keep_temp_file, "unfinished work"),
     "report": (keep_report, "leftover file"),
     "statistics": (keep_statistics, "statistics"),
     "forged receipt": (forge_receipt, "ledger"),
@@ -267,11 +267,30 @@ def test_what_a_finding_says_to_try_mends_it(after, pair):
     assert taftcache.audit(after).findings == []
 
 
+def test_what_a_kill_leaves_is_told_from_what_should_be_gone(pair, after, capsys):
+    """A nightly audit could not tell a killed job from a failure to erase."""
+    with open_store(after) as store:
+        keep_temp_file(store, pair[0], pair[2])
+    report = taftcache.audit(after)
+    show_audit(report)
+    assert [(f.kind, f.where, f.do) for f in report.findings] == [
+        ("unfinished work", "staging/transaction", f"taftcache gc {after}")
+    ]
+    alone = "FAILED: 1 finding, of unfinished work alone, which is no part of the store"
+    assert capsys.readouterr().out.splitlines()[0] == alone
+    (after / "components" / "leftover").write_bytes(b"rows")
+    report = taftcache.audit(after)
+    show_audit(report)
+    assert sorted(f.kind for f in report.findings) == ["leftover file", "unfinished work"]
+    assert capsys.readouterr().out.splitlines()[0] == "FAILED: 2 findings"
+
+
 def test_a_leftover_goes_by_the_command_that_its_finding_names(pair, after):
     with open_store(after) as store:
         keep_temp_file(store, pair[0], pair[2])
         keep_report(store, pair[0], pair[2])
-    found = [finding for finding in taftcache.audit(after).findings if finding.kind == "leftover file"]
+    found = taftcache.audit(after).findings
+    assert {finding.kind for finding in found} == {"unfinished work", "leftover file"}
     commands = [finding.do.removeprefix("taftcache ") for finding in found]
     assert sorted(commands) == [f"gc {after}", f"gc {after} --foreign"]
     for command in commands:

@@ -21,11 +21,13 @@ from taftcache.model.meta import meta_of
 from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
 from taftcache.solve.methods.head import head_products
+from taftcache.stages.completeness import subtracted
 from taftcache.stages.forget import request
 from taftcache.stages.forget.request import read_ids
 from taftcache.stages.look import inspection
-from taftcache.stages.train import duration, record
+from taftcache.stages.train import duration
 from taftcache.stages.train.record import settings_of
+from taftcache.terminal.pipeline import show_run
 from tests.stages.making import commits, deltas, open_store, recipe, tree
 from tests.stages.test_damage import chunk_of, flip
 
@@ -39,20 +41,22 @@ def test_what_leaves_no_model_says_so(exact, capsys):
         assert not any("left, since" in note for note in taftcache.forget(store, samples, dry_run=True).notes)
         one = taftcache.forget(store, samples[:1], mode="subtract", dry_run=True)
         assert not any("left, since" in note for note in one.notes)
-        shards = "next: taftcache train STORE --shard 000 --shard 001"
+        rows = sum(shard.rows for shard in store.shards) - len(samples)
+        again = f"taftcache train {exact} --shard 000 --shard 001, then taftcache compose {exact}"
+        out = f"subtracted, and so left out of models/mean: 000, 001 (rows: {rows}); to have them in it: {again}"
         planned = taftcache.forget(store, samples, mode="subtract", dry_run=True)
-        said = f"no model but models/head would be left, since every shard is subtracted; {shards}"
-        assert planned.notes == [said]
+        assert planned.notes == ["no model but models/head would be left, since every shard is subtracted", out]
         with store.transaction() as change:
             change.drop("models/head")
         report = taftcache.forget(store, samples, mode="subtract")
-        assert report.notes[-1] == f"no model is left, since every shard is subtracted; {shards}"
+        assert report.notes == ["no model is left, since every shard is subtracted", out]
         assert store.ledger()[-1]["notes"] == []
         assert [name for name in store.objects() if is_model(name)] == []
-    main_words = report.notes[-1].split("next: taftcache ")[1].replace("STORE", str(exact))
-    with pytest.raises(SystemExit) as ended:
-        main(main_words.split())
-    assert ended.value.code == 0
+    for command in again.split(", then "):
+        with pytest.raises(SystemExit) as ended:
+            main(command.split()[1:])
+        assert ended.value.code == 0
+    assert taftcache.inspect(exact).notes == []
 
 
 def test_subtract_leaves_the_shard_out_and_solves_nothing_but_the_head(exact):
@@ -75,19 +79,22 @@ def parse(store: FeatureStore, **values):
     return parse_recipe({**store.manifest.recipe, "compose": {**store.manifest.recipe["compose"], **values}})
 
 
-def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store):
+def test_a_run_leaves_a_subtracted_shard_out_until_it_is_trained_by_name(store, capsys):
     direct = shutil.copytree(store, store.parent / "direct")
     with open_store(store) as opened:
         sample = opened.shard("001").sample_ids[0]
         taftcache.forget(opened, [sample], mode="subtract")
     before = tree(store)
-    assert taftcache.run(recipe(store)).idle
+    report = taftcache.run(recipe(store))
+    assert report.idle
     assert tree(store) == before
+    show_run(report)
+    assert capsys.readouterr().out.count("left out of models/mean: 001") == 1
     retrained = shutil.copytree(store, store.parent / "retrained")
     with open_store(retrained) as opened:
         taftcache.train(opened, shards=["001"])
         taftcache.compose(opened)
-        assert record.subtracted(opened) == []
+        assert subtracted(opened) == []
     with open_store(direct) as opened:
         taftcache.forget(opened, [sample])
     assert commits(retrained) == commits(direct)

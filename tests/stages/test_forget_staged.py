@@ -46,7 +46,7 @@ def test_a_staged_sample_is_forgotten(store, monkeypatch):
             report = taftcache.forget(opened, ["new/3", opened.shard("000").sample_ids[0]])
         assert set(report.renewed) == {"components/000", "models/head", "models/mean"}
     found = taftcache.audit(store).findings
-    assert {finding.kind for finding in found} == {"staged row", "leftover file"}
+    assert {finding.kind for finding in found} == {"staged row", "leftover file", "unfinished work"}
     with open_store(store) as opened:
         assert opened.staged_ids() == {}
         assert taftcache.forget(opened, ["new/3"]).already == ["new/3"]

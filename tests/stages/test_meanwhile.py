@@ -103,7 +103,7 @@ def test_what_may_not_be_read_is_no_damage(store, monkeypatch, what, reason):
 def test_the_audit_beside_a_writer_leaves_its_unfinished_work_out(store):
     (store / "staging/transaction").mkdir(parents=True)
     (store / "staging/transaction/1.json").write_text("{}")
-    assert [f.kind for f in taftcache.audit(store).findings] == ["leftover file"]
+    assert [f.kind for f in taftcache.audit(store).findings] == ["unfinished work"]
     with another_writer(store):
         report = taftcache.audit(store)
     assert report.findings == []

@@ -21,9 +21,9 @@ from taftcache.privacy.accountant import epsilon
 from taftcache.privacy.budget import EVENT, PLAN, Promise, fixed_promise, held_to, spent, weak_promise
 from taftcache.privacy.spec import PrivacySpec
 from taftcache.recipe import parse_recipe
+from taftcache.stages.completeness import subtracted
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.private.records import Budget, deciding
-from taftcache.stages.train.record import subtracted
 from taftcache.terminal.inspection import show_inspect
 from tests.stages.making import PRIVACY, open_store, recipe, settings
 

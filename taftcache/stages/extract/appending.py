@@ -30,7 +30,7 @@ from taftcache.names import (
     with_counts,
 )
 from taftcache.recipe import Recipe, checked_recipe
-from taftcache.stages.completeness import is_complete, making_of, planned_shards
+from taftcache.stages.completeness import is_complete, making_of, planned_shards, subtracted, subtracted_notes
 from taftcache.stages.extract.classes import (
     Growth,
     NewClasses,
@@ -290,6 +290,8 @@ class NewSamples:
             now = {ref.name: ref.rows for ref in self._store.manifest.shards}
             added = {shard.name: now.get(shard.name, 0) - self._rows.get(shard.name, 0) for shard in self.shards}
         skipped = sum(count.skipped for count in counts or ())
+        touched = {name for name, rows in added.items() if rows} | self._labels.keys()
+        left = {name: self._rows[name] + added.get(name, 0) for name in subtracted(self._store) if name in touched}
         return AppendReport(
             store=self._store.path,
             root_before=self._before,
@@ -311,6 +313,7 @@ class NewSamples:
                 *notes,
                 *self._of_classes(),
                 *self._of_labels(),
+                *subtracted_notes(self._store, left),
                 *left_out_notes(self._closed),
                 *left_out_notes(self._strange, NOT_THERE, f"--new-classes take takes {them(len(self._strange))} in"),
                 *([] if counts is None else self._unmade()),

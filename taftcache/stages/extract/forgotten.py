@@ -109,17 +109,17 @@ def in_source_note(recipe: Recipe, ids: Collection[str]) -> list[str]:
 
 def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
     """Notes on samples of these sources that another store in the folder of ``path`` has forgotten, but that a new
-    store at ``path`` takes in."""
+    store at ``path`` takes in, because they were not forgotten there."""
     if is_bucket(path):
         return []
     own, notes = Path(os.path.realpath(path)), []
+    out = staying_out(TombstoneFile(own).holds, *sources).all
     for file in sorted(own.parent.glob("*" + REMEMBERED)):
         store = file.with_name(file.name.removesuffix(REMEMBERED))
         if store == own:
             continue
         with suppress(TaftcacheError):  # a damaged file is reported by commands on the store that it belongs to
-            count = len(staying_out(TombstoneFile(store).holds, *sources).all)
-            if count:
+            if count := len(staying_out(TombstoneFile(store).holds, *sources).all - out):
                 there = Path(path).with_name(store.name)
                 notes.append(
                     f"forgotten in {there}, and taken in here: {counted(count, 'sample')}; "

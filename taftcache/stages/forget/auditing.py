@@ -10,7 +10,7 @@ from taftcache.cache.opening import Place
 from taftcache.cache.read.around import check_outside
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
-from taftcache.stages.completeness import still_missing
+from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.forget.byproducts import check_folder, existing_folder
 from taftcache.stages.forget.chain import check_beside, check_ledger
 from taftcache.stages.forget.finding import Finding, Findings
@@ -130,7 +130,7 @@ def audit(
             certificates=certificates,
             newest=Pin.of(store),
             replayed=replayed,
-            notes=[*still_missing(store), *to.notes],
+            notes=[*still_missing(store), *subtracted_notes(store), *to.notes],
         )
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from taftcache.names import MEAN, WEIGHTED, typed
 
+UNFINISHED = "unfinished work"
+
 # train and compose keep an object whose key is right, even if its numbers are wrong: it must be dropped first.
 _OUT = (
     'in Python, with taftcache.FeatureStore(…, mode="a") as store, store.transaction() as change: '
@@ -47,7 +49,8 @@ ADVICE = {
 class Finding:
     """One promise that does not hold.
 
-    kind: which one, in a word or two. where: file or object. problem: what is wrong. do: what to try.
+    kind: which one, in a word or two; "unfinished work" is what a stopped command left, and no part of the store.
+    where: file or object. problem: what is wrong. do: what to try.
     """
 
     kind: str

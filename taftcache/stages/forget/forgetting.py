@@ -18,8 +18,9 @@ from taftcache.consent import names, recorded_recipe, refusal
 from taftcache.errors import RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, is_model, shard_of, them
+from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, is_model, shard_of, them, typed
 from taftcache.privacy.statement import forgetting_note
+from taftcache.stages.completeness import subtracted_notes
 from taftcache.stages.estimators import fitted_note
 from taftcache.stages.forget.chain import DESTROYED
 from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forgetting
@@ -33,7 +34,7 @@ from taftcache.stages.train.checks import STAYS, imported
 from taftcache.stages.train.duration import expected_seconds
 from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
 from taftcache.stages.train.private.records import KEYS, put_keys
-from taftcache.stages.train.record import plan_without, settings_of
+from taftcache.stages.train.record import plan_without, promised, settings_of
 from taftcache.tangent.spec import TAIL
 
 OTHER_COLUMNS = (
@@ -190,7 +191,8 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
         notes=[
             *_notes(store, plan),
             *_private(store, plan),
-            *_none_left(plan, there=objects, dry_run=True),
+            *_none_left(store, plan, there=objects, dry_run=True),
+            *subtracted_notes(store, _subtracted(store, plan)),
             *fitted_note(store),
         ],
     )
@@ -229,7 +231,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         certificates=certificates,
         passes={name: certificate["passes"] for name, certificate in certificates.items()},
         bytes=size,
-        notes=[*notes, *_none_left(plan, there=there), *fitted_note(store), *unscored],
+        notes=[*notes, *_none_left(store, plan, there=there), *subtracted_notes(store), *fitted_note(store), *unscored],
         held_out=held_out_change(hits, now),
     )
 
@@ -239,15 +241,24 @@ def _notes(store: FeatureStore, plan: ForgetPlan) -> list[str]:
     return [*_damaged_ledger(store), *_imported(store, plan), *_unsearched(plan), *_closing(plan)]
 
 
-def _none_left(plan: ForgetPlan, *, there: Iterable[str], dry_run: bool = False) -> list[str]:
+def _none_left(store: FeatureStore, plan: ForgetPlan, *, there: Iterable[str], dry_run: bool = False) -> list[str]:
     """A note if no model, or only the head, is left of those that were ``there``; it is not kept in the receipt."""
-    models = {name for name in there if is_model(name)}
-    left = models.difference(plan.destroyed)
-    if plan.mode != "subtract" or left == models or left - {HEAD}:
+    before = {name for name in there if is_model(name) and not is_component(name)}
+    left = before.difference(plan.destroyed)
+    if left == before or left - {HEAD}:
         return []
     which = f"no model but {HEAD}" if left else "no model"
-    again = " ".join(["taftcache train STORE", *(f"--shard {name}" for name in plan.subtracted)])
-    return [f"{which} {'would be' if dry_run else 'is'} left, since every shard is subtracted; next: {again}"]
+    if any(is_component(name) and name not in plan.destroyed for name in there):
+        which += f" {'and' if left else 'but'} components of single shards"
+    which += " would be left" if dry_run else " is left"
+    if {shard.name for shard in store.shards} <= {*plan.request.emptied, *plan.subtracted}:
+        return [f"{which}, since every shard is subtracted"]
+    return [f"{which}; next: taftcache train {typed(store.path)}{' --private' if promised(store) else ''}"]
+
+
+def _subtracted(store: FeatureStore, plan: ForgetPlan) -> dict[str, int]:
+    """What the plan leaves subtracted: shard -> rows that stay."""
+    return {name: store.shard(name).rows - plan.request.leaving.get(name, 0) for name in plan.subtracted}
 
 
 def _damaged_ledger(store: FeatureStore) -> list[str]:
@@ -266,7 +277,7 @@ def _rewritten(store: FeatureStore, plan: ForgetPlan) -> int:
 
 def _imported(store: FeatureStore, plan: ForgetPlan) -> list[str]:
     """A note on components from elsewhere, which nobody here can solve again."""
-    there = [name for name in imported(store) if name in plan.members]
+    there = [name for name in imported(store) if name not in plan.destroyed]
     return [f"{STAYS}: {', '.join(there)}"] if there else []
 
 

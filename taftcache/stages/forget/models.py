@@ -26,6 +26,7 @@ from taftcache.names import (
 )
 from taftcache.privacy.budget import EVENT, weak_promise
 from taftcache.privacy.statement import Statement
+from taftcache.stages.completeness import subtracted
 from taftcache.stages.forget.certificates import check_certificate
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
@@ -34,7 +35,7 @@ from taftcache.stages.train.checks import STAYS, imported
 from taftcache.stages.train.outdated import differs_by_rows, key_of, outdated, stale_parts, train_options
 from taftcache.stages.train.private.claims import NOT_ALL, claim_problems
 from taftcache.stages.train.private.records import KEYS
-from taftcache.stages.train.record import settings_of, subtracted
+from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.spec import TAIL
 

@@ -14,12 +14,12 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError
 from taftcache.names import BASE, EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, counted, is_component, shard_of
 from taftcache.recipe import Recipe
+from taftcache.stages.completeness import subtracted
 from taftcache.stages.forget.request import Request
-from taftcache.stages.train.checks import Weights, imported
+from taftcache.stages.train.checks import Weights, coefficients, imported
 from taftcache.stages.train.composing import asks_exact
 from taftcache.stages.train.compositions import remaining_weights
 from taftcache.stages.train.private.records import KEYS
-from taftcache.stages.train.record import subtracted
 
 Mode = Literal["subtract", "retrain", "resolve"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -37,7 +37,8 @@ class ForgetPlan:
     private: components that were trained privately. They are not solved again: the promise bounds what they hold of a
         row, and training again would spend more of their budget.
     subtracted: shards that are left out of compositions from now on.
-    members: components that compositions are made of afterwards, sorted.
+    members: components that compositions are made of afterwards, sorted: all, or if a shard has none yet, those of them
+        that models/mean is made of.
     weights: ``compose.weights`` of the members; empty if no weight is left.
     renewed: all that is made again, in this order: ``solve``; the head, which is made from all rows; sums of members;
         the exact model, also made from all rows (but not by "subtract", which does not pay for that). It is also made
@@ -77,13 +78,15 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
     if request.classes:  # private and imported components go, for they cannot lose their column of the head
         parts, foreign = [name for name in parts if name not in private], []
     solve = [n for n in parts if shard_of(n) in touched and n in objects and n not in private]
-    members = sorted({*(name for name in parts if name in objects), *foreign})
-    weights = remaining_weights(recipe, members)
-    whole = all(name in objects for name in parts)
+    there = sorted({*(name for name in parts if name in objects), *foreign})
+    members, whole = there, all(name in objects for name in parts)
+    if MEAN in objects and not whole:  # what came since joins once all are trained
+        members = [name for name in there if name in objects[MEAN].meta.get("members", {})]
+    weights = remaining_weights(recipe, there)
     held = _composed_with(objects, request.components)
     if MEAN in held and whole and EXACT not in objects and asks_exact(store, recipe, request.components):
         held.add(EXACT)
-    due = _due(request, mode, whole=whole, members=members, weights=weights, held=held)
+    due = _due(request, mode, members=members, weights=weights, held=held)
     renewed = [*solve, *(name for name in due if name in objects or name in held)]
     return ForgetPlan(
         request=request,
@@ -95,7 +98,7 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
         members=members,
         weights=weights,
         renewed=renewed,
-        destroyed=_destroyed(objects, request, {*renewed, *members}, held),
+        destroyed=_destroyed(objects, request, {*renewed, *there}, held),
         rewritten=[
             ref.name
             for ref in store.manifest.shards
@@ -110,18 +113,17 @@ def _composed_with(objects: Mapping[str, ObjectRef], components: Collection[str]
     return {name for name in there if any(f'"{part}"' in objects[name].meta.get("key", "") for part in components)}
 
 
-def _due(
-    request: Request, mode: Mode, *, whole: bool, members: Sequence[str], weights: Weights, held: Collection[str]
-) -> list[str]:
-    """Models that are made again, in this order; sums only of a ``whole`` set of components.
+def _due(request: Request, mode: Mode, *, members: Sequence[str], weights: Weights, held: Collection[str]) -> list[str]:
+    """Models that are made again, in this order.
 
     ``held``: compositions that imported components leave; they are made again whether or not rows leave too.
     """
-    trained, rows, summed = _changes_training(request), bool(request.leaving), bool(members) and whole
+    trained, rows, summed = _changes_training(request), bool(request.leaving), bool(members)
+    weighted = summed and bool(weights) and coefficients(weights).keys() <= {*members}
     wanted = {
         HEAD: trained,
         MEAN: summed and (rows or MEAN in held),
-        WEIGHTED: summed and bool(weights) and (rows or WEIGHTED in held),
+        WEIGHTED: weighted and (rows or WEIGHTED in held),
         EXACT: bool(members) and ((trained and mode != "subtract") or EXACT in held),
     }
     return [name for name, is_wanted in wanted.items() if is_wanted]

@@ -16,9 +16,10 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.group import token_norm_sum
+from taftcache.cache.write.sweep import TRANSACTION
 from taftcache.errors import StoreError
 from taftcache.names import CLASS, counted, typed
-from taftcache.stages.forget.finding import Findings
+from taftcache.stages.forget.finding import UNFINISHED, Findings
 from taftcache.stages.progress import Progress, noting
 
 MAX_HEADER = 64 << 20
@@ -47,7 +48,10 @@ def check_leftovers(store: FeatureStore, to: Findings) -> None:
         to.notes.append(f"another process writes to the store: {counted(len(strays), 'file')} of it are not audited")
         strays = []
     for path, command in clearing(store, strays).items():
-        to.found("leftover file", path, "no manifest names it", command)
+        if path == TRANSACTION:  # without rows that were forgotten before; the next command that writes removes it
+            to.found(UNFINISHED, path, "left by a command that was stopped; no part of the store", command)
+        else:
+            to.found("leftover file", path, "no manifest names it", command)
     for name, ids in sorted(store.staged_ids().items()):
         where = f"staging, shard {name}"
         if forgotten := sum(map(store.is_forgotten, ids)):

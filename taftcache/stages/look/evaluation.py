@@ -35,7 +35,7 @@ from taftcache.names import (
 )
 from taftcache.report.paired import LEVEL, NORMAL, row_verdict
 from taftcache.solve.labels import proven_labels
-from taftcache.stages.completeness import still_missing
+from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.classes import unshared_notes
 from taftcache.stages.look.duplicates import leaked
@@ -124,7 +124,8 @@ def evaluate(
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
     models = StoredComponents(store, names, settings.base)
-    notes = [*outdated_notes(store, settings), *_unshared(store, rows), *_tuned(models.metas())]
+    notes = [*outdated_notes(store, settings), *subtracted_notes(store)]
+    notes += [*_unshared(store, rows), *_tuned(models.metas())]
     default = model_of(names)
     if without:
         every = [name for name in names if is_component(name)]

@@ -20,7 +20,7 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import StoreError, TaftcacheError
 from taftcache.names import PRIVATE, component_of, counted, is_model
 from taftcache.recipe import Recipe
-from taftcache.stages.completeness import still_missing
+from taftcache.stages.completeness import still_missing, subtracted, subtracted_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
 from taftcache.stages.look.row_table import Sample, every_sample, no_class
 from taftcache.stages.look.statistics import Activations, activations
@@ -106,7 +106,8 @@ class ShardReport:
     """One shard.
 
     shard: name, role, rows, bytes, digest and statistics. rows_per_class: rows, by class. activations: statistics of
-    its rows. component: as in ``models`` of a store; None if there is none. first_samples: a few ids.
+    its rows. component: as in ``models`` of a store; None if there is none. first_samples: a few ids. notes: whether
+    the shard was subtracted.
     """
 
     store: Path
@@ -115,6 +116,7 @@ class ShardReport:
     activations: Activations
     component: dict[str, Any] | None
     first_samples: list[str]
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +216,7 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
         ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
         ledger=read(lambda: _entries(store), []),
         budget=budget,
-        notes=[*regressor_note(store), *still_missing(store), *unknown],
+        notes=[*regressor_note(store), *still_missing(store), *subtracted_notes(store), *unknown],
     )
     return report, damage
 
@@ -277,6 +279,7 @@ def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
         activations=activations(store, name),
         component=_model(component, ref, ref.whole_meta()) if ref is not None else None,
         first_samples=shard.sample_ids[:NAMED],
+        notes=subtracted_notes(store, {name: shard.rows}) if name in subtracted(store) else [],
     )
 
 

@@ -462,7 +462,8 @@ def _of_vectors(
     for called, rows in _vectors(store, given):
         scorer = scorer or Scorer(store)
         if model not in scorer.models:
-            raise StoreError(f"no model named {model} in {store.path}", got=model, do=one_of_trained(scorer.models))
+            do = one_of_trained(scorer.models, model)
+            raise StoreError(f"no model named {model} in {store.path}", got=model, do=do)
         for at in range(0, len(rows), STEP_ROWS):
             ids = [called(k) for k in range(at, min(at + STEP_ROWS, len(rows)))]
             z, changes = scorer.logits(scaled(rows[at : at + STEP_ROWS, None, :], scaling, ids), [model])

@@ -22,12 +22,13 @@ from taftcache.names import MEAN, component_of, counted, first_few
 from taftcache.solve.choosing import choose_ridge
 from taftcache.solve.inverses.head_rows import left_out_heads
 from taftcache.solve.pair import pose
+from taftcache.stages.completeness import subtracted
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.inspection import private_notes, private_parts
 from taftcache.stages.look.probe import untouched_base
 from taftcache.stages.look.scoring import margins
 from taftcache.stages.progress import Progress, Silent
-from taftcache.stages.train.record import settings_of, subtracted
+from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import check_head_fits
 from taftcache.tangent.operator import TangentOperator

@@ -26,6 +26,7 @@ from taftcache.names import (
     typed,
 )
 from taftcache.recipe import Overrides, Recipe
+from taftcache.stages.completeness import subtracted
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
@@ -49,7 +50,7 @@ from taftcache.stages.train.compositions import (
 )
 from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
 from taftcache.stages.train.outdated import OUTDATED, stale_parts, train_options
-from taftcache.stages.train.record import promised, record_recipe, recorded_values, settings_of, subtracted
+from taftcache.stages.train.record import promised, record_recipe, recorded_values, settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import judged, unfinished
 

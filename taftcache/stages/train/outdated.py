@@ -8,8 +8,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
 from taftcache.model.meta import ComponentMeta
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, shard_of
+from taftcache.stages.completeness import subtracted
 from taftcache.stages.train.compositions import current_key
-from taftcache.stages.train.record import promised, subtracted
+from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
 
 OUTDATED = "not made from the rows and settings that the store has now"

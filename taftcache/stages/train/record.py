@@ -14,7 +14,7 @@ from taftcache.model.component import read_base
 from taftcache.names import PRIVATE, component_of
 from taftcache.privacy.budget import EVENT, PLAN
 from taftcache.recipe import Overrides, Recipe, checked_recipe, parse_recipe, recipe_values
-from taftcache.stages.completeness import planned_shards
+from taftcache.stages.completeness import planned_shards, subtracted
 from taftcache.stages.train.checks import check_settings
 from taftcache.stages.train.settings import Settings
 
@@ -72,11 +72,6 @@ def record_recipe(change: Transaction, store: FeatureStore, recipe: Recipe) -> N
         if refusal(store, "teachers", recipe) is None:
             remember(store.path, recipe, ["teachers"])
         change.update(recipe=values)
-
-
-def subtracted(store: FeatureStore) -> list[str]:
-    """Names of the shards that a request to forget left out of compositions; they are trained again only if named."""
-    return list(store.manifest.plan.get("subtracted", []))
 
 
 def with_noise(store: FeatureStore) -> list[str]:

@@ -16,7 +16,7 @@ from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import EXACT, HEAD, component_of, counted, first_few, shard_of
 from taftcache.recipe import Overrides, Recipe
-from taftcache.stages.completeness import still_missing
+from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, Silent, numbered
@@ -138,6 +138,7 @@ def train(
         seconds=time.perf_counter() - begin,
         notes=[
             *still_missing(store),
+            *subtracted_notes(store),
             *unfinished(said),
             *replaced,
             *([_HEAD_GONE] if outlived else []),

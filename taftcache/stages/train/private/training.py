@@ -29,6 +29,7 @@ from taftcache.privacy.network import TangentNetwork, accuracy
 from taftcache.privacy.statement import Statement, after
 from taftcache.privacy.trainer import train_privately
 from taftcache.recipe import Overrides, Recipe
+from taftcache.stages.completeness import subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Silent
@@ -137,6 +138,7 @@ def train_private(
         seconds=time.perf_counter() - begin,
         notes=[
             *work.notes,
+            *subtracted_notes(store),
             *([] if shards is None else outdated_notes(store, settings)),
             *beside_notes(store),
         ],
