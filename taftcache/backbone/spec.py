@@ -15,6 +15,7 @@ from taftcache.errors import RecipeError
 
 # Arguments by which timm itself opens files or asks the network. What it then reads can run code.
 LOADING = ("cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay")
+PLACING = ("device", "dtype")  # where and in what precision it is built
 
 
 def check_options(model_args: Mapping[str, Any]) -> None:
@@ -24,6 +25,12 @@ def check_options(model_args: Mapping[str, Any]) -> None:
             "backbone.model_args cannot hold arguments by which timm loads files",
             got=", ".join(loading),
             do="name the weights by backbone.weights, and what the images need in [preprocess]",
+        )
+    if placing := [name for name in PLACING if name in model_args]:
+        raise RecipeError(
+            "backbone.model_args cannot say where or in what precision the model is built",
+            got=", ".join(f"{name} = {model_args[name]!r}" for name in placing),
+            do="leave it out; the recipe's device and backbone.precision say that",
         )
     if model_args.get("in_chans", 3) != 3:
         raise RecipeError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -44,13 +45,16 @@ from taftcache.errors import (
 )
 from taftcache.names import counted, typed
 
+_ROOT = re.compile(f"[0-9a-f]{{{SHORT},64}}")  # of a root digest that somebody noted
+
 
 class FeatureStore:
     """An open store. ``mode="r"`` reads; ``mode="a"`` also takes the writer lock and sweeps what a crash left behind.
 
     ``expect`` is the root digest that the caller knows, or its first 16 digits or more: IntegrityError when the store
-    has another, so that an old copy put in a newer one's place is noticed. StaleStore when it holds rows that were
-    forgotten at this place, which is noticed without it; ``stale`` opens it all the same, to forget them again.
+    has another, so that an old copy put in a newer one's place is noticed, and RecipeError for what is no digest.
+    StaleStore when it holds rows that were forgotten at this place, which is noticed without it; ``stale`` opens it all
+    the same, to forget them again.
     StoreNotFound, FormatError, IntegrityError and StoreLocked say what else can be wrong. A context manager; `close`
     lets the lock go. Threads may read one together; one that is open for writing belongs to one thread, and to the
     process that opened it.
@@ -66,6 +70,12 @@ class FeatureStore:
     ) -> None:
         if mode not in ("r", "a"):
             raise RecipeError(f"a store cannot be opened with mode {mode!r}", do='use one of "r", "a"')
+        if expect is not None and not (isinstance(expect, str) and _ROOT.fullmatch(expect)):
+            raise RecipeError(
+                f"{expect!r} is no root digest",
+                got=repr(expect),
+                do=f"the {SHORT} to 64 digits that you noted, of 0-9 and a-f, as taftcache inspect shows them",
+            )
         self.mode = mode
         self._lock: WriterLock | None = None
         self._committer: Committer | None = None
@@ -82,11 +92,11 @@ class FeatureStore:
                     raise no_store(self.root)
                 self._lock = WriterLock(self.staging)
             self._contents = Contents(self.root, read_manifest(self.root))
-            if expect is not None and not (len(expect) >= SHORT and self.root_digest.startswith(expect)):
+            if expect is not None and not self.root_digest.startswith(expect):
                 raise IntegrityError(
                     f"{self.path} is not the store that was expected",
                     got=f"root digest {self.root_digest}, expected {expect}",
-                    do=f"look whether an older copy was put in its place; {SHORT} digits of a digest are the fewest",
+                    do="look whether an older copy was put in its place",
                 )
             self.tombstone_file = TombstoneFile(path)
             if not stale and (back := self.returned()):

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
+from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
@@ -167,13 +168,14 @@ def _no_number(name: str) -> None:
     )
 
 
+@at_its_place()
 def read_base(
     store: FeatureStore, spec: TangentSpec, classes: int | None = None, *, consent: Consent | None = None
 ) -> Base:
     """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights.
 
     Args:
-        store: whose rows are to be trained on.
+        store: whose rows are to be trained on; or its place.
         spec: which blocks are trained, and from where: ``recipe.tangent``.
         classes: another K than the store's, for a store that is about to lose some.
         consent: what the store may open; by default what the user allowed it before.

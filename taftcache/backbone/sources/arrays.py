@@ -73,18 +73,27 @@ def to_numpy(what: str, given: Any) -> Any:
     """An array or table of a program's own as NumPy has it, or a tensor, wherever it lies; anything else as it is.
 
     Raises:
-        DataError: some of it is masked, and NumPy would have what lies below the mask; or it is sparse.
+        DataError: it is sparse, or as ``check_values`` says.
     """
     if hasattr(given, "toarray"):
         raise DataError(f"cannot take {what}: they are sparse", got=f"a {type(given).__name__}", do="use .toarray()")
+    check_values(what, given)
+    found = widened(given.detach().cpu()) if hasattr(given, "detach") else given
+    return np.asarray(found) if hasattr(found, "__array__") else found
+
+
+def check_values(what: str, given: Any) -> None:
+    """DataError for an array that is masked in part, of which NumPy would have what lies below the mask, and for a
+    tensor that is sparse or has no values."""
+    if hasattr(given, "detach") and (given.is_meta or str(given.layout) != "torch.strided"):
+        kind, do = ("without values", "give those that have some") if given.is_meta else ("sparse", "use .to_dense()")
+        raise DataError(f"cannot take {what}: they are {kind}", got=f"{given.device}, {given.layout}", do=do)
     if np.ma.is_masked(given):
         raise DataError(
             f"cannot take {what}: they are masked in part",
             got=counted(int(np.ma.getmaskarray(given).sum()), "masked value"),
             do="leave those rows out, or write what they lack: filled(…)",
         )
-    found = widened(given.detach().cpu()) if hasattr(given, "detach") else given
-    return np.asarray(found) if hasattr(found, "__array__") else found
 
 
 def widened(given: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 
 from taftcache.cache.collect import collect
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import ArgumentError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,12 @@ def gc(
         foreign: files that the format knows nothing of, too.
         hours: in a bucket, what is younger stays: it may be a commit on its way.
         dry_run: list only.
+
+    Raises:
+        ArgumentError: ``hours`` is no number, or less than 0.
     """
+    if not (isinstance(hours, Real) and hours >= 0):
+        raise ArgumentError("hours must be a number of at least 0", got=repr(hours), do="hours=24.0")
     with FeatureStore(store, mode="r" if dry_run else "a") as store:
         found = collect(store, unfinished=unfinished, foreign=foreign, older=3600 * hours, dry=dry_run)
         return CollectReport(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.opening import Place
@@ -11,8 +13,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.previous import go_back
 from taftcache.cache.write.repair import Maker
 from taftcache.cache.write.repair import repair as mend
+from taftcache.errors import RecipeError
 from taftcache.names import made_by
-from taftcache.recipe import Overrides, apply_overrides, as_mapping, parse_recipe
+from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, check_used, parse_recipe
 from taftcache.stages.progress import Progress, Silent, noting
 
 
@@ -59,14 +62,18 @@ def verify(
             what that commit added is removed.
         overrides: of the store's recipe, {"data.train": "/where/it/lies/now"} say, for the repair.
     """
-    progress = progress or Silent()
+    progress, changes = progress or Silent(), as_mapping(overrides)
+    check_used("verify", changes, placed=True)
+    if changes and not repair:
+        raise RecipeError("settings are for a repair, and nothing is repaired", got=", ".join(changes), do="--repair")
     left = go_back(store)[0] if back else None
     with FeatureStore(store, mode="a" if repair else "r", expect=expect) as store:
+        recipe = _changed(store, changes) if changes else None  # refused before an hour of reading
         faults = _faults(store, progress)
         if not (repair and faults):
             return _report(store, faults, left)
         before = store.objects()
-        outcome = mend(store.committer(), faults, _maker(store, overrides, progress))
+        outcome = mend(store.committer(), faults, _maker(store, recipe, changes, progress))
     with FeatureStore(store) as store:
         return replace(
             _report(store, _faults(store, progress), left),
@@ -77,15 +84,17 @@ def verify(
         )
 
 
-def _maker(store: FeatureStore, overrides: Overrides, progress: Progress) -> Maker | None:
+def _changed(store: FeatureStore, changes: Mapping[str, Any]) -> Recipe:
+    return parse_recipe(apply_overrides(store.manifest.recipe, changes), str(store.path))
+
+
+def _maker(store: FeatureStore, recipe: Recipe | None, changes: Mapping[str, Any], progress: Progress) -> Maker | None:
     """What makes rows again; nothing does where they were imported."""
     if "imported" in store.identity:
         return None
     from taftcache.stages.extract.reextraction import Reextraction  # torch, which only a repair needs
 
-    changes = as_mapping(overrides)
-    recipe = parse_recipe(apply_overrides(store.manifest.recipe, changes), str(store.path))
-    return Reextraction(store, recipe, progress, changes)
+    return Reextraction(store, recipe or _changed(store, {}), progress, changes)
 
 
 def _faults(store: FeatureStore, progress: Progress) -> list[Fault]:

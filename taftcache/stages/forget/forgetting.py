@@ -158,6 +158,7 @@ def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -
     """
     before = store.root_digest
     signer = signer_of(signing_key)
+    notes = ["there was no key to destroy: nothing was forgotten here, or its key is destroyed already"]
     if store.manifest.tombstone_key or store.tombstone_file.key:  # an old copy may have none, the file beside it one
         with store.transaction() as change:
             entry = {
@@ -168,7 +169,10 @@ def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -
             change.destroy_key()
             entry |= change.commitment()
             change.record(signed(store, entry, signer))
-    return ForgetReport(store=store.path, root_before=before, root_digest=store.root_digest, mode="destroy-key")
+        notes = []
+    return ForgetReport(
+        store=store.path, root_before=before, root_digest=store.root_digest, mode="destroy-key", notes=notes
+    )
 
 
 def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
