@@ -25,7 +25,6 @@ import msgspec
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
-from taftcache.names import scaling_of
 from taftcache.recipe import (
     Overrides,
     Recipe,
@@ -99,7 +98,7 @@ def overridden(command: str, store: FeatureStore, overrides: Overrides, recipe: 
     RecipeError for what is no override, or none that a recipe takes, or that ``command`` uses of this store.
     """
     overrides = as_mapping(overrides)
-    of_vectors = command == "train" and scaling_of(store.identity) is not None
+    of_vectors = command == "train" and "scaling" in store.identity.get("imported", {})
     check_used(f"{command} on vectors" if of_vectors else command, overrides, placed=True)
     values = recipe_values(recorded_recipe(store) if recipe is None else recipe)
     return parse_recipe(apply_overrides(values, overrides), str(store.path))

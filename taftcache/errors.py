@@ -168,9 +168,7 @@ class ClusterError(TaftcacheError):
 
 
 def first_line(error: Exception) -> str:
-    """What an error says in one line: its kind where it says nothing, as one of memory does; no number of an errno."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower() + (f": {error.filename}" if error.filename else "")
+    """What an error says in one line: its kind where it says nothing, as one of memory does."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 

@@ -34,7 +34,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
         return _limited(published, spec.limit), _limited(apart, spec.limit)
     if spec.test and _is_one_place(spec):
         raise RecipeError(
-            "data.test names what data.train names: the model would be tested on what it was trained on",
+            "data.test must not name what data.train names: a test on what was trained on says nothing",
             got=f"train = {spec.train!r}, test = {spec.test!r}",
             do="leave test out, and data.held_out keeps a part of train; or name images of their own",
         )

@@ -50,7 +50,8 @@ def plan_shards(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None =
     training, tested = split(recipe, ids, test)
     if test is None and len(training) < spec.shards <= len(ids):
         raise DataError(
-            f"data.held_out leaves {counted(len(training), 'sample')} to train on, for {counted(spec.shards, 'shard')}",
+            f"too few to train on: data.held_out leaves {counted(len(training), 'sample')}"
+            f" for {counted(spec.shards, 'shard')}",
             got=f"held_out = {recipe.data.held_out} of {counted(len(ids), 'sample')}",
             do="hold out a smaller fraction, or use fewer shards",
         )

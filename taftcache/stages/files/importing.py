@@ -128,7 +128,7 @@ def import_(
             named = columns != Columns() or test is not None or test_labels is not None
             if named or changes or scaling != "row":
                 raise RecipeError(
-                    f"{path} is the export of a store, which comes back with its own names, rows and settings",
+                    f"cannot name or set anything of {path}: the export of a store comes back as it is",
                     got="names of labels and the like, or held-out rows" if named else "--scaling, or --set",
                     do="import it alone",
                 )
