@@ -25,7 +25,16 @@ import msgspec
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
-from taftcache.recipe import Overrides, Recipe, apply_overrides, check_names, parse_recipe, recipe_values
+from taftcache.recipe import (
+    Overrides,
+    Recipe,
+    apply_overrides,
+    as_mapping,
+    check_names,
+    check_used,
+    parse_recipe,
+    recipe_values,
+)
 
 if TYPE_CHECKING:
     from taftcache.cache.store import FeatureStore
@@ -83,11 +92,14 @@ def recorded_recipe(store: FeatureStore) -> Recipe:
     return parse_recipe(recorded, where)
 
 
-def overridden(store: FeatureStore, overrides: Overrides, recipe: Recipe | None = None) -> Recipe:
+def overridden(command: str, store: FeatureStore, overrides: Overrides, recipe: Recipe | None = None) -> Recipe:
     """``recipe``, or else the one that the store records, with each override applied.
 
-    RecipeError for what is no override, or not one that a recipe takes.
+    RecipeError for what is no override, or not one that a recipe takes or that ``command`` uses for this store.
     """
+    overrides = as_mapping(overrides)
+    of_vectors = command == "train" and "scaling" in store.identity.get("imported", {})
+    check_used(f"{command} on vectors" if of_vectors else command, overrides, placed=True)
     values = recipe_values(recorded_recipe(store) if recipe is None else recipe)
     return parse_recipe(apply_overrides(values, overrides), str(store.path))
 

@@ -15,6 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
+from taftcache.backbone.sources.arrays import check_values
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import ArgumentError
 from taftcache.estimator_base import TangentEstimator, refused_is_unchanged
@@ -129,8 +130,11 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
             counts = np.bincount(labels, of_rows)
             weights = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
         elif not isinstance(given, Mapping):
-            got = f"a {type(given).__name__}"
-            raise ArgumentError("class_weight is no mapping of classes to weights", got=got, do="{class: weight, …}")
+            raise ArgumentError(
+                "class_weight is no mapping of classes to weights",
+                got=repr(given)[:80],
+                do='"balanced", or {class: 2.0}',
+            )
         else:
             weights = compute_class_weight(given, classes=self.classes_, y=y)
             _check_weights("class_weight", weights)
@@ -251,6 +255,7 @@ def _log_shares(counts: np.ndarray) -> np.ndarray:
 
 def _sample_weights(given: Any, rows: Any) -> Tensor:
     """Weights with mean one: the loss is a weighted mean, so a row of weight 2 is that row twice."""
+    check_values("sample_weight", given)
     checked = _check_sample_weight(given, rows, dtype=np.float64)
     _check_weights("sample_weight", checked)
     checked = checked / (checked.max() or 1.0)  # so that their sum is finite

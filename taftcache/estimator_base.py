@@ -21,7 +21,7 @@ from sklearn.utils.validation import _check_y, check_array, check_is_fitted, val
 from torch import Tensor, nn
 
 from taftcache.backbone.device import float64_device
-from taftcache.backbone.sources.arrays import widened
+from taftcache.backbone.sources.arrays import check_values, widened
 from taftcache.backbone.spec import EVERY_BLOCK, BackboneSpec, Features, backbone_of
 from taftcache.errors import ArgumentError, DataError
 from taftcache.objective.loss import Loss
@@ -161,6 +161,8 @@ class TangentEstimator(BaseEstimator):
 
     def _checked(self, X: Any, y: Any, **of_y: Any) -> tuple[Any, np.ndarray]:
         """X and y as scikit-learn checks them; for images and cached rows, only y and the lengths are checked."""
+        for what, given in (("X", X), ("y", y)):
+            check_values(what, given)
         X = widened(X)
         if self.backbone is None:
             checked: tuple[Any, np.ndarray] = validate_data(self, X, y, dtype=[np.float64, np.float32], **of_y)
@@ -275,7 +277,10 @@ class TangentEstimator(BaseEstimator):
             ),
             "radius": (self.radius is None or in_ball, "a number above 0 and below ‖Δw‖ without it, or None"),
             "tolerance": (_above_zero(self.tolerance) and self.tolerance < 1, "a number between 0 and 1"),
-            "max_passes": (_is_whole(self.max_passes) and self.max_passes >= 1, "a whole number of at least 1"),
+            "max_passes": (
+                _is_whole(self.max_passes) and 1 <= self.max_passes < 2**63,
+                "a whole number from 1 to 2**63 - 1",
+            ),
             "memory": (_is_whole(self.memory) and self.memory >= 0, "a number of bytes: 2 << 30 are 2 GiB"),
             "backbone": (
                 _is_no_half(self.backbone),
@@ -345,6 +350,7 @@ class TangentEstimator(BaseEstimator):
 
     def _logits(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "solution_")
+        check_values("X", X)
         X = widened(X)
         if self.backbone is None:
             X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)

@@ -168,7 +168,8 @@ def plain_fault(values: Mapping[str, Any]) -> str | None:
         if len(path) > _DEPTH:
             return f"{shown(path[:2])} is nested more than {_DEPTH} levels deep"
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            return f"{shown(path)} needs {value.bit_length()} bits, more than the 64 of an integer"
+            bits = 1 + (value if value > 0 else ~value).bit_length()
+            return f"{shown(path)} needs {bits} bits, more than the 64 of an integer"
         if isinstance(value, Mapping):
             todo += [([*path, str(key)], inner) for key, inner in value.items()]
         elif isinstance(value, list | tuple):

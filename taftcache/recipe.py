@@ -36,6 +36,23 @@ _LONGEST = 80  # characters of a value in a message
 _LESS = "name a smaller value, fewer levels, or plain text (of a file or folder another name)"
 Overrides = Iterable[str] | Mapping[str, Any]
 """Changes of single settings: ["objective.ridge=1e-3"], as ``--set`` takes them, or {"objective.ridge": 1e-3}."""
+_IMAGES = ("device", "data", "backbone", "preprocess", "store", "extract", "tangent")
+_MODELS = ("objective", "solver", "compose", "privacy")
+_VECTORS = ("store.shards", "store.plan", "store.seed", "store.dtype", "store.chunk_rows", "data.held_out", *_MODELS)
+_PLACE = ("name", "store.path")
+_USED = {
+    "run": ("name", *_IMAGES, *_MODELS, "prior", "forget", "compare.reports"),
+    "extract": ("name", *_IMAGES, *_MODELS, "prior"),  # what train takes from the store's record, too
+    "append": ("name", *_IMAGES),
+    "train": ("name", *_IMAGES[:-2], "tangent", *_MODELS, "prior"),  # of images, whether the store was made from them
+    "train on vectors": ("device", *_VECTORS, "tangent.init", "tangent.seed"),
+    "compare": ("name", *_IMAGES, "objective", "solver", "privacy", "compare"),
+    "import": (*_PLACE, "device", *_VECTORS, "tangent.init", "tangent.seed"),
+    "import --recipe": (*_PLACE, "device", *_VECTORS, "backbone", "preprocess", "store.cache", "tangent", "prior"),
+    "verify": ("device", "data", "backbone", "preprocess", "extract"),
+}
+"""Sections, or single keys, of a recipe that a command uses; one that is not here uses all."""
+_INSTEAD = {"forget": "taftcache forget, once the store is there", "compare": "taftcache compare"}
 _hints = cache(get_type_hints)  # uncached, all sections would cost each look into a store a millisecond
 
 
@@ -138,6 +155,24 @@ def as_mapping(overrides: Overrides) -> dict[str, Any]:
         found.pop(key, None)  # of several for one key the last counts, at its own place in the order
         found[key] = value
     return found
+
+
+def check_used(command: str, overrides: Overrides, *, placed: bool = False) -> None:
+    """RecipeError for an override that ``command`` never uses; ``placed`` where the store itself is named beside it.
+
+    A recipe's file may say more than one command uses, for it is for all of them; an override is for one.
+    """
+    used = [key for key in _USED[command] if not (placed and key in _PLACE)]
+    for key, value in as_mapping(overrides).items():
+        section = key.partition(".")[0]
+        beside = placed and key in _PLACE
+        read = any(one in (section, key) or one.startswith(f"{key}.") for one in used) and not beside
+        if section in Recipe.__struct_fields__ and not read:  # what no recipe has, parsing refuses
+            raise RecipeError(
+                f"{command} does not use {_key(key)}{', for the place of the store is named' if beside else ''}",
+                got=f"{_key(key)} = {_short(value)}",
+                do=_INSTEAD.get(section, "leave it out" + ("" if beside else f": {command} uses {', '.join(used)}")),
+            )
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine, make_regression
@@ -261,7 +262,7 @@ WRONG = {
     "ridge": ["foo", None, True, [0.1, 1], 0, -1, np.nan, np.inf],
     "radius": ["auto", [1.0, 2.0], True, 0],
     "tolerance": ["auto", "decisive", None, 0, -1, np.nan],
-    "max_passes": [1.5, "10", None, 0, np.inf],
+    "max_passes": [1.5, "10", None, 0, np.inf, 1e308],
     "memory": [1.5, "2GiB", None, -1],
     "tangent": ["full", {"blocks": 1}],
     "backbone": [("state", "config"), ({},)],
@@ -279,6 +280,32 @@ def test_arguments_that_cannot_be_are_named(kind, name, value):
             kind(**{name: wrong}).fit(X, y)
         do.append(refused.value.do)
     assert do[0] == do[1]
+
+
+@pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])
+def test_what_has_no_values_of_its_own_is_refused(kind):
+    """Of a masked array scikit-learn takes what lies below the mask."""
+    X, y = load_iris(return_X_y=True)
+    hidden = np.ma.masked_greater(X, 5)
+    fitted = kind(ridge=0.1).fit(X, y)
+    for call in (
+        lambda: kind().fit(hidden, y),
+        lambda: kind().fit(X, np.ma.masked_equal(y, 1)),
+        lambda: kind().fit(X, y, np.ma.masked_equal(np.ones(len(y)), 1)),
+        lambda: fitted.predict(hidden),
+    ):
+        with pytest.raises(DataError, match="masked in part"):
+            call()
+    for tensor, says in ((torch.tensor(X).to_sparse(), "sparse"), (torch.empty(X.shape, device="meta"), "values")):
+        with pytest.raises(DataError, match=says):
+            kind().fit(tensor, y)
+    assert np.array_equal(kind(ridge=0.1).fit(np.ma.masked_greater(X, 99), y).coef_, fitted.coef_)
+
+
+def test_class_weights_are_a_mapping():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ArgumentError, match="no mapping of classes"):
+        TangentClassifier(class_weight=np.ones(3)).fit(X, y)
 
 
 def test_whole_numbers_may_be_floats_and_a_ball_needs_no_ridge():

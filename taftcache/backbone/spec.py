@@ -16,7 +16,7 @@ from taftcache.errors import RecipeError
 
 # Arguments by which timm itself opens files or asks the network. What it then reads can run code.
 LOADING = ("cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay")
-PLACING = ("device", "dtype")  # where the parameters are and how precise, which other keys say
+PLACING = ("device", "dtype")  # where and in what precision it is built, which other keys say
 
 
 def check_options(model_args: Mapping[str, Any]) -> None:
@@ -29,9 +29,9 @@ def check_options(model_args: Mapping[str, Any]) -> None:
         )
     if placing := [name for name in PLACING if name in model_args]:
         raise RecipeError(
-            "backbone.model_args cannot hold arguments that say where or how precisely the model computes",
-            got=", ".join(placing),
-            do="set device, or backbone.precision",
+            "backbone.model_args cannot say where or in what precision the model is built",
+            got=", ".join(f"{name} = {model_args[name]!r}" for name in placing),
+            do="leave it out; the recipe's device and backbone.precision say that",
         )
     if model_args.get("in_chans", 3) != 3:
         raise RecipeError(

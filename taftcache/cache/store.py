@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from taftcache.cache.arrays import DaskRows, RowDataset, ShardRows
 from taftcache.cache.format import ledger
-from taftcache.cache.format.digest import SHORT, canonical, digest
+from taftcache.cache.format.digest import canonical, check_root, digest
 from taftcache.cache.format.fault import Fault, changed, is_changed
 from taftcache.cache.format.identity import differences
 from taftcache.cache.format.layout import resolve_chunk_rows
@@ -49,11 +49,11 @@ class FeatureStore:
     """An open store. ``mode="r"`` reads; ``mode="a"`` also takes the writer lock and sweeps what a crash left behind.
 
     ``expect`` is the root digest that the caller knows, or its first 16 digits or more: IntegrityError if the store has
-    another, so that an old copy put in a newer one's place is noticed. StaleStore if it holds rows that were forgotten
-    at this place, which is noticed even without ``expect``; ``stale`` opens it all the same, to forget them again.
-    StoreNotFound, FormatError, IntegrityError and StoreLocked say what else can be wrong. It is a context manager;
-    `close` releases the lock. Threads may share a store that is open for reading; one that is open for writing belongs
-    to one thread, and to the process that opened it.
+    another, so that an old copy put in a newer one's place is noticed; RecipeError for something that is no digest.
+    StaleStore if it holds rows that were forgotten at this place, which is noticed even without ``expect``; ``stale``
+    opens it all the same, to forget them again. StoreNotFound, FormatError, IntegrityError and StoreLocked say what
+    else can be wrong. It is a context manager; `close` releases the lock. Threads may share a store that is open for
+    reading; one that is open for writing belongs to one thread, and to the process that opened it.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class FeatureStore:
     ) -> None:
         if mode not in ("r", "a"):
             raise RecipeError(f"a store cannot be opened with mode {mode!r}", do='use one of "r", "a"')
+        check_root(expect)
         self.mode = mode
         self._lock: WriterLock | None = None
         self._committer: Committer | None = None
@@ -82,11 +83,11 @@ class FeatureStore:
                     raise no_store(self.root)
                 self._lock = WriterLock(self.staging)
             self._contents = Contents(self.root, read_manifest(self.root))
-            if expect is not None and not (len(expect) >= SHORT and self.root_digest.startswith(expect)):
+            if expect is not None and not self.root_digest.startswith(expect):
                 raise IntegrityError(
                     f"{self.path} is not the store that was expected",
                     got=f"root digest {self.root_digest}, expected {expect}",
-                    do=f"look whether an older copy was put in its place; {SHORT} digits of a digest are the fewest",
+                    do="look whether an older copy was put in its place",
                 )
             self.tombstone_file = TombstoneFile(path)
             if not stale and (back := self.returned()):

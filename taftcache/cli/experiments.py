@@ -70,7 +70,7 @@ def compare(
         check_plots()
         writable(out, folder=True, again=True)
     named = [f"compare.reports={list(report)}"] if report else []
-    recipe, _ = read_either(target, [*(set_ or []), *named], device, opens=("images", "weights"))
+    recipe, _ = read_either("compare", target, [*(set_ or []), *named], device, opens=("images", "weights"))
     check_read(recipe, set_ or [])
     if "table3" in recipe.compare.reports:
         round_rows_alike(every_shape=True)

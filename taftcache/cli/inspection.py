@@ -89,6 +89,8 @@ def inspect(
         _check_reading(asked, beside, top, threshold)
         _read_rows(store, asked[0], top or 20, threshold, as_json)
     else:
+        if sample is not None:
+            _check_alone(beside)
         _show_part(store, sample, shard, label, ids, as_json)
 
 
@@ -115,10 +117,15 @@ def _check_reading(asked: list[str], others: list[str], top: int | None, thresho
             got="neither --suspects, --duplicates nor --outliers",
             do="name one of the three",
         )
-    if len(asked) + len(others) > 1:
-        raise RecipeError("these options cannot be combined", got=" ".join(asked + others), do=asked[0])
+    _check_alone(asked + others)
     if threshold is not None and asked != ["--duplicates"]:
         raise RecipeError("--threshold is only for --duplicates", got=asked[0], do="--duplicates --threshold")
+
+
+def _check_alone(options: list[str]) -> None:
+    """RecipeError for more options than the first, beside which no other says anything."""
+    if len(options) > 1:
+        raise RecipeError("these options cannot be combined", got=" ".join(options), do=options[0])
 
 
 def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 import taftcache
 from taftcache.consent import Consent, Kind, overridden, refusal, remember
 from taftcache.errors import RecipeError
-from taftcache.recipe import Recipe, as_mapping, load_recipe, stored_at
+from taftcache.recipe import Recipe, as_mapping, check_used, load_recipe, stored_at
 from taftcache.recipe_files import bundled_recipes, did_you_mean, named_alike
 from taftcache.terminal.console import note, print_json
 
@@ -158,8 +158,9 @@ Json = Annotated[
 ]
 
 
-def read_recipe(path: Path, overrides: list[str] | None, device: str | None) -> Recipe:
-    """The recipe of a file, with what the options change."""
+def read_recipe(command: str, path: Path, overrides: list[str] | None, device: str | None) -> Recipe:
+    """The recipe of a file, with what the options change; RecipeError for what the command never uses."""
+    check_used(command, overrides or [])
     return load_recipe(path, [*(overrides or []), *device_override(device)])
 
 
@@ -169,7 +170,7 @@ def consent_to(images: list[Path] | None = None, weights: Path | None = None, hu
 
 
 def read_either(
-    target: Path, overrides: list[str] | None, device: str | None, opens: Sequence[Kind] = ()
+    command: str, target: Path, overrides: list[str] | None, device: str | None, opens: Sequence[Kind] = ()
 ) -> tuple[Recipe, Path]:
     """The recipe of a file or of a store, and where the store is.
 
@@ -185,11 +186,11 @@ def read_either(
             do=f"{did_you_mean(target)}give a store's folder or a recipe's file; taftcache init FOLDER makes a recipe",
         )
     if not (target.is_dir() or is_bucket(target)):
-        recipe = read_recipe(target, overrides, device)
+        recipe = read_recipe(command, target, overrides, device)
         remember(recipe.store_path, recipe)
         return recipe, recipe.store_path
     with taftcache.FeatureStore(target) as store:
-        recipe = stored_at(target, overridden(store, [*(overrides or []), *device_override(device)]))
+        recipe = stored_at(target, overridden(command, store, [*(overrides or []), *device_override(device)]))
         for kind in opens:
             if (refused := refusal(store, kind, recipe, as_mapping(overrides or []))) is not None:
                 raise refused

@@ -34,6 +34,7 @@ from taftcache.cli.options import (
     print_report,
     read_either,
     read_recipe,
+    store_of,
 )
 from taftcache.errors import RecipeError
 from taftcache.recipe_files import bundled_recipes
@@ -70,7 +71,7 @@ def demo(set_: Overrides = None, device: Device = None, as_json: Json = False) -
 
     Example: taftcache demo
     """
-    made = read_recipe(bundled_recipes()["quickstart"], set_, device)
+    made = read_recipe("run", bundled_recipes()["quickstart"], set_, device)
     with bars(as_json) as progress:
         progress.say(f"the recipe quickstart: 1,797 digits, four shards, into {made.store_path}")
         report = taftcache.run(made, progress=progress)
@@ -142,7 +143,7 @@ def run(
 
     Example: taftcache run quickstart --set store.path=stores/mine
     """
-    made = read_recipe(recipe, set_, device)
+    made = read_recipe("run", recipe, set_, device)
     if made.compare.reports:
         raise RecipeError(
             f"{recipe} is a recipe for comparisons, which run does not make",
@@ -174,7 +175,7 @@ def extract(
 
     Example: taftcache extract quickstart
     """
-    made = read_recipe(recipe, set_, device)
+    made = read_recipe("extract", recipe, set_, device)
     if dry_run:
         from taftcache.stages.extract.estimation import check_room
 
@@ -244,14 +245,14 @@ def append(
         columns = Columns(vectors=vectors, labels=labels, ids=ids)
         with bars(as_json) as progress:
             report = append_file(
-                file, target, progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel,
+                file, store_of(target), progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel,
                 new_classes=new_classes,
             )  # fmt: skip
         print_report(report, as_json, show_append)
         return
     if vectors or labels or ids:
         raise RecipeError("no file of vectors is given", got="--vectors, --labels or --ids", do="append STORE FILE")
-    recipe, _ = read_either(target, set_, device, opens=("images", "weights"))
+    recipe, _ = read_either("append", target, set_, device, opens=("images", "weights"))
     with bars(as_json) as progress:
         report = taftcache.append(
             recipe, progress=progress, new_shard=new_shard, dry_run=dry, relabel=relabel, new_classes=new_classes
@@ -296,7 +297,7 @@ def train(
     if private:
         round_rows_alike(every_shape=True)
     _check_private(private, {"--sign": sign, "--rate": rate}, workers, scheduler)
-    recipe, path = read_either(target, set_, device)
+    recipe, path = read_either("train", target, set_, device)
     with (
         taftcache.FeatureStore(path, mode="a") as store,
         bars(as_json) as progress,

@@ -20,7 +20,7 @@ from taftcache.cli.options import (
     print_report,
 )
 from taftcache.errors import FOUND_CODE, RecipeError
-from taftcache.recipe import load_recipe
+from taftcache.recipe import check_used, load_recipe
 from taftcache.recipe_sections import Stored
 from taftcache.terminal.console import bars
 from taftcache.terminal.stores import (
@@ -254,6 +254,8 @@ def import_(
     from taftcache.cache.columns import Columns
 
     overrides = set_ or []
+    if recipe is not None:
+        check_used("import --recipe", overrides, placed=True)
     asked = None if recipe is None else load_recipe(recipe, [*overrides, f"store.path={store}"], needs=("backbone",))
     with bars(as_json) as progress:
         columns = Columns(vectors=vectors, labels=labels, ids=ids, classes=classes)

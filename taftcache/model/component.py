@@ -176,7 +176,7 @@ def read_base(
     """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights.
 
     Args:
-        store: the store whose rows are to be trained on.
+        store: the store whose rows are to be trained on, or its place.
         spec: which blocks are trained, and from where: ``recipe.tangent``.
         classes: another K than the store's, for a store that is about to lose classes.
         consent: what the store may open; by default what the user has allowed before.

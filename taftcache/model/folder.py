@@ -36,7 +36,8 @@ from taftcache.backbone.model import Backbone, load_backbone, weights_digest
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import name_classes, save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
-from taftcache.errors import CompositionError, FormatError, IntegrityError, StoreWriteError
+from taftcache.consent import Consent
+from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError
 from taftcache.model.card import Origin, Score, card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.description import DESCRIPTION, FORMATS, SAVED, Description, read_description
@@ -73,6 +74,19 @@ def origin_of(folder: Path | str) -> Origin:
         return Origin(name=described.model, root_digest=described.root_digest)
     config = _config(Path(folder))
     return Origin(name=str(config.get("architecture")), rows_of=_rows_of(Path(folder) / WEIGHTS_NAME))
+
+
+def check_only(folder: Path | str, name: str | None, consent: Consent | None = None) -> Origin:
+    """``origin_of`` a folder; RecipeError where another model, or weights, are asked for than those in it."""
+    origin = origin_of(folder)
+    beside = None if consent is None else consent.weights
+    if beside is not None or name not in (None, origin.name, origin.name.rpartition("/")[2]):
+        raise RecipeError(
+            f"{folder} holds one model, with its weights, and no other can be named",
+            got=f"the model {name!r}" if beside is None else f"the weights {beside}",
+            do=f"leave it out, or name the store that {origin.name} came from",
+        )
+    return origin
 
 
 def _rows_of(weights: Path) -> dict[str, list[str]]:

@@ -83,7 +83,9 @@ class Saved:
         try:
             yield
         except (OSError, SafetensorError, msgspec.DecodeError) as error:
-            raise FormatError(f"no saved {self.kind} at {folder}", got=first_line(error), do=self.do) from error
+            said = first_line(error)
+            got = f"{str(error.strerror).lower()}: {error.filename}" if isinstance(error, OSError) else said
+            raise FormatError(f"no saved {self.kind} at {folder}", got=got, do=self.do) from error
         except _UNFIT as error:
             raise self.unfit(f"{type(error).__name__}: {error}") from error
 

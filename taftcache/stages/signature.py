@@ -118,7 +118,7 @@ def _private_key(file: Path) -> Ed25519PrivateKey:
         missing = isinstance(error, FileNotFoundError)
         raise RecipeError(
             f"cannot read the signing key {file}: {'no such file' if missing else cause(error)}",
-            got=error,
+            got=str(file),
             do=f"{_MAKE} {file}" if missing else advice(error),
         ) from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

@@ -81,7 +81,7 @@ def forgotten_lines(report: ForgetReport) -> list[str]:
     """A request's outcome, without the store's digests."""
     lines = []
     if report.mode == "destroy-key":
-        lines.append("the tombstones and their key are destroyed")
+        lines += [] if report.notes else ["the tombstones and their key are destroyed"]
     elif not (report.already or report.forgotten or report.dropped_shards or report.classes or report.destroyed):
         lines.append("nothing to forget")
     if report.already:

@@ -295,6 +295,24 @@ def test_recipes_that_cannot_be(options):
         DataSpec(**options)
 
 
+@pytest.mark.parametrize(
+    ("source", "train", "test", "more"),
+    [
+        ("folder", "pics", "pics", {}),
+        ("folder", "pics", "other/../pics/", {}),
+        ("npz", "a.npz", "./a.npz", {}),
+        ("hdf5", "a.h5", "a.h5", {}),
+        ("table", "a.csv", "./a.csv", {}),
+        ("timm", "folder", "folder", {"train_split": "all", "test_split": "all"}),
+    ],
+)
+def test_a_test_on_the_images_that_are_trained_on_is_refused(tmp_path, monkeypatch, source, train, test, more):
+    """Nothing told the two apart, and every image was held out and trained on. Of a table and timm's, splits do."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RecipeError, match=r"data\.test must not name what"):
+        open_source(DataSpec(source=source, train=train, test=test, **more))
+
+
 @pytest.mark.data
 def test_the_benchmark_data(data):
     train, test = open_source(

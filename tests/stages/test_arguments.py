@@ -27,6 +27,7 @@ from taftcache.recipe import Recipe
 from taftcache.recipe_sections import ObjectiveSpec, SolverSpec, StoreSpec
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.tangent.spec import TangentSpec
+from taftcache.terminal.forgetting import forgotten_lines
 from tests.cache.making import tree
 from tests.keys import make_key
 from tests.stages.making import recipe
@@ -131,7 +132,6 @@ NONE_SUCH = {
     "half a row to a chunk": (ArgumentError, "chunk", lambda store, to: taftcache.convert(store, to, chunk_rows=1.5)),
     "one rate": (ArgumentError, "rates must be a list", lambda store, _: taftcache.train_private(store, rates=1.0)),
     "a rate by name": (ArgumentError, "list of numbers", lambda store, _: taftcache.train_private(store, rates="a")),
-    "columns": (ArgumentError, "Columns", lambda store, to: taftcache.import_("x.npz", to, columns={"labels": "y"})),
     "a tensor without numbers": (
         DataError,
         "cannot take",
@@ -151,6 +151,24 @@ NONE_SUCH = {
         SolveError,
         "and at most 9223372036854775807",
         lambda *_: taftcache.TangentClassifier(ridge=1.0, max_passes=1e308).fit(np.eye(4), [0, 1, 0, 1]),
+    ),
+    "hours": (ArgumentError, "hours must be", lambda store, _: taftcache.gc(store.path, hours="x")),
+    "hours to come": (ArgumentError, "hours must be", lambda store, _: taftcache.gc(store.path, hours=-1.0)),
+    "a root digest": (RecipeError, "is no root digest", lambda store, _: FeatureStore(store.path, expect=16 * "A")),
+    "columns": (
+        ArgumentError,
+        "columns are not named by Columns",
+        lambda store, to: taftcache.import_(store.path, to, columns={"labels": "y"}),
+    ),
+    "a setting of no training": (
+        RecipeError,
+        "train does not use forget.samples",
+        lambda store, _: taftcache.train(store.path, overrides={"forget": {"samples": ["digits/0001"]}}),
+    ),
+    "a setting of no composing": (
+        RecipeError,
+        "train does not use store.path",
+        lambda store, _: taftcache.compose(store.path, overrides={"store.path": "x"}),
     ),
     "a text of overrides": (ArgumentError, "list", lambda *_: taftcache.load_recipe("quickstart", "store.shards=2")),
 }
@@ -195,6 +213,8 @@ def test_vectors_are_classified_from_an_array_or_from_files(tmp_path, given):
     for verb in (taftcache.predict, taftcache.find):
         with pytest.raises(DataError, match=r"(?s)neither an array \[n, d\] nor .npy files.*x\[None\]"):
             verb(tmp_path / "store", given)
+    viewed, plain = (taftcache.predict(tmp_path / "store", rows, model="000") for rows in (memoryview(x), x))
+    assert viewed == plain
     sample = taftcache.FeatureStore(tmp_path / "store").shard("000").sample_ids[0]
     with pytest.raises(StoreError, match="taftcache train, which makes it, or one of components/000"):
         taftcache.sample_influence(tmp_path / "store", sample)
@@ -288,6 +308,22 @@ def test_messages_name_arguments_as_well_as_options(tmp_path, what):
     given, says = MISTAKES[what]
     with pytest.raises(TaftcacheError, match=says):
         import_rows(tmp_path / "store", **given)
+
+
+def test_a_base_point_is_read_at_a_stores_place(finished):
+    with FeatureStore(finished) as opened:
+        assert taftcache.read_base(finished, TangentSpec()).digest == taftcache.read_base(opened, TangentSpec()).digest
+
+
+def test_a_key_that_is_not_there_is_not_said_to_be_destroyed(store):
+    """It said so of a store that had forgotten nothing."""
+    told = taftcache.destroy_key(store)
+    assert told.root_digest == told.root_before
+    assert "no key to destroy" in told.notes[0]
+    assert forgotten_lines(told) == [f"note: {told.notes[0]}"]
+    taftcache.forget(store, FeatureStore(store).sample_ids()[:1])
+    told = taftcache.destroy_key(store)
+    assert (told.notes, forgotten_lines(told)) == ([], ["the tombstones and their key are destroyed"])
 
 
 def test_held_out_rows_may_bring_ids(tmp_path):

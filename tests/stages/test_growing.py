@@ -223,7 +223,9 @@ def test_files_are_appended_by_command(early, tmp_path):
     np.save(tmp_path / "more.npy", new["x"])
     lines = ["id,label", *(f"{i},{c}" for i, c in zip(new["ids"], new["y"], strict=True))]
     (tmp_path / "more.csv").write_text("\n".join(lines) + "\n")
-    given = ["append", str(path), str(tmp_path / "more.npy"), "--labels", str(tmp_path / "more.csv")]
+    recipe = tmp_path / "store.toml"  # the recipe says where the store is
+    recipe.write_text(f'[store]\npath = "{path}"\n')
+    given = ["append", str(recipe), str(tmp_path / "more.npy"), "--labels", str(tmp_path / "more.csv")]
     for more, says in (
         (["--dry-run"], "nothing was changed"),
         ([], f"{LATER.sum()} rows made"),

@@ -15,9 +15,10 @@ from PIL import Image
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.consent import recorded_recipe
-from taftcache.errors import DataError, UnreadableImage
+from taftcache.consent import Consent, recorded_recipe
+from taftcache.errors import DataError, RecipeError, UnreadableImage
 from taftcache.model.component import read_base, read_component
+from taftcache.model.folder import origin_of
 from taftcache.model.predictor import Alike, TangentModel
 from taftcache.stages.look import prediction
 from taftcache.stages.progress import Silent
@@ -69,6 +70,21 @@ def test_logits_of_the_rows_of_a_shard_need_no_image(photographed, tmp_path):
     taftcache.export_model(photographed, tmp_path / "model")
     with pytest.raises(DataError, match="one model, which takes images"):
         taftcache.logits(tmp_path / "model", FeatureStore(photographed).held_out)
+
+
+def test_a_folder_of_one_model_has_no_other(photographed, tmp_path):
+    taftcache.export_model(photographed, tmp_path / "model")
+    name, picture = origin_of(tmp_path / "model").name, [np.zeros((8, 8, 3), np.uint8)]
+    for own in (None, name, name.removeprefix("models/")):
+        assert taftcache.predict(tmp_path / "model", picture, model=own).model == name
+    for asked in ({"model": "components/999"}, {"consent": Consent(weights="other.safetensors")}):
+        for call in (
+            lambda more: taftcache.predict(tmp_path / "model", picture, **more),
+            lambda more: taftcache.logits(tmp_path / "model", picture, **more),
+            lambda more: taftcache.export_model(tmp_path / "model", tmp_path / "new", program=True, **more),
+        ):
+            with pytest.raises(RecipeError, match=f"holds one model.*\n.*(999|other).*\n.*{name}"):
+                call(asked)
 
 
 @pytest.fixture(scope="module", params=["float16", "int8", "head"])

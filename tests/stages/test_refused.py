@@ -59,6 +59,9 @@ TRAIN = [
     ("--set privacy.epsilon=0", "epsilon"),
     ("--set privacy.delta=2", "delta"),
     ("--private --workers 1", "private"),
+    ("--private --rate 1e20", "nothing is learned, and all of epsilon"),
+    ("--private --set privacy.learning_rate=1e100", "nothing is learned, and all of epsilon"),
+    ("--private --set privacy.learning_rate=1e5 --rate 1 --rate 11", "nothing is learned, and all of epsilon"),
     ("--private --set compose.mode=exact", "private"),
     ("--private --set prior.teachers=['nowhere']", "no store at nowhere"),
     # what the store was made from
@@ -66,12 +69,53 @@ TRAIN = [
     ("--set backbone.model=other", "bundled"),
     ("--set store.shards=9", "store.shards"),
     ("--set preprocess.input_size=[3,40,40]", "preprocess.input_size"),
+    # what training does not use
+    ("--set forget.samples=['digits/0001']", "train does not use forget.samples"),
+    ("--set extract.workers=2", "train does not use extract.workers"),
+    ("--set compare.seeds=2", "try: taftcache compare"),
+    ("--set store.path={T}/new", "train does not use store.path, for the place of the store is named"),
     ("--device tpu", "tpu"),
     pytest.param("--device cuda", "cuda", marks=pytest.mark.skipif(not NO_CUDA, reason="it is there")),
     ("--set nonsense", "override"),
     ("--workers 1 --scheduler tcp://127.0.0.1:1", "--workers"),
 ]
+ONCE = "import {T}/vectors.npz {T}/new"  # a store of vectors is refused before it is made
 OTHERS = [
+    (f"{ONCE} --set forget.samples=['vectors/00000001']", "try: taftcache forget, once the store is there"),
+    (f"{ONCE} --set data.limit=3", "import does not use data.limit"),
+    (f"{ONCE} --set backbone.weights=nowhere", "import does not use backbone.weights"),
+    (f"{ONCE} --set tangent.blocks=4", "import does not use tangent.blocks"),
+    (f"{ONCE} --set store.path=x", "import does not use store.path, for"),
+    (f"{ONCE} --set prior.teachers=['nowhere']", "import does not use prior.teachers"),
+    (f"{ONCE} --set objective.class_weights=[1]", "class_weights has 1 value, the store has 2 classes"),
+    (f"{ONCE} --set data.held_out=0.999", "data.held_out leaves 0 samples for 4 shards"),
+    (f"{ONCE} --labels nope", "got: it holds: features, labels"),
+    (f"{ONCE} --recipe {{T}}/other.toml --set data.limit=3", "import --recipe does not use data.limit"),
+    ("import {T}/vectors.npz {S}", "its rows were made from images"),
+    ("import {T}/rows.h5 {T}/new --labels x", "the export of a store comes back as it is"),
+    ("import {T}/rows.h5 {T}/new --set store.shards=2", "the export of a store comes back as it is"),
+    ("import {T}/rows.h5 {T}/new --scaling none", "the export of a store comes back as it is"),
+    ("train {T}/vectors --set data.train=x.npz", "train on vectors does not use data.train"),
+    ("train {T}/vectors --set prior.teachers=['nowhere']", "train on vectors does not use prior.teachers"),
+    ("train {T}/other.toml --set forget.samples=['nobody']", "train does not use forget.samples"),
+    ("extract {T}/other.toml --set forget.samples=['nobody']", "extract does not use forget.samples"),
+    ("extract {T}/other.toml --set backbone.model_args={device='meta'}", "in what precision the model is built"),
+    ("extract {T}/same.toml", "data.test must not name what data.train names"),
+    ("run {T}/other.toml --set compare.seeds=2", "run does not use compare.seeds"),
+    ("append {S} --set objective.ridge=1", "append does not use objective.ridge"),
+    ("append {T}/other.toml {T}/vectors.npz", "it was not imported from vectors"),
+    ("compare {S} --set compose.mode=mean", "compare does not use compose.mode"),
+    ("verify {S} --set nonsense", "override"),
+    ("verify {S} --repair --set data.limit=x", "data.limit is 'x'"),
+    ("verify {S} --repair --set objective.ridge=1", "verify does not use objective.ridge"),
+    ("verify {S} --set data.train=x", "settings are for a repair"),
+    ("verify {S} --root 0123456789ABCDEF", "is no root digest"),
+    ("verify {S} --root 0123456789abcde", "is no root digest"),
+    ("verify {S} --root 0123456789abcdef", "is not the store that was expected"),
+    ("inspect {S} --sample {ID} --class 7", "cannot stand beside each other"),
+    ("inspect {S} --sample {ID} --ids", "cannot stand beside each other"),
+    ("push {T}/nowhere me/x", "got: no such file or directory: "),
+    ("forget {S} --sample {ID} --sign {T}/nowhere.pem", "nowhere.pem: no such file\n  got: /"),
     ("compose {S} --mode sum", "sum"),
     ("compose {S} --weight 000=much", "000=much"),
     ("compose {S} --weight 000=1", "does not fit"),
@@ -187,6 +231,8 @@ def files(finished, tmp_path_factory) -> Path:
     np.savez(
         folder / "vectors.npz", features=np.arange(800.0, dtype=np.float32).reshape(200, 4), labels=np.arange(200) % 2
     )
+    taftcache.import_(folder / "vectors.npz", folder / "vectors")
+    taftcache.export(finished, folder / "rows.h5")
     (folder / "full").mkdir()
     (folder / "full" / "file").write_text("in the way")
     return folder
@@ -201,6 +247,8 @@ def recipes(folder: Path, store: Path) -> None:
         "forget": {"forget": {"samples": ["nobody"]}, "objective": {"ridge": 1e-2}},
     }.items():
         toml(folder / f"{name}.toml", store, **sections)
+    same = {"source": "folder", "train": str(folder), "test": f"{folder}/full/.."}
+    toml(folder / "same.toml", folder / "new", data=same)
     toml(folder / "within.toml", store / "shards" / "within")
     (folder / "teach.toml").write_text(
         f'path = "{store / "taught"}"\n[data]\nsource = "digits"\n[[teachers]]\nname = "t"\nstore = "{store}"\n'

@@ -131,9 +131,15 @@ def test_a_store_is_not_taken_for_that_of_other_rows(made, tmp_path):
     again = taftcache.import_vectors(x, LABELS, path, ids=IDS, overrides=SMALL)
     assert again.root_digest == root, "the forgotten row stays out"
     turned, few = np.roll(LABELS, 1), slice(0, N - 1)
-    for masked in ((np.ma.masked_greater(x, 1), LABELS), (x, np.ma.masked_equal(LABELS, LABELS[0]))):
-        with pytest.raises(DataError, match="masked values"):
-            taftcache.import_vectors(*masked, tmp_path / "masked", ids=IDS, overrides=SMALL)
+    unlike = {
+        "masked values": [(np.ma.masked_greater(x, 1), LABELS), (x, np.ma.masked_equal(LABELS, LABELS[0]))],
+        "(?s)sparse.*to_dense": [(torch.tensor(x).to_sparse(), LABELS)],
+        "without values": [(torch.empty(N, D, device="meta"), LABELS)],
+        "(?s)float32 .96, 0..*one number at least": [(x[:, :0], LABELS)],
+    }
+    for says, given in ((says, given) for says, several in unlike.items() for given in several):
+        with pytest.raises(DataError, match=says):
+            taftcache.import_vectors(*given, tmp_path / "masked", ids=IDS, overrides=SMALL)
     assert not (tmp_path / "masked").exists()
     for rows, labels, ids, says in (
         (-x, LABELS, IDS, "has other numbers there"),

@@ -17,7 +17,7 @@ from PIL import Image
 
 from taftcache.backbone.sources.base import REGRESSION, Item, check_classes, check_items, decoding
 from taftcache.backbone.sources.rgb import decode_rgb, to_rgb
-from taftcache.errors import DataError, first_line
+from taftcache.errors import DataError
 from taftcache.names import counted
 
 _EXPANDED = 64 << 20  # bytes that any file may expand to
@@ -73,22 +73,27 @@ def to_numpy(what: str, given: Any) -> Any:
     """A program's own array or table, or a tensor on any device, as a NumPy array; anything else as it is.
 
     Raises:
-        DataError: some of it is masked, and NumPy would show the values below the mask; or it is sparse, or has no
-            numbers here.
+        DataError: it is sparse, or as ``check_values`` says.
     """
     if hasattr(given, "toarray"):
         raise DataError(f"cannot take {what}: they are sparse", got=f"a {type(given).__name__}", do="use .toarray()")
+    check_values(what, given)
+    found = widened(given.detach().cpu()) if hasattr(given, "detach") else given
+    return np.asarray(found) if hasattr(found, "__array__") or isinstance(found, memoryview) else found
+
+
+def check_values(what: str, given: Any) -> None:
+    """DataError for an array with masked values, because NumPy would show what lies below the mask, and for a tensor
+    that is sparse or has no values."""
+    if hasattr(given, "detach") and (given.is_meta or str(given.layout) != "torch.strided"):
+        kind, do = ("without values", "give those that have some") if given.is_meta else ("sparse", "use .to_dense()")
+        raise DataError(f"cannot take {what}: they are {kind}", got=f"{given.device}, {given.layout}", do=do)
     if np.ma.is_masked(given):
         raise DataError(
             f"cannot take {what}: they have masked values",
             got=counted(int(np.ma.getmaskarray(given).sum()), "masked value"),
             do="leave those rows out, or write what they lack: filled(…)",
         )
-    try:
-        found = widened(given).cpu() if hasattr(given, "detach") else given
-        return np.asarray(found) if hasattr(found, "__array__") or isinstance(found, memoryview) else found
-    except (RuntimeError, TypeError, NotImplementedError) as error:  # torch's, of a sparse tensor or one without data
-        raise DataError(f"cannot take {what}", got=first_line(error), do="give a dense array or tensor") from error
 
 
 def widened(given: Any) -> Any:

@@ -15,7 +15,7 @@ from taftcache.backbone.sources.subset import Subset
 from taftcache.backbone.sources.table import TableSource
 from taftcache.backbone.sources.timm_dataset import TimmSource
 from taftcache.backbone.spec import DataSpec
-from taftcache.errors import DataError
+from taftcache.errors import DataError, RecipeError
 from taftcache.names import counted, first_few
 
 
@@ -23,7 +23,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     """The training source, and the test source or None where ``spec`` names none.
 
     Raises DataError for paths and files that hold no usable images, classes that differ between the
-    two and ids that occur in both; RecipeError for a path with an unset variable.
+    two and ids that occur in both; RecipeError for a path with an unset variable, or one place for both.
     """
     if spec.source == "digits":
         return _limited(DigitsSource(), spec.limit), None
@@ -32,6 +32,12 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
         assert spec.root is not None
         published, apart = open_published(spec.train, expand_path(spec.root))
         return _limited(published, spec.limit), _limited(apart, spec.limit)
+    if spec.test and _is_one_place(spec):
+        raise RecipeError(
+            "data.test must not name what data.train names: a test on what was trained on says nothing",
+            got=f"train = {spec.train!r}, test = {spec.test!r}",
+            do="leave test out, and data.held_out keeps a part of train; or name images of their own",
+        )
     train = _open(spec, spec.train, spec.train_split, "train/" if spec.test else "")
     if not spec.test:
         return _limited(train, spec.limit), None
@@ -75,6 +81,16 @@ def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
     if spec.source == "npz":
         return open_npz(path, spec.image_key, spec.label_key, prefix if same else "")
     return open_hdf5(path, spec.image_key, spec.label_key, prefix if same else "")
+
+
+def _is_one_place(spec: DataSpec) -> bool:
+    """Whether training and test images are the same: nothing tells them apart, as the split of a table or of timm's."""
+    assert spec.train is not None
+    assert spec.test is not None
+    if spec.source == "timm":
+        return (spec.train, spec.train_split) == (spec.test, spec.test_split)
+    by_split = spec.source == "table" and spec.train == spec.test
+    return not by_split and expand_path(spec.train).resolve() == expand_path(spec.test).resolve()
 
 
 def _root(spec: DataSpec) -> Path | None:

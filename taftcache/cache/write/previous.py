@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from taftcache.cache.format.digest import SHORT
+from taftcache.cache.format.digest import check_root
 from taftcache.cache.format.fault import intact
 from taftcache.cache.format.ledger import KEY_FILE, read_key
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, PREVIOUS, Manifest
@@ -60,6 +60,7 @@ def go_back(path: str | os.PathLike[str], expect: str | None = None) -> tuple[st
     something was forgotten or released since. IntegrityError, and nothing changed, where it leads to another root
     digest than ``expect``, of which it is the beginning.
     """
+    check_root(expect)
     try:
         homes = open_home(path)
     except OSError as error:
@@ -81,7 +82,7 @@ def _go_back(root: Home, staging: Folder, beside: TombstoneFile, expect: str | N
         )
     if not (_remembers_all(root, kept, beside) if present is None else adds_only(kept, present)):
         raise _none("something was forgotten, or written to the ledger, since the root manifest before")
-    if expect is not None and not (len(expect) >= SHORT and kept.digest.startswith(expect)):
+    if expect is not None and not kept.digest.startswith(expect):
         raise IntegrityError(
             "cannot go back: the root manifest before the last commit is not the one that was expected",
             got=f"root digest {kept.digest}, expected {expect}; nothing was changed",

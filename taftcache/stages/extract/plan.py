@@ -44,10 +44,17 @@ def plan_shards(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None =
     """The shards of a new store by name; ``ids``, and ``test`` of samples that are for testing only, as for ``split``.
 
     Raises:
-        DataError: an id twice, or fewer samples than shards.
+        DataError: an id twice, or fewer samples than shards, or so many held out.
     """
     spec = recipe.store
     training, tested = split(recipe, ids, test)
+    if test is None and len(training) < spec.shards <= len(ids):
+        raise DataError(
+            f"too few to train on: data.held_out leaves {counted(len(training), 'sample')}"
+            f" for {counted(spec.shards, 'shard')}",
+            got=f"held_out = {recipe.data.held_out} of {counted(len(ids), 'sample')}",
+            do="hold out a smaller fraction, or use fewer shards",
+        )
     parts = assign(training, spec.plan, spec.shards, spec.seed)
     planned = {name: PlannedShard(name=name, ids=part) for name, part in parts.items()}
     return planned if tested is None else planned | {HELD_OUT: tested}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 
 from taftcache.cache.collect import collect
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import ArgumentError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,12 @@ def gc(
         foreign: also files that are not part of the format.
         hours: in a bucket, files younger than this stay, because they may belong to a commit under way.
         dry_run: only list them.
+
+    Raises:
+        ArgumentError: ``hours`` is no number, or less than 0.
     """
+    if not (isinstance(hours, Real) and hours >= 0):
+        raise ArgumentError("hours must be a number of at least 0", got=repr(hours), do="hours=24.0")
     with FeatureStore(store, mode="r" if dry_run else "a") as store:
         found = collect(store, unfinished=unfinished, foreign=foreign, older=3600 * hours, dry=dry_run)
         return CollectReport(

@@ -23,7 +23,16 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, recorded_recipe, remember
 from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
 from taftcache.names import counted, is_model, typed
-from taftcache.recipe import Overrides, Recipe, apply_overrides, checked_recipe, parse_recipe, recipe_values
+from taftcache.recipe import (
+    Overrides,
+    Recipe,
+    apply_overrides,
+    as_mapping,
+    check_used,
+    checked_recipe,
+    parse_recipe,
+    recipe_values,
+)
 from taftcache.stages.extract.classes import lone_classes_note
 from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
@@ -35,6 +44,7 @@ from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_
 from taftcache.stages.files.vectors import Vectors
 from taftcache.stages.progress import Progress, Silent, noting
 from taftcache.stages.scaling import SCALINGS, Scaling
+from taftcache.stages.train.checks import check_class_weights
 from taftcache.stages.train.record import SECTIONS, changed_settings, makes_models, record_recipe
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TAIL
@@ -101,13 +111,12 @@ def import_(
             or was begun or trained with other settings (settings for training are recorded if it has no model).
     """
     progress, path, columns = progress or Silent(), Path(os.path.expanduser(file)), columns or Columns()
-    if not isinstance(columns, Columns):
-        raise ArgumentError("columns are not Columns", got=repr(columns)[:80], do='Columns(vectors="x", labels="y")')
-    begin = time.perf_counter()
+    begin, changes = time.perf_counter(), as_mapping(overrides)
     if isinstance(target, str | Path):
-        recipe = recipe_of_vectors(target, overrides)
+        recipe = recipe_of_vectors(target, changes)
     else:
-        recipe = parse_recipe(apply_overrides(recipe_values(checked_recipe(target)), overrides))
+        check_used("import --recipe" if backbone else "import", changes)
+        recipe = parse_recipe(apply_overrides(recipe_values(checked_recipe(target)), changes))
     with ExitStack() as stack:
         features = open_features(stack, path, columns, recipe.store_path)
         if isinstance(features, FeatureFile):
@@ -116,6 +125,13 @@ def import_(
                     f"{path} is the export of a store, from which nothing can be left out",
                     got=f"--forgotten-of {os.fspath(forgotten_of)}",
                     do="import it without, and forget the samples in the new store",
+                )
+            named = columns != Columns() or test is not None or test_labels is not None
+            if named or changes or scaling != "row":
+                raise RecipeError(
+                    f"cannot name or set anything of {path}: the export of a store comes back as it is",
+                    got="names of labels and the like, or held-out rows" if named else "--scaling, or --set",
+                    do="import it alone",
                 )
             remember(recipe.store_path, recipe)
             with progress.task("import", None) as task:
@@ -185,7 +201,12 @@ def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:
 
     Images and weights that the store names are left out, because an import allows a store to open what its recipe
     names.
+
+    Raises:
+        RecipeError: an override of what no import uses, or as ``parse_recipe``.
     """
+    overrides = as_mapping(overrides)
+    check_used("import", overrides, placed=True)
     values: dict[str, Any] = {
         "name": Path(store).name,
         "data": {"source": "digits"},  # the source that names no images
@@ -203,6 +224,8 @@ def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:
 
 def open_features(stack: ExitStack, path: Path, columns: Columns, target: Path) -> FeatureFile | Vectors:
     """A file of features, or the export of a store; what must be spooled goes to the disk that ``target`` lies on."""
+    if not isinstance(columns, Columns):
+        raise ArgumentError("columns are not named by Columns", got=repr(columns)[:80], do='Columns(labels="y")')
     if path.suffix.lower() not in SUFFIXES:
         file = stack.enter_context(FeatureFile(path))
         return file if file.is_export else vectors_of_hdf5(file, columns)
@@ -268,6 +291,12 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
     beside, unasked = remembered(path, asked.forgotten_of, features, test)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if FeatureStore.exists(path) else None
+        if there is not None and "imported" not in there.identity:
+            raise StoreError(
+                f"cannot import into {path}: its rows were made from images",
+                got=f"the backbone {there.identity.get('backbone', {}).get('model')}",
+                do="import into a new folder",
+            )
         planned = plan_shards(recipe, features.ids, None if test is None else test.ids)
         forgotten = beside.holds if there is None else there.is_forgotten
         shards, classes, left = without_forgotten(forgotten, planned, features, test)
@@ -278,6 +307,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
                 got=counted(len(features.ids), "sample"),
                 do="give others, or leave --forgotten-of out",
             )
+        check_class_weights(recipe, len(classes if there is None else there.classes))
         frozen = load_frozen(recipe, classes)[0] if asked.backbone else None
         identity = _identity(asked, file, frozen)
         if there is None:

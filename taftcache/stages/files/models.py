@@ -12,7 +12,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import BackboneError, RecipeError
 from taftcache.model.card import program_card
-from taftcache.model.folder import CARD, is_model_folder, open_model, origin_of, save_model
+from taftcache.model.folder import CARD, check_only, is_model_folder, open_model, origin_of, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import check_onnx, write_program
 from taftcache.model.saved import files_in
@@ -73,6 +73,7 @@ def export_model(
         not empty, or cannot be written. FormatError: the model's claim of privacy does not follow from its noise.
     """
     if isinstance(store, str | os.PathLike) and is_model_folder(Path(store)):
+        check_only(Path(store), model, consent)
         return _in_another_form(Path(store), Path(folder), program, onnx)
     return _export_model(store, Path(folder), model, program, onnx, consent)
 

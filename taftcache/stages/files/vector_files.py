@@ -7,7 +7,7 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -80,7 +80,7 @@ def _from_npz(path: Path, columns: Columns) -> Vectors:
             _needs(path, columns.classes, members)
         arrays = {name: read_member(archive, members[name]) for name in sorted(few | packed)}
         entry = members[names.vectors]
-    beside = _Beside(path, columns, arrays)
+    beside = _Beside(path, columns, arrays, members)
     values = arrays[names.vectors] if packed else mapped(path, _start(path, entry))
     return Vectors.of(path, values, beside.labels(names), beside.ids(names), arrays.get(names.classes))
 
@@ -114,7 +114,8 @@ def _from_parquet(path: Path, columns: Columns, scratch: Path | None) -> Vectors
                 raise DataError(f"{path} has no list of classes", got=columns.classes, do="leave its name out")
             few = [name for name in {names.labels, names.ids, NAMES} if name in there]
             batches = list(parquet_batches(path, file, few))
-            beside = _Beside(path, columns, {name: [v for b in batches for v in b[name].to_pylist()] for name in few})
+            arrays = {name: [v for b in batches for v in b[name].to_pylist()] for name in few}
+            beside = _Beside(path, columns, arrays, there)
             labels, ids = beside.labels(names), beside.ids(names)
             with tempfile.TemporaryFile(dir=scratch) as spool:  # without a name: a killed run leaves nothing
                 values = _spooled(path, file, names.vectors, spool)
@@ -208,7 +209,7 @@ def _needs(path: Path, name: str, there: Container[str]) -> None:
 
 def _listed(there: Container[str]) -> str | None:
     """The names that a file has, if they are known."""
-    if not isinstance(there, Mapping | list):
+    if not isinstance(there, Mapping | list) or not there:
         return None
     return f"it holds: {', '.join(sorted(map(str, there))):.300}"
 
@@ -220,6 +221,7 @@ class _Beside:
     path: Path
     columns: Columns
     arrays: Mapping[str, Any]
+    there: Mapping[str, Any] | list[str] = field(default_factory=list)  # what else the file has
 
     def labels(self, names: NamedColumns) -> Any:
         """Labels [n].
@@ -231,7 +233,7 @@ class _Beside:
         if found is None:
             raise DataError(
                 f"{self.path} has no labels named {names.labels!r}",
-                got=f"it holds: {', '.join(sorted(self.arrays)) or 'vectors alone'}",
+                got=_listed(self.there or self.arrays) or "vectors alone",
                 do=f"{_LABELS}, or a file of them (.npy, .csv, .tsv)",
             )
         return found if self.columns.labels is not None else _named(found, self.arrays.get(NAMES))

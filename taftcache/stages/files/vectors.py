@@ -88,6 +88,7 @@ class Vectors:
         numbers = values.ndim == 1 and values.dtype.kind in "fiu"
         if values.ndim not in forms or not values.size or values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
             cure = 'turn them into numbers of 8 bytes at most: astype("float32")' if values.ndim in forms else NAME_THEM
+            cure = cure if values.size else "vectors of one number at least"
             raise DataError(
                 f"the vectors of {path} are not numbers {' or '.join(forms.values())}",
                 got=f"{values.dtype} {list(values.shape)}",

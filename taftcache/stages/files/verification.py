@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.opening import Place
@@ -11,9 +13,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.previous import go_back
 from taftcache.cache.write.repair import Maker
 from taftcache.cache.write.repair import repair as mend
-from taftcache.errors import StoreError
+from taftcache.errors import RecipeError, StoreError
 from taftcache.names import made_by
-from taftcache.recipe import Overrides, apply_overrides, as_mapping, parse_recipe
+from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, check_used, parse_recipe
 from taftcache.stages.progress import Progress, Silent, noting
 
 
@@ -61,9 +63,13 @@ def verify(
             ``expect``.
         overrides: changes to the store's recipe for the repair, such as {"data.train": "/where/it/lies/now"}.
     """
+    progress, changes = progress or Silent(), as_mapping(overrides)
+    check_used("verify", changes, placed=True)
+    if changes and not repair:
+        raise RecipeError("settings are for a repair, and nothing is repaired", got=", ".join(changes), do="--repair")
     left = go_back(store, expect)[0] if back else None
     try:
-        return _verified(store, progress or Silent(), expect, repair, overrides, left)
+        return _verified(store, progress, expect, repair, changes, left)
     except StoreError as error:
         if back:
             error.fault = f"went back to the root manifest before the last commit; {error.fault}"
@@ -71,15 +77,16 @@ def verify(
 
 
 def _verified(
-    place: Place, progress: Progress, expect: str | None, repair: bool, overrides: Overrides, left: str | None
+    place: Place, progress: Progress, expect: str | None, repair: bool, changes: Mapping[str, Any], left: str | None
 ) -> VerifyReport:
     with FeatureStore(place, mode="a" if repair else "r", expect=expect) as store:
+        recipe = _changed(store, changes) if changes else None  # refused before an hour of reading
         faults = _faults(store, progress)
         if not (repair and faults):
             return _report(store, faults, left)
         before = store.objects()
-        outcome = mend(store.committer(), faults, _maker(store, overrides, progress))
-    with FeatureStore(store) as store:
+        outcome = mend(store.committer(), faults, _maker(store, recipe, changes, progress))
+    with FeatureStore(place) as store:
         return replace(
             _report(store, _faults(store, progress), left),
             mended=outcome.mended,
@@ -89,15 +96,17 @@ def _verified(
         )
 
 
-def _maker(store: FeatureStore, overrides: Overrides, progress: Progress) -> Maker | None:
+def _changed(store: FeatureStore, changes: Mapping[str, Any]) -> Recipe:
+    return parse_recipe(apply_overrides(store.manifest.recipe, changes), str(store.path))
+
+
+def _maker(store: FeatureStore, recipe: Recipe | None, changes: Mapping[str, Any], progress: Progress) -> Maker | None:
     """What makes rows again; None if they were imported, because nothing here can make those."""
     if "imported" in store.identity:
         return None
     from taftcache.stages.extract.reextraction import Reextraction  # imports torch, which only a repair needs
 
-    changes = as_mapping(overrides)
-    recipe = parse_recipe(apply_overrides(store.manifest.recipe, changes), str(store.path))
-    return Reextraction(store, recipe, progress, changes)
+    return Reextraction(store, recipe or _changed(store, {}), progress, changes)
 
 
 def _faults(store: FeatureStore, progress: Progress) -> list[Fault]:

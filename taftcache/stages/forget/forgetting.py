@@ -165,6 +165,7 @@ def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -
     """
     before = store.root_digest
     signer = signer_of(signing_key)
+    notes = ["there was no key to destroy: nothing was forgotten here, or its key is destroyed already"]
     if store.manifest.tombstone_key or store.tombstone_file.key:  # an old copy may lack a key that the file beside has
         with store.transaction() as change:
             entry = {
@@ -175,7 +176,10 @@ def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -
             change.destroy_key()
             entry |= change.commitment()
             change.record(signed(store, entry, signer))
-    return ForgetReport(store=store.path, root_before=before, root_digest=store.root_digest, mode="destroy-key")
+        notes = []
+    return ForgetReport(
+        store=store.path, root_before=before, root_digest=store.root_digest, mode="destroy-key", notes=notes
+    )
 
 
 def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:

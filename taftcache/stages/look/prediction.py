@@ -24,7 +24,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import DataError, StoreError, UnreadableImage, check_counts
-from taftcache.model.folder import is_model_folder, open_model, origin_of
+from taftcache.model.folder import check_only, is_model_folder, open_model
 from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights
 from taftcache.names import counted, model_of, one_of_trained, scaling_of
 from taftcache.stages.estimators import check_has_classes
@@ -111,7 +111,8 @@ def predict(
 
     Raises:
         DataError: a folder without images. UnreadableImage: an image that cannot be read, or none that can. StoreError:
-        no such model, or a store without classes.
+        no such model, or a store without classes. RecipeError: another model, or weights, are named beside a folder
+        with one model.
     """
     check_counts(top=top)
     if isinstance(store, FeatureStore):
@@ -148,7 +149,7 @@ def predict(
                 unreadable=unreadable,
                 progress=progress,
             )
-    origin = origin_of(store)
+    origin = check_only(store, model, consent)
     images, notes = _files(images)
     found, left = _classified(open_model(store, device=device), images, top, unreadable, progress)
     return PredictReport(
@@ -187,6 +188,7 @@ def logits(
             raise DataError(
                 f"{store} is one model, which takes images, not cached rows", got="a Shard", do="give the shard's store"
             )
+        check_only(store, model, consent)
         return open_model(store, device=device).logits(_files(images)[0])
     check_has_classes(store)
     model = model_of(store.objects(), model)
@@ -425,7 +427,7 @@ def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Ca
     Each file is mapped only when its turn comes.
     """
     if getattr(given, "ndim", 0) > 1:
-        yield "at index {}".format, _checked(store, "what was given", to_numpy("the vectors", given))
+        yield "at index {}".format, _checked(store, "what was given", np.asarray(to_numpy("the vectors", given)))
         return
     for file in listed(given):
         if not isinstance(file, str | Path):

@@ -116,14 +116,18 @@ def check_goal(recipe: Recipe) -> None:
 def check_class_weights(recipe: Recipe, classes: int) -> None:
     """RecipeError unless a list of class weights has one for each class, and one of them is above 0."""
     given = recipe.objective.class_weights
+    if not isinstance(given, str) and not any(given):
+        raise RecipeError(
+            "objective.class_weights leaves no row a weight: there is nothing to learn from",
+            got=given[:8],
+            do='give one number above 0 at least, or "balanced"',
+        )
     if not isinstance(given, str) and len(given) != classes:
         raise RecipeError(
             f"objective.class_weights has {counted(len(given), 'value')}, the store has {counted(classes, 'class')}",
             got=given[:8],
             do='give one number for each class, or "balanced"',
         )
-    if not any(given):
-        raise RecipeError("objective.class_weights leaves no row a weight", got=given[:8], do="one above 0")
 
 
 def coefficients(given: Weights) -> dict[str, float]:

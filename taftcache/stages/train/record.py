@@ -27,13 +27,13 @@ def settings_of(store: FeatureStore, recipe: Recipe | None = None, overrides: Ov
     its base point.
 
     Raises:
-        IdentityError, RecipeError, CompositionError, BackboneError: it is no recipe (``checked_recipe``), or the store
-        cannot follow it, as ``check_settings`` says; and what ``read_base`` raises.
+        IdentityError, RecipeError, CompositionError, BackboneError: it is no recipe (``checked_recipe``), training does
+        not use an override, or the store cannot follow it, as ``check_settings`` says; and what ``read_base`` raises.
     """
     if recipe is not None:
         recipe = checked_recipe(recipe)
     if overrides:
-        recipe = overridden(store, overrides, recipe)
+        recipe = overridden("train", store, overrides, recipe)
     if recipe is not None:
         check_settings(store, recipe)
         recipe = parse_recipe(recorded_values(store, recipe), str(store.path))

@@ -23,6 +23,8 @@ from taftcache.stages.train.private.records import charges_of, deciding, is_curr
 from taftcache.stages.train.record import wanted_shards, with_noise
 from taftcache.stages.train.settings import Settings
 
+# Of a mean gradient of norm C; "auto" takes 3000 at most, for one step along features of norm 1 (``MOST_LOGIT``).
+LONGEST_STEP = 1e6
 _ALWAYS = "digits/"  # ids of scikit-learn's digits, a data set that nobody leaves
 _NUMBER = re.compile(r"(.*/)?\d{4,}")  # how sources number rows that have no id
 
@@ -165,6 +167,14 @@ def _check_settings(store: FeatureStore, recipe: Recipe, rates: Sequence[float])
             "a multiple of the learning rate is not a number above 0",
             got=f"rates: {named}",
             do="--rate 0.3 --rate 1, or rates=[0.3, 1.0]",
+        )
+    spec = recipe.privacy
+    step = max(rates) * (1.0 if spec.learning_rate == "auto" else spec.learning_rate * spec.clip)
+    if step > LONGEST_STEP:
+        raise RecipeError(
+            "the learning rate is so large that nothing is learned, and all of epsilon would be spent for it",
+            got=f"privacy.learning_rate = {spec.learning_rate!r}, clip = {spec.clip:g}, rates: {named}",
+            do='privacy.learning_rate = "auto", with --rate between 0.1 and 10',
         )
     if recipe.privacy.mechanism == "least-squares" and len(rates) > 1:
         raise RecipeError(
