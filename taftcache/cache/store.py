@@ -42,7 +42,7 @@ from taftcache.errors import (
     StoreError,
     StoreNotFound,
 )
-from taftcache.names import counted, typed
+from taftcache.names import COMPONENT, COMPONENTS, counted, shard_of, typed
 
 
 class FeatureStore:
@@ -93,7 +93,7 @@ class FeatureStore:
             if not stale and (back := self.returned()):
                 self.check_current()  # if another process has just forgotten them, this is no old copy
                 raise StaleStore(
-                    f"{self.path} is an old copy: {len(back)} of its samples forgotten here since",
+                    f"{self.path} is an old copy: {len(back)} of its samples and components forgotten here since",
                     got=f"tombstones in {self.tombstone_file.file}",
                     do=f"taftcache audit {typed(self.path)} --replay, which forgets them again",
                 )
@@ -276,8 +276,8 @@ class FeatureStore:
         return is_among(sample_id, self._later[1])
 
     def returned(self, there: TombstoneFile | None = None) -> list[str]:
-        """Ids of rows and skipped samples that were forgotten at this place (or at ``there``), although this copy of
-        the store does not know it."""
+        """Ids of rows and skipped samples, and components by their tombstone's text, that were forgotten at this place
+        (or at ``there``), although this copy of the store does not know it."""
         there = there or self.tombstone_file
         known: Collection[str] = self.manifest.tombstones
         try:
@@ -289,6 +289,7 @@ class FeatureStore:
         held = [i for shard in self.every_shard for i in shard.sample_ids]
         with suppress(IntegrityError, FormatError):
             held += [left_out.id for left_out in self.manifest.skipped]
+        held += [COMPONENT + shard_of(name) for name in self.objects(COMPONENTS)]
         return there.match(held, known)
 
     def lost_tombstones(self) -> frozenset[str]:

@@ -260,7 +260,7 @@ def import_(
     with bars(as_json) as progress:
         columns = Columns(vectors=vectors, labels=labels, ids=ids, classes=classes)
         report = taftcache.import_(
-            file, asked or store, overrides=[] if asked else overrides, progress=progress, columns=columns,
+            file, asked or store, overrides=overrides, progress=progress, columns=columns,
             backbone=asked is not None, test=test, test_labels=test_labels, scaling=scaling, forgotten_of=forgotten_of,
         )  # fmt: skip
     print_report(report, as_json, show_import)

@@ -32,6 +32,11 @@ def still_missing(store: FeatureStore) -> list[str]:
     return [f"shards here: {there} of {planned}; taftcache {making_of(store)}, run again, makes the others"]
 
 
+def imported(store: FeatureStore) -> list[str]:
+    """Names of the components that came from another store."""
+    return [name for name, ref in store.objects().items() if ref.meta.get("imported")]
+
+
 def subtracted(store: FeatureStore) -> list[str]:
     """Names of shards that a request to forget left out of the composition: trained again only by name."""
     return list(store.manifest.plan.get("subtracted", []))

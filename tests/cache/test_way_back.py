@@ -12,7 +12,7 @@ from taftcache.cache.copying import copy
 from taftcache.cache.format.manifest import FILE, PREVIOUS
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.previous import go_back
-from taftcache.errors import IntegrityError, StoreError, StoreNotFound
+from taftcache.errors import IntegrityError, RecipeError, StoreError, StoreNotFound
 from taftcache.stages.files.verification import verify
 
 from .making import CLASSES, create, fill, holds, names, tree
@@ -195,10 +195,14 @@ def test_where_there_is_no_store(tmp_path) -> None:
 def test_back_to_another_root_than_expected_changes_nothing(path) -> None:
     old, new = commit(path, ADDING["a component"])
     before = tree(path)
-    for wrong in (new, "0123456789abcdef", old[:15], ""):
+    for wrong in (new, "0123456789abcdef"):
         with pytest.raises(IntegrityError, match="not the one that was expected") as caught:
             verify(path, back=True, expect=wrong)
         assert "nothing was changed" in caught.value.got
+        assert tree(path) == before
+    for none in (old[:15], ""):
+        with pytest.raises(RecipeError, match="is no root digest"):
+            verify(path, back=True, expect=none)
         assert tree(path) == before
     assert verify(path, back=True, expect=old[:16]).root_digest == old
 

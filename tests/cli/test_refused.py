@@ -58,7 +58,7 @@ REFUSED_BY_THE_PLAN = [
         (["store.path=~no-such-user/n"], 2, ["the home of no user"]),
         (['store.path="a\\u0000b"'], 2, ["store.path has characters that no text has"]),
         (["objective.ridge=\udcff"], 2, ["objective.ridge has characters that no text has"]),
-        (["backbone.model_args={device='meta'}"], 2, ["cannot hold", "device", "backbone.precision"]),
+        (["backbone.model_args={device='meta'}"], 2, ["cannot say where", "device", "backbone.precision"]),
         (["device=tpu"], 2, ["tpu", "did you mean 'cpu'?"]),
         (["backbone.weights=nowhere.safetensors"], 4, ["nowhere.safetensors"]),
         (["preprocess.input_size=[3, 40, 40]"], 4, ["40"]),

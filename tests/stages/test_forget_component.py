@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
 import taftcache
 from taftcache.cli import main
-from taftcache.errors import RecipeError, StoreError
+from taftcache.errors import RecipeError, StaleStore, StoreError
 from taftcache.names import EXACT, MEAN, WEIGHTED
 from taftcache.recipe import parse_recipe
 from tests.stages.making import commits, open_store
@@ -101,3 +103,22 @@ def test_a_component_that_is_not_imported_is_refused(partner):
         with pytest.raises(RecipeError, match="--mode retrain"):
             taftcache.forget(path, components=["elsewhere"], mode=mode)
     assert taftcache.inspect(path).root_digest == root
+
+
+@pytest.mark.law("An old copy that is put back is noticed before its first read")
+def test_an_old_copy_that_brings_a_component_back_is_noticed(partner, tmp_path):
+    path, file = partner
+    taftcache.import_component(path, file, "elsewhere")
+    taftcache.compose(path)
+    shutil.copytree(path, tmp_path / "old")
+    taftcache.forget(path, components=["elsewhere"])
+    there = commits(path)
+    shutil.rmtree(path)
+    (tmp_path / "old").rename(path)
+    with pytest.raises(StaleStore, match="1 of its samples and components"):
+        taftcache.inspect(path)
+    assert {finding.kind for finding in taftcache.audit(path).findings} == {"returned rows"}
+    assert taftcache.audit(path, replay=True).findings == []
+    assert commits(path) == there
+    taftcache.import_component(path, file, "elsewhere")  # as before, it may come again
+    assert ELSEWHERE in commits(path)["objects"]

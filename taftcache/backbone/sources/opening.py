@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from taftcache.backbone.files import expand_path
@@ -90,7 +91,8 @@ def _is_one_place(spec: DataSpec) -> bool:
     if spec.source == "timm":
         return (spec.train, spec.train_split) == (spec.test, spec.test_split)
     by_split = spec.source == "table" and spec.train == spec.test
-    return not by_split and expand_path(spec.train).resolve() == expand_path(spec.test).resolve()
+    one, other = (os.path.realpath(expand_path(place)) for place in (spec.train, spec.test))
+    return not by_split and one == other
 
 
 def _root(spec: DataSpec) -> Path | None:

@@ -76,8 +76,8 @@ def open_home(path: str | os.PathLike[str]) -> Homes:
     """The home at ``path``, and its staging folder.
 
     ``s3://bucket/prefix`` is a bucket; its staging folder lies in ``TAFTCACHE_STAGING`` (``~/.cache/taftcache`` by
-    default). Anything else is a folder, which stages in itself. OSError if it does not exist, unless ``make`` creates
-    it; RecipeError for what is meant to be a bucket's address and is not.
+    default). Anything else is a folder, which stages in itself. OSError if it does not exist;
+    RecipeError for what is meant to be a bucket's address and is not.
     """
     if not is_bucket(path):
         folder = Folder(path)

@@ -13,7 +13,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.previous import go_back
 from taftcache.cache.write.repair import Maker
 from taftcache.cache.write.repair import repair as mend
-from taftcache.errors import RecipeError, StoreError
+from taftcache.errors import RecipeError, TaftcacheError
 from taftcache.names import made_by
 from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, check_used, parse_recipe
 from taftcache.stages.progress import Progress, Silent, noting
@@ -70,7 +70,7 @@ def verify(
     left = go_back(store, expect)[0] if back else None
     try:
         return _verified(store, progress, expect, repair, changes, left)
-    except StoreError as error:
+    except TaftcacheError as error:
         if back:
             error.fault = f"went back to the root manifest before the last commit; {error.fault}"
         raise

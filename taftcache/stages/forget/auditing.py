@@ -10,6 +10,7 @@ from taftcache.cache.opening import Place
 from taftcache.cache.read.around import check_outside
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
+from taftcache.names import COMPONENT
 from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.forget.byproducts import check_folder, existing_folder
 from taftcache.stages.forget.chain import check_beside, check_ledger
@@ -135,12 +136,14 @@ def audit(
 
 
 def _replay(store: Place, progress: Progress, signing_key: Path | str | None) -> int:
-    """Forget again what an old copy of the store brought back; returns how many rows that were."""
+    """Forget again what an old copy of the store brought back; returns how many rows and components that were."""
     signer = signer_of(signing_key)
     with FeatureStore(store, mode="a", stale=True) as store:
         back = store.returned()
         if back:
-            forget(store, back, progress=progress, signing_key=signing_key)
+            components = [name.removeprefix(COMPONENT) for name in back if name.startswith(COMPONENT)]
+            rows = [name for name in back if not name.startswith(COMPONENT)]
+            forget(store, rows, components=components, progress=progress, signing_key=signing_key)
         if store.lost_tombstones():
             with store.transaction() as change:
                 change.record(signed(store, change.adopt_tombstones(), signer))

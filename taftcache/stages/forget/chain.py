@@ -90,7 +90,7 @@ def check_beside(store: FeatureStore, to: Findings) -> None:
             )
     back = store.returned()
     if back:
-        to.found("returned rows", str(store.path), f"{counted(len(back), 'sample')} forgotten at this place")
+        to.found("returned rows", str(store.path), f"{len(back)} of its samples and components forgotten at this place")
     try:
         lost, tombstones = store.lost_tombstones(), frozenset(store.manifest.tombstones)
         key = ledger.read_key(store.root, store.manifest) if tombstones else b""

@@ -20,17 +20,17 @@ from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, is_model, shard_of, them, typed
 from taftcache.privacy.statement import forgetting_note
-from taftcache.stages.completeness import subtracted_notes
+from taftcache.stages.completeness import imported, subtracted_notes
 from taftcache.stages.estimators import fitted_note
 from taftcache.stages.forget.chain import DESTROYED
-from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, plan_forgetting
+from taftcache.stages.forget.planning import MODES, ForgetPlan, Mode, changes_training, plan_forgetting
 from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
 from taftcache.stages.forget.request import Request, requested
 from taftcache.stages.progress import Progress, Silent
 from taftcache.stages.signature import Signer, signed, signer_of
-from taftcache.stages.train.checks import STAYS, imported
+from taftcache.stages.train.checks import STAYS
 from taftcache.stages.train.duration import expected_seconds
 from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
 from taftcache.stages.train.private.records import KEYS, put_keys
@@ -327,7 +327,7 @@ def _certificates(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> tupl
     settings = settings_of(store)  # still with the classes that leave, as the old components have them
     certificates, stale = {}, []
     for name, component in solved.items():
-        if not (plan.request.leaving and name in store.objects()):  # no removal of rows moved it
+        if not (name in store.objects() and changes_training(plan.request)):  # no removal of rows moved it
             certificates[name] = certificate_of(component, None)
             continue
         old = read_component(store, name, settings.base)

@@ -26,12 +26,12 @@ from taftcache.names import (
 )
 from taftcache.privacy.budget import EVENT, weak_promise
 from taftcache.privacy.statement import Statement
-from taftcache.stages.completeness import subtracted
+from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.forget.certificates import check_certificate
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
-from taftcache.stages.train.checks import STAYS, imported
+from taftcache.stages.train.checks import STAYS
 from taftcache.stages.train.outdated import differs_by_rows, key_of, outdated, stale_parts, train_options
 from taftcache.stages.train.private.claims import NOT_ALL, claim_problems
 from taftcache.stages.train.private.records import KEYS

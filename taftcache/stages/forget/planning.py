@@ -14,9 +14,9 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import RecipeError
 from taftcache.names import BASE, EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, counted, is_component, shard_of
 from taftcache.recipe import Recipe
-from taftcache.stages.completeness import subtracted
+from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.forget.request import Request
-from taftcache.stages.train.checks import Weights, coefficients, imported
+from taftcache.stages.train.checks import Weights, coefficients
 from taftcache.stages.train.composing import asks_exact
 from taftcache.stages.train.compositions import remaining_weights
 from taftcache.stages.train.private.records import KEYS
@@ -118,7 +118,7 @@ def _due(request: Request, mode: Mode, *, members: Sequence[str], weights: Weigh
 
     ``held``: compositions that imported components leave; they are made again whether or not rows leave too.
     """
-    trained, rows, summed = _changes_training(request), bool(request.leaving), bool(members)
+    trained, rows, summed = changes_training(request), bool(request.leaving), bool(members)
     weighted = summed and bool(weights) and coefficients(weights).keys() <= {*members}
     wanted = {
         HEAD: trained,
@@ -133,14 +133,14 @@ def _destroyed(objects: Iterable[str], request: Request, kept: Collection[str], 
     """Objects that hold something of what leaves; those ``kept`` are renewed, or are members that stay."""
     if not (request.leaving or request.components):
         return []
-    untouched = set[str]() if _changes_training(request) else {HEAD, EXACT}
+    untouched = set[str]() if changes_training(request) else {HEAD, EXACT}
     if not request.leaving:
         untouched |= {MEAN, WEIGHTED}
     untouched = (untouched - held) | {KEYS}  # forgetting clears KEYS by itself
     return [name for name in objects if name not in {*kept, *untouched} and not name.startswith(BASE)]
 
 
-def _changes_training(request: Request) -> bool:
+def changes_training(request: Request) -> bool:
     """Whether training rows leave, or a class and with it a column of the head."""
     return bool(request.trained or request.classes)
 

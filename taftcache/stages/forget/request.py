@@ -19,10 +19,10 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, RecipeError, StoreError, TaftcacheError, UnknownSample
 from taftcache.names import CLASS, COMPONENT, HELD_OUT, SHARD, component_of, counted, shard_of, typed
+from taftcache.stages.completeness import imported
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import every_sample, folder_of, no_class
 from taftcache.stages.progress import Progress
-from taftcache.stages.train.checks import imported
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from taftcache.names import COMPONENTS, HEAD, HELD_OUT, component_of, counted, i
 from taftcache.objective.named import named_loss
 from taftcache.recipe import Recipe
 from taftcache.solve.minimise import has_estimate
+from taftcache.stages.completeness import imported
 from taftcache.stages.extract.identity import check_tail, check_words
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.train.settings import Settings
@@ -175,11 +176,6 @@ def check_coefficients(weights: Weights, names: Iterable[str], store: FeatureSto
 
 
 STAYS = "imported, so that nobody here knows what rows it was made from, and it stays as it is"
-
-
-def imported(store: FeatureStore) -> list[str]:
-    """Names of the components that came from another store."""
-    return [name for name, ref in store.objects(COMPONENTS).items() if ref.meta.get("imported")]
 
 
 def orphans(store: FeatureStore, settings: Settings) -> list[str]:

@@ -19,9 +19,9 @@ from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
 from taftcache.solve.choosing import RidgeChoice
 from taftcache.solve.settings import Goal
-from taftcache.stages.completeness import subtracted
+from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.progress import Progress
-from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficients, coefficients, imported
+from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficients, coefficients
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component

@@ -16,11 +16,11 @@ from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import EXACT, HEAD, component_of, counted, first_few, shard_of
 from taftcache.recipe import Overrides, Recipe
-from taftcache.stages.completeness import still_missing, subtracted_notes
+from taftcache.stages.completeness import imported, still_missing, subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, Job
 from taftcache.stages.progress import Progress, Silent, numbered
-from taftcache.stages.train.checks import check_coefficients, check_kept, imported, orphans
+from taftcache.stages.train.checks import check_coefficients, check_kept, orphans
 from taftcache.stages.train.composing import ComposeReport
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import (
