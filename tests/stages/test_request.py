@@ -86,7 +86,10 @@ def test_an_empty_file_of_ids_is_nothing_to_do(store, tmp_path, capsys, text):
     assert (code, told["samples"]) == (0, [])
     assert ended(capsys, "forget", *named, "--destroy-key")[0] == RecipeError.exit_code
     code, told = ended(capsys, "forget", str(store))
-    assert (code, told["fault"]) == (RecipeError.exit_code, "nothing to forget: no sample, shard or class is named")
+    assert (code, told["fault"]) == (
+        RecipeError.exit_code,
+        "nothing to forget: no sample, shard, class or component is named",
+    )
     with FeatureStore(store) as opened:
         assert opened.root_digest == root
 

@@ -26,7 +26,7 @@ from taftcache.names import (
     typed,
 )
 from taftcache.recipe import Overrides, Recipe
-from taftcache.stages.completeness import subtracted
+from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, Silent
@@ -34,7 +34,6 @@ from taftcache.stages.train.checks import (
     Weights,
     check_coefficients,
     coefficients,
-    imported,
     orphans,
 )
 from taftcache.stages.train.compositions import (
