@@ -234,9 +234,9 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         ([tmp_path / "text.png"], "text.png does not decode"),
         (
             [arrays[0], np.zeros((8, 8, 3))],
-            r"at index 1 is not an image .*\n  got: float64 \[8, 8, 3\].*\n  try: .* uint8 \[h, w",
+            r"at index 1 cannot be read\n  got: float64 \[8, 8, 3\].*\n  try: .* uint8 \[h, w",
         ),
-        ([arrays[0]] * 40 + [None], "at index 40 is not an image that can be read\n  got: NoneType"),
+        ([arrays[0]] * 40 + [None], "at index 40 cannot be read\n  got: NoneType"),
     ):
         with pytest.raises(DataError, match=says):
             mine.predict(images)

@@ -49,7 +49,7 @@ def test_a_transform_takes_what_predict_takes(tmp_path):
     assert all(torch.equal(transform(image), transform(rgb)) for image in given)
     for wrong, said in (
         (tmp_path / "none.png", "none.png is missing"),
-        (np.zeros((3, 8, 8)), "^the image is none"),
+        (np.zeros((3, 8, 8)), "^the image cannot be read"),
     ):
         with pytest.raises(UnreadableImage, match=said):
             transform(wrong)

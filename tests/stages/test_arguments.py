@@ -119,7 +119,7 @@ NONE_SUCH = {
         "no row has the id 'digits/00001'.*\\n.*did you mean",
         lambda store, _: taftcache.query_influence(store, "digits/00001"),
     ),
-    "a query": (UnreadableImage, "not an image that can be read", lambda store, _: taftcache.query_influence(store, 3)),
+    "a query": (UnreadableImage, "cannot be read", lambda store, _: taftcache.query_influence(store, 3)),
     "a component": (StoreError, "components/0", lambda store, to: taftcache.export_component(store, 0, to)),
     "a dtype": (ArgumentError, "dtype", lambda store, to: taftcache.convert(store, to, dtype="float64")),
     "a public key": (RecipeError, "64 hex digits", lambda store, _: taftcache.audit(store.path, public_key=3)),

@@ -148,7 +148,7 @@ def test_predict_takes_what_an_estimator_does(tmp_path):
     for one in (str(file), file, Image.fromarray(pixels[0])):
         with pytest.raises(DataError, match=r"images are not given as a list\n  got: .*\n  try: put it into a list"):
             model.predict(one)
-    with pytest.raises(UnreadableImage, match="at index 3 is not an image that can be read\n  got: float64"):
+    with pytest.raises(UnreadableImage, match="at index 3 cannot be read\n  got: float64"):
         model.predict([*pixels, pixels[0] / 255], batch=2)
     with pytest.raises(UnreadableImage, match=r"none\.png is missing"):
         model.predict([tmp_path / "none.png"])

@@ -51,7 +51,7 @@ def decoded(picture: Picture, index: int | None = None) -> Image.Image:
         name = "the image" if index is None else f"the image {called(picture, index)}"
         kind = f"{picture.dtype} {list(picture.shape)}" if isinstance(picture, np.ndarray) else type(picture).__name__
         raise UnreadableImage(
-            f"{name} is not an image that can be read",
+            f"{name} cannot be read",
             got=f"{kind}: {first_line(error)}",
             do="give a path, a PIL image, or an array of uint8 [h, w, 3]",
         ) from error
