@@ -113,11 +113,10 @@ def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
     if is_bucket(path):
         return []
     own, notes = Path(os.path.realpath(path)), []
-    out = staying_out(TombstoneFile(own).holds, *sources).all
-    for file in sorted(own.parent.glob("*" + REMEMBERED)):
-        store = file.with_name(file.name.removesuffix(REMEMBERED))
-        if store == own:
-            continue
+    files = sorted(own.parent.glob("*" + REMEMBERED))
+    others = [store for store in (f.with_name(f.name.removesuffix(REMEMBERED)) for f in files) if store != own]
+    out = staying_out(TombstoneFile(own).holds, *sources).all if others else frozenset[str]()
+    for store in others:
         with suppress(TaftcacheError):  # a damaged file is reported by commands on the store that it belongs to
             if count := len(staying_out(TombstoneFile(store).holds, *sources).all - out):
                 there = Path(path).with_name(store.name)
