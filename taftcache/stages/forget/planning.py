@@ -18,7 +18,7 @@ from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.forget.request import Request
 from taftcache.stages.train.checks import Weights, coefficients
 from taftcache.stages.train.composing import asks_exact
-from taftcache.stages.train.compositions import remaining_weights
+from taftcache.stages.train.compositions import recorded_members, remaining_weights
 from taftcache.stages.train.private.records import KEYS
 
 Mode = Literal["subtract", "retrain", "resolve"]
@@ -81,7 +81,7 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
     there = sorted({*(name for name in parts if name in objects), *foreign})
     members, whole = there, all(name in objects for name in parts)
     if MEAN in objects and not whole:  # what came since joins once all are trained
-        members = [name for name in there if name in objects[MEAN].meta.get("members", {})]
+        members = [name for name in there if name in recorded_members(MEAN, objects[MEAN].meta)]
     weights = remaining_weights(recipe, there)
     held = _composed_with(objects, request.components)
     if MEAN in held and whole and EXACT not in objects and asks_exact(store, recipe, request.components):
@@ -108,9 +108,9 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
 
 
 def _composed_with(objects: Mapping[str, ObjectRef], components: Collection[str]) -> set[str]:
-    """The compositions with one of these components among their members, which their keys name."""
+    """The compositions with one of these components among their members."""
     there = [name for name in (MEAN, WEIGHTED, EXACT) if name in objects]
-    return {name for name in there if any(f'"{part}"' in objects[name].meta.get("key", "") for part in components)}
+    return {name for name in there if not {*components}.isdisjoint(recorded_members(name, objects[name].meta))}
 
 
 def _due(request: Request, mode: Mode, *, members: Sequence[str], weights: Weights, held: Collection[str]) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,6 +104,16 @@ def current_key(store: FeatureStore, settings: Settings, name: str, digests: Map
 def composition_key(digests: Mapping[str, str], weights: Mapping[str, float] | None) -> str:
     """What decides the bytes of a sum of components."""
     return json.dumps({"members": dict(digests), "weights": dict(weights) if weights else "uniform"}, sort_keys=True)
+
+
+def recorded_members(name: str, meta: Mapping[str, Any]) -> Collection[str]:
+    """Names of the components that the composition ``name`` was made of, as its ``meta`` says."""
+    if name != EXACT:
+        return dict[str, str](meta.get("members", {}))
+    try:
+        return dict[str, str](json.loads(meta["key"])["start"])
+    except (KeyError, TypeError, ValueError):
+        return ()
 
 
 def exact_key(settings: Settings, shards: Sequence[Shard], digests: Mapping[str, str]) -> str:

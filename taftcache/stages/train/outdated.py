@@ -9,7 +9,7 @@ from taftcache.errors import StoreError
 from taftcache.model.meta import ComponentMeta
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, shard_of
 from taftcache.stages.completeness import subtracted
-from taftcache.stages.train.compositions import current_key
+from taftcache.stages.train.compositions import current_key, recorded_members
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
 
@@ -76,14 +76,7 @@ def _is_outdated(store: FeatureStore, settings: Settings, name: str) -> bool:
 def _composed_key(store: FeatureStore, name: str, settings: Settings) -> str:
     """The key of a composition of the same members as they are now; components imported since are not among them."""
     objects = store.objects()
-    meta = objects[name].meta
-    if name == EXACT:
-        try:
-            members = json.loads(meta["key"])["start"]
-        except (KeyError, TypeError, ValueError):
-            members = {}
-    else:
-        members = meta.get("members", {})
+    members = recorded_members(name, objects[name].meta)
     now = {member: objects[member].digest for member in members if member in objects}
     return current_key(store, settings, name, now)
 
