@@ -39,7 +39,8 @@ def findings(reports: Reports) -> list[Subject]:
     read = {
         "One exact model, the mean of components, and heads": (_exact,),
         "The tangent model beside fine-tuning and the head": (_depths,),
-        "Composed models beside souped networks": (_composed,),
+        "Composed models beside souped networks": (_souped,),
+        "One model of all rows beside composed ones": (_one_model,),
         "Shards and rows that leave": (_dropped, _ensemble, _forgotten),
         "The loss": (_losses, _balls),
         "Where training begins": (_switches,),
@@ -98,20 +99,21 @@ def _depths(reports: Reports) -> Iterator[Claim]:
             yield claimed(f"{method} above FC ({preset})", line, other, "84.3 against 81.6" if depth == "1" else "")
 
 
-def _composed(reports: Reports) -> Iterator[Claim]:
+def _souped(reports: Reports) -> Iterator[Claim]:
     lines = reports.get("table2", ())
     soups = {line.shards: line for line in lines if line.method == "Soup"}
+    for line in (line for line in lines if line.method == "TAFT" and line.shards in soups):
+        what = f"composed TAFT of {line.shards} shards above soup ({line.preset})"
+        yield claimed(what, line, soups[line.shards], SOUPS.get(line.shards or 1, ""))
+
+
+def _one_model(reports: Reports) -> Iterator[Claim]:
+    """By the paper's preset; the exact model's are the first subject."""
     deep = [line for line in reports.get("table1", ()) if line.method.startswith("TAFT-")]
-    one = {line.preset: line for line in deep if line.depth is None}
-    for line in (line for line in lines if line.method == "TAFT"):
-        what = f"composed TAFT of {line.shards} shards"
-        if line.shards in soups:
-            yield claimed(
-                f"{what} above soup ({line.preset})", line, soups[line.shards], SOUPS.get(line.shards or 1, "")
-            )
-        if line.preset in one and line.preset != "exact":  # which the first sentences are about
-            beside = PARAGON.get(line.shards or 1, "")
-            yield claimed(f"one model of all rows above {what} ({line.preset})", one[line.preset], line, beside)
+    one = {line.preset: line for line in deep if line.depth is None and line.preset != "exact"}
+    for line in (line for line in reports.get("table2", ()) if line.method == "TAFT" and line.preset in one):
+        what = f"one model of all rows above composed TAFT of {line.shards} shards ({line.preset})"
+        yield claimed(what, one[line.preset], line, PARAGON.get(line.shards or 1, ""))
 
 
 def _dropped(reports: Reports) -> Iterator[str]:

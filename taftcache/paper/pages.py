@@ -80,11 +80,15 @@ def said(reports: Mapping[str, Sequence[ReportLine]]) -> list[str]:
     subjects = findings(reports)
     verdicts = [*VERDICTS, *([None] if any(not one.verdict for s in subjects for one in _claims(s)) else [])]
     counts = [
-        [subject.title, *(str(sum(one.verdict == verdict for one in _claims(subject))) for verdict in verdicts)]
+        [
+            subject.title,
+            *(str(sum(one.verdict == verdict for one in _claims(subject))) for verdict in verdicts),
+            str(sum(bool(one.ends) for one in _claims(subject))),
+        ]
         for subject in subjects
         if _claims(subject)
     ]
-    heads = ["claims about", *(verdict or "no verdict" for verdict in verdicts)]
+    heads = ["claims about", *(verdict or "no verdict" for verdict in verdicts), "chosen at the end of what was tried"]
     text = markdown_table(heads, counts) if counts else []
     for subject in subjects:
         text += ["", f"### {subject.title}", "", *_claims_table(_claims(subject))]

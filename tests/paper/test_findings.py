@@ -8,6 +8,7 @@ import pytest
 
 from taftcache.paper.findings import findings
 from taftcache.paper.line import ReportLine, Tuned, at_their_ends, over_rows
+from taftcache.paper.pages import said as part
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 
 ROWS = 1000
@@ -130,3 +131,9 @@ def test_a_claim_says_where_the_end_of_a_list_was_chosen():
     assert [one.end for one in lines] == ["largest rate", None]
     assert ", TAFT: largest rate" in said({"table2": lines}, "composed TAFT of 10 shards above soup (paper): ")
     assert at_their_ends([keyed(taft, shards=25)], chosen)[0].end == "largest rate"  # whose list is the same
+    counts = part(
+        {"table1": [line("TAFT-1", "paper", 90.0)], "table2": [*lines, line("TAFT", "exact", 70.0, shards=10)]}
+    )
+    assert counts[0] == "| claims about | holds | within noise | contradicted | chosen at the end of what was tried |"
+    assert "| Composed models beside souped networks | 0 | 0 | 2 | 1 |" in counts
+    assert "| One model of all rows beside composed ones | 1 | 0 | 0 | 1 |" in counts
