@@ -173,7 +173,21 @@ def about(name: str, found: Figures) -> str:
         f"{unlabelled}, {rows['tested']:,} to test on. Teachers: {teachers}. Student: {model}, {start},"
         f" {spec['epochs']} epochs in batches of {spec['batch']} at a rate of {spec['rate']:g}; STL's mean"
         f" cross-entropy in the last epoch is {found['students']['none']['loss']:.2g}{steps(rows, spec)}. β from"
-        f" {grid}, chosen on {chosen_by(found)}; {len(spec['seeds'])} seeds; version {found['version']}."
+        f" {grid}, chosen on {chosen_by(found)}{at_ends(found)}; {len(spec['seeds'])} seeds;"
+        f" version {found['version']}."
+    )
+
+
+def at_ends(found: Figures) -> str:
+    """Priors whose β is the least above 0 or the largest that was tried, beyond which another may be better."""
+    grid = sorted({float(beta) for beta in found["recipe"]["teach"]["grid"]} - {0.0})
+    named: dict[float, list[str]] = {}
+    for prior, made in found["students"].items():
+        if made["tried"] and made["beta"] in (grid[0], grid[-1]):
+            named.setdefault(made["beta"], []).append(TITLES[prior])
+    return "".join(
+        f", and is {beta:g}, the {'least above 0' if beta == grid[0] else 'largest'}, for {', '.join(priors)}"
+        for beta, priors in sorted(named.items())
     )
 
 

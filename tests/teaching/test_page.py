@@ -51,12 +51,17 @@ def test_figures_are_those_of_the_students(teachers, tmp_path, tool):
     point = made["points"]["noise 4"]
     assert point["itself"]["aft"]["ahead"] == pytest.approx(100 * (noisy - aft).mean())
     assert point["itself"]["none"]["verdict"] == "same"
-    page = tool.part({"tiny": made})
+    page, grid = tool.part({"tiny": made}), {**made["recipe"]["teach"], "grid": [1, 5, 25]}
     assert "|  | tiny | tiny, 4 features of noise added |\n" in page
     assert f"| accuracy of STL, % | {100 * plain.mean():.1f} | {100 * plain.mean():.1f} |" in page
     assert f"{made['rows']['labelled']:,} labelled images of 10 classes" in page
     assert "| AFT (learned weights) above STL (no prior) | " in page
     assert f": {expected.verdict} |" in page
+    assert "the least above 0" not in page, "its β was given"
+    for beta, which in ((1.0, "least above 0"), (25.0, "largest")):
+        of = {"none": made["students"]["none"], "aft": {**made["students"]["aft"], "tried": {"0": 0.5}, "beta": beta}}
+        said = tool.part({"tiny": {**made, "recipe": made["recipe"] | {"teach": grid}, "students": of}})
+        assert f", and is {beta:g}, the {which}, for AFT (learned weights); 2 seeds;" in said
     assert "on 6 of the labelled images" in tool.part({"tiny": {**made, "rows": {**made["rows"], "held back": 6}}})
 
 
