@@ -386,7 +386,7 @@ def evaluate(
         bool, typer.Option("--probe", help="also fit scikit-learn's linear probe, and compare with it")
     ] = False,
     proven: Annotated[
-        bool, typer.Option("--proven", help="say how many labels are provably those of the exact optimum")
+        bool, typer.Option("--proven", help="say how many labels the certificates show to be the exact optimum's")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -75,11 +75,11 @@ class EvaluateReport:
     rows: how many. accuracy: by model, 0 to 1. Also for the untouched network with its new head; if that begins at
     zero, and so tells no class from another, only as long as there is no model. default: the model that ``predict``
     takes unless one is named, if there is any. See ``model_of``. intervals: 95 % interval of each accuracy (Wilson's).
-    against: the linear probe, if it was asked for and the rows allow one. proven: the share of labels that are provably
-    those of the exact optimum, by model. It is there if it was asked for. outdated: models that were solved from other
-    rows than the store has now. notes: why there is no probe, which model does better than the default one, and more.
-    Which held-out rows hold the bytes of a training row (looked for beside the probe), which classes only they or only
-    training rows have, and which private models have a learning rate that they chose.
+    against: the linear probe, if it was asked for and the rows allow one. proven: the share of labels that the
+    certificates show to be those of the exact optimum, by model. It is there if it was asked for. outdated: models that
+    were solved from other rows than the store has now. notes: why there is no probe, which model does better than the
+    default one, and more. Which held-out rows hold the bytes of a training row (looked for beside the probe), which
+    classes only they or only training rows have, and which private models have a learning rate that they chose.
     """
 
     store: Path
@@ -110,7 +110,7 @@ def evaluate(
         without: names of shards; the mean of all other shards' components is evaluated as well.
         probe: also fit scikit-learn's linear probe to all training rows, compare the default model with it, and look
             for training rows among the held-out group. "quick": unless it would take long, which a note then says.
-        proven: also say for each model how many of the rows' labels are provably those of the exact optimum.
+        proven: also say for each model how many of the rows' labels its certificate shows to be the exact optimum's.
 
     Raises:
         StoreError: the store has no held-out rows, or no classes. RecipeError: ``without`` names no component, or
@@ -268,7 +268,7 @@ def row_logits(
 def proven_shares(
     rows: Shard, store: FeatureStore, settings: Settings, names: Sequence[str], progress: Progress
 ) -> dict[str, float]:
-    """By model, the share of ``rows`` whose class is provably the one that the exact optimum gives.
+    """By model, the share of ``rows`` whose class its certificate shows to be the one that the exact optimum gives.
 
     The distance to the optimum is the certificate's; for a weighted sum of components it is Σ |μ| times theirs. A model
     without one (a private component, say) is left out. Costs K half passes over the rows for each model.
