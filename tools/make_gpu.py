@@ -107,7 +107,8 @@ def products(found: dict[str, Any]) -> list[str]:
         f"ViT-L/16, {found['rows']:,} rows, {found['classes']} classes, float32; a copy moves"
         f" {found['copy_bytes_per_s'] / 1e9:,.0f} GB/s{upload} and a matrix product does"
         f" {found['gemm_flop_per_s'] / 1e12:,.1f} TFLOP/s here. `torch.func` takes {peer['ratio_vs_torch_func']:,.0f}"
-        f" times as long in a block of {peer['samples']} rows, {peer['ratio_at_all_rows']:,.0f} times at all of them.",
+        f" times as long in a block of {peer['samples']} rows. Extrapolated from there to all rows, in proportion, it"
+        f" would take {peer['ratio_at_all_rows']:,.1f} times as long.",
     ]
 
 
