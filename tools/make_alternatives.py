@@ -18,6 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import marked
+import msgspec
+
+from taftcache.paper.claim import compared
+from taftcache.paper.line import ReportLine
 
 METHODS = {
     "probe": "linear probe (scikit-learn)",
@@ -55,7 +59,7 @@ def full(data: dict[str, Any]) -> str:
             text.append(f"| {' | '.join([*cells, *again(method, of)])} |")
             if method == "last block" and "anew" in found:
                 took = marked.seconds(found["anew"]["seconds"])
-                cells = [ANEW, deviating(found["anew"]), "", "", "", *[took] * 3]
+                cells = [ANEW, deviating(found["anew"]), found["anew"]["against"], "", "", *[took] * 3]
                 text.append(f"| {' | '.join(cells)} |")
         text += ["", *(f"- {line}" for line in remarks(found)), ""]
     return "\n".join([*text[:-1], *footnote(data)])
@@ -79,9 +83,10 @@ def short(data: dict[str, Any]) -> str:
         "",
         "Each method was trained once; the exact model is that of all rows. ± is a 95 % interval over held-out images."
         " 'Ahead' and 'behind' are relative to taftcache's exact model of the last block, on the same images. Times are"
-        f" for {TITLES[first]}, {threads(data[first])}, and include choosing settings and the pass through the frozen"
-        " layers. The others forget by training again without the sample. In shards (SISA) that is cheaper, at a"
-        " cost in accuracy ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa))."
+        f" of one run each, for {TITLES[first]}, {threads(data[first])}{apart(data)}, and include choosing settings and"
+        " the pass through the frozen layers. The others forget by training again without the sample. In shards"
+        " (SISA) that is cheaper, at a cost in accuracy"
+        " ([Figure 1b](docs/results.md#figure-1b-shards-subtracted-against-sisa))."
         + "".join(f" Measured apart: {title}." for title in late)
         + " [How, means of shards and all figures](docs/benchmarks.md#beside-a-probe-lora-and-fine-tuning).",
     ]
@@ -94,19 +99,44 @@ def footnote(data: dict[str, Any]) -> list[str]:
     if any("anew" in found for found in data.values()):
         lines += [
             "",
-            "¹ Measured apart, with the paper's schedule: NLFT-1 of Table 1, which trains on the class row alone. Mean"
-            " and deviation of three seeds, and processor seconds of one training, without the choice of its settings."
-            + "".join(settled(name, found) for name, found in data.items()),
+            "¹ Measured apart, with the paper's schedule: NLFT-1 of Table 1, which trains on the class row alone, at"
+            " one of only two rates. Mean and deviation of three seeds, and processor seconds of one training, without"
+            " the choice of its settings. The points are those of that table's TAFT-1, exact, on the same rows and"
+            " seeds." + "".join(settled(name, found) for name, found in data.items()),
         ]
     if days := {day for found in data.values() for day in found.get("apart", {}).values()}:
-        lines += ["", f"² Measured apart from the other lines, on the same images ({', '.join(sorted(days))})."]
-        lines[-1] += "".join(
-            f" In the run of the mean of the last block on {TITLES[name]}, the exact model took"
-            f" {total(found['beside'])}."
-            for name, found in data.items()
-            if "beside" in found
+        machines = sorted(
+            {found["methods"][m].get("machine", "") for found in data.values() for m in found.get("apart", ())}
         )
+        where = f"; {' and '.join(machines)}" if all(machines) else ""
+        lines += ["", f"² Measured apart from the other lines, on the same images ({', '.join(sorted(days))}{where})."]
+    if any(found.get("again") for found in data.values()):
+        lines += ["", "All times are of one run each. What ran more than once took, in all and to remove a sample:", ""]
+        lines += [
+            f"- {TITLES[name]}, {METHODS[method]}: {' and '.join(map(total, runs))};"
+            f" {' and '.join(again(method, of)[-1] for of in runs)}."
+            for name, found in data.items()
+            for method, runs in repeated(found)
+        ]
     return lines
+
+
+def repeated(found: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """What ran more than once, and what each run took."""
+    return [(method, [found["methods"][method], *runs]) for method, runs in found.get("again", {}).items()]
+
+
+def apart(data: dict[str, Any]) -> str:
+    """By how much the times of what ran more than once differ, at most."""
+    times = [[clocks(of) for of in runs] for found in data.values() for _, runs in repeated(found)]
+    ratios = [max(each) / min(each) for runs in times for each in zip(*runs, strict=True)]
+    return f" (repetitions differed by a factor of up to {max(ratios):.1f})" if ratios else ""
+
+
+def clocks(of: dict[str, Any]) -> list[float]:
+    """Seconds of a training in all, and of a sample's removal by each way."""
+    whole = sum(part["clock"] for part in of["seconds"].values())
+    return [whole, *(of[part]["clock"] for part in ("sample", "sample_retrain") if part in of)]
 
 
 def settled(name: str, found: dict[str, Any]) -> str:
@@ -117,7 +147,8 @@ def settled(name: str, found: dict[str, Any]) -> str:
 
 def title_of(method: str, found: dict[str, Any]) -> str:
     """As the tables have it."""
-    return METHODS[method] + ("²" if method in found.get("apart", {}) else "")
+    kept = method == "last block" and "fresh" not in found["methods"][method]["chosen"]
+    return METHODS[method] + (", as pre-trained" if kept else "") + ("²" if method in found.get("apart", {}) else "")
 
 
 def deviating(line: dict[str, Any]) -> str:
@@ -126,9 +157,9 @@ def deviating(line: dict[str, Any]) -> str:
 
 
 def cores(found: dict[str, Any]) -> str:
-    """On how many threads it ran, and of which processor where the report says it."""
-    machines = sorted({of["machine"] for of in found["methods"].values() if "machine" in of})
-    return " of ".join([threads(found), *machines])
+    """On how many threads it ran, and of which processor where all lines have the same."""
+    machines = {of.get("machine") for of in found["methods"].values()}
+    return " of ".join([threads(found), *(each for each in machines if each and len(machines) == 1)])
 
 
 def threads(found: dict[str, Any]) -> str:
@@ -210,12 +241,15 @@ def read(files: Sequence[str | Path]) -> dict[str, Any]:
     for file in files:
         report = json.loads(Path(file).read_text(encoding="utf-8"))
         for name, found in report["data"].items():
-            first = data.setdefault(name, found | {"apart": {}})
+            first = data.setdefault(name, found | {"apart": {}, "again": {}})
+            if first["methods"] is found["methods"]:
+                continue
             if first["methods"]["taftcache"]["accuracy"] != found["methods"]["taftcache"]["accuracy"]:
                 raise SystemExit(f"{file}: its model of {name} is not that of the reports before")
+            for method, of in found["methods"].items():
+                if method in first["methods"]:
+                    first["again"].setdefault(method, []).append(of)
             late = {method: of for method, of in found["methods"].items() if method not in first["methods"]}
-            if "mean" in late:
-                first["beside"] = found["methods"]["taftcache"]
             first["apart"] |= {method: of.get("date", "no date kept") for method, of in late.items()}
             first["methods"] |= late
     for name, found in data.items():
@@ -245,8 +279,18 @@ def anew(name: str, found: dict[str, Any]) -> dict[str, Any] | None:
     about = ("backbone", "rows", "held_out", "classes")
     if any(kept[key] != found[key] for key in about):
         return None
-    (line,) = (line for line in kept["reports"][0]["lines"] if line["method"] == "NLFT-1")
-    return dict(line)
+    lines = {(line["method"], line["preset"]): line for line in kept["reports"][0]["lines"]}
+    line = lines["NLFT-1", "paper"]
+    return {**line, "against": beside(lines.get(("TAFT-1", "exact")), line)}
+
+
+def beside(ours: dict[str, Any] | None, theirs: dict[str, Any]) -> str:
+    """By how much one line of Table 1 is ahead of another; nothing where it was not kept which rows they get right."""
+    both = ours and compared(*(msgspec.convert(line, ReportLine) for line in (ours, theirs)))
+    if not both:
+        return ""
+    verdict = {"holds": "ahead", "contradicted": "behind"}.get(both.verdict, both.verdict)
+    return f"{marked.signed([each / 100 for each in (both.ahead, *both.interval)])}: {verdict}"
 
 
 if __name__ == "__main__":

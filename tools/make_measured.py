@@ -18,7 +18,7 @@ BENCHMARKS, CLUSTER, README = "docs/benchmarks.md", "docs/cluster.md", "README.m
 TABLES: dict[tuple[str, str], tuple[Callable[..., str], *tuple[str, ...]]] = {
     (BENCHMARKS, "defaults"): (defaults.table, "defaults.json"),
     (BENCHMARKS, "every-block"): (every_block.table, "every-block.json"),
-    (README, "every-block"): (every_block.short, "every-block.json"),
+    (README, "every-block"): (every_block.short, "every-block.json", "last-block.json"),
     (BENCHMARKS, "last-block"): (last_block.table, "last-block.json"),
     (BENCHMARKS, "rows"): (rows.tables, "rows.json"),
     (BENCHMARKS, "growth-every-block"): (growth.tables, "growth-every-block.json"),

@@ -172,7 +172,7 @@ def test_what_a_report_lacks_comes_from_others_that_are_kept(scripts, tmp_path, 
     (kept / "digits").mkdir(parents=True)
     mean = {"models/exact": [0.9, 0.88, 0.92], "models/mean": [0.8, 0.78, 0.82]}
     (kept / "defaults.json").write_text(json.dumps({"recipes": {"digits": {"accuracy": mean}}}))
-    line = {"method": "NLFT-1", "accuracy": 91.25, "std": 0.5, "seconds": 30.0}
+    line = {"method": "NLFT-1", "preset": "paper", "accuracy": 91.25, "std": 0.5, "seconds": 30.0}
     (kept / "digits/table1.json").write_text(json.dumps({**about, "reports": [{"lines": [line]}]}))
     monkeypatch.setattr(tool.marked, "ROOT", tmp_path)
     text = tool.full(tool.read([tmp_path / "report.json"]))

@@ -42,8 +42,9 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join([*markdown_table(head, rows), "", marked.measured(report)])
 
 
-def short(report: dict[str, Any]) -> str:
-    """The models of all rows in percent, and what the others' distance from the head says of them."""
+def short(report: dict[str, Any], block: dict[str, Any]) -> str:
+    """The models of all rows in percent, and what the others' distance from the head says of them; ``block``: the
+    tangent's report over seeds."""
     head = ["accuracy, %", f"[{HEAD}](docs/guide.md#a-head-that-reads-every-block)", "tangent of the last block"]
     rows = []
     for name, found in report["data"].items():
@@ -52,9 +53,14 @@ def short(report: dict[str, Any]) -> str:
         probe = f"{percent(every, PROBE)} ({marked.OPPOSITE[every['verdict']]})"
         rows.append([DATA[name], percent(every, EXACT), tangent, probe])
     less = min(f["last"]["bytes_per_sample"] / f["every"]["bytes_per_sample"] for f in report["data"].values())
+    both = {name: found["every_against_last"][EXACT] for name, found in report["data"].items()}
+    low, nearest = min((of["interval"][0], name) for name, of in both.items() if of["verdict"] == "ahead")
+    seeds = sorted(run["last_block"] for run in block["runs"])
     text = (
         "In brackets: behind the head or within noise of it, by the 95 % interval of the difference on the same"
-        " held-out rows."
+        f" held-out rows, for one seed of the tangent's new block. Two are borderline: the interval of {DATA[nearest]}"
+        f" begins at {100 * low:+.2f} points, and the tangent of {DATA['caltech101']} has {seeds[0]:.1f} to"
+        f" {seeds[-1]:.1f} % over [{len(seeds)} seeds](docs/benchmarks.md#the-last-block-against-the-head)."
         f" The head's cache is at most 1/{int(less)} as large as the tangent's"
         " ([all figures](docs/benchmarks.md#a-head-that-reads-every-block))."
     )
