@@ -95,11 +95,15 @@ def test_what_does_not_decide_is_counted(tools):
     found = {
         "rows": 100, "held_out": 50, "verdict": "within noise", "ahead_of_probe": [-0.01, -0.03, 0.01],
         "accuracy": {model: [0.9, 0.8, 0.95] for model in tool.MODELS}, "labels_proven": {"models/exact": 1.0},
-        "forget": {"retrain": {"models": models}, "resolve": {"models": models}},
+        "forget": {
+            mode: {"models": models, "labels_proven": {"models/exact": share}}
+            for mode, share in (("retrain", 0.95), ("resolve", 0.9))
+        },
     }  # fmt: skip
     text = tool.table({"recipes": {"quickstart": found}})
     assert "| default against probe, on the same rows | −1.0 (−3.0 to +1.0): within noise |" in text
     assert "| passes of a removal, `resolve` | shard 9, head 9, all rows 9 |" in text
+    assert "after `retrain`, after `resolve` | 100.0 %, 95.0 %, 90.0 % |" in text
     assert "4 of 6 certificates of these removals decide" in text
 
 
