@@ -58,8 +58,8 @@ def short(report: dict[str, Any], block: dict[str, Any]) -> str:
     seeds = sorted(run["last_block"] for run in block["runs"])
     text = (
         "In brackets: behind the head or within noise of it, by the 95 % interval of the difference on the same"
-        f" held-out rows, for one seed of the tangent's new block. Two are borderline: the interval of {DATA[nearest]}"
-        f" begins at {100 * low:+.2f} points, and the tangent of {DATA['caltech101']} has {seeds[0]:.1f} to"
+        f" held-out rows, for one seed of the tangent's new block. One lead is borderline: the interval of"
+        f" {DATA[nearest]} begins at {100 * low:+.2f} points. On {DATA['caltech101']} the tangent has {seeds[0]:.1f} to"
         f" {seeds[-1]:.1f} % over [{len(seeds)} seeds](docs/benchmarks.md#the-last-block-against-the-head)."
         f" The head's cache is at most 1/{int(less)} as large as the tangent's"
         " ([all figures](docs/benchmarks.md#a-head-that-reads-every-block))."
