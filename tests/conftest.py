@@ -108,7 +108,9 @@ def pytest_runtest_setup() -> None:
     """What a test and its fixtures draw does not depend on which tests came before."""
     import torch
 
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed asks three times for the stack, which pytest makes deep
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
 
 
 def pytest_collection_finish() -> None:
