@@ -269,8 +269,10 @@ def test_an_interruption_before_a_command_begins(cli, monkeypatch):
 
 STILL = """
 import os, signal, sys, time
+import taftcache.backbone.pool as pool
 import taftcache.backbone.sources.digits as digits
 from taftcache.__main__ import main
+pool.PATIENCE = 0.5
 read = digits.DigitsSource.read
 def still(self, index):
     if self.items[index].id == "{id}":
@@ -289,8 +291,7 @@ def test_one_signal_ends_an_extraction_whose_decoder_stands_still(tmp_path):
     whole = taftcache.extract(recipe(tmp_path / "whole"))
     with FeatureStore(tmp_path / "whole") as store:
         last = store.shards[-1].sample_ids[-1]
-    asked = [sys.executable, "-c", STILL.format(file=file, id=last)]
-    ended = subprocess.run(asked, env=os.environ | forked.ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    ended = forked.run(STILL.format(file=file, id=last))
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (130, f"taftcache: {INTERRUPTED}")
     resumed = taftcache.extract(recipe(path))
     assert resumed.root_digest == whole.root_digest
