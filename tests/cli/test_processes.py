@@ -112,17 +112,18 @@ def test_a_folder_that_was_deleted_is_named(finished, tmp_path):
 ROOT = str(Path(__file__).parents[2])
 
 
-@pytest.mark.parametrize("asked", [["inspect", "nowhere"], ["train", "nowhere"], ["inspct"]])
-def test_an_error_as_json_that_nobody_reads_ends_as_it_would(cli, tmp_path, monkeypatch, asked):
+@pytest.mark.parametrize(
+    ("asked", "unbuffered"), [(["inspect", "nowhere"], ""), (["train", "nowhere"], "1"), (["inspct"], "")]
+)
+def test_an_error_as_json_that_nobody_reads_ends_as_it_would(cli, tmp_path, monkeypatch, asked, unbuffered):
     """With its own exit code, and its text on stderr alone."""
     monkeypatch.chdir(tmp_path)
     usual = cli(*asked)
     before, _ = STREAMS["nobody reads on"]
     command = [*before, sys.executable, "-m", "taftcache", *asked, "--json"]
-    for unbuffered in ("", "1"):
-        env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-        ended = subprocess.run(command, capture_output=True, text=True, env=env)
-        assert (ended.returncode, ended.stderr) == (usual.code, usual.err)
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    ended = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert (ended.returncode, ended.stderr) == (usual.code, usual.err)
 
 
 def test_threads_that_wait_spin_but_shortly():
