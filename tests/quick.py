@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from taftcache.backbone.cut.cut import Cut
+from taftcache.backbone.device import resolve_device
 from taftcache.backbone.model import Backbone, load_backbone
-from taftcache.backbone.spec import BackboneSpec
+from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
+from taftcache.model import predictor
 from taftcache.privacy import accountant
 from taftcache.stages.extract import frozen
 from taftcache.stages.look import probe
 from tests.threads import one_thread  # noqa: F401
 
+AS_TRAINED = PreprocessSpec()
 LOADED: dict[bytes, Backbone] = {}
 CUT: dict[tuple[int, int | str], Cut] = {}
 
 
-def loaded(spec: BackboneSpec, *how: Any, **named: Any) -> Backbone:
-    """What ``load_backbone`` makes; the bundled weights, which no test changes, are read once."""
+def loaded(spec: BackboneSpec, preprocess: PreprocessSpec = AS_TRAINED, device: str | torch.device = "cpu") -> Backbone:
+    """What ``load_backbone`` makes; the bundled weights, which no test changes, are read once for each device."""
     if spec.weights != "bundled":
-        return load_backbone(spec, *how, **named)
-    key = msgspec.json.encode([spec, *how, named])
+        return load_backbone(spec, preprocess, device)
+    device = str(resolve_device(str(device)))  # what "auto" is depends on what a test pretends
+    key = msgspec.json.encode([spec, preprocess, device])
     if key not in LOADED:
-        LOADED[key] = load_backbone(spec, *how, **named)
+        LOADED[key] = load_backbone(spec, preprocess, device)
     return LOADED[key]
 
 
@@ -63,13 +67,14 @@ ASKING = [0]  # packages that are spared now: pytest may set the next one up bef
 @pytest.fixture(scope="package", autouse=True)
 def quick() -> Iterator[None]:
     """Privacy is accounted for coarsely. The probe beside every run chooses from two ridges.
-    Extraction finds the bundled backbone loaded and cut (``tests/backbone`` loads and cuts it anew)."""
+    Extraction and models find the bundled backbone loaded and cut (``tests/backbone`` loads and cuts it anew)."""
     if not ASKING[0]:
         account_coarsely(SPARED)
         SPARED.setattr(probe, "INVERSE_RIDGES", probe.INVERSE_RIDGES[:2])
         SPARED.setattr(probe, "MOST_FURTHER", 0)
-        SPARED.setattr(frozen, "load_backbone", loaded)
-        SPARED.setattr(frozen, "Cut", cut)
+        for user in (frozen, predictor):
+            SPARED.setattr(user, "load_backbone", loaded)
+            SPARED.setattr(user, "Cut", cut)
     ASKING[0] += 1
     yield
     ASKING[0] -= 1

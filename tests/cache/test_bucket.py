@@ -78,6 +78,14 @@ def make(path) -> None:
             change.record({"action": "erase"})
 
 
+def small(path) -> None:
+    """What has as few objects as a store can: a shard of one chunk, and a component."""
+    with create(path) as store:
+        fill(store, "000", IDS, chunk_rows=len(IDS))
+        with store.transaction() as change:
+            change.put("components/000", b"component")
+
+
 def read(address) -> None:
     with FeatureStore(address) as store:
         assert holds(store, IDS)
@@ -111,7 +119,7 @@ def test_a_store_in_a_bucket_is_one_in_a_folder(address, tmp_path) -> None:
 def test_an_update_relies_on_nothing_that_another_opening_removes(address, proxy, tmp_path, monkeypatch) -> None:
     """What an update that was cut off left behind is a leftover of the past once another writer has committed."""
     brief(monkeypatch)
-    make(tmp_path / "s")
+    small(tmp_path / "s")
     with FeatureStore(tmp_path / "s", mode="a") as store:
         copy(store, address)
         with store.transaction() as change:
@@ -143,7 +151,7 @@ def test_an_update_relies_on_nothing_that_another_opening_removes(address, proxy
 @pytest.mark.parametrize("cut", ["before the manifest is put", "before what it replaced is removed"])
 def test_a_copy_that_was_cut_off_leaves_no_forgotten_row(address, proxy, tmp_path, monkeypatch, cut) -> None:
     brief(monkeypatch)
-    make(tmp_path / "s")
+    small(tmp_path / "s")
     erased = row(IDS[0]).astype(np.float16).tobytes()[:16]
     way, says = "manifest.json", "cannot write"
     with FeatureStore(tmp_path / "s", mode="a") as store:
@@ -292,7 +300,7 @@ def test_resumes_on_the_desk(address) -> None:
 
 @pytest.mark.law("A store in a bucket is the one in a folder; of two writers one wins")
 def test_of_two_writers_one_wins(address, tmp_path, monkeypatch) -> None:
-    make(address)
+    small(address)
     first = FeatureStore(address, mode="a")
     with pytest.raises(StoreLocked):
         FeatureStore(address, mode="a")  # on the same machine the desk's lock tells at once
@@ -316,7 +324,7 @@ def test_of_two_writers_one_wins(address, tmp_path, monkeypatch) -> None:
 
 
 def test_gc_spares_what_is_young(address) -> None:
-    make(address)
+    small(address)
     root, desk = open_home(address)
     desk.close()
     root.put("shards/999-0000000000000000/tokens/c.0.0.0", b"a commit on its way, or a crash's leftover")
@@ -343,7 +351,7 @@ def test_every_fourth_request_goes_wrong(address, proxy, kinds) -> None:
 @pytest.mark.parametrize("what", ["lost", "503", "drop"])
 def test_the_answer_to_the_swap_is_lost(address, proxy, what) -> None:
     """The put went through, nobody said so: the next look tells, and the writer does not take it for another's."""
-    make(address)
+    small(address)
     answers = iter([what])
 
     def fault(method, path, before):
@@ -367,7 +375,7 @@ def brief(monkeypatch) -> None:
 
 
 def test_a_service_that_is_gone(address, proxy, monkeypatch) -> None:
-    make(address)
+    small(address)
     brief(monkeypatch)
     with FeatureStore(address, mode="a") as store:
         before = objects(address)
@@ -426,7 +434,7 @@ def test_an_answer_that_hangs_is_asked_for_again_and_a_slow_write_is_waited_for(
 
 def test_a_large_object_leaves_no_part_of_itself(address, proxy, monkeypatch) -> None:
     """Parts of an upload that was killed could be read, and neither ``audit`` nor ``gc`` saw them."""
-    make(address)
+    small(address)
     brief(monkeypatch)
     large = bytes(12 << 20)
     cut = {"partNumber=2", "components/001"}
@@ -511,7 +519,7 @@ def test_a_bucket_that_is_not_there_is_named(address, way) -> None:
 
 
 def test_nothing_is_put_in_a_bucket_that_is_not_there(address, tmp_path) -> None:
-    make(tmp_path / "s")
+    small(tmp_path / "s")
     with FeatureStore(tmp_path / "s") as store:
         with pytest.raises(StoreNotFound, match="no bucket named no-such-bucket-at-all"):
             copy(store, NOWHERE)

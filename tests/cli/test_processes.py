@@ -112,17 +112,18 @@ def test_a_folder_that_was_deleted_is_named(finished, tmp_path):
 ROOT = str(Path(__file__).parents[2])
 
 
-@pytest.mark.parametrize("asked", [["inspect", "nowhere"], ["train", "nowhere"], ["inspct"]])
-def test_an_error_as_json_that_nobody_reads_ends_as_it_would(cli, tmp_path, monkeypatch, asked):
+@pytest.mark.parametrize(
+    ("asked", "unbuffered"), [(["inspect", "nowhere"], ""), (["train", "nowhere"], "1"), (["inspct"], "")]
+)
+def test_an_error_as_json_that_nobody_reads_ends_as_it_would(cli, tmp_path, monkeypatch, asked, unbuffered):
     """With its own exit code, and its text on stderr alone."""
     monkeypatch.chdir(tmp_path)
     usual = cli(*asked)
     before, _ = STREAMS["nobody reads on"]
     command = [*before, sys.executable, "-m", "taftcache", *asked, "--json"]
-    for unbuffered in ("", "1"):
-        env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-        ended = subprocess.run(command, capture_output=True, text=True, env=env)
-        assert (ended.returncode, ended.stderr) == (usual.code, usual.err)
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    ended = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert (ended.returncode, ended.stderr) == (usual.code, usual.err)
 
 
 def test_threads_that_wait_spin_but_shortly():
@@ -269,8 +270,10 @@ def test_an_interruption_before_a_command_begins(cli, monkeypatch):
 
 STILL = """
 import os, signal, sys, time
+import taftcache.backbone.pool as pool
 import taftcache.backbone.sources.digits as digits
 from taftcache.__main__ import main
+pool.PATIENCE = 0.5
 read = digits.DigitsSource.read
 def still(self, index):
     if self.items[index].id == "{id}":
@@ -289,8 +292,7 @@ def test_one_signal_ends_an_extraction_whose_decoder_stands_still(tmp_path):
     whole = taftcache.extract(recipe(tmp_path / "whole"))
     with FeatureStore(tmp_path / "whole") as store:
         last = store.shards[-1].sample_ids[-1]
-    asked = [sys.executable, "-c", STILL.format(file=file, id=last)]
-    ended = subprocess.run(asked, env=os.environ | forked.ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    ended = forked.run(STILL.format(file=file, id=last))
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (130, f"taftcache: {INTERRUPTED}")
     resumed = taftcache.extract(recipe(path))
     assert resumed.root_digest == whole.root_digest

@@ -112,6 +112,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):
     file = toml(tmp_path / "tiny.toml", store)
     sample = FeatureStore(store).shards[0].sample_ids[0]
     few = ["compare.shards=[2]", "compare.seeds=1", "compare.epochs=1", "compare.ridges=[0.1]", "compare.rates=[1e-3]"]
+    few += ["compare.resets=[true]", "compare.tokens=[false]"]
     short = ["data.limit=60", "forget.samples=[]", "store.shards=2", f"store.path={tmp_path / 'demo'}"]
     calls = [
         (("demo", *(x for o in short for x in ("--set", o))), RUN),

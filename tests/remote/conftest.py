@@ -7,14 +7,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import dask
 import pytest
 
 import taftcache
 from taftcache.remote.cluster import Cluster
-from tests import forked
 from tests.quick import one_thread, quick  # noqa: F401
-from tests.remote.making import asking, many, turn
+from tests.remote.making import asking, forking, many, turn
 from tests.stages.making import open_store
 
 
@@ -22,9 +20,7 @@ from tests.stages.making import open_store
 def cluster() -> Iterator[Cluster]:
     """Starts with one worker; tests that need more let it grow. Its processes are forked, which takes no seconds, and
     end with the folder's tests, for they are never quite idle."""
-    forked.context()
-    forking = dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
-    with forking, Cluster.local(1, threads=1, timeout=60) as one:
+    with forking(), Cluster.local(1, threads=1, timeout=60) as one:
         yield one
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from dask import config
 from distributed import Worker
 from distributed.utils import LoopRunner
 
@@ -20,6 +21,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.remote.cluster import Cluster
 from taftcache.stages.progress import Silent
+from tests import forked
 from tests.stages.making import recipe
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -32,6 +34,14 @@ MANY = 240
 def many(path: Path) -> Recipe:
     """A recipe whose extraction takes eight tasks."""
     return recipe(path, data={"source": "digits", "limit": MANY})
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Worker processes that are begun here are forked, which takes no seconds."""
+    forked.context()
+    with config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        yield
 
 
 def grow(cluster: Cluster, workers: int) -> Cluster:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from io import StringIO
 from pathlib import Path
 from subprocess import call
@@ -38,6 +38,7 @@ from tests.remote.making import (
     At,
     asking,
     dask,
+    forking,
     free_port,
     lasting,
     many,
@@ -47,6 +48,13 @@ from tests.remote.making import (
 )
 from tests.stages.making import open_store, recipe, toml, tree
 from tests.stages.test_damage import chunk_of, flip
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(request):
+    """Workers begin with the libraries loaded; in one test, and on a user's machine, they load them."""
+    with nullcontext() if request.function is test_a_worker_that_ends_is_said else forking():
+        yield
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.stages.test_compare import QUICK, SMALL
 
 @pytest.mark.law("A comparison goes on with models of the very settings and rows, undamaged, or trains them")
 def test_a_comparison_goes_on_where_it_was(finished, tmp_path, monkeypatch):
-    small = {**SMALL, "shards": [2], "seeds": 1, "ridges": [1e-2, 1e-1], "tokens": [False]}
+    small = {**SMALL, "shards": [2], "seeds": 1, "ridges": [1e-2, 1e-1], "tokens": [False], "resets": [True]}
     made = recipe(finished, solver=QUICK, compare={**small, "reports": ["table2", "figure1c"]})
 
     class Stopped(Exception):

@@ -105,6 +105,7 @@ def test_loading_needs_neither_store_nor_solver(store, tmp_path):
         assert [name for name in sys.modules if f"{name}.".startswith(unneeded)] == []
 
 
+@pytest.mark.full
 @one_of_them
 def test_the_program_needs_torch_alone(store, tmp_path):
     with FeatureStore(store) as opened:

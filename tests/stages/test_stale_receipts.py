@@ -25,11 +25,17 @@ FEW = {"data": {"source": "digits", "limit": 80, "held_out": 0.2}}
 EXACT = {"compose": {"mode": "exact"}}
 
 
-@pytest.fixture
-def trained(tmp_path) -> Path:
-    path = tmp_path / "store"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """Not to be written to."""
+    path = tmp_path_factory.mktemp("made") / "store"
     taftcache.run(under(path, ridge=1e-1))
     return path
+
+
+@pytest.fixture
+def trained(made, tmp_path) -> Path:
+    return shutil.copytree(made, tmp_path / "store")
 
 
 def under(path: Path, **objective: Any) -> Recipe:

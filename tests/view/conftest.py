@@ -20,6 +20,18 @@ from tests.stages.making import recipe
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
+def program() -> str | None:
+    """The browser's file."""
+    return next((found for name in CHROMIUM if (found := shutil.which(name))), None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: Any) -> None:
+    """Without a browser no store is made for it."""
+    if "chromium" in item.fixturenames and program() is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+
+
 @pytest.fixture(scope="session")
 def seen(tmp_path_factory) -> Path:
     """Sixty digits in three shards and a held-out one, through every stage, with an exact model, one forgotten. Not to
@@ -49,13 +61,10 @@ def server(seen) -> Iterator[ViewServer]:
 def chromium() -> Iterator[Any]:
     """A context that makes tabs. An empty one of this machine stays open: all of them run in its process, which takes
     a second to start."""
-    program = next((found for name in CHROMIUM if (found := shutil.which(name))), None)
-    if program is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with api.sync_playwright() as driver:
         arguments = ["--no-sandbox", "--disable-gpu", "--in-process-gpu", "--renderer-process-limit=1"]
-        browser = driver.chromium.launch(executable_path=program, args=arguments, timeout=180_000)
+        browser = driver.chromium.launch(executable_path=program(), args=arguments, timeout=180_000)
         context = browser.new_context()
         context.set_default_timeout(60_000)
         first = context.new_page()
