@@ -9,7 +9,7 @@ README.md                                 the model card
 program.pt2, model.onnx                   on request, the whole model as a torch.export program or in ONNX
 
 If only the head has moved, the network is not below ``backbone/`` but beside the rest, with the moved head: the folder
-is then a timm checkpoint, too. Folders of format 1 have the frozen network there, whatever has moved.
+is then a timm checkpoint, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from taftcache.consent import Consent
 from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError
 from taftcache.model.card import Origin, Score, card
 from taftcache.model.component import Component, public_fields
-from taftcache.model.description import DESCRIPTION, FORMATS, SAVED, Description, read_description
+from taftcache.model.description import DESCRIPTION, FORMAT, SAVED, Description, read_description
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
 from taftcache.model.saved import BACKBONE, CONFIG, NETWORKS, files_in, under
@@ -184,7 +184,7 @@ def save_model(
 def _described(model: TangentModel, folder: Path, origin: Origin, weights: str) -> Description:
     """What ``taftcache.json`` says; ``weights`` is the digest of the network in the folder."""
     return Description(
-        format=FORMATS[-1],
+        format=FORMAT,
         model=origin.name,
         classes=model.classes,
         backbone=model.cut.backbone.name,
