@@ -15,7 +15,7 @@ from taftcache.cache.format.encoding import DTYPES, chunk_arrays, row_bytes, row
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.format.plan import MAX_ID_BYTES
-from taftcache.cache.format.strict import Hex, check_version, decode_strict
+from taftcache.cache.format.strict import Hex, check_version, decode_strict, decoded
 from taftcache.errors import FormatError, RecipeError, StoreError, StoreWriteError
 
 FORMAT = "taftcache-shard"
@@ -124,12 +124,7 @@ class _Declared(msgspec.Struct):
 
 def _bounded(raw: bytes, ref: ShardRef, file: str) -> None:
     """FormatError if the size of ``raw`` does not fit the declared shape, before the list of files is decoded."""
-    try:
-        declared = msgspec.json.decode(raw, type=_Declared)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(
-            "the shard manifest does not have the fields of its version", got=f"{file}: {error}"
-        ) from None
+    declared = decoded(raw, _Declared, file)
     check_shape(declared.tokens_shape, declared.dtype, declared.chunk_rows)
     each = len(chunk_arrays(declared.dtype))
     files = 5 + each + each * chunk_count(max(declared.rows, 0), declared.chunk_rows)
