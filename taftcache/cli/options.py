@@ -137,9 +137,7 @@ Weights = Annotated[
 AllowHub = Annotated[bool, typer.Option("--allow-hub", help="load from the model hub what a stranger's store names")]
 VectorsName = Annotated[
     str | None,
-    typer.Option(
-        "--vectors", "--tokens", metavar="NAME", help="the dataset, array or column that holds the numbers [n, d]"
-    ),
+    typer.Option("--vectors", metavar="NAME", help="the dataset, array or column that holds the numbers [n, d]"),
 ]
 LabelsName = Annotated[
     str | None,
