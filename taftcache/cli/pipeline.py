@@ -352,6 +352,10 @@ def compose(
     """
     changes = [] if mode is None else [f"compose.mode={mode}"]
     if weight:
+        if mode not in (None, "weighted"):
+            raise RecipeError(
+                "--weight is only for --mode weighted", got=f"--mode {mode}", do="leave out --mode, or each --weight"
+            )
         given = ", ".join(f"{json.dumps(name)} = {mu}" for name, mu in dict(map(_weight, weight)).items())
         changes = ["compose.mode=weighted", f"compose.weights={{{given}}}"]
     with (
