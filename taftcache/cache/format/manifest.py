@@ -26,7 +26,8 @@ from taftcache.cache.format.parts import (
     curve_points,
     part_path,
 )
-from taftcache.cache.format.strict import AVOID, Hex, check_version, decode_strict, decoded
+from taftcache.cache.format.strict import Hex, check_version, decode_strict, decoded
+from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.home import Home
 from taftcache.errors import FormatError, StoreError, StoreWriteError
 

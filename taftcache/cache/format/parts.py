@@ -16,7 +16,8 @@ import numpy as np
 
 from taftcache.cache.format.digest import MAX_DEPTH, SHORT, canonical, digest, too_deep
 from taftcache.cache.format.fault import Fault, read_named
-from taftcache.cache.format.strict import AVOID, Hex, decode_strict
+from taftcache.cache.format.strict import Hex, decode_strict
+from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.home import Home
 from taftcache.errors import FormatError, StoreError, StoreWriteError
 

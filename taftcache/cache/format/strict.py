@@ -9,10 +9,10 @@ import msgspec
 
 from taftcache.cache.format.digest import canonical
 from taftcache.cache.format.fault import Fault
+from taftcache.cache.place.failure import AVOID
 from taftcache.errors import FormatError
 
 T = TypeVar("T")
-AVOID = "do not use this store"
 
 Hex = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
 """A digest's text; its length is checked while a manifest is decoded, so that no text of millions is ever kept."""
