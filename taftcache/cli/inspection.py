@@ -72,7 +72,7 @@ def inspect(
     of_parts = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids}
     asked, beside = ([name for name, given in options.items() if given] for options in (of_rows, of_parts))
     if asked or top is not None or threshold is not None:
-        _check_reading(asked, beside, top, threshold)
+        _check_reading(asked, beside, threshold)
         _read_rows(store, asked[0], top or 20, threshold, as_json)
     else:
         if sample is not None:
@@ -95,7 +95,7 @@ def _show_part(path: Path, sample: str | None, shard: str | None, label: str | N
             print_report(taftcache.inspect(store), as_json)
 
 
-def _check_reading(asked: list[str], others: list[str], top: int | None, threshold: float | None) -> None:
+def _check_reading(asked: list[str], others: list[str], threshold: float | None) -> None:
     """RecipeError unless exactly one option that reads all rows is ``asked`` for, and none of the ``others``."""
     if not asked:
         raise RecipeError(

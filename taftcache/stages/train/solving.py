@@ -221,7 +221,7 @@ def _solution(
     base, method, goal = settings.base, settings.recipe.solver.method, options.goal or settings.goal
     interrupted = options.interrupted  # by default an error: only a solve that ran to its end may have the full key
     if settings.is_taught(objective.train):
-        teachers = _teachers(settings, sources, objective)
+        teachers = _teachers(settings, sources)
         return minimise_taught(
             base, sources, objective, teachers,
             goal=goal, arithmetic=arithmetic, start=options.start, on_pass=on_pass, interrupted=interrupted,
@@ -237,7 +237,7 @@ def _solution(
     )  # fmt: skip
 
 
-def _teachers(settings: Settings, sources: Sequence[Shard], objective: Objective) -> Teachers:
+def _teachers(settings: Settings, sources: Sequence[Shard]) -> Teachers:
     """The teachers' features of the rows; RecipeError for a ball, which cannot be combined with their prior."""
     prior, radius = settings.recipe.prior, settings.recipe.objective.radius
     if radius is not None:
