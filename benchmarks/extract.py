@@ -55,12 +55,8 @@ from taftcache.backbone.sources.arrays import ArraySource
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
+from taftcache.cache.store import FeatureStore
 from taftcache.tangent.device import full_float32
-
-try:
-    from taftcache.cache.store import FeatureStore
-except ImportError:
-    FeatureStore = None  # type: ignore[assignment, misc]
 
 
 class NullSink:
@@ -220,7 +216,6 @@ def main() -> None:
     parser.add_argument("--no-store", action="store_true", help="throw the rows away instead of storing them")
     args = parser.parse_args()
     args.images = args.images or (1024 if args.data is None else 256)
-    args.no_store = args.no_store or FeatureStore is None
     args.load = round(os.getloadavg()[0], 2)
     found = measure(args)
     if args.json:
