@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import json_parser, print_report
+from record import json_parser, print_figures
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import resolve_device
@@ -217,12 +217,7 @@ def main() -> None:
     args = parser.parse_args()
     args.images = args.images or (1024 if args.data is None else 256)
     args.load = round(os.getloadavg()[0], 2)
-    found = measure(args)
-    if args.json:
-        print_report(found)
-        return
-    for key, value in found.items():
-        print(f"{key:34} {value:.3f}" if isinstance(value, float) else f"{key:34} {value}")
+    print_figures(measure(args), args.json)
 
 
 if __name__ == "__main__":
