@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.files import WEIGHTS_NAME, file_digest
+from taftcache.backbone.files import WEIGHTS_NAME, file_digest, local_path
 from taftcache.backbone.model import Backbone, load_backbone, weights_digest
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import name_classes, save_backbone
@@ -246,7 +246,7 @@ def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
         FormatError: it is not such a folder, or its parts do not fit together. IntegrityError: its files are not those
             that were saved, or have numbers that are not finite. BackboneError: its weights do not fit its config.json.
     """
-    folder = Path(folder)
+    folder = local_path(folder)
     alone = is_model_folder(folder) and not (folder / DESCRIPTION).is_file()
     described = None if alone else read_description(folder)
     with SAVED.fitting(folder):
@@ -333,7 +333,7 @@ def check_files(folder: Path, described: Description) -> list[str]:
 
 
 def _new(folder: Path | str) -> Path:
-    folder = Path(folder)
+    folder = local_path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreWriteError(
             f"cannot save the model in {folder}: there is something already",

@@ -145,12 +145,14 @@ def test_a_backbone_that_cannot_be_built(model, config):
 
 
 @pytest.mark.parametrize("cache", [pytest.param("residual", marks=pytest.mark.full), "attended", "feature"])
-def test_whatever_a_store_kept_the_base_point_is_known(tmp_path, cache):
+def test_whatever_a_store_kept_the_base_point_is_known(tmp_path, monkeypatch, cache):
+    monkeypatch.setenv("HOME", str(tmp_path))
     made = recipe(
         tmp_path / "store", store={"cache": cache, "shards": 1}, tangent={"train": "head"},
         data={"source": "digits", "limit": 20},
     )  # fmt: skip
     taftcache.run(made)
     with FeatureStore(tmp_path / "store") as store:
-        taftcache.export_model(store, tmp_path / "model")
-    open_model(tmp_path / "model", device="cpu")
+        taftcache.export_model(store, "~/model")
+    assert (tmp_path / "model").is_dir()
+    open_model("~/model", device="cpu")
