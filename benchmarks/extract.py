@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import json_parser, print_report
+from record import json_parser, print_figures
 
 from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.device import resolve_device
@@ -55,12 +55,8 @@ from taftcache.backbone.sources.arrays import ArraySource
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import BackboneSpec, DataSpec, PreprocessSpec
+from taftcache.cache.store import FeatureStore
 from taftcache.tangent.device import full_float32
-
-try:
-    from taftcache.cache.store import FeatureStore
-except ImportError:
-    FeatureStore = None  # type: ignore[assignment, misc]
 
 
 class NullSink:
@@ -220,14 +216,8 @@ def main() -> None:
     parser.add_argument("--no-store", action="store_true", help="throw the rows away instead of storing them")
     args = parser.parse_args()
     args.images = args.images or (1024 if args.data is None else 256)
-    args.no_store = args.no_store or FeatureStore is None
     args.load = round(os.getloadavg()[0], 2)
-    found = measure(args)
-    if args.json:
-        print_report(found)
-        return
-    for key, value in found.items():
-        print(f"{key:34} {value:.3f}" if isinstance(value, float) else f"{key:34} {value}")
+    print_figures(measure(args), args.json)
 
 
 if __name__ == "__main__":

@@ -15,19 +15,18 @@ included. An exponent is the slope of log seconds against log size between the t
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from functools import partial
 from math import log
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from record import json_parser, print_report, record
+from record import Kept, json_parser, print_report, record
 
 from taftcache.backbone.sources.npz import open_npz
 from taftcache.cache.store import FeatureStore
@@ -119,15 +118,14 @@ def stage(arguments: list[str]) -> dict[str, float]:
     return {"seconds": round(used.ru_utime + used.ru_stime, 2), "memory": int(peak.split()[1]) * 1024}
 
 
-def size(folder: Path, rows: int, classes: int | None, changes: Sequence[str]) -> dict[str, Any]:
+def size(folder: Path, rows: int, classes: int | None, changes: list[str]) -> dict[str, Any]:
     """Every stage of one store; stages that an earlier run measured are not repeated."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / "figures.json"
-    found: dict[str, Any] = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
-    if "page" in found:
-        return found
     (toml,), store = recipe(folder, rows, classes), str(folder / "store")
-    found |= {**record(), "tolerance": load_recipe(toml, list(changes)).solver.tolerance}
+    kept = Kept(folder / "figures", changes=changes)
+    found: dict[str, Any] = kept.once(
+        "record", lambda: {**record(), "tolerance": load_recipe(toml, changes).solver.tolerance}
+    )
     runs = {
         "extract": ["extract", toml, *(word for change in changes for word in ("--set", change))],
         "train": ["train", store],
@@ -138,24 +136,27 @@ def size(folder: Path, rows: int, classes: int | None, changes: Sequence[str]) -
         "page": ["report", store, "--output", str(folder / "page.html")],
     }
     for name, arguments in runs.items():
-        if name in found:
-            continue
-        if name == "forget":
-            with FeatureStore(store) as opened:
-                arguments = [*arguments, "--sample", opened.shards[0].sample_ids[0]]
-        found[name] = stage(arguments)
+        found |= kept.once(name, partial(figures_of, name, arguments, store))
+    return found
+
+
+def figures_of(name: str, arguments: list[str], store: str) -> dict[str, Any]:
+    """What a stage costs, and what the store is after it."""
+    if name == "forget":
         with FeatureStore(store) as opened:
-            found["rows"], found["classes"] = sum(s.rows for s in opened.shards), len(opened.classes)
-            found["held_out"] = 0 if opened.held_out is None else opened.held_out.rows
-            solved = [r.meta for n, r in opened.objects().items() if n.startswith("components/")]
-            if name == "train":
-                found[name]["passes"] = max(meta["stats"]["passes"] for meta in solved)
-                found["ridges"] = sorted({meta["certificate"]["ridge"] for meta in solved})
-                found["exact_ridge"] = opened.objects()[EXACT].meta["certificate"]["ridge"]
-            if name in ("train", "forget"):
-                found[name]["exact_passes"] = opened.objects()[EXACT].meta["stats"]["passes"]
-            found["bytes"] = sum(p.stat().st_size for p in Path(store).rglob("*") if p.is_file())
-        kept.write_text(json.dumps(found), encoding="utf-8")
+            arguments = [*arguments, "--sample", opened.shards[0].sample_ids[0]]
+    found: dict[str, Any] = {name: stage(arguments)}
+    with FeatureStore(store) as opened:
+        found["rows"], found["classes"] = sum(s.rows for s in opened.shards), len(opened.classes)
+        found["held_out"] = 0 if opened.held_out is None else opened.held_out.rows
+        solved = [r.meta for n, r in opened.objects().items() if n.startswith("components/")]
+        if name == "train":
+            found[name]["passes"] = max(meta["stats"]["passes"] for meta in solved)
+            found["ridges"] = sorted({meta["certificate"]["ridge"] for meta in solved})
+            found["exact_ridge"] = opened.objects()[EXACT].meta["certificate"]["ridge"]
+        if name in ("train", "forget"):
+            found[name]["exact_passes"] = opened.objects()[EXACT].meta["stats"]["passes"]
+        found["bytes"] = sum(p.stat().st_size for p in Path(store).rglob("*") if p.is_file())
     return found
 
 

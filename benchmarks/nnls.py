@@ -13,6 +13,8 @@ half or none of the student's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,13 +30,14 @@ STUDENT = 96
 ROWS, FEATURES, STEPS, RATE = 400, 40, 600, 0.03  # of the comparison with R's own least
 
 
-def moments(p: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def drawer() -> Callable[..., torch.Tensor]:
+    """A function that draws normal numbers of a shape, the same ones each time that it is made anew."""
+    return partial(torch.randn, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def moments(p: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A and b of p correlated features over 2p rows."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
+    draw = drawer()
     psi = draw(2 * p, p) @ (torch.eye(p) + draw(p, p) / p**0.5)
     phi = psi[:, : p // 5] @ draw(p // 5, STUDENT)
     return teacher_moment([psi]), student_moments([(phi - phi.mean(0), psi)])[0]
@@ -53,13 +56,9 @@ def least_distance(phi: torch.Tensor, psi: torch.Tensor, s: torch.Tensor) -> flo
     return least
 
 
-def distances(explained: float, seed: int = 0) -> dict[str, float]:
+def distances(explained: float) -> dict[str, float]:
     """R at equal weights, at those of the closed form, and at its least, for a student explained in part."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
+    draw = drawer()
     psi = draw(ROWS, FEATURES)
     taught = psi[:, : FEATURES // 2] @ draw(FEATURES // 2, STUDENT) / (FEATURES // 2) ** 0.5
     phi = explained**0.5 * taught + (1 - explained) ** 0.5 * draw(ROWS, STUDENT)

@@ -19,6 +19,7 @@ import numpy as np
 import timm
 import torch
 from record import json_parser, print_report
+from tangent import class_row
 from torch import Tensor, nn
 
 from taftcache.objective.cross_entropy import CrossEntropy
@@ -27,11 +28,9 @@ from taftcache.privacy.grid import Grid
 from taftcache.privacy.network import TangentNetwork
 from taftcache.privacy.noise import SystemBits, discrete_gaussian
 from taftcache.tangent.base import make_base
-from taftcache.tangent.class_row.config import ClassRow
-from taftcache.tangent.config import TailConfig
 from taftcache.tangent.rows import ArrayRows
 
-TOKENS, WIDTH, HEADS, CLASSES = 197, 192, 3, 101
+TOKENS, WIDTH, CLASSES = 197, 192, 101
 
 
 class Tail(nn.Module):
@@ -45,26 +44,6 @@ class Tail(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         logits: Tensor = self.head(self.norm(self.block(rows))[:, 0])
         return logits
-
-
-def made(model: nn.Module) -> tuple[Any, TailConfig]:
-    """The same tail as taftcache describes it."""
-    state = {n: t for n, t in model.state_dict().items() if n.startswith(("blocks.0.", "norm."))}
-    names = tuple(state)
-    end = ClassRow(prefix="blocks.0", width=WIDTH, heads=HEADS, eps1=1e-6, eps2=1e-6, eps_final=1e-6)
-    config = TailConfig(
-        path="class row",
-        start="blocks.0",
-        blocks=("blocks.0",),
-        shape=(TOKENS, WIDTH),
-        class_token=True,
-        width=WIDTH,
-        classes=CLASSES,
-        parameters=names,
-        norms=tuple(name for name in names if "norm" in name),
-        end=end,
-    )
-    return state, config
 
 
 def best(functions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -125,8 +104,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = timm.create_model("deit_tiny_patch16_224", depth=1, num_classes=CLASSES)
-    state, config = made(model)
-    base = make_base(state, config, CLASSES)
+    base = make_base(*class_row(model, TOKENS), CLASSES)
     tokens = np.random.default_rng(0).normal(0, 1, (options.rows, TOKENS, WIDTH)).astype(np.float32)
     labels = np.random.default_rng(1).integers(0, CLASSES, options.rows)
     network = TangentNetwork(base, [ArrayRows(tokens, labels)], base.layout, memory=8 << 30)

@@ -1,4 +1,4 @@
-"""What every benchmark has: ``--json``, where and of what its report was measured, and a clock."""
+"""What benchmarks share: ``--json``, where and of what a report was measured, a clock, and what a stopped run left."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from taftcache.report.write import write_json
 from taftcache.rounding import described, processor
 
 UNITS = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
@@ -70,6 +71,44 @@ def seconds(work: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - begin
 
 
+class Kept:
+    """What was measured, one JSON file each below a folder; what was measured with other settings is none."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder, self._settings = folder, settings
+
+    def having(self, **settings: Any) -> Kept:
+        """The same folder with settings that matter to a part alone."""
+        return Kept(self.folder, **self._settings, **settings)
+
+    def get(self, name: str) -> Any:
+        """What is kept by that name, else None."""
+        file = self._file(name)
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return found["measured"] if found.get("settings") == json.loads(json.dumps(self._settings)) else None
+
+    def once(self, name: str, measure: Callable[[], Any]) -> Any:
+        """What is kept by that name, or else is measured now."""
+        found = self.get(name)
+        if found is None:
+            found = measure()
+            write_json(self._file(name), {"settings": self._settings, "measured": found})
+        return found
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{name.replace(' ', '_')}.json"
+
+
 def print_report(report: Mapping[str, Any]) -> None:
     """The record and the figures as JSON."""
     print(json.dumps({**record(), **report}, indent=1, ensure_ascii=False))
+
+
+def print_figures(report: Mapping[str, Any], as_json: bool) -> None:
+    """The figures as JSON, or a line for each."""
+    if as_json:
+        print_report(report)
+        return
+    width = max(map(len, report))
+    for key, value in report.items():
+        print(f"{key:{width}} {value:.3f}" if isinstance(value, float) else f"{key:{width}} {value}")

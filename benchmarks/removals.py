@@ -12,17 +12,18 @@ moves the component by that, too; those are counted apart.
 
 from __future__ import annotations
 
-import json
+import tempfile
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from recipes import extracted, recipe_parser
-from record import print_report
+from record import Kept, print_report
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.model.component import read_base
+from taftcache.model.component import Component, read_base
 from taftcache.names import component_of
 from taftcache.solve.settings import DECISIVE
 from taftcache.stages.forget.renewal import certificate_of
@@ -34,22 +35,21 @@ from taftcache.stages.train.without import Without
 QUANTILES = (0, 5, 50, 95)
 
 
-def removals(settings: Settings, shard: Shard, rows: list[int], kept: Path | None) -> list[dict[str, Any]]:
-    """What leaving out each of ``rows`` gives; what an earlier run kept in a file is not solved again."""
-    found: dict[str, Any] = json.loads(kept.read_text("utf-8")) if kept is not None and kept.is_file() else {}
-    label = component_of(shard.name)
-    left = [row for row in rows if str(row) not in found]
-    if left:
-        old = solve_component(settings, [shard], settings.train, Silent(), label=label)
-    for row in left:
-        without: Any = Without(shard, row)
-        new = solve_component(settings, [without], settings.train, Silent(), label=label)
+def removals(settings: Settings, shard: Shard, rows: list[int], kept: Kept) -> list[dict[str, Any]]:
+    """What leaving out each of ``rows`` gives; what an earlier run kept is not solved again."""
+
+    def solved(source: Any) -> Component:
+        return solve_component(settings, [source], settings.train, Silent(), label=component_of(shard.name))
+
+    whole = cache(lambda: solved(shard))
+
+    def figures(row: int) -> dict[str, Any]:
+        old, new = whole(), solved(Without(shard, row))
         entry = certificate_of(new, old)
-        figures = {key: entry[key] for key in ("distance_bound", "moved", "moved_at_least", "decisive", "passes")}
-        found[str(row)] = {**figures, "same_ridge": new.record.certified.ridge == old.record.certified.ridge}
-        if kept is not None:
-            kept.write_text(json.dumps(found), encoding="utf-8")
-    return [found[str(row)] for row in rows]
+        said = {key: entry[key] for key in ("distance_bound", "moved", "moved_at_least", "decisive", "passes")}
+        return {**said, "same_ridge": new.record.certified.ridge == old.record.certified.ridge}
+
+    return [kept.once(f"{shard.name}-{shard.digest[:16]}-{row}", partial(figures, row)) for row in rows]
 
 
 def counted(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -73,15 +73,13 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="where what was solved stays, so that a run can go on")
     args = parser.parse_args()
     recipe = extracted(args)
-    if args.keep is not None:
-        args.keep.mkdir(parents=True, exist_ok=True)
     found = []
-    with FeatureStore(recipe.store_path) as store:
+    with FeatureStore(recipe.store_path) as store, tempfile.TemporaryDirectory() as scratch:
+        kept = Kept(args.keep or Path(scratch), recipe=args.recipe.name, set=args.set)
         settings = Settings(recipe=recipe, base=read_base(store, recipe.tangent))
         for shard in store.shards:
             count = shard.rows if args.full else min(shard.rows, args.rows)
             rows = np.unique(np.linspace(0, shard.rows - 1, count).round().astype(int)).tolist()
-            kept = None if args.keep is None else args.keep / f"{shard.name}-{shard.digest[:16]}.json"
             found += removals(settings, shard, rows, kept)
     report = {"recipe": args.recipe.name, "tolerance": recipe.solver.tolerance, **counted(found)}
     if args.json:

@@ -1,15 +1,13 @@
 """What ``alternatives.py`` sets beside taftcache: fine-tuning by AdamW, of one block, of low-rank factors, of all.
 
-``Case`` is one data set through one network; ``rival`` chooses a rate and trains; ``Kept`` is what a stopped run left.
+``Case`` is one data set through one network; ``rival`` chooses a rate and trains.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from record import timed
+from record import Kept, timed
 from torch import Tensor, nn
 
 import taftcache
@@ -28,7 +26,6 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.opening import open_source
 from taftcache.model.component import read_base
 from taftcache.recipe import Recipe
-from taftcache.report.write import write_json
 from taftcache.stages.look.probe import EVERY, best_of
 
 BATCH, WEIGHT_DECAY, LARGEST_NORM = 32, 0.01, 1.0
@@ -67,34 +64,6 @@ RIVALS = {
 def added(*seconds: dict[str, float]) -> dict[str, float]:
     """Seconds of several parts."""
     return {kind: sum(part[kind] for part in seconds) for kind in ("clock", "processor")}
-
-
-class Kept:
-    """What was measured, one JSON file each below a folder; what was measured with other settings is none."""
-
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        self.folder, self._settings = folder, settings
-
-    def having(self, **settings: Any) -> Kept:
-        """The same folder with settings that matter to a part alone."""
-        return Kept(self.folder, **self._settings, **settings)
-
-    def get(self, name: str) -> Any:
-        """What is kept by that name, else None."""
-        file = self._file(name)
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        return found["measured"] if found.get("settings") == json.loads(json.dumps(self._settings)) else None
-
-    def once(self, name: str, measure: Callable[[], Any]) -> Any:
-        """What is kept by that name, or else is measured now."""
-        found = self.get(name)
-        if found is None:
-            found = measure()
-            write_json(self._file(name), {"settings": self._settings, "measured": found})
-        return found
-
-    def _file(self, name: str) -> Path:
-        return self.folder / f"{name.replace(' ', '_')}.json"
 
 
 class LastBlock(nn.Module):

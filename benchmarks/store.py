@@ -25,7 +25,7 @@ from typing import Any
 import h5py
 import numpy as np
 import zarr
-from record import json_parser, print_report
+from record import json_parser, print_figures
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -245,12 +245,7 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, help="where the files are made (default: the system's)")
     args = parser.parse_args()
     args.load = round(os.getloadavg()[0], 2)
-    found = measure(args)
-    if args.json:
-        print_report(found)
-        return
-    for key, value in found.items():
-        print(f"{key:20} {value:.3f}" if isinstance(value, float) else f"{key:20} {value}")
+    print_figures(measure(args), args.json)
 
 
 if __name__ == "__main__":

@@ -134,20 +134,26 @@ def made(shape: dict[str, int], classes: int, device: str) -> tuple[VisionTransf
     model = model.to(device).eval()
     block: Any = model.blocks[0]
     block.attn.fused_attn = False
+    tail, config = class_row(model, t)
+    return model, make_base(tail, config, classes, TangentSpec())
+
+
+def class_row(model: Any, tokens: int) -> tuple[dict[str, torch.Tensor], TailConfig]:
+    """The tail of a ViT of timm's that has one block, and its description: all of it but the patches."""
     tail = {k: v for k, v in model.state_dict().items() if k.startswith(("blocks.0.", "norm."))}
-    end = ClassRow(prefix="blocks.0", width=d, heads=H, eps1=1e-6, eps2=1e-6, eps_final=1e-6)
+    width, heads = model.embed_dim, model.blocks[0].attn.num_heads
     config = TailConfig(
         path="class row",
         start="blocks.0",
         blocks=("blocks.0",),
-        shape=(t, d),
+        shape=(tokens, width),
         class_token=True,
-        width=d,
-        classes=classes,
+        width=width,
+        classes=model.num_classes,
         parameters=tuple(tail),
-        end=end,
+        end=ClassRow(prefix="blocks.0", width=width, heads=heads, eps1=1e-6, eps2=1e-6, eps_final=1e-6),
     )
-    return model, make_base(tail, config, classes, TangentSpec())
+    return tail, config
 
 
 def measure(name: str, args: argparse.Namespace, copy: float, gemm: float) -> dict[str, Any]:

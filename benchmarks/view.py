@@ -25,7 +25,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
-from record import json_parser, print_report
+from record import json_parser, print_figures
 
 from taftcache import FeatureStore, load_recipe, run
 from taftcache.consent import recorded_recipe
@@ -191,11 +191,7 @@ def main() -> None:
             "bytes": size,
             **measure(path / "large", args.rows, args.neighbours),
         }
-    if args.json:
-        print_report(report)
-    else:
-        for name, value in report.items():
-            print(f"{name:16} {value:.2f}" if isinstance(value, float) else f"{name:16} {value}")
+    print_figures(report, args.json)
 
 
 if __name__ == "__main__":

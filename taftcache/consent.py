@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from taftcache.cache.place.address import is_bucket
+from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
 from taftcache.recipe import (
@@ -154,9 +155,7 @@ def check_architecture(store: FeatureStore, consent: Consent | None = None) -> N
     """
     name = str(store.identity.get("backbone", {}).get("model", ""))
     if ":" in name and followed(store, "weights", consent).backbone.model != name:
-        raise UntrustedStore(
-            "the store was made with another model than the one its record names", got=name, do="do not use this store"
-        )
+        raise UntrustedStore("the store was made with another model than the one its record names", got=name, do=AVOID)
 
 
 def remember(path: Path | str, recipe: Recipe, kinds: Iterable[Kind] = KINDS, *, must: bool = False) -> None:

@@ -21,6 +21,7 @@ from sklearn.utils.validation import _check_y, check_array, check_is_fitted, val
 from torch import Tensor, nn
 
 from taftcache.backbone.device import float64_device
+from taftcache.backbone.files import local_path
 from taftcache.backbone.sources.arrays import check_values, widened
 from taftcache.backbone.spec import EVERY_BLOCK, BackboneSpec, Features, backbone_of
 from taftcache.errors import ArgumentError, DataError
@@ -129,7 +130,7 @@ class TangentEstimator(BaseEstimator):
         from taftcache.estimator_files import save_estimator
 
         check_is_fitted(self, "solution_")
-        save_estimator(self, Path(folder))
+        save_estimator(self, local_path(folder))
 
     @classmethod
     def load(cls, folder: Path | str, *, device: str | None = None) -> Self:
@@ -145,7 +146,7 @@ class TangentEstimator(BaseEstimator):
         """
         from taftcache.estimator_files import load_estimator
 
-        loaded: Self = load_estimator(cls, Path(folder), device)
+        loaded: Self = load_estimator(cls, local_path(folder), device)
         return loaded
 
     @property

@@ -186,7 +186,7 @@ def _described(
 
 def _read(folder: Path, kind: str) -> _Described:
     """A folder's description; FormatError if it is of another kind of estimator."""
-    described = _SAVED.described(folder / ESTIMATOR, _Described, (FORMAT,))
+    described = _SAVED.described(folder / ESTIMATOR, _Described, FORMAT)
     if described.kind != kind:
         raise FormatError(f"{folder} has another estimator than a {kind}", got=described.kind, do="load it with that")
     if TENSORS not in described.files:

@@ -108,6 +108,23 @@ def them(count: int) -> str:
     return "it" if count == 1 else "them"
 
 
+def readable_size(count: int) -> str:
+    """``count`` bytes, in the unit that suits."""
+    value = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def readable_time(seconds: float) -> str:
+    """``seconds``, roughly, in the unit that suits."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{max(seconds, 1):.0f} s"
+
+
 def first_few(names: Sequence[str], most: int = 5) -> str:
     """The first names, and how many more there are."""
     more = len(names) - most

@@ -81,14 +81,23 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def store_path(self) -> Path:
-        """The store's folder; RecipeError for a ``name`` that leads elsewhere, or as ``expand_path`` has it."""
-        if not self.store.path and not {"", ".", ".."}.isdisjoint(self.name.strip().split("/")):
-            raise RecipeError(
-                "the recipe's name names no store below stores/",
-                got=f"name = {self.name!r}",
-                do="give it another, or name the store's folder by store.path",
-            )
-        return expand_path(self.store.path or f"stores/{self.name}")
+        """The store's folder; RecipeError as for ``place_of``."""
+        return place_of(self.name, self.store.path, "stores", "store.path")
+
+
+def place_of(name: str, path: str | None, below: str, key: str) -> Path:
+    """The folder that a recipe's ``path`` names (its ``key``), or else the one called ``name`` in the folder ``below``.
+
+    Raises:
+        RecipeError: a ``name`` that leads elsewhere, or as for ``expand_path``.
+    """
+    if not path and not {"", ".", ".."}.isdisjoint(name.strip().split("/")):
+        raise RecipeError(
+            f"the recipe's name names no folder below {below}/",
+            got=f"name = {name!r}",
+            do=f"give it another, or name the folder by {key}",
+        )
+    return expand_path(path or f"{below}/{name}")
 
 
 def load_recipe(path: str | Path, overrides: Overrides = (), *, needs: Sequence[str] = ("data", "backbone")) -> Recipe:

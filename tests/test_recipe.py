@@ -441,7 +441,9 @@ def test_a_recipe_of_the_other_kind_is_told_its_command(load, name, do):
 @pytest.mark.parametrize("name", ["", " ", ".", "..", "../up", "a/../../b", "a//b"])
 def test_a_name_leads_to_a_store_below_stores(name):
     named = parse_recipe({**DATA, "name": name})
-    with pytest.raises(RecipeError, match="names no store below stores/"):
+    with pytest.raises(RecipeError, match="names no folder below stores/"):
         _ = named.store_path
+    with pytest.raises(RecipeError, match="names no folder below stores/teach/"):
+        _ = parse_teaching({"name": name, "teachers": [{"store": "x"}]}).folder
     assert parse_recipe({**DATA, "name": name, "store": {"path": "x"}}).store_path == Path("x")
     assert parse_recipe({**DATA, "name": "a/b"}).store_path == Path("stores/a/b")

@@ -33,6 +33,7 @@ from taftcache.expected import choices
 from taftcache.model.meta import CertificateRecord
 from taftcache.recipe import Recipe
 from taftcache.teaching.recipe import TeachingRecipe
+from taftcache.terminal.showing import _SHOWN
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPLETION = (
@@ -224,23 +225,27 @@ def json_reports() -> str:
 
 
 def reports() -> dict[str, list[type]]:
-    """Command → classes of what it prints: those that the functions which it calls to show them take."""
-    public = [getattr(taftcache, name) for name in vars(taftcache)["__all__"]]
-    given = [get_type_hints(function).get("return") for function in public if inspect.isfunction(function)]
-    known = {record.__name__: record for hint in given for record in _records(hint)}
+    """Command → classes of what it prints: those that the public functions which it calls return."""
+    public = {name: getattr(taftcache, name) for name in vars(taftcache)["__all__"]}
+    hints = {name: get_type_hints(made).get("return") for name, made in public.items() if inspect.isfunction(made)}
+    given = {name: record for name, hint in hints.items() for record in _records(hint) if record.__name__ in _SHOWN}
     commands: Any = typer.main.get_command(app)
-    found = {name: [*_shown(inspect.unwrap(commands.commands[name].callback))] for n in groups().values() for name in n}
-    return {name: [known[each] for each in dict.fromkeys(names)] for name, names in found.items() if names}
+    found: dict[str, list[type]] = {}
+    for name in (name for names in groups().values() for name in names):
+        called = _called(inspect.unwrap(commands.commands[name].callback))
+        made = list(dict.fromkeys(given[each] for each in called if each in given))
+        parts = {part for record in made for _, hint in typed_fields(record) for part in _records(hint)}
+        if made:
+            found[name] = [record for record in made if record not in parts]
+    return found
 
 
-def _shown(function: Any) -> Iterator[str]:
-    """Names of the classes whose ``show_`` a command uses, itself or in a helper of its file."""
-    for name in function.__code__.co_names:
-        used = function.__globals__.get(name)
-        if name.startswith("show_") and "report" in used.__annotations__:
-            yield used.__annotations__["report"].removeprefix("list[").removesuffix("]")
-        elif name.startswith("_") and inspect.isfunction(used):
-            yield from _shown(used)
+def _called(function: Any) -> Iterator[str]:
+    """Names of the public functions that a command calls, itself or in a helper of its file."""
+    for public, helper in re.findall(r"\btaftcache\.(\w+)\(|\b(_\w+)\(", inspect.getsource(function)):
+        yield public
+        if inspect.isfunction(used := function.__globals__.get(helper)) and used is not function:
+            yield from _called(used)
 
 
 def fields_of(record: type) -> list[str]:

@@ -39,6 +39,11 @@ def expand_path(text: str) -> Path:
     return Path(path)
 
 
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """``path`` with a leading ``~`` replaced: of a file or a folder that a function of Python is given."""
+    return Path(os.path.expanduser(path))
+
+
 def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:
     """Which of the four forms ``spec.weights`` has; BackboneError if it names nothing that exists.
 

@@ -27,7 +27,6 @@ from taftcache.rounding import round_rows_alike
 from taftcache.stages.writing import writable
 from taftcache.teaching.recipe import load_teaching
 from taftcache.terminal.console import bars
-from taftcache.terminal.experiments import show_compare, show_teach
 
 REPORTS = f"[{'|'.join(get_args(Report))}]"
 commands = typer.Typer()
@@ -77,7 +76,7 @@ def compare(
     done, keep = (partial(write_pages, folder=out), out / "models") if out is not None else (None, None)
     with bars(as_json) as progress:
         made = taftcache.compare(recipe, progress=progress, done=done, keep=keep)
-    print_report(made, as_json, show_compare)
+    print_report(made, as_json)
 
 
 @commands.command()
@@ -92,4 +91,4 @@ def teach(recipe: RecipePath, set_: Overrides = None, device: Device = None, as_
     made = load_teaching(recipe, [*(set_ or []), *device_override(device)])
     with bars(as_json) as progress:
         report = taftcache.teach(made, progress=progress)
-    print_report(report, as_json, show_teach)
+    print_report(report, as_json)

@@ -11,7 +11,6 @@ import taftcache
 from taftcache.cli.options import Grouped, Json, StorePath, print_report
 from taftcache.errors import FOUND_CODE, RecipeError
 from taftcache.terminal.console import bars
-from taftcache.terminal.forgetting import show_audit, show_forget, show_receipts
 
 commands = typer.Typer()
 MANY, RENEWED, PROOF = "Many at once", "How models are renewed", "What proves it"
@@ -119,7 +118,7 @@ def forget(
                 store, ids, progress=progress, shards=shard or [], classes=label or [], matching=match or [],
                 components=component or [], mode=mode, dry_run=dry_run, signing_key=sign, with_copies=with_copies,
             )  # fmt: skip
-    print_report(report, as_json, show_forget)
+    print_report(report, as_json)
 
 
 @commands.command()
@@ -174,7 +173,7 @@ def audit(
             replay=replay,
             signing_key=sign,
         )
-    print_report(report, as_json, show_audit)
+    print_report(report, as_json)
     if not report.passed:
         raise typer.Exit(FOUND_CODE)
 
@@ -195,7 +194,7 @@ def receipts(
 
     Example: taftcache receipts stores/quickstart --sample digits/0042
     """
-    print_report(taftcache.receipts(store, _named(sample, file) or []), as_json, show_receipts)
+    print_report(taftcache.receipts(store, _named(sample, file) or []), as_json)
 
 
 def _named(sample: list[str] | None, file: Path | None) -> list[str] | None:

@@ -15,21 +15,7 @@ from taftcache.cli.options import AllowHub, Images, Json, Model, StorePath, Weig
 from taftcache.errors import RecipeError
 from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars, complain
-from taftcache.terminal.inspection import (
-    show_address,
-    show_class,
-    show_duplicates,
-    show_find,
-    show_inspect,
-    show_outliers,
-    show_query_influence,
-    show_report,
-    show_sample,
-    show_sample_influence,
-    show_samples,
-    show_shard,
-    show_suspects,
-)
+from taftcache.terminal.inspection import show_address
 
 commands = typer.Typer()
 
@@ -86,7 +72,7 @@ def inspect(
     of_parts = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids}
     asked, beside = ([name for name, given in options.items() if given] for options in (of_rows, of_parts))
     if asked or top is not None or threshold is not None:
-        _check_reading(asked, beside, top, threshold)
+        _check_reading(asked, beside, threshold)
         _read_rows(store, asked[0], top or 20, threshold, as_json)
     else:
         if sample is not None:
@@ -98,18 +84,18 @@ def _show_part(path: Path, sample: str | None, shard: str | None, label: str | N
     """Print what ``inspect`` says about a store, or about the part of it that is named."""
     with taftcache.FeatureStore(path) as store:
         if sample is not None:
-            print_report(taftcache.inspect_sample(store, sample), as_json, show_sample)
+            print_report(taftcache.inspect_sample(store, sample), as_json)
         elif ids or (shard is not None and label is not None):
-            print_report(taftcache.list_samples(store, shard=shard, label=label), as_json, show_samples)
+            print_report(taftcache.list_samples(store, shard=shard, label=label), as_json)
         elif shard is not None:
-            print_report(taftcache.inspect_shard(store, shard), as_json, show_shard)
+            print_report(taftcache.inspect_shard(store, shard), as_json)
         elif label is not None:
-            print_report(taftcache.inspect_class(store, label), as_json, show_class)
+            print_report(taftcache.inspect_class(store, label), as_json)
         else:
-            print_report(taftcache.inspect(store), as_json, show_inspect)
+            print_report(taftcache.inspect(store), as_json)
 
 
-def _check_reading(asked: list[str], others: list[str], top: int | None, threshold: float | None) -> None:
+def _check_reading(asked: list[str], others: list[str], threshold: float | None) -> None:
     """RecipeError unless exactly one option that reads all rows is ``asked`` for, and none of the ``others``."""
     if not asked:
         raise RecipeError(
@@ -132,16 +118,14 @@ def _read_rows(path: Path, asked: str, limit: int, threshold: float | None, as_j
     """Print what ``inspect`` finds by reading all rows."""
     with taftcache.FeatureStore(path) as store, bars(as_json) as progress:
         if asked == "--suspects":
-            print_report(taftcache.suspects(store, top=limit, progress=progress), as_json, show_suspects)
+            print_report(taftcache.suspects(store, top=limit, progress=progress), as_json)
         elif asked == "--outliers":
-            print_report(taftcache.outliers(store, top=limit, progress=progress), as_json, show_outliers)
+            print_report(taftcache.outliers(store, top=limit, progress=progress), as_json)
         else:
             from taftcache.stages.look.duplicates import THRESHOLD
 
             least = THRESHOLD if threshold is None else threshold
-            print_report(
-                taftcache.duplicates(store, top=limit, threshold=least, progress=progress), as_json, show_duplicates
-            )
+            print_report(taftcache.duplicates(store, top=limit, threshold=least, progress=progress), as_json)
 
 
 @commands.command()
@@ -165,7 +149,7 @@ def find(
         found = taftcache.find(
             store, images, top=top, consent=consent_to(weights=weights, hub=allow_hub), progress=progress
         )
-    print_report(found, as_json, show_find)
+    print_report(found, as_json)
 
 
 @commands.command()
@@ -238,7 +222,7 @@ def report(
         written = taftcache.write_report(
             store, output, samples=sample or [], neighbours=neighbours, consent=allowed, progress=progress
         )
-    print_report(written, as_json, show_report)
+    print_report(written, as_json)
 
 
 @commands.command()
@@ -271,13 +255,9 @@ def influence(
         )
     with bars(as_json) as progress:
         if sample is not None:
-            print_report(
-                taftcache.sample_influence(store, sample, model=model, progress=progress),
-                as_json,
-                show_sample_influence,
-            )
+            print_report(taftcache.sample_influence(store, sample, model=model, progress=progress), as_json)
         else:
             assert query is not None
             allowed = consent_to(weights=weights, hub=allow_hub)
             report = taftcache.query_influence(store, query, model=model, top=top, progress=progress, consent=allowed)
-            print_report(report, as_json, show_query_influence)
+            print_report(report, as_json)

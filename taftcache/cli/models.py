@@ -9,7 +9,7 @@ import typer
 
 import taftcache
 from taftcache.cli.options import AllowHub, Json, Model, StorePath, Weights, consent_to, print_report, store_of
-from taftcache.terminal.models import show_component, show_export_model, show_imported, show_push
+from taftcache.terminal.models import show_imported
 
 commands = typer.Typer()
 
@@ -44,7 +44,7 @@ def export_model(
     """
     allowed = consent_to(weights=weights, hub=allow_hub)
     report = taftcache.export_model(store, folder, model, program=program, onnx=onnx, consent=allowed)
-    print_report(report, as_json, show_export_model)
+    print_report(report, as_json)
 
 
 @commands.command()
@@ -65,7 +65,7 @@ def push(
     Example: taftcache push digits-model me/digits --private
     """
     report = taftcache.push(folder, name, private=private, revision=revision)
-    print_report(report, as_json, show_push)
+    print_report(report, as_json)
 
 
 @commands.command(name="export-component")
@@ -81,7 +81,7 @@ def export_component(
 
     Example: taftcache export-component stores/quickstart 000 first.safetensors
     """
-    print_report(taftcache.export_component(store, component, file), as_json, show_component)
+    print_report(taftcache.export_component(store, component, file), as_json)
 
 
 @commands.command(name="import-component")

@@ -16,6 +16,7 @@ from taftcache.consent import Consent, Kind, overridden, refusal, remember
 from taftcache.errors import RecipeError
 from taftcache.recipe import Recipe, as_mapping, check_used, load_recipe, stored_at
 from taftcache.recipe_files import bundled_recipes, did_you_mean, named_alike
+from taftcache.terminal import showing
 from taftcache.terminal.console import note, print_json
 
 if TYPE_CHECKING:
@@ -136,9 +137,7 @@ Weights = Annotated[
 AllowHub = Annotated[bool, typer.Option("--allow-hub", help="load from the model hub what a stranger's store names")]
 VectorsName = Annotated[
     str | None,
-    typer.Option(
-        "--vectors", "--tokens", metavar="NAME", help="the dataset, array or column that holds the numbers [n, d]"
-    ),
+    typer.Option("--vectors", metavar="NAME", help="the dataset, array or column that holds the numbers [n, d]"),
 ]
 LabelsName = Annotated[
     str | None,
@@ -223,8 +222,8 @@ def connected(workers: int | None, scheduler: str | None, progress: Progress) ->
         yield cluster
 
 
-def print_report(report: Any, as_json: bool, show: Callable[[Any], None]) -> None:
-    """Print a stage's report, as JSON or as ``show`` draws it."""
+def print_report(report: Any, as_json: bool, show: Callable[[Any], None] = showing.show) -> None:
+    """Print a stage's report, as JSON or as ``show`` draws it, by default with the table of its class."""
     if as_json:
         print_json(report)
     else:

@@ -43,19 +43,7 @@ from taftcache.report.write import write_bytes
 from taftcache.rounding import round_rows_alike
 from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars
-from taftcache.terminal.experiments import show_train_private
-from taftcache.terminal.pipeline import (
-    show_append,
-    show_compose,
-    show_demo,
-    show_estimate,
-    show_evaluate,
-    show_extract,
-    show_init,
-    show_predict,
-    show_run,
-    show_train,
-)
+from taftcache.terminal.pipeline import show_demo, show_predict
 
 PREDICTIONS = b"image,label,logit"  # what a CSV file of predict begins with; its stage would load torch
 
@@ -123,7 +111,7 @@ def init(
         report = taftcache.init_recipe(
             place, output, overrides=[*chosen, *(set_ or [])], force=force, progress=progress
         )
-    print_report(report, as_json, show_init)
+    print_report(report, as_json)
 
 
 @commands.command()
@@ -152,7 +140,7 @@ def run(
         )
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
         report = taftcache.run(made, progress=progress, cluster=cluster, forgotten_of=forgotten_of)
-    print_report(report, as_json, show_run)
+    print_report(report, as_json)
 
 
 @commands.command()
@@ -182,11 +170,11 @@ def extract(
         costs = taftcache.estimate(made, forgotten_of=forgotten_of)
         if not taftcache.FeatureStore.exists(costs.store):
             check_room(costs.store, costs.bytes)
-        print_report(costs, as_json, show_estimate)
+        print_report(costs, as_json)
         return
     with bars(as_json) as progress, connected(workers, scheduler, progress) as cluster:
         report = taftcache.extract(made, progress=progress, cluster=cluster, forgotten_of=forgotten_of)
-    print_report(report, as_json, show_extract)
+    print_report(report, as_json)
 
 
 @commands.command()
@@ -248,7 +236,7 @@ def append(
                 file, store_of(target), progress, columns=columns, new_shard=new_shard, dry_run=dry, relabel=relabel,
                 new_classes=new_classes,
             )  # fmt: skip
-        print_report(report, as_json, show_append)
+        print_report(report, as_json)
         return
     if vectors or labels or ids:
         raise RecipeError("no file of vectors is given", got="--vectors, --labels or --ids", do="append STORE FILE")
@@ -257,7 +245,7 @@ def append(
         report = taftcache.append(
             recipe, progress=progress, new_shard=new_shard, dry_run=dry, relabel=relabel, new_classes=new_classes
         )
-    print_report(report, as_json, show_append)
+    print_report(report, as_json)
 
 
 @commands.command()
@@ -313,9 +301,9 @@ def train(
         root = store.root_digest
     if private:
         notes = [*spent.notes, *(composed.notes if composed is not None else [])]
-        print_report(replace(spent, root_digest=root, notes=notes), as_json, show_train_private)
+        print_report(replace(spent, root_digest=root, notes=notes), as_json)
     else:
-        print_report(replace(report, root_digest=root, composed=composed), as_json, show_train)
+        print_report(replace(report, root_digest=root, composed=composed), as_json)
 
 
 def _check_private(private: bool, own: dict[str, object], workers: int | None, scheduler: str | None) -> None:
@@ -364,6 +352,10 @@ def compose(
     """
     changes = [] if mode is None else [f"compose.mode={mode}"]
     if weight:
+        if mode not in (None, "weighted"):
+            raise RecipeError(
+                "--weight is only for --mode weighted", got=f"--mode {mode}", do="leave out --mode, or each --weight"
+            )
         given = ", ".join(f"{json.dumps(name)} = {mu}" for name, mu in dict(map(_weight, weight)).items())
         changes = ["compose.mode=weighted", f"compose.weights={{{given}}}"]
     with (
@@ -372,7 +364,7 @@ def compose(
         connected(workers, scheduler, progress) as cluster,
     ):
         report = taftcache.compose(opened, overrides=changes, progress=progress, cluster=cluster)
-    print_report(report, as_json, show_compose)
+    print_report(report, as_json)
 
 
 @commands.command()
@@ -399,7 +391,7 @@ def evaluate(
     """
     with bars(as_json) as progress:
         report = taftcache.evaluate(store, progress=progress, without=without or [], probe=probe, proven=proven)
-    print_report(report, as_json, show_evaluate)
+    print_report(report, as_json)
 
 
 @commands.command()

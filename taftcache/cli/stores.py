@@ -23,15 +23,6 @@ from taftcache.errors import FOUND_CODE, RecipeError
 from taftcache.recipe import check_used, load_recipe
 from taftcache.recipe_sections import Stored
 from taftcache.terminal.console import bars
-from taftcache.terminal.stores import (
-    show_convert,
-    show_copy,
-    show_export,
-    show_gc,
-    show_import,
-    show_trust,
-    show_verify,
-)
 
 commands = typer.Typer()
 
@@ -84,7 +75,7 @@ def verify(
     """
     with bars(as_json) as progress:
         report = taftcache.verify(store, progress=progress, expect=root, repair=repair, back=back, overrides=set_ or [])
-    print_report(report, as_json, show_verify)
+    print_report(report, as_json)
     if report.faults:
         raise typer.Exit(FOUND_CODE)
 
@@ -108,7 +99,7 @@ def gc(
     Example: taftcache gc stores/quickstart --dry-run
     """
     report = taftcache.gc(store, unfinished=unfinished, foreign=foreign, hours=hours, dry_run=dry)
-    print_report(report, as_json, show_gc)
+    print_report(report, as_json)
 
 
 @commands.command()
@@ -129,7 +120,7 @@ def trust(
 
     Example: taftcache trust stores/quickstart --remove
     """
-    print_report(taftcache.distrust(store) if remove else taftcache.trust(store), as_json, show_trust)
+    print_report(taftcache.distrust(store) if remove else taftcache.trust(store), as_json)
 
 
 @commands.command()
@@ -153,7 +144,7 @@ def copy(
     """
     with bars(as_json) as progress:
         report = taftcache.copy(store, target, progress=progress, update=update)
-    print_report(report, as_json, show_copy)
+    print_report(report, as_json)
 
 
 @commands.command()
@@ -176,7 +167,7 @@ def convert(
     rows: Any = int(chunk_rows) if chunk_rows and chunk_rows != "auto" else chunk_rows
     with bars(as_json) as progress:
         report = taftcache.convert(store, target, progress=progress, dtype=dtype, chunk_rows=rows)
-    print_report(report, as_json, show_convert)
+    print_report(report, as_json)
 
 
 @commands.command()
@@ -204,7 +195,7 @@ def export(
     """
     with bars(as_json) as progress:
         report = taftcache.export(store, file, format=format_, progress=progress)
-    print_report(report, as_json, show_export)
+    print_report(report, as_json)
 
 
 @commands.command(name="import")
@@ -263,4 +254,4 @@ def import_(
             file, asked or store, overrides=overrides, progress=progress, columns=columns,
             backbone=asked is not None, test=test, test_labels=test_labels, scaling=scaling, forgotten_of=forgotten_of,
         )  # fmt: skip
-    print_report(report, as_json, show_import)
+    print_report(report, as_json)

@@ -14,12 +14,12 @@ from taftcache.model.saved import Saved
 from taftcache.tangent.spec import TangentSpec
 
 DESCRIPTION = "taftcache.json"
-FORMATS = (1, 2)
+FORMAT = 2
 SAVED = Saved("model", "name a folder that export-model wrote, or export it again from its store")
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """``taftcache.json``. ``files``: digests of the other files, except the card; earlier releases wrote none."""
+    """``taftcache.json``. ``files``: digests of the other files, except the card."""
 
     format: int
     model: str
@@ -34,7 +34,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     component: dict[str, Any]
     root_digest: str
     versions: dict[str, str]
-    files: dict[str, str] = {}
+    files: dict[str, str]
     features: Features | UnsetType = UNSET
 
 
@@ -42,9 +42,9 @@ def read_description(folder: Path | str) -> Description:
     """What ``save_model`` says of the model in ``folder``.
 
     Raises:
-        FormatError: not such a folder, or one of a later format.
+        FormatError: not such a folder, or one of another format.
     """
-    described = SAVED.described(Path(folder) / DESCRIPTION, Description, FORMATS)
+    described = SAVED.described(Path(folder) / DESCRIPTION, Description, FORMAT)
     with SAVED.fitting(Path(folder)):
         plain(described.component, DESCRIPTION)
     return described

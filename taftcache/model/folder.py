@@ -9,7 +9,7 @@ README.md                                 the model card
 program.pt2, model.onnx                   on request, the whole model as a torch.export program or in ONNX
 
 If only the head has moved, the network is not below ``backbone/`` but beside the rest, with the moved head: the folder
-is then a timm checkpoint, too. Folders of format 1 have the frozen network there, whatever has moved.
+is then a timm checkpoint, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.files import WEIGHTS_NAME, file_digest
+from taftcache.backbone.files import WEIGHTS_NAME, file_digest, local_path
 from taftcache.backbone.model import Backbone, load_backbone, weights_digest
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import name_classes, save_backbone
@@ -40,7 +40,7 @@ from taftcache.consent import Consent
 from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError
 from taftcache.model.card import Origin, Score, card
 from taftcache.model.component import Component, public_fields
-from taftcache.model.description import DESCRIPTION, FORMATS, SAVED, Description, read_description
+from taftcache.model.description import DESCRIPTION, FORMAT, SAVED, Description, read_description
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
 from taftcache.model.saved import BACKBONE, CONFIG, NETWORKS, files_in, under
@@ -184,7 +184,7 @@ def save_model(
 def _described(model: TangentModel, folder: Path, origin: Origin, weights: str) -> Description:
     """What ``taftcache.json`` says; ``weights`` is the digest of the network in the folder."""
     return Description(
-        format=FORMATS[-1],
+        format=FORMAT,
         model=origin.name,
         classes=model.classes,
         backbone=model.cut.backbone.name,
@@ -246,7 +246,7 @@ def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
         FormatError: it is not such a folder, or its parts do not fit together. IntegrityError: its files are not those
             that were saved, or have numbers that are not finite. BackboneError: its weights do not fit its config.json.
     """
-    folder = Path(folder)
+    folder = local_path(folder)
     alone = is_model_folder(folder) and not (folder / DESCRIPTION).is_file()
     described = None if alone else read_description(folder)
     with SAVED.fitting(folder):
@@ -333,7 +333,7 @@ def check_files(folder: Path, described: Description) -> list[str]:
 
 
 def _new(folder: Path | str) -> Path:
-    folder = Path(folder)
+    folder = local_path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreWriteError(
             f"cannot save the model in {folder}: there is something already",

@@ -25,7 +25,7 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from taftcache.errors import FormatError, RecipeError, StoreUnreachable, TaftcacheError
 from taftcache.model.card import on_hub
-from taftcache.model.description import DESCRIPTION, FORMATS, read_description
+from taftcache.model.description import DESCRIPTION, read_description
 from taftcache.model.folder import CARD, WEIGHTS, check_files, open_model
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import ONNX, PROGRAM
@@ -69,12 +69,6 @@ def push_model(folder: Path, name: str, *, private: bool = False, revision: str 
         that of a public model where a private one is asked for. StoreUnreachable: the hub does not answer, or refuses.
     """
     described = read_description(folder)
-    if described.format != FORMATS[-1]:
-        raise FormatError(
-            "cannot push what an earlier release exported: timm would load its frozen backbone",
-            got=f"format {described.format}",
-            do="export it again from its store",
-        )
     files = [*check_files(folder, described), DESCRIPTION]
     text = _card(folder)
     with _asking(name):

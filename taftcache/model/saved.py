@@ -5,7 +5,7 @@ Nothing in a folder is trusted. Saved models (``folder.py``) and saved estimator
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,11 +51,11 @@ class Saved:
     kind: str
     do: str
 
-    def described(self, file: Path, form: type[D], formats: Container[int]) -> D:
-        """What ``file`` says about its folder; FormatError if that is not of this kind, or of a later format."""
+    def described(self, file: Path, form: type[D], known: int) -> D:
+        """What ``file`` says about its folder; FormatError if that is not of this kind, or of another format."""
         with self.fitting(file.parent):
             said = msgspec.json.decode(file.read_bytes(), type=form)
-        if said.format not in formats:
+        if said.format != known:
             raise FormatError(
                 f"the saved {self.kind} has format {said.format}, which this release does not know",
                 got=str(file.parent),

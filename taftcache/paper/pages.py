@@ -171,7 +171,7 @@ def _whose(of: tuple[str, Any], shards: set[int]) -> str:
 def _presets(report: CompareReport) -> dict[str, str]:
     """What each preset means, according to its lines."""
     spec, solver = report.recipe["compare"], report.recipe["solver"]
-    heads, relative = _numbers(spec.get("head_ridges", spec["ridges"])), msgspec.convert(solver, SolverSpec).relative
+    heads, relative = _numbers(spec["head_ridges"]), msgspec.convert(solver, SolverSpec).relative
     return {
         "paper": f"- preset `paper`: Adam, {counted(spec['epochs'], 'epoch')} in batches of {spec['batch']}, the rate"
         f" from {_numbers(spec['rates'])}, divided by ten after a half and five sixths of them, λ = {spec['decay']:g}",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taftcache.backbone.files import local_path
 from taftcache.cache.format.digest import canonical
 from taftcache.cache.place.failure import advice, cause
 from taftcache.cache.store import FeatureStore
@@ -33,7 +33,7 @@ class Signer:
     """
 
     def __init__(self, file: Path | str) -> None:
-        self._key = _private_key(Path(os.path.expanduser(file)))
+        self._key = _private_key(local_path(file))
 
     @property
     def public_key(self) -> str:

@@ -191,9 +191,9 @@ class TangentOperator:
         for state, _ in self.blocks():
             yield self.tangent(state, delta)
 
-    def accumulate(self, vector: Tensor | None, cotangent: CotangentRule, onto: Tensor | None = None) -> Tensor:
+    def accumulate(self, vector: Tensor | None, cotangent: CotangentRule) -> Tensor:
         """One ``RowSum`` [P] in the operator's precision, in one pass."""
-        return self.sums(RowSum(vector, cotangent, onto))[0]
+        return self.sums(RowSum(vector, cotangent))[0]
 
     def sums(self, *asked: RowSum) -> list[Tensor]:
         """Several sums in one pass, which prepares each block once; each has the bits that it would have alone.

@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from taftcache.backbone.files import expand_path
 from taftcache.backbone.spec import DataSpec, PreprocessSpec
 from taftcache.errors import RecipeError
 from taftcache.names import typed
-from taftcache.recipe import Overrides, apply_overrides, built_values, parse_as, parse_bytes
+from taftcache.recipe import Overrides, apply_overrides, built_values, parse_as, parse_bytes, place_of
 from taftcache.recipe_files import check_sections, read_toml
 from taftcache.teaching.spec import StudentSpec, StudentTrainingSpec, TeacherSpec, TeachReportSpec, TeachSpec
 
@@ -40,8 +39,8 @@ class TeachingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def folder(self) -> Path:
-        """Where students and the report are kept; ``stores/teach/<name>`` by default."""
-        return expand_path(self.path or f"stores/teach/{self.name}")
+        """Where students and the report are kept; RecipeError as for ``place_of``."""
+        return place_of(self.name, self.path, "stores/teach", "path")
 
 
 def load_teaching(path: str | Path, overrides: Overrides = ()) -> TeachingRecipe:

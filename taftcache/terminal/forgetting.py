@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from taftcache.names import counted, first_few, told_apart
+from taftcache.names import counted, first_few, readable_size, readable_time, told_apart
 from taftcache.stages.forget.finding import UNFINISHED
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
-from taftcache.terminal.text import accuracies, readable_size, readable_time
+from taftcache.terminal.text import accuracies
 from taftcache.view.wording import answer_text, caveats, gone_lines, proof_text, receipt_lines, renewed_text
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from taftcache.names import counted, first_few, ordinal, promise_text, scaling_of, typed
+from taftcache.names import counted, first_few, ordinal, promise_text, readable_size, scaling_of, typed
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
-from taftcache.terminal.text import plain_table, readable_size
+from taftcache.terminal.text import plain_table
 from taftcache.view.wording import certified
 
 if TYPE_CHECKING:

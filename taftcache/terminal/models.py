@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from taftcache.names import counted, typed
+from taftcache.names import counted, readable_size, typed
 from taftcache.terminal.console import OUT, print_notes, say
-from taftcache.terminal.text import readable_size
 
 if TYPE_CHECKING:
     from taftcache.stages.files.components import ComponentReport

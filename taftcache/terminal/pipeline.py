@@ -19,6 +19,8 @@ from taftcache.names import (
     first_few,
     is_component,
     points_text,
+    readable_size,
+    readable_time,
     shard_of,
     them,
     typed,
@@ -26,7 +28,7 @@ from taftcache.names import (
 )
 from taftcache.terminal.console import OUT, note, print_notes, print_table, say, stacked
 from taftcache.terminal.forgetting import forgotten_lines
-from taftcache.terminal.text import accuracies, readable_size, readable_time
+from taftcache.terminal.text import accuracies
 from taftcache.view.wording import certified, decides
 
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taftcache.names import counted, typed
+from taftcache.names import counted, readable_size, typed
 from taftcache.terminal.console import OUT, print_notes, say
-from taftcache.terminal.text import readable_size
 
 if TYPE_CHECKING:  # some of these load torch, which `--help` does without
     from taftcache.stages.files.collection import CollectReport

@@ -73,7 +73,7 @@ def write_report(
         UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written, or is
             another there.
     """
-    writable(place := Path(file), again=beginning())
+    writable(place := Path(os.path.expanduser(file)), again=beginning())
     skip = () if neighbours else ("neighbours",)
     atlas, pictures, data = everything(store, samples, skip, consent, progress or Silent())
     # The file names no place of this machine; why there are no pictures is in the report's notes.

@@ -239,9 +239,9 @@ def component(folder: Path) -> Target:
 def model_folder(folder: Path) -> Target:
     (folder / "model").mkdir()
     fields = {
-        "format": 1, "model": "models/mean", "classes": ["a", "b"], "backbone": "vit", "weights_digest": "0" * 64,
+        "format": 2, "model": "models/mean", "classes": ["a", "b"], "backbone": "vit", "weights_digest": "0" * 64,
         "preprocess": {}, "tangent": {}, "tail": {"start": 5}, "base_digest": "0" * 64, "digest": "0" * 64,
-        "component": {"rows": 6}, "root_digest": "", "versions": {"torch": "2"},
+        "component": {"rows": 6}, "root_digest": "", "versions": {"torch": "2"}, "files": {},
     }  # fmt: skip
 
     def run(data: bytes, chance: random.Random) -> None:

@@ -57,10 +57,10 @@ def body_gradients(problem: Problem, r: Tensor) -> Tensor:
     """Jᵀ r of each row [n,P] with zeros for the head's weight, and its bias beside it, for r [n,K]; row by row."""
     operator, head = problem.operator, problem.operator.base.config.head_names
     written = torch.zeros(len(r), operator.layout.size, dtype=operator.dtype)
-    for row, gradient in enumerate(written):
+    for row in range(len(r)):
         alone = torch.zeros(N, K, dtype=operator.dtype)
         alone[row] = r[row]
-        operator.accumulate(None, Given(values=alone), onto=gradient)
+        written[row] = operator.accumulate(None, Given(values=alone))
     for name in head if head[0] in operator.layout else ():
         if name in operator.layout:
             written[:, operator.layout.slices[name]] = 0

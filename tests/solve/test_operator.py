@@ -20,7 +20,7 @@ from taftcache.objective.cotangent import (
 from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
-from taftcache.tangent.operator import TangentOperator
+from taftcache.tangent.operator import RowSum, TangentOperator
 from taftcache.tangent.rows import ArrayBlock, ArrayRows
 from tests.solve.problems import N, case, make_problem, minimised, rows, tokens
 
@@ -100,7 +100,7 @@ def test_a_pass_is_the_sum_of_its_sources_passes_bit_for_bit(small_blocks, kind,
         return RESPONSES[kind](terms, z.to(dtype))
 
     whole, start = response(), 0
-    expected = operator.accumulate(v, whole, 0.5 * v.to(dtype))
+    expected = operator.sums(RowSum(v, whole, 0.5 * v.to(dtype)))[0]
     got, notes = 0.5 * v.to(dtype), []
     for source in operator.sources:
         alone = TangentOperator(operator.base, [source], dtype=dtype)

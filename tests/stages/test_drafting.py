@@ -15,6 +15,7 @@ from PIL import Image
 import taftcache
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import BackboneError, DataError, RecipeError, StoreWriteError
+from taftcache.names import readable_size, readable_time
 from taftcache.recipe import load_recipe
 from taftcache.stages.extract import drafting, looking
 from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
@@ -112,7 +113,9 @@ PLACES = {
 def test_a_recipe_for_what_lies_there(place, kind):
     make, data, classes = PLACES[kind]
     report = taftcache.init_recipe(make(place), "mine.toml")
-    values = tomllib.loads((place / "mine.toml").read_text(encoding="utf-8"))
+    text, costs = (place / "mine.toml").read_text(encoding="utf-8"), report.estimate
+    assert f"about {readable_size(costs.bytes)}, and {readable_time(costs.seconds)} to make.\n" in text
+    values = tomllib.loads(text)
     assert data.items() <= values["data"].items()
     assert (report.images, report.classes, report.pixels) == (42, classes, (8, 8))
     assert report.held_out == (14 if "test" in values["data"] else report.estimate.rows["held-out"])

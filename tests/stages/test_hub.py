@@ -40,7 +40,6 @@ from taftcache.model.predictor import TangentModel
 from taftcache.tangent.base import make_base
 from taftcache.tangent.spec import TangentSpec
 from tests.stages.hub import TOKEN, Hub, asked, serve
-from tests.stages.test_model_hostile import make_first_format
 
 VIT = {"img_size": 32, "patch_size": 16, "embed_dim": 12, "depth": 1, "num_heads": 2}
 RESNET = {"layers": (1, 1, 1, 1), "channels": (4, 4, 8, 8), "stem_width": 4}
@@ -296,9 +295,6 @@ def test_what_is_not_pushed(hub: Hub, folders, tmp_path):
         (model / "README.md").symlink_to(tmp_path / "secret")
         with pytest.raises(FormatError, match="not a model card"):
             taftcache.push(model, "me/digits")
-    make_first_format(model)
-    with pytest.raises(FormatError, match="timm would load its frozen backbone"):
-        taftcache.push(model, "me/digits")
     with pytest.raises(FormatError, match="no saved model"):
         taftcache.push(tmp_path, "me/digits")
     for name in ("digits", "me/a/b", "me/..", "../digits"):

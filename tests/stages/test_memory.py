@@ -94,7 +94,7 @@ def test_a_head_without_room_for_its_matrices_is_refused_before_anything_is_solv
             patched.setattr("taftcache.stages.train.training.solve_component", None)
             with pytest.raises(SolveError, match="to fit in memory") as refused:
                 train(path)
-        assert "objective.ridge needs 0.0 GB" in str(refused.value)
+        assert "objective.ridge needs 648 B" in str(refused.value)
     with monkeypatch.context() as patched:  # memory may have gone meanwhile, and a worker has its own
         patched.setattr("taftcache.stages.train.training.check_head_fits", lambda *_, **__: None)
         with pytest.raises(SolveError, match="to fit in memory"):

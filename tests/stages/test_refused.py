@@ -121,6 +121,7 @@ OTHERS = [
     ("compose {S} --weight 000=1", "does not fit"),
     ("compose {S} --weight 000=0.5 --weight 001=0.6", "sum to 1.1"),
     ("compose {S} --weight zzz=1", "zzz"),
+    ("compose {S} --mode mean --weight 000=0.5 --weight 001=0.5", "--weight is only for --mode weighted"),
     ("forget {S}", "nothing to forget"),
     ("forget {S} --sample nobody", "nobody"),
     ("forget {S} --sample {ID} --sample nobody", "nobody"),

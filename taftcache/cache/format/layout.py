@@ -15,7 +15,8 @@ from taftcache.cache.format.encoding import DTYPES, chunk_arrays, row_bytes, row
 from taftcache.cache.format.fault import Fault
 from taftcache.cache.format.manifest import ShardRef
 from taftcache.cache.format.plan import MAX_ID_BYTES
-from taftcache.cache.format.strict import Hex, check_version, decode_strict
+from taftcache.cache.format.strict import Hex, check_version, decode_strict, decoded
+from taftcache.cache.place.failure import AVOID
 from taftcache.errors import FormatError, RecipeError, StoreError, StoreWriteError
 
 FORMAT = "taftcache-shard"
@@ -83,17 +84,13 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         _bounded(raw, ref, file)
         made = decode_strict(raw, cls, file)
         if (made.name, made.role, made.rows) != (ref.name, ref.role, ref.rows):
-            raise FormatError(
-                "the shard manifest is not of the shard that the root manifest names",
-                got=file,
-                do="do not use this store",
-            )
+            raise FormatError("the shard manifest is not of the shard that the root manifest names", got=file, do=AVOID)
         check_shape(made.tokens_shape, made.dtype, made.chunk_rows)
         if version != version_of(made.dtype):
             raise FormatError(
                 "the shard manifest is of a version that does not have its dtype",
                 got=f"{file}: {made.dtype} in version {version}",
-                do="do not use this store",
+                do=AVOID,
             )
         expected = expected_sizes(made.rows, made.tokens_shape, made.dtype, made.chunk_rows)
         if expected.keys() != made.objects.keys():
@@ -101,7 +98,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             raise FormatError(
                 "the shard has other files than its shape asks for",
                 got=f"{file}: {', '.join(map(repr, odd[:5]))}",
-                do="do not use this store",
+                do=AVOID,
             )
         for name, part in made.objects.items():
             low, high = expected[name]
@@ -109,7 +106,7 @@ class ShardManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 raise FormatError(
                     "a file of the shard has another size than its shape asks for",
                     got=f"{file}: {name} with {part.size} bytes, not {low}" + (f" to {high}" if high > low else ""),
-                    do="do not use this store",
+                    do=AVOID,
                 )
         return made
 
@@ -124,12 +121,7 @@ class _Declared(msgspec.Struct):
 
 def _bounded(raw: bytes, ref: ShardRef, file: str) -> None:
     """FormatError if the size of ``raw`` does not fit the declared shape, before the list of files is decoded."""
-    try:
-        declared = msgspec.json.decode(raw, type=_Declared)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(
-            "the shard manifest does not have the fields of its version", got=f"{file}: {error}"
-        ) from None
+    declared = decoded(raw, _Declared, file)
     check_shape(declared.tokens_shape, declared.dtype, declared.chunk_rows)
     each = len(chunk_arrays(declared.dtype))
     files = 5 + each + each * chunk_count(max(declared.rows, 0), declared.chunk_rows)
@@ -138,13 +130,13 @@ def _bounded(raw: bytes, ref: ShardRef, file: str) -> None:
         raise FormatError(
             "the shard manifest cannot list the files that the shard's shape asks for",
             got=f"{file}: {len(raw)} bytes for {declared.rows} rows, {declared.chunk_rows} a chunk",
-            do="do not use this store",
+            do=AVOID,
         )
     if len(declared.statistics) > MAX_STATISTICS:
         raise FormatError(
             f"the shard's statistics have {len(declared.statistics)} bytes, and {MAX_STATISTICS} are read",
             got=file,
-            do="do not use this store",
+            do=AVOID,
         )
 
 

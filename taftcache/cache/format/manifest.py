@@ -26,7 +26,8 @@ from taftcache.cache.format.parts import (
     curve_points,
     part_path,
 )
-from taftcache.cache.format.strict import AVOID, Hex, check_version, decode_strict
+from taftcache.cache.format.strict import Hex, check_version, decode_strict, decoded
+from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.home import Home
 from taftcache.errors import FormatError, StoreError, StoreWriteError
 
@@ -302,10 +303,7 @@ def _parts_by_size(raw: bytes) -> list[tuple[str, int]]:
 def _bounded(raw: bytes) -> None:
     """FormatError if the free-form parts of a root manifest hold millions of values: an empty list takes two bytes of
     text, and twenty times as many in memory."""
-    try:
-        free = msgspec.json.decode(raw, type=_Free)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"{FILE} does not have the fields of its version", got=str(error), do=AVOID) from None
+    free = decoded(raw, _Free, FILE)
     parts = [free.identity, free.plan, free.recipe, *(thing.meta for thing in free.objects.values())]
     where = f"{FILE}: identity, plan, recipe and the meta of {len(free.objects)} objects"
     text = b"".join(parts)

@@ -16,7 +16,8 @@ import numpy as np
 
 from taftcache.cache.format.digest import MAX_DEPTH, SHORT, canonical, digest, too_deep
 from taftcache.cache.format.fault import Fault, read_named
-from taftcache.cache.format.strict import AVOID, Hex
+from taftcache.cache.format.strict import Hex, decode_strict
+from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.home import Home
 from taftcache.errors import FormatError, StoreError, StoreWriteError
 
@@ -313,14 +314,7 @@ def _points(data: bytes, ref: PartRef) -> list[Any]:
 
 
 def _json(data: bytes, kind: Any, ref: PartRef) -> Any:
-    try:
-        value = msgspec.json.decode(data, type=kind)
-        same = canonical(value) == data
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        where = f"{ref.path}: {error}"
-        raise FormatError("a list of the store is not what its kind asks for", got=where, do=AVOID) from None
-    if not same:
-        raise FormatError("a list of the store is not canonical JSON", got=ref.path, do=AVOID)
+    value: Any = decode_strict(data, kind, ref.path)
     if len(value) != ref.count:
         raise _not_counted(ref)
     return value

@@ -9,10 +9,10 @@ import msgspec
 
 from taftcache.cache.format.digest import canonical
 from taftcache.cache.format.fault import Fault
+from taftcache.cache.place.failure import AVOID
 from taftcache.errors import FormatError
 
 T = TypeVar("T")
-AVOID = "do not use this store"
 
 Hex = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
 """A digest's text; its length is checked while a manifest is decoded, so that no text of millions is ever kept."""
@@ -49,13 +49,17 @@ def check_version(raw: bytes, form: str, versions: Collection[int], damage: Faul
     )
 
 
-def decode_strict(raw: bytes, kind: type[T], file: str) -> T:
-    """Decode into ``kind``: no unknown or missing field, and the text must be the canonical one."""
+def decoded(raw: bytes, kind: type[T], file: str) -> T:
+    """The JSON of ``file`` as ``kind``; FormatError if it is not that."""
     try:
-        value = msgspec.json.decode(raw, type=kind)
-        same = canonical(value) == raw
+        return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"{file} does not have the fields of its version", got=str(error), do=AVOID) from None
-    if not same:
-        raise FormatError(f"{file} is not canonical JSON", do="do not edit manifests by hand")
+
+
+def decode_strict(raw: bytes, kind: type[T], file: str) -> T:
+    """Decode into ``kind``: no unknown or missing field, and the text must be the canonical one."""
+    value = decoded(raw, kind, file)
+    if canonical(value) != raw:
+        raise FormatError(f"{file} is not canonical JSON", do="do not edit a store's files by hand")
     return value

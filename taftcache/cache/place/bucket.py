@@ -13,8 +13,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from taftcache.cache.place.folder import Folder
-from taftcache.errors import FormatError, StoreError, StoreLocked, StoreNotFound, StoreUnreachable, StoreWriteError
+from taftcache.cache.place.failure import too_large
+from taftcache.cache.place.folder import Folder, parts_of
+from taftcache.errors import StoreError, StoreLocked, StoreNotFound, StoreUnreachable, StoreWriteError
 
 T = TypeVar("T")
 RETRIES: Any = {
@@ -90,10 +91,7 @@ class Bucket:
         def get() -> bytes:
             found = self._api.get(self._store, _checked(name))
             if found.meta["size"] > limit:
-                raise FormatError(
-                    f"{name} has {found.meta['size']} bytes, and at most {limit} are read",
-                    do="do not use this store",
-                )
+                raise too_large(name, found.meta["size"], limit)
             data = bytes(found.bytes())
             self._seen[name] = found.meta["e_tag"]
             return data
@@ -260,9 +258,7 @@ def _plain_http() -> Any:
 
 
 def _checked(name: str) -> str:
-    if any(part in ("", ".", "..") or "\0" in part for part in name.split("/")):
-        raise FormatError(f"the name {name!r} does not stay below the store", do="do not use this store")
-    return name
+    return "/".join(parts_of(name))
 
 
 def _got(name: str, error: Exception) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 
-from taftcache.errors import StoreError, StoreWriteError
+from taftcache.errors import FormatError, StoreError, StoreWriteError
 
+AVOID = "do not use this store"
 _IN_THE_WAY = "a file, or a link that leads nowhere, is where a folder must be", "name a folder, or move that away"
 _CAUSES = {
     errno.ENOSPC: ("no space left on the disk", "free some space on that disk"),
@@ -50,3 +51,8 @@ def cannot(
 ) -> StoreError:
     """The error ``cannot <what> <place>: <cause>``, with advice for that cause, and ``then`` after the advice."""
     return kind(f"cannot {what} {place}: {cause(error)}", got=got, do=f"{advice(error)}{then}")
+
+
+def too_large(name: str, size: int, limit: int) -> FormatError:
+    """The error for a file of more bytes than are read."""
+    return FormatError(f"{name} has {size} bytes, and at most {limit} are read", do=AVOID)

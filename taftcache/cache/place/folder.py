@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from taftcache.cache.place.failure import cannot
+from taftcache.cache.place.failure import AVOID, cannot, too_large
 from taftcache.errors import FormatError, StoreLocked, StoreWriteError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -67,7 +67,7 @@ class Folder:
         fd, size = self.open(name)
         try:
             if size > limit:
-                raise FormatError(f"{name} has {size} bytes, and at most {limit} are read", do="do not use this store")
+                raise too_large(name, size, limit)
             parts = []
             while size > 0 and (part := os.read(fd, size)):
                 parts.append(part)
@@ -118,7 +118,7 @@ class Folder:
     def make(self, name: str) -> None:
         """Create the folder ``name`` with its parents, durably."""
         made = ""
-        for part in _parts(name):
+        for part in parts_of(name):
             made, parent = (f"{made}/{part}" if made else part), made
             with writing(self.path, made), self._folder(parent) as fd:
                 try:
@@ -295,7 +295,7 @@ class Folder:
     def _folder(self, name: str) -> Iterator[int]:
         fd = os.open(".", _DIRECTORY, dir_fd=self._fd)
         try:
-            for part in _parts(name) if name else ():
+            for part in parts_of(name) if name else ():
                 with _no_links(name):
                     fd, parent = os.open(part, _DIRECTORY, dir_fd=fd), fd
                 os.close(parent)
@@ -305,7 +305,7 @@ class Folder:
 
     @contextmanager
     def _parent(self, name: str) -> Iterator[tuple[int, str]]:
-        *folder, leaf = _parts(name)
+        *folder, leaf = parts_of(name)
         with self._folder("/".join(folder)) as fd:
             yield fd, leaf
 
@@ -317,10 +317,11 @@ def write_all(fd: int, data: Any) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def _parts(name: str) -> list[str]:
+def parts_of(name: str) -> list[str]:
+    """The parts of a relative name; FormatError if it does not stay below the store."""
     parts = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise FormatError(f"the name {name!r} does not stay below the store", do="do not use this store")
+        raise FormatError(f"the name {name!r} does not stay below the store", do=AVOID)
     return parts
 
 

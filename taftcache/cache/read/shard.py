@@ -22,6 +22,7 @@ from taftcache.cache.format.encoding import Chunk
 from taftcache.cache.format.fault import Fault, problem_of, read_named, unreadable
 from taftcache.cache.format.layout import FileRef, ShardManifest
 from taftcache.cache.format.manifest import ShardRef
+from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.home import Home
 from taftcache.errors import FormatError, StoreError
 from taftcache.names import counted
@@ -66,9 +67,7 @@ class Shard:
         """The shard manifest, verified against the root manifest, and the group's metadata against it."""
         for name, text in self._metadata().items():
             if self._bytes(name) != text:
-                raise FormatError(
-                    f"{self.at}/{name} is not the one text that its shape has", do="do not use this store"
-                )
+                raise FormatError(f"{self.at}/{name} is not the one text that its shape has", do=AVOID)
         return self.listing
 
     @cached_property
@@ -128,7 +127,7 @@ class Shard:
         """The rows' sample ids, in row order."""
         ids = layout.decode_ids(self.read("sample_id/c.0"), self.rows)
         if ids is None:
-            raise FormatError(f"shard {self.name} does not have one sample id for each row", do="do not use this store")
+            raise FormatError(f"shard {self.name} does not have one sample id for each row", do=AVOID)
         return ids
 
     def group(self) -> zarr.Group:

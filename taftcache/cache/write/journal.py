@@ -75,8 +75,7 @@ class Journal:
         """Begin anew with ``header`` (and ``lines`` that are known to be durable)."""
         self._root.make(self._at)
         data = b"".join(_encode(item) for item in (header, *(lines or ())))
-        self._root.write(f"{self._file}.partial", data)
-        self._root.move(f"{self._file}.partial", self._file)
+        self._root.swap(self._file, data)
 
     def cut_incomplete(self) -> None:
         """Cut off an incomplete last line, so that the next one can follow."""

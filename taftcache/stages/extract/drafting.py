@@ -13,7 +13,7 @@ from taftcache.backbone.sources.base import Source
 from taftcache.backbone.spec import EVERY_BLOCK, Features
 from taftcache.cache.place.address import is_bucket
 from taftcache.errors import BackboneError
-from taftcache.names import HELD_OUT, counted, first_few, typed
+from taftcache.names import HELD_OUT, counted, first_few, readable_size, readable_time, typed
 from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, parse_recipe
 from taftcache.stages.extract.classes import classes_of, lone_classes_note, unshared_notes
 from taftcache.stages.extract.estimation import EstimateReport, estimate
@@ -233,7 +233,7 @@ def _text(values: Mapping[str, Any], place: Path, file: Path, facts: str, costs:
     """The recipe as TOML, a comment above each choice."""
     lines = [
         f"# {facts}, from {_line(place)}",
-        f"# The cache takes about {costs.bytes / 1e6:,.1f} MB, and {_time(costs.seconds)} to make.",
+        f"# The cache takes about {readable_size(costs.bytes)}, and {readable_time(costs.seconds)} to make.",
         f"# Run it with: taftcache run {typed(_line(file))}",
     ]
     said = _comments(values)
@@ -261,10 +261,6 @@ def _comments(values: Mapping[str, Any]) -> dict[str, str]:
     if values["store"]["shards"] == 1:
         said["compose.mode"] = "Of one shard, its model is that of all rows; of more, models/exact is solved, too."
     return said
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 60:,.0f} minutes" if seconds >= 120 else f"{max(seconds, 1):.0f} s"
 
 
 def _line(path: Path) -> str:

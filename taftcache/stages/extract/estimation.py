@@ -22,6 +22,7 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.commit import check_free
 from taftcache.errors import StoreWriteError
+from taftcache.names import readable_size
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.extract.forgotten import open_images, remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen, run_frozen
@@ -138,6 +139,6 @@ def check_room(path: Path, needed: int) -> None:
     if free is not None and free < needed:
         raise StoreWriteError(
             f"cannot write to {path}: the disk has too little space for the store",
-            got=f"{needed / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free",
+            got=f"{readable_size(needed)} needed, {readable_size(free)} free",
             do="name a place on another disk (store.path), or keep less: data.limit, store.dtype, tangent.blocks",
         )

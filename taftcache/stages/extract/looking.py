@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from taftcache.backbone.files import local_path
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.columns import is_table, read_table
 from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
@@ -39,7 +40,7 @@ class Pixels:
 
 def full_path(place: Path) -> Path:
     """The absolute path, without a ``..``; links are followed only if there was one."""
-    whole = Path(os.path.expanduser(place)).absolute()
+    whole = local_path(place).absolute()
     return Path(os.path.realpath(whole)) if ".." in whole.parts else whole
 
 
@@ -61,7 +62,7 @@ def file_for(place: Path, file: Path | str | None, force: bool) -> Path:
             "taftcache init --help",
         )
     name = re.sub(r"[^\w.-]+", "-", whole.stem).strip("-.") or "images"
-    file = Path(file) if file is not None else Path(f"{name}.toml")
+    file = local_path(file) if file is not None else Path(f"{name}.toml")
     if file.exists() and not force:
         raise RecipeError(
             f"the recipe {file} exists already", got=str(file), do="--force to replace it, -o FILE for another name"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from taftcache.backbone.files import local_path
 from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import shard_names
 from taftcache.cache.opening import at_its_place
@@ -63,7 +63,7 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
         StoreError: no such component. StoreWriteError: the file is there already with other bytes, or cannot be
             written. FormatError: its claim of privacy does not follow from its noise.
     """
-    name, file = model_of(store.objects(), name), Path(os.path.expanduser(file))
+    name, file = model_of(store.objects(), name), local_path(file)
     component = read_component(store, name, read_base(store, recorded_recipe(store).tangent))
     check_claim(store, name, component.meta)
     said = public_fields(component.meta)
@@ -99,7 +99,7 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
         RecipeError: no such file, or a name that belongs to a shard or that the plan has for one. FormatError: not a
             component of these parameters. CompositionError: it has another base point, or is not finite.
     """
-    file = Path(os.path.expanduser(file))
+    file = local_path(file)
     name = check_name(file.stem if name is None else name)
     if store.has_shard(name) or name in shard_names(store.manifest.plan.get("shards", 0)):  # training replaces it
         state = "has that name already" if store.has_shard(name) else "may get that name, which the store's plan has"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from taftcache.backbone.files import local_path
 from taftcache.cache.hdf5 import export as write_hdf5
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
@@ -68,7 +68,7 @@ def export(
         RecipeError: no such format, or an ending that belongs to another format or to none.
         StoreWriteError: the file exists, or cannot be written.
     """
-    place = Path(os.path.expanduser(file))
+    place = local_path(file)
     ending = ENDINGS.get(place.suffix.lower())
     if format is None and ending is None and place.suffix:
         raise RecipeError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
 from numpy.typing import ArrayLike
 
+from taftcache.backbone.files import local_path
 from taftcache.cache.columns import Columns
 from taftcache.cache.format.plan import held_out
 from taftcache.cache.hdf5 import FeatureFile
@@ -76,7 +76,7 @@ def append_file(
         DataError, StoreError: as for ``append_vectors``.
     """
     with ExitStack() as stack:
-        given = open_features(stack, Path(os.path.expanduser(file)), columns or Columns(), Path(store))
+        given = open_features(stack, local_path(file), columns or Columns(), Path(store))
         if isinstance(given, FeatureFile):
             raise DataError(f"{file} is the export of a store, not a file of vectors", do="import it into a new store")
         return _append(given, store, new_shard, dry_run, relabel, new_classes, progress or Silent())

@@ -14,7 +14,7 @@ import msgspec
 from numpy.typing import ArrayLike
 from safetensors.torch import save
 
-from taftcache.backbone.files import expand_path
+from taftcache.backbone.files import expand_path, local_path
 from taftcache.backbone.reduction import Reduction
 from taftcache.cache.columns import Columns
 from taftcache.cache.hdf5 import FeatureFile, restore
@@ -110,7 +110,7 @@ def import_(
         StoreError: ``forgotten_of`` with an export, which is imported as a whole; or an existing store has other rows,
             or was begun or trained with other settings (settings for training are recorded if it has no model).
     """
-    progress, path, columns = progress or Silent(), Path(os.path.expanduser(file)), columns or Columns()
+    progress, path, columns = progress or Silent(), local_path(file), columns or Columns()
     begin, changes = time.perf_counter(), as_mapping(overrides)
     if isinstance(target, str | Path):
         recipe = recipe_of_vectors(target, changes)
@@ -147,7 +147,7 @@ def import_(
             )
         if test is not None:
             there = columns_of_test(columns, test_labels)
-            found = open_features(stack, Path(os.path.expanduser(test)), there, recipe.store_path)
+            found = open_features(stack, local_path(test), there, recipe.store_path)
             if isinstance(found, FeatureFile):
                 raise DataError(f"{test} is the export of a store, not a file of held-out rows", do="import it alone")
             tested = found.narrowed()

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from taftcache.backbone.files import local_path
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
@@ -72,10 +73,10 @@ def export_model(
         StoreError: no such model. BackboneError: a store of vectors, without a network. StoreWriteError: the folder is
         not empty, or cannot be written. FormatError: the model's claim of privacy does not follow from its noise.
     """
-    if isinstance(store, str | os.PathLike) and is_model_folder(Path(store)):
-        check_only(Path(store), model, consent)
-        return _in_another_form(Path(store), Path(folder), program, onnx)
-    return _export_model(store, Path(folder), model, program, onnx, consent)
+    if isinstance(store, str | os.PathLike) and is_model_folder(place := local_path(store)):
+        check_only(place, model, consent)
+        return _in_another_form(place, local_path(folder), program, onnx)
+    return _export_model(store, local_path(folder), model, program, onnx, consent)
 
 
 def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> ExportModelReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from taftcache.backbone.files import local_path
 from taftcache.model.hub import push_model
 from taftcache.stages.train.private.claims import check_exported
 
@@ -45,7 +46,7 @@ def push(folder: Path | str, name: str, *, private: bool = False, revision: str 
             for.
         StoreUnreachable: the hub does not answer, or refuses.
     """
-    folder = Path(folder)
+    folder = local_path(folder)
     check_exported(folder)
     done = push_model(folder, name, private=private, revision=revision)
     size = sum((folder / file).stat().st_size for file in done.files)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import tempfile
 import zipfile
@@ -14,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.backbone.files import local_path
 from taftcache.backbone.sources.arrays import check_expansion
 from taftcache.backbone.sources.columns import parquet_batches, read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
@@ -275,7 +275,7 @@ class _Beside:
         """The file that ``name`` means; None if it is the name of an array."""
         if name is None or name in self.arrays or not _is_file(name):
             return None
-        return Path(os.path.expanduser(name))
+        return local_path(name)
 
 
 def _named(labels: Any, names: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.backbone.files import local_path
 from taftcache.backbone.sources.arrays import to_numpy
 from taftcache.backbone.sources.folder import SUFFIXES, images_below, unread_notes
 from taftcache.backbone.sources.npz import FAULTS, mapped
@@ -436,7 +436,7 @@ def _vectors(store: FeatureStore, given: Iterable[Picture]) -> Iterator[tuple[Ca
                 got=f"a list with {type(file).__name__} {list(getattr(file, 'shape', []))}",
                 do='x[None] instead of one vector x [d]; ["new.npy"] for files',
             )
-        file = Path(os.path.expanduser(file))
+        file = local_path(file)
         if not file.is_file():
             raise DataError(f"no vectors at {file}: it is not a file", do="correct the path")
         try:

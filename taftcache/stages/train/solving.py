@@ -16,6 +16,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import RecipeError, SolveError
 from taftcache.model.component import Component
 from taftcache.model.meta import ComponentMeta, meta_of
+from taftcache.names import readable_size
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import RidgeChoice, choose_ridge
@@ -86,11 +87,11 @@ def check_head_fits(
     device = float64_device(recipe.device)
     if needed > max(GROUP_BYTES, free := free_memory(device)):
         rest = max(head_bytes(problem, chosen=False), beside)
-        given = f", and a number for objective.ridge needs {rest / 1e9:.1f} GB" if rest < needed else ""
+        given = f", and a number for objective.ridge needs {readable_size(rest)}" if rest < needed else ""
         raise SolveError(
             "the head reads too many numbers of a row for its closed form to fit in memory",
             got=f"{settings.base.config.width:,} numbers, {problem.operator.rows:,} rows:"
-            f" {needed / 1e9:.1f} GB needed, {free / 1e9:.1f} GB free on {device}",
+            f" {readable_size(needed)} needed, {readable_size(free)} free on {device}",
             do='backbone.features = "last" with tangent.blocks = 1, a model of fewer numbers,'
             f" or more memory (solver.memory is for rows, and changes nothing here){given}",
         )
@@ -220,7 +221,7 @@ def _solution(
     base, method, goal = settings.base, settings.recipe.solver.method, options.goal or settings.goal
     interrupted = options.interrupted  # by default an error: only a solve that ran to its end may have the full key
     if settings.is_taught(objective.train):
-        teachers = _teachers(settings, sources, objective)
+        teachers = _teachers(settings, sources)
         return minimise_taught(
             base, sources, objective, teachers,
             goal=goal, arithmetic=arithmetic, start=options.start, on_pass=on_pass, interrupted=interrupted,
@@ -236,7 +237,7 @@ def _solution(
     )  # fmt: skip
 
 
-def _teachers(settings: Settings, sources: Sequence[Shard], objective: Objective) -> Teachers:
+def _teachers(settings: Settings, sources: Sequence[Shard]) -> Teachers:
     """The teachers' features of the rows; RecipeError for a ball, which cannot be combined with their prior."""
     prior, radius = settings.recipe.prior, settings.recipe.objective.radius
     if radius is not None:

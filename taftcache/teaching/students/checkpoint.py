@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from blake3 import blake3
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from taftcache.backbone.model import weights_digest
 from taftcache.errors import FormatError
 from taftcache.names import META
 from taftcache.report.write import write_bytes
@@ -25,7 +25,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
         StoreWriteError: the disk is full or failed.
     """
     held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    header = {"digest": _digest(held), "meta": meta}
+    header = {"digest": weights_digest(held), "meta": meta}
     # One metadata key, because several would be written in an order that varies between runs.
     write_bytes(file, save(held, {META: json.dumps(header, sort_keys=True)}))
 
@@ -41,20 +41,11 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         size = int.from_bytes(data[:8], "little")
         header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][META])
         tensors, meta = load(data), header["meta"]
-        if _digest(tensors) != header["digest"]:
+        if weights_digest(tensors) != header["digest"]:
             raise ValueError("its tensors are not those of its digest")
         return tensors, meta
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"{file} is no checkpoint, or damaged", got=error, do="delete it") from error
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """A digest of all tensors' bytes, by name."""
-    hasher = blake3()
-    for name, tensor in sorted(tensors.items()):
-        hasher.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        hasher.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return hasher.hexdigest()
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

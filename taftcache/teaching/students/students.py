@@ -311,23 +311,19 @@ class Students:
             weights = BackboneSpec(model=recipe.student.model, weights=recipe.student.weights)
             if weights_kind(weights, STUDENT) in ("file", "folder") and (file := weights_file(weights)) is not None:
                 student["weights"] = file_digest(file)  # because other weights may come to lie there
-        if recipe.student.blocks is None:  # left out, as in keys from before the setting existed
-            del student["blocks"]
         decides: dict[str, Any] = {
-            "desk": asdict(settings),  # under another key, kept students would be trained again
+            "settings": asdict(settings),
             "rows": self._rows,
             "student": student,
             "preprocess": recipe.preprocess,
             "train": {k: spec[k] for k in ("epochs", "batch", "rate", "weight_decay", "augment")},
         }
         if settings.held_back:
-            decides["hold_out"] = [recipe.teach.hold_out, HOLD_OUT_SEED, "loss"]  # the loss was not always recorded
-            if settings.per_class is not None:  # earlier versions also held back rows without labels
-                decides["hold_out"].append("labelled")
+            decides["hold_out"] = [recipe.teach.hold_out, HOLD_OUT_SEED]
         if settings.prior != "none":
             decides["prior"] = {
                 "teachers": [[t.name, t.weight, self._shards[t.name]] for t in self.joined.teachers],
-                "standardise": recipe.teach.standardise or "mean",  # false once meant the features as cached
+                "standardise": recipe.teach.standardise,
                 "refresh": recipe.teach.refresh,
                 "rate": recipe.train.prior_rate,
                 "unlabelled": recipe.train.unlabelled,
