@@ -47,7 +47,8 @@ class TaftcacheError(Exception):
         self.fault, self.got, self.do = fault, got, do
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (type(self), self.fault, None if self.got is None else str(self.got), self.do)
+        got = None if self.got is None else str(self.got)
+        return _remade, (type(self), self.fault, got, self.do), self.__dict__ | {"got": got}
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

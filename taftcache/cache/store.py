@@ -22,7 +22,7 @@ from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import check_ids
 from taftcache.cache.place.address import is_bucket, open_home
 from taftcache.cache.place.failure import cannot
-from taftcache.cache.place.lock import LOCK, WriterLock
+from taftcache.cache.place.lock import LOCK, WriterLock, not_copied
 from taftcache.cache.read.contents import MAKE, OF_A_MODEL, Contents, no_store, read_manifest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import OnProgress, read_object, verify
@@ -53,7 +53,8 @@ class FeatureStore:
     StaleStore if it holds rows that were forgotten at this place, which is noticed even without ``expect``; ``stale``
     opens it all the same, to forget them again. StoreNotFound, FormatError, IntegrityError and StoreLocked say what
     else can be wrong. It is a context manager; `close` releases the lock. Threads may share a store that is open for
-    reading; one that is open for writing belongs to one thread, and to the process that opened it.
+    reading; a copy of it, in another process too, opens the place anew, or raises StoreChanged. One that is open for
+    writing belongs to one thread, and to the process that opened it, and is not copied.
     """
 
     def __init__(
@@ -227,8 +228,12 @@ class FeatureStore:
             held = self.held_out is not None
             hint = 'name the held-out rows: ["held-out"]' if held else "taftcache extract, or taftcache import"
             raise StoreError(f"{self.path} has no training rows", do=hint)
-        place = str(self.path) if is_bucket(self.path) else os.path.abspath(self.path)
-        return ShardRows(shards, place, self.classes, self.root_digest)
+        return ShardRows(shards, self._place, self.classes, self.root_digest)
+
+    @property
+    def _place(self) -> str:
+        """The store's place for other processes, which may have another current folder."""
+        return str(self.path) if is_bucket(self.path) else os.path.abspath(self.path)
 
     def sample_ids(self) -> list[str]:
         """The ids of all training shards, shard after shard in row order."""
@@ -431,11 +436,24 @@ class FeatureStore:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.mode == "a":
+            raise not_copied(self.path)
+        return _reopened, (self._place, self.root_digest)
+
     def __fspath__(self) -> str:
         return str(self.path)
 
     def __repr__(self) -> str:
         return f"<FeatureStore {self.path}: {counted(len(self.manifest.shards), 'shard')}, {self.root_digest[:16]}>"
+
+
+def _reopened(place: str, root: str) -> FeatureStore:
+    """A copy of an open store: the store at its place, which must have the same root digest."""
+    store = FeatureStore(place)
+    if store.root_digest != root:
+        raise changed(store.root)
+    return store
 
 
 def _not_opened(path: str | os.PathLike[str], error: OSError) -> StoreError:

@@ -86,7 +86,8 @@ def unreadable(root: Home, file: str, error: OSError) -> str:
     """What is wrong with a file that the system could not read.
 
     Raises:
-        StoreUnreachable: the file is there, but this process may not read it or has too many files open.
+        StoreUnreachable: the file is there, but this process may not read it, has too many files open, or has closed
+        the store's folder.
         StoreChanged: a commit may have removed the file.
     """
     if error.errno in _REFUSED:
@@ -130,4 +131,4 @@ def changed(root: Home) -> StoreChanged:
     )
 
 
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EBADF, errno.EMFILE, errno.ENFILE)

@@ -71,7 +71,7 @@ class Bucket:
                 do="pip install obstore",
             ) from None
         self.path: Path = Url(f"s3:/{bucket}/{prefix}".rstrip("/"))
-        self._api, self._bucket, self.opened = obstore, bucket, ""
+        self._api, self._bucket, self._prefix, self.opened = obstore, bucket, prefix, ""
         self._seen: dict[str, str | None] = {}  # files that may be swapped -> their version when last read
         options = CLIENT | _plain_http()
 
@@ -81,6 +81,9 @@ class Bucket:
         self._store: Any = self._ask("the bucket", lambda: client(READS))
         self._writing: Any = client({})
         self._writing_large: Any = client(SLOW)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Bucket, (self._bucket, self._prefix), {"opened": self.opened}
 
     def close(self) -> None:
         """Nothing to release."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.cache.place.failure import AVOID, cannot, too_large
-from taftcache.errors import FormatError, StoreLocked, StoreWriteError
+from taftcache.errors import FormatError, StoreLocked, StoreNotFound, StoreWriteError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO that someone planted must fail, not hang
@@ -46,6 +46,10 @@ class Folder:
         self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         # open shards share the folder and may outlive the store that opened it
         self._let_go = weakref.finalize(self, os.close, self._fd)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a copy, or another process, opens it anew: this one's descriptor is its own
+        return _opened, (os.path.abspath(self.path),), {"opened": self.opened}
 
     def close(self) -> None:
         """Let go of the root; further use raises OSError."""
@@ -308,6 +312,14 @@ class Folder:
         *folder, leaf = parts_of(name)
         with self._folder("/".join(folder)) as fd:
             yield fd, leaf
+
+
+def _opened(path: str) -> Folder:
+    """The folder at ``path``; StoreNotFound if there is none."""
+    try:
+        return Folder(path)
+    except OSError as error:
+        raise cannot("open", path, error, StoreNotFound) from None
 
 
 def write_all(fd: int, data: Any) -> None:

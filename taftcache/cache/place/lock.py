@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import NamedTuple, Self
+from pathlib import Path
+from typing import NamedTuple, NoReturn, Self
 
 from taftcache.cache.place.folder import Folder, write_all
-from taftcache.errors import StoreLocked
+from taftcache.errors import StoreError, StoreLocked
 
 LOCK = "lock"
 EVERY = 0.1  # seconds between two tries
@@ -47,11 +49,13 @@ class WriterLock:
     """
 
     _descriptor = -1
+    _file: os.stat_result | None = None
 
     def __init__(self, staging: Folder) -> None:
         self._staging, self._holder = staging, os.getpid()
         self._descriptor = _locked(staging)
         try:
+            self._file = os.fstat(self._descriptor)
             with suppress(OSError):  # the number only helps those who wait; a full disk must not stop an erasure
                 os.ftruncate(self._descriptor, 0)
                 write_all(self._descriptor, f"{self._holder}\n".encode())
@@ -66,27 +70,48 @@ class WriterLock:
 
     def close(self) -> None:
         """Let the lock go."""
-        if (descriptor := self._descriptor) < 0:
-            return
+        descriptor = self._descriptor
+        own = descriptor >= 0 and _is(descriptor, self._file)
         try:
-            if os.getpid() == self._holder:  # a fork must not remove the number
+            if own and os.getpid() == self._holder:  # a fork must not remove the number
                 with suppress(OSError):
                     os.ftruncate(descriptor, 0)
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)  # forks that live on hold it no longer
         finally:
             self._descriptor = -1
-            os.close(descriptor)
+            if own:
+                os.close(descriptor)
 
     def __del__(self) -> None:
         # A store that a notebook dropped without closing it must not lock the next one out. When the process ends, its
-        # threads may still write: then the system releases the lock after them.
-        if not sys.is_finalizing():
+        # threads may still write: then the system releases the lock after them. A fork leaves it alone.
+        if not sys.is_finalizing() and os.getpid() == self._holder:
             self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise not_copied(self._staging.path)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def not_copied(path: Path) -> StoreError:
+    """The error for a store open for writing that is copied or pickled: there is only one writer."""
+    return StoreError(
+        f"{path} cannot be copied or sent to another process while it is open for writing",
+        do="send its path, or a store that is open for reading",
+    )
+
+
+def _is(descriptor: int, file: os.stat_result | None) -> bool:
+    """Whether a descriptor still is that file's: its number may have been closed, and given to another file."""
+    try:
+        return file is None or os.path.samestat(os.fstat(descriptor), file)
+    except OSError:
+        return False
 
 
 def _locked(staging: Folder) -> int:

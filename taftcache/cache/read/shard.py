@@ -56,6 +56,9 @@ class Shard:
         self._chunks: dict[int, Chunk] = {}  # those whose files are all mapped
         weakref.finalize(self, _descriptors.give, self._maps)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shard, (self._root, self._ref, self.at)
+
     def __len__(self) -> int:
         return self.rows
 
