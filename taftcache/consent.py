@@ -25,7 +25,7 @@ import msgspec
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
-from taftcache.errors import FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
+from taftcache.errors import ArgumentError, FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
 from taftcache.recipe import (
     Overrides,
     Recipe,
@@ -76,6 +76,14 @@ class Consent:
         check_several(images=self.images)
 
 
+def check_consent(consent: object) -> None:
+    """ArgumentError for what is no ``Consent``, and not None."""
+    if not isinstance(consent, Consent | None):
+        raise ArgumentError(
+            "consent is not a Consent", got=repr(consent)[:80], do="leave it out, or Consent(hub=True), say"
+        )
+
+
 def recorded_recipe(store: FeatureStore) -> Recipe:
     """The recipe as the store records it; what it names is only the store's word, not to be followed without asking.
 
@@ -109,8 +117,10 @@ def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) ->
     """The store's own recipe, with what ``consent`` names in place of its names.
 
     Raises:
-        UntrustedStore: it names something of this kind that nobody allowed. RecipeError: other images than it has.
+        UntrustedStore: it names something of this kind that nobody allowed. RecipeError: other images than it has, or
+            no ``Consent``.
     """
+    check_consent(consent)
     consent = consent or Consent()
     recipe = recorded_recipe(store)
     own: dict[str, str] = {}

@@ -27,6 +27,7 @@ An error's text says what went wrong, what was got, and what to try.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from numbers import Integral
 from pathlib import PurePath
@@ -49,6 +50,12 @@ class TaftcacheError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         got = None if self.got is None else str(self.got)
         return _remade, (type(self), self.fault, got, self.do), self.__dict__ | {"got": got}
+
+    def __repr__(self) -> str:
+        said = [repr(self.fault)] + [
+            f"{name}={self.__dict__[name]!r}" for name in ("got", "do", "ids") if self.__dict__.get(name)
+        ]
+        return f"{type(self).__name__}({', '.join(said)})"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -176,6 +183,14 @@ def first_line(error: Exception) -> str:
 def _remade(kind: type[TaftcacheError], fault: str, got: str | None, do: str | None) -> TaftcacheError:
     """Rebuild an error that comes from another process."""
     return kind(fault, got=got, do=do)
+
+
+def check_path(what: str, given: object) -> None:
+    """ArgumentError for ``what`` names a file, folder or store but is neither text nor a path, or is empty."""
+    if not isinstance(given, str | os.PathLike):
+        raise ArgumentError(f"{what} is not a path", got=f"a {type(given).__name__}", do='"stores/quickstart", say')
+    if not os.fspath(given):
+        raise ArgumentError(f"{what} is empty", got=repr(given), do='name it; the current folder is "."')
 
 
 def check_several(**given: object) -> None:

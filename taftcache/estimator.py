@@ -17,7 +17,7 @@ from torch import Tensor
 
 from taftcache.backbone.sources.arrays import check_values
 from taftcache.backbone.spec import BackboneSpec
-from taftcache.errors import ArgumentError
+from taftcache.errors import ArgumentError, SolveError
 from taftcache.estimator_base import TangentEstimator, refused_is_unchanged
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.squared_error import SquaredError
@@ -102,7 +102,10 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         labels = labels.reshape(-1).astype(np.int64)
         K = max(2, len(self.classes_))  # a single class still needs another logit to compare with
         name = self.loss if self.loss != "auto" else "cross_entropy" if self.backbone is None else "rsl"
-        loss = named_loss(name, true_class_weight(self.alpha, K), self.kappa)
+        try:
+            loss = named_loss(name, true_class_weight(self.alpha, K), self.kappa)
+        except SolveError as error:
+            raise ArgumentError(error.fault, got=error.got, do=error.do) from None
         by_sample = None if sample_weight is None else _sample_weights(sample_weight, X)
         by_class = self._class_weights(y, labels, by_sample)
         self._measure(X, by_sample)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from taftcache.backbone.device import float64_device
 from taftcache.backbone.files import local_path
 from taftcache.backbone.sources.arrays import check_values, widened
+from taftcache.backbone.sources.pictures import listed
 from taftcache.backbone.spec import EVERY_BLOCK, BackboneSpec, Features, backbone_of
 from taftcache.errors import ArgumentError, DataError
 from taftcache.objective.loss import Loss
@@ -170,6 +171,8 @@ class TangentEstimator(BaseEstimator):
             return checked
         for of_features in ("n_features_in_", "feature_names_in_"):  # left by an earlier fit
             self.__dict__.pop(of_features, None)
+        if self._spec is not None:
+            X = listed(X)
         y = _check_y(y, estimator=self, **of_y)
         check_consistent_length(X, y)
         return X, y

@@ -151,6 +151,8 @@ def _builtin(value: Any) -> Any:
 def as_mapping(overrides: Overrides) -> dict[str, Any]:
     """Overrides as plain values by ``section.key``, in the order in which they are applied."""
     found: dict[str, Any] = {}
+    if overrides is None:
+        raise ArgumentError("overrides must be a list", got="None", do='leave it out, or ["objective.ridge=1e-3"]')
     if isinstance(overrides, Mapping):
         check_several(overrides=list(overrides))
         plain = {str(key): msgspec.to_builtins(value, enc_hook=_builtin) for key, value in overrides.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from taftcache.cache.format.naming import FILE
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, check_path
 
 # A wheel carries pipelines/ inside the package (pyproject.toml); in a clone it stands beside it.
 PLACES = (Path(__file__).parent / "pipelines", Path(__file__).parent.parent / "pipelines")
@@ -36,8 +36,9 @@ def recipe_file(name: str | Path) -> Path:
     ``published/cub200``, or the last part alone if no other recipe has it.
 
     Raises:
-        RecipeError: neither is there; it names the nearest recipe, and all that there are.
+        RecipeError: neither is there; it names the nearest recipe, and all that there are. ArgumentError: no path.
     """
+    check_path("the place of a recipe", name)
     path = Path(name)
     try:
         if not stat.S_ISDIR(path.stat().st_mode):

@@ -242,6 +242,8 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
             mine.predict(images)
         with pytest.raises(DataError, match=says):
             clone(mine).fit(images, ["a"] * len(images))
+    with pytest.raises(DataError, match="images are not given as a list"):  # whose letters were counted
+        clone(mine).fit("a.png", [0])
     for y, says in (
         (targets[:3], "inconsistent numbers"),
         (np.eye(4), "1d array"),
@@ -256,12 +258,12 @@ def test_what_cannot_be_fitted_or_classified_is_said(tmp_path):
         ("ridge", None, RecipeError),
         ("ridge", True, RecipeError),
         ("ridge", 0, RecipeError),
-        ("alpha", "much", SolveError),
-        ("alpha", None, SolveError),
-        ("alpha", [1.0], SolveError),
-        ("alpha", -1.0, SolveError),
-        ("kappa", -1.0, SolveError),
-        ("loss", "squared_error", SolveError),
+        ("alpha", "much", ArgumentError),
+        ("alpha", None, ArgumentError),
+        ("alpha", [1.0], ArgumentError),
+        ("alpha", -1.0, ArgumentError),
+        ("kappa", -1.0, ArgumentError),
+        ("loss", "squared_error", ArgumentError),
         ("class_weight", {"zebra": 2}, ValueError),
         ("class_weight", "much", RecipeError),
         ("class_weight", {"a": -1.0, "b": 1.0}, RecipeError),

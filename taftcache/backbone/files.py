@@ -10,7 +10,7 @@ from typing import Literal
 import blake3
 
 from taftcache.backbone.spec import BackboneSpec
-from taftcache.errors import BackboneError, RecipeError
+from taftcache.errors import BackboneError, RecipeError, check_path
 
 BUNDLED = Path(__file__).parent / "bundled"
 WEIGHTS_NAME = "model.safetensors"
@@ -40,7 +40,12 @@ def expand_path(text: str) -> Path:
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """``path`` with a leading ``~`` replaced: of a file or a folder that a function of Python is given."""
+    """``path`` with a leading ``~`` replaced: of a file or a folder that a function of Python is given.
+
+    Raises:
+        ArgumentError: as ``check_path``.
+    """
+    check_path("the place of a file or folder", path)
     return Path(os.path.expanduser(path))
 
 

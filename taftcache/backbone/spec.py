@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -41,6 +41,7 @@ def check_options(model_args: Mapping[str, Any]) -> None:
         )
 
 
+Precision = Literal["float32", "bfloat16", "float16"]
 Features = Literal["last", "every block"]
 EVERY_BLOCK: Features = "every block"
 
@@ -62,11 +63,15 @@ class BackboneSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     model: str | None = None
     weights: str = "bundled"
     model_args: dict[str, Any] = {}
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Precision = "float32"
     features: Features = "last"
 
     def __post_init__(self) -> None:
         check_options(self.model_args)
+        for key, kind in (("precision", Precision), ("features", Features)):
+            if (value := getattr(self, key)) not in get_args(kind):
+                do = " or ".join(map(repr, get_args(kind)))
+                raise RecipeError(f"backbone.{key} cannot be {value!r}", got=f"{key} = {value!r}", do=do)
         if self.weights == "bundled" and self.model is not None:
             raise RecipeError(
                 "the bundled weights are of their own model, not of another",

@@ -34,6 +34,7 @@ from taftcache.cache.write.tombstones import TombstoneFile, is_among
 from taftcache.cache.write.transaction import Transaction
 from taftcache.cache.write.writer import ShardWriter
 from taftcache.errors import (
+    ArgumentError,
     FormatError,
     IdentityError,
     IntegrityError,
@@ -66,7 +67,7 @@ class FeatureStore:
         stale: bool = False,
     ) -> None:
         if mode not in ("r", "a"):
-            raise RecipeError(f"a store cannot be opened with mode {mode!r}", do='use one of "r", "a"')
+            raise ArgumentError(f"a store cannot be opened with mode {mode!r}", do='use one of "r", "a"')
         check_root(expect)
         self.mode = mode
         self._lock: WriterLock | None = None

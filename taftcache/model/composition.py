@@ -71,7 +71,10 @@ def weighted_sum(store: FeatureStore, weights: Mapping[str, float]) -> Component
     if not isinstance(weights, Mapping):
         raise ArgumentError("the weights have no names", got=type(weights).__name__, do='{"000": 0.5, "001": 0.5}')
     there = store.objects()
-    mu = {model_of(there, name): float(share) for name, share in weights.items()}
+    try:
+        mu = {model_of(there, name): float(share) for name, share in weights.items()}
+    except (TypeError, ValueError) as error:
+        raise ArgumentError("the weights are not numbers", got=str(error), do='{"000": 0.5, "001": 0.5}') from error
     if len(mu) < len(weights):
         raise CompositionError("the weights name a component twice", got=", ".join(weights), do="leave one of them out")
     base = read_base(store, recorded_recipe(store).tangent)

@@ -36,8 +36,8 @@ from taftcache.backbone.model import Backbone, load_backbone, weights_digest
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import name_classes, save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
-from taftcache.consent import Consent
-from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError
+from taftcache.consent import Consent, check_consent
+from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError, check_path
 from taftcache.model.card import Origin, Score, card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.description import DESCRIPTION, FORMAT, SAVED, Description, read_description
@@ -58,7 +58,9 @@ NOT_TIMM = "a tangent model, which timm cannot build; use taftcache.open_model o
 
 
 def is_model_folder(folder: Path | str) -> bool:
-    """Whether ``folder`` holds a saved model, or a network in timm's layout, rather than a store."""
+    """Whether ``folder`` holds a saved model, or a network in timm's layout, rather than a store; ArgumentError as
+    ``check_path``."""
+    check_path("the place of a store or model", folder)
     return any((Path(folder) / name).is_file() for name in (DESCRIPTION, CONFIG, ESTIMATOR))
 
 
@@ -78,6 +80,7 @@ def origin_of(folder: Path | str) -> Origin:
 
 def check_only(folder: Path | str, name: str | None, consent: Consent | None = None) -> Origin:
     """``origin_of`` a folder; RecipeError where another model, or weights, are asked for than those in it."""
+    check_consent(consent)
     origin = origin_of(folder)
     beside = None if consent is None else consent.weights
     if beside is not None or name not in (None, origin.name, origin.name.rpartition("/")[2]):

@@ -125,7 +125,7 @@ def _asking(name: str) -> Iterator[None]:
     try:
         if quiet:
             disable_progress_bars()
-        if name.count("/") != 1:
+        if not isinstance(name, str) or name.count("/") != 1:
             raise HFValidationError(name)
         yield
     except TaftcacheError:
@@ -140,7 +140,7 @@ def _asking(name: str) -> Iterator[None]:
 def _refused(error: Exception, name: str) -> TaftcacheError:
     """What the client's ``error`` says of ``name``, by its kind and its HTTP status alone."""
     if isinstance(error, HFValidationError):
-        return RecipeError("the model hub has no such names", got=name, do="write it as user/name")
+        return RecipeError("the model hub has no such names", got=str(name), do="write it as user/name")
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
     got = f"{name}: {type(error).__name__}" + (f", HTTP {status}" if status else "")
     if isinstance(error, RevisionNotFoundError):

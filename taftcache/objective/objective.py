@@ -34,10 +34,12 @@ class Objective:
     jvp_only: bool = False
     radius: float | None = None
 
-    def check(self) -> None:
-        """Raise SolveError if F has no well-defined minimiser, or has numbers that float32 cannot hold."""
+    def __post_init__(self) -> None:
         if isinstance(self.loss, str | type):
             raise SolveError("the loss is no object with a value and derivatives", got=repr(self.loss), do="RSL()")
+
+    def check(self) -> None:
+        """Raise SolveError if F has no well-defined minimiser, or has numbers that float32 cannot hold."""
         radius = 1.0 if self.radius is None else self.radius
         for name, value, least in (("ridge", self.ridge, 0.0), ("radius", radius, 1 / MOST)):
             if not (isinstance(value, Real) and least <= value <= MOST):

@@ -21,7 +21,7 @@ from taftcache.paper.trial import alpha_of
 from taftcache.paper.workbench import Workbench
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.rounding import processor
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 
 TITLES = {
     "table1": "Table 1: fine-tuning by depth, and the head alone",
@@ -134,7 +134,7 @@ def compare(
     recorded = {name: recipe_values(recipe)[name] for name in SECTIONS}
     recorded["objective"]["alpha"] = alpha_of(recipe)
     _check_tail(recipe)
-    with Workbench(recipe, progress or Silent(), keep) as work:
+    with Workbench(recipe, or_silent(progress), keep) as work:
         store = work.store()
         assert store.held_out is not None
         made: list[Figures] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from taftcache.errors import ArgumentError
 
 
 class Task(Protocol):
@@ -19,6 +21,7 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Something that shows tasks."""
 
@@ -47,6 +50,18 @@ class Silent:
 
     def note(self, text: str) -> None:
         """Ignored."""
+
+
+def or_silent(progress: Progress | None) -> Progress:
+    """``progress``, or `Silent` if there is none; ArgumentError for what is no `Progress`."""
+    shown = progress or Silent()
+    if not isinstance(shown, Progress):
+        raise ArgumentError(
+            "progress has no task() and say() that show how far it is",
+            got=repr(progress)[:80],
+            do="leave it out, or give an object with both, as taftcache.Progress says",
+        )
+    return shown
 
 
 def noting(task: Task, name: str, unit: float = 1) -> Callable[[int, int], None]:

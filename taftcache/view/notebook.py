@@ -9,7 +9,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import RecipeError
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.view.page import report_page
 from taftcache.view.report import everything
 
@@ -51,7 +51,7 @@ class StoreView:
         progress: Progress | None = None,
     ) -> None:
         skip = (*(() if neighbours else ("neighbours",)), *(() if influence else ("influence",)))
-        self._title, self._data = _seen(store, samples, skip, consent, progress or Silent())
+        self._title, self._data = _store_view(store, samples, skip, consent, or_silent(progress))
 
     def panel(self, name: str = "map", height: int = 760) -> Panel:
         """One of the views overview, map, classes, shards, training and ledger; RecipeError for another name."""
@@ -64,7 +64,7 @@ class StoreView:
 
 
 @at_its_place()
-def _seen(
+def _store_view(
     store: FeatureStore, samples: Sequence[str], skip: tuple[str, ...], consent: Consent | None, progress: Progress
 ) -> tuple[str, dict[str, Any]]:
     """Where the store lies, and what all of its views show."""

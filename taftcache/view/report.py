@@ -15,9 +15,9 @@ import numpy as np
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import check_several
+from taftcache.errors import check_path, check_several
 from taftcache.names import shard_of
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.writing import whole, writable
 from taftcache.view import payload
 from taftcache.view.asked.composing import rows_right
@@ -73,9 +73,10 @@ def write_report(
         UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written, or is
             another there.
     """
+    check_path("the place of the page", file)
     writable(place := Path(os.path.expanduser(file)), again=beginning())
     skip = () if neighbours else ("neighbours",)
-    atlas, pictures, data = everything(store, samples, skip, consent, progress or Silent())
+    atlas, pictures, data = everything(store, samples, skip, consent, or_silent(progress))
     # The file names no place of this machine; why there are no pictures is in the report's notes.
     name = os.path.basename(os.path.abspath(store.path))
     data["overview"]["report"] |= {"store": name, "notes": []}

@@ -127,6 +127,8 @@ def kinds(kind=TaftcacheError):
 @pytest.mark.parametrize("kind", [getattr(taftcache, k.__name__) for k in kinds() if hasattr(taftcache, k.__name__)])
 def test_errors_say_the_same_elsewhere(kind) -> None:
     error = kind("what went wrong", got=3, do="try that", **({"ids": ["a", "b"]} if kind is UnknownSample else {}))
+    written = eval(repr(error), {kind.__name__: kind})
+    assert (type(written), written.__dict__) == (kind, error.__dict__)
     error.add_note("and more")
     for again in (sent(error), copy.deepcopy(error)):
         assert type(again) is kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from taftcache.errors import (
     RecipeError,
     SolveError,
     StoreError,
+    StoreLocked,
     TaftcacheError,
     UnknownSample,
     UnreadableImage,
@@ -348,3 +350,66 @@ def test_vectors_with_a_history_or_as_bytes_of_memory(tmp_path):
     learned = torch.tensor(x, requires_grad=True)
     fitted = [taftcache.TangentClassifier(ridge=1e-2).fit(given, y) for given in (x, learned)]
     np.testing.assert_array_equal(fitted[0].decision_function(x), fitted[1].decision_function(learned))
+
+
+@pytest.mark.law("What is no place is refused in words by every public function")
+@pytest.mark.parametrize("wrong", [None, 3, b"x", ""], ids=str)
+def test_what_is_no_place_is_refused_in_words(finished, wrong):
+    picture = [np.zeros((8, 8, 3), np.uint8)]
+    calls = [
+        *(partial(verb, wrong, picture) for verb in (taftcache.predict, taftcache.logits, taftcache.find)),
+        *(partial(verb, wrong) for verb in (taftcache.distrust, taftcache.open_model, taftcache.init_recipe)),
+        *(partial(verb, wrong) for verb in (taftcache.load_recipe, taftcache.load_teaching, taftcache.evaluate)),
+        *(partial(verb, wrong) for verb in (FeatureStore, taftcache.verify, taftcache.StoreView, TangentModel.load)),
+        *(partial(verb, finished, wrong) for verb in (taftcache.copy, taftcache.export, taftcache.export_model)),
+        *(partial(verb, finished, wrong) for verb in (taftcache.import_component, taftcache.write_report)),
+        partial(taftcache.export_component, finished, "000", wrong),
+        partial(taftcache.convert, finished, wrong, dtype="float32"),
+        partial(taftcache.TangentClassifier.load, wrong),
+    ]
+    for call in calls:
+        with pytest.raises(ArgumentError, match=r"is not a path|is empty|was not given a store") as refused:
+            call()
+        assert " seen " not in f" {refused.value}"
+
+
+def test_what_no_argument_can_be_is_refused_in_words(finished):
+    picture = [np.zeros((8, 8, 3), np.uint8)]
+    for call, says in (
+        (lambda: taftcache.evaluate(finished, progress=True), "progress has no task"),
+        (lambda: taftcache.verify(finished, progress=print), "progress has no task"),
+        (lambda: taftcache.load_recipe("quickstart", None), "overrides must be a list"),
+        (lambda: TangentModel.load(finished, consent=True), "consent is not a Consent"),
+        (lambda: taftcache.weighted_sum(finished, {"000": "x"}), "the weights are not numbers"),
+        (lambda: taftcache.predict(finished, picture, unreadable="ignore"), "unreadable cannot be 'ignore'"),
+        (lambda: taftcache.inspect_class(finished, 7), r"a class must be named.*\n.*7, of type int\n.*'7'"),
+        (lambda: taftcache.forget(finished, ["digits/0001"], mode="x"), "unknown mode 'x'"),
+        (lambda: taftcache.duplicates(finished, threshold=2), "threshold is not a similarity"),
+        (lambda: FeatureStore(finished, mode="w"), "cannot be opened with mode 'w'"),
+    ):
+        with pytest.raises(ArgumentError, match=says):
+            call()
+    with pytest.raises(RecipeError, match="no such names\n  got: None"):
+        taftcache.from_pretrained(None)
+    for key in ("features", "precision"):
+        with pytest.raises(RecipeError, match=f"backbone.{key} cannot be 'foo'"):
+            taftcache.BackboneSpec(**{key: "foo"})
+    with pytest.raises(SolveError, match="no object with a value"):
+        taftcache.Objective(loss="rsl")
+
+
+def test_of_fits_that_make_one_store_all_but_one_are_told_to_try_again(tmp_path, monkeypatch):
+    """Each looks for the store before it loads the backbone, and finds none."""
+    monkeypatch.setattr(FeatureStore, "exists", staticmethod(lambda path: bool(made)))
+    made: list[object] = []
+    create = FeatureStore.create
+
+    def create_behind_another(path, **given):
+        create(path, **given).close()
+        made.append(path)
+        return create(path, **given)
+
+    monkeypatch.setattr(FeatureStore, "create", create_behind_another)
+    images = [np.full((8, 8, 3), k, np.uint8) for k in range(2)]
+    with pytest.raises(StoreLocked, match="another process has just done so\n  try: try again"):
+        taftcache.TangentClassifier("bundled", store=tmp_path / "s", ridge=1.0).fit(images, ["a", "b"])

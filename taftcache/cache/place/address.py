@@ -15,7 +15,7 @@ from taftcache.cache.place.bucket import Bucket
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
-from taftcache.errors import ArgumentError, RecipeError
+from taftcache.errors import RecipeError, check_path
 
 # one slash is enough: a Path drops the other
 _BUCKET = re.compile(r"s3:/{1,2}([a-z0-9][a-z0-9.-]{1,62})(?:/(.*))?")
@@ -24,11 +24,8 @@ _SCHEME = re.compile(r"[Ss]3:|[A-Za-z][A-Za-z0-9+.-]+:/")
 
 def is_bucket(path: str | os.PathLike[str]) -> bool:
     """Whether an address, as text or as a path, lies in a bucket or is meant to: S3:// and gs:// count too, because a
-    folder of that name would not be what was asked for. ArgumentError for what is no path."""
-    if not isinstance(path, str | os.PathLike):
-        raise ArgumentError(
-            "the place of a store is not a path", got=f"a {type(path).__name__}", do='"stores/quickstart", say'
-        )
+    folder of that name would not be what was asked for. ArgumentError as ``check_path``."""
+    check_path("the place of a store", path)
     return _SCHEME.match(os.fspath(path)) is not None
 
 

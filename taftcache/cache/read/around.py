@@ -15,14 +15,15 @@ from pathlib import Path
 from taftcache.cache.format.manifest import FORMAT
 from taftcache.cache.place.address import is_bucket, open_home
 from taftcache.cache.read.contents import manifest_bytes
-from taftcache.errors import StoreError, StoreWriteError
+from taftcache.errors import StoreError, StoreWriteError, check_path
 
 REMEMBERED = ".forgotten"  # the suffix of the file beside a store
 
 
 def check_outside(place: str | os.PathLike[str]) -> None:
     """StoreWriteError if ``place`` lies in the folder of a store, or below its prefix, or ends in ``.forgotten``;
-    RecipeError as in ``open_home``."""
+    RecipeError as in ``open_home``, ArgumentError as ``check_path``."""
+    check_path("the place to write to", place)
     if os.fspath(place).rstrip("/").endswith(REMEMBERED):
         raise StoreWriteError(
             f"cannot write {place}: that is where a store remembers what was forgotten",

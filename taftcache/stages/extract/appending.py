@@ -54,7 +54,7 @@ from taftcache.stages.extract.forgotten import (
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, elsewhere
 from taftcache.stages.extract.plan import PlannedShard, split
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 
 # Keys of [data] that say where images lie and how they are read: new ones may lie elsewhere. The other keys decide
 # which rows go where; so does whether there is a ``test`` at all, which also decides the ids.
@@ -130,7 +130,7 @@ def append(
         RecipeError: the store records a weight for each class, and is to take new ones.
         StoreError: an extraction that is not finished.
     """
-    progress, recipe = progress or Silent(), checked_recipe(recipe)
+    progress, recipe = or_silent(progress), checked_recipe(recipe)
     begin = time.perf_counter()
     with FeatureStore(recipe.store_path, mode="r" if dry_run else "a") as store, ExitStack() as stack:
         if imported := store.identity.get("imported"):

@@ -12,7 +12,7 @@ from taftcache.backbone.model import named_by
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.spec import EVERY_BLOCK, Features
 from taftcache.cache.place.address import is_bucket
-from taftcache.errors import BackboneError
+from taftcache.errors import BackboneError, check_path
 from taftcache.names import HELD_OUT, counted, first_few, readable_size, readable_time, typed
 from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, parse_recipe
 from taftcache.stages.extract.classes import classes_of, lone_classes_note, unshared_notes
@@ -20,7 +20,7 @@ from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.forgotten import open_images
 from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, full_path, look_at
 from taftcache.stages.extract.plan import split
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.writing import whole
 
 PRETRAINED = "deit_tiny_patch16_224.fb_in1k"
@@ -92,7 +92,8 @@ def init_recipe(
             was named cannot be had.
         RecipeError: the file exists already. StoreWriteError: it cannot be written.
     """
-    place, progress, overrides = Path(place), progress or Silent(), as_mapping(overrides)
+    check_path("the place of the images", place)
+    place, progress, overrides = Path(place), or_silent(progress), as_mapping(overrides)
     file = file_for(place, file, force)
     stored = overrides.get("store.path")
     if isinstance(stored, str) and "$" not in stored and not is_bucket(stored):

@@ -42,7 +42,7 @@ from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, 
 from taftcache.stages.extract.identity import check_request, check_tail
 from taftcache.stages.extract.moving import follow, is_moved, may_move
 from taftcache.stages.extract.plan import PlannedShard, plan_images
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.tangent.spec import TAIL
 
 
@@ -86,7 +86,7 @@ def extract(
         DataError, BackboneError, StoreError, ClusterError: as its parts raise them; what was committed is left as it
             was.
     """
-    progress, recipe = progress or Silent(), checked_recipe(recipe)
+    progress, recipe = or_silent(progress), checked_recipe(recipe)
     begin = time.perf_counter()
     path = recipe.store_path
     exists = FeatureStore.exists(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from taftcache.backbone.spec import BackboneSpec
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import remember
-from taftcache.errors import DataError, StoreError
+from taftcache.errors import DataError, StoreError, StoreLocked
 from taftcache.names import BASE
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.estimators import MADE_FROM, NO_CLASSES
@@ -102,7 +102,8 @@ def cached_images(
 
     Raises:
         IdentityError: the store was made by another model. StoreError: it has a picture under another label, or has
-            forgotten one. DataError: it has models, and lacks a class. UnreadableImage: a picture that does not decode.
+            forgotten one. StoreLocked: another process writes to it. DataError: it has models, and lacks a class.
+            UnreadableImage: a picture that does not decode.
     """
     recipe = _recipe(path, backbone, tangent, device)
     there = FeatureStore(path) if FeatureStore.exists(path) else None
@@ -111,13 +112,26 @@ def cached_images(
     if lasting:
         remember(path, recipe)
     if there is None or not _rows_in(there, source).keys() >= {item.id for item in source.items}:
-        with create_store(recipe, identity, source.classes, 1) if there is None else FeatureStore(path, mode="a") as to:
+        with _created(recipe, identity, source) if there is None else FeatureStore(path, mode="a") as to:
             to.check_identity(identity)
             _add(to, recipe, model, source)
         there = FeatureStore(path)
     there.check_identity(identity)
     rows = _rows_in(there, source)
     return CachedImages(there.shard(SHARD), np.array([rows[item.id] for item in source.items]), model[0])
+
+
+def _created(recipe: Recipe, identity: dict[str, Any], source: ImageList) -> FeatureStore:
+    """A new store for the pictures; StoreLocked if another process has just made one there."""
+    try:
+        return create_store(recipe, identity, source.classes, 1)
+    except StoreError:
+        if not FeatureStore.exists(recipe.store_path):
+            raise
+        raise StoreLocked(
+            f"cannot create a store at {recipe.store_path}: another process has just done so",
+            do="try again once that process has ended: what it adds is not made again",
+        ) from None
 
 
 def _rows_in(store: FeatureStore, source: ImageList) -> dict[str, int]:

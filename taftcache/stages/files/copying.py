@@ -15,7 +15,7 @@ from taftcache.consent import take_over
 from taftcache.errors import ArgumentError, RecipeError, check_counts
 from taftcache.names import is_model, made_by
 from taftcache.recipe_sections import Stored
-from taftcache.stages.progress import Progress, Silent, noting
+from taftcache.stages.progress import Progress, noting, or_silent
 
 _MADE_OF = {"float32": None, "float16": "float32", "int8": "float16"}
 """Dtype -> the one that an extraction rounds to it: float32 to float16, that to int8. An import rounds only once."""
@@ -62,7 +62,7 @@ def copy(source: Place, target: Path | str, *, progress: Progress | None = None,
         update: allow a target that holds another state of the same store.
     """
     begin = time.perf_counter()
-    with FeatureStore(source) as store, (progress or Silent()).task("copy", None) as task:
+    with FeatureStore(source) as store, or_silent(progress).task("copy", None) as task:
         done = copy_files(store, target, update=update, progress=noting(task, "MB", 1e6))
         made = FeatureStore(target)
         take_over(store, made)
@@ -105,7 +105,7 @@ def convert(
     if chunk_rows is not None and chunk_rows != "auto":
         check_counts(chunk_rows=chunk_rows)
         chunk_rows = int(chunk_rows)  # it may be a numpy integer or True, which a recipe does not take
-    with FeatureStore(source) as store, (progress or Silent()).task("convert", None) as task:
+    with FeatureStore(source) as store, or_silent(progress).task("convert", None) as task:
         made = convert_rows(
             store,
             target,

@@ -15,7 +15,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError
 from taftcache.names import BASE
 from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet, write_projector
-from taftcache.stages.progress import Progress, Silent, noting
+from taftcache.stages.progress import Progress, noting, or_silent
 from taftcache.stages.writing import reserve, whole
 
 _OVERHEAD = 1 << 16  # the least number of bytes that an HDF5 file's own tables take
@@ -87,7 +87,7 @@ def export(
         )  # fmt: skip
     begin = time.perf_counter()
     folder = format == "embedding-projector"
-    with FeatureStore(store) as store, (progress or Silent()).task("export", None) as task:
+    with FeatureStore(store) as store, or_silent(progress).task("export", None) as task:
         with whole(place, folder=folder) as partial:
             size = FORMATS[format](store, partial, noting(task, "rows"))
             store.check_may_leave()

@@ -23,7 +23,7 @@ from taftcache.stages.extract.forgotten import staying_out
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.importing import open_features
 from taftcache.stages.files.vectors import Vectors
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 
 
 def append_vectors(
@@ -56,7 +56,7 @@ def append_vectors(
         StoreError: a store of anything else, or a row whose id the store has for a different row.
     """
     given = Vectors.in_memory("rows", x, y, ids)
-    return _append(given, store, new_shard, dry_run, relabel, new_classes, progress or Silent())
+    return _append(given, store, new_shard, dry_run, relabel, new_classes, or_silent(progress))
 
 
 def append_file(
@@ -79,7 +79,7 @@ def append_file(
         given = open_features(stack, local_path(file), columns or Columns(), Path(store))
         if isinstance(given, FeatureFile):
             raise DataError(f"{file} is the export of a store, not a file of vectors", do="import it into a new store")
-        return _append(given, store, new_shard, dry_run, relabel, new_classes, progress or Silent())
+        return _append(given, store, new_shard, dry_run, relabel, new_classes, or_silent(progress))
 
 
 def _append(

@@ -42,7 +42,7 @@ from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5
 from taftcache.stages.files.vectors import Vectors
-from taftcache.stages.progress import Progress, Silent, noting
+from taftcache.stages.progress import Progress, noting, or_silent
 from taftcache.stages.scaling import SCALINGS, Scaling
 from taftcache.stages.train.checks import check_class_weights
 from taftcache.stages.train.record import SECTIONS, changed_settings, makes_models, record_recipe
@@ -110,7 +110,7 @@ def import_(
         StoreError: ``forgotten_of`` with an export, which is imported as a whole; or an existing store has other rows,
             or was begun or trained with other settings (settings for training are recorded if it has no model).
     """
-    progress, path, columns = progress or Silent(), local_path(file), columns or Columns()
+    progress, path, columns = or_silent(progress), local_path(file), columns or Columns()
     begin, changes = time.perf_counter(), as_mapping(overrides)
     if isinstance(target, str | Path):
         recipe = recipe_of_vectors(target, changes)
@@ -193,7 +193,7 @@ def import_vectors(
     tested = None if test is None else Vectors.in_memory("test", *test).narrowed()
     recipe = recipe_of_vectors(store, overrides)
     asked = _Request(features, tested, recipe, False, scaling, forgotten_of)
-    return _import(asked, None, progress or Silent(), begin)
+    return _import(asked, None, or_silent(progress), begin)
 
 
 def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:

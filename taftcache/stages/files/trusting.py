@@ -43,4 +43,5 @@ def distrust(store: Path | str) -> TrustReport:
     Raises:
         StoreWriteError: the list of what is allowed cannot be written.
     """
-    return TrustReport(store=Path(store), named=take_back(store), removed=True)
+    named = take_back(store)
+    return TrustReport(store=Path(store), named=named, removed=True)

@@ -16,7 +16,7 @@ from taftcache.cache.write.repair import repair as mend
 from taftcache.errors import RecipeError, TaftcacheError
 from taftcache.names import made_by
 from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, check_used, parse_recipe
-from taftcache.stages.progress import Progress, Silent, noting
+from taftcache.stages.progress import Progress, noting, or_silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def verify(
             ``expect``.
         overrides: changes to the store's recipe for the repair, such as {"data.train": "/where/it/lies/now"}.
     """
-    progress, changes = progress or Silent(), as_mapping(overrides)
+    progress, changes = or_silent(progress), as_mapping(overrides)
     check_used("verify", changes, placed=True)
     if changes and not repair:
         raise RecipeError("settings are for a repair, and nothing is repaired", got=", ".join(changes), do="--repair")

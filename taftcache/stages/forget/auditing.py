@@ -20,7 +20,7 @@ from taftcache.stages.forget.models import check_models, looser_than_recorded
 from taftcache.stages.forget.pin import Pin, check_pin, move_pin
 from taftcache.stages.forget.receipts import check_receipts
 from taftcache.stages.forget.traces import check_damage, check_leftovers, check_names
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.signature import checked_public_key, signed, signer_of
 from taftcache.stages.train.record import promised
 
@@ -87,7 +87,7 @@ def audit(
             ``head`` is some other file. StoreWriteError: ``head`` lies in a store.
     """
     check_several(also=also)
-    progress = progress or Silent()
+    progress = or_silent(progress)
     key = None if public_key is None else checked_public_key(public_key)
     folders = [existing_folder(folder) for folder in also]
     if head is not None:

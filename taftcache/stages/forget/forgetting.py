@@ -15,7 +15,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import names, recorded_recipe, refusal
-from taftcache.errors import RecipeError, StoreError, TaftcacheError, several_texts
+from taftcache.errors import ArgumentError, RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, is_model, shard_of, them, typed
@@ -28,7 +28,7 @@ from taftcache.stages.forget.receipts import receipt_of
 from taftcache.stages.forget.remaking import Remade, remake
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, certificate_of
 from taftcache.stages.forget.request import Request, requested
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.checks import STAYS
 from taftcache.stages.train.duration import expected_seconds
@@ -141,8 +141,8 @@ def forget(
             do="give ids as taftcache inspect lists them",
         )
     if mode not in MODES:
-        raise RecipeError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
-    signer, progress = signer_of(signing_key), progress or Silent()
+        raise ArgumentError(f"unknown mode {mode!r} to forget with", got=mode, do=f"one of {', '.join(MODES)}")
+    signer, progress = signer_of(signing_key), or_silent(progress)
     request = requested(store, samples or (), shards, classes, matching, components, with_copies, progress)
     if not request.samples and not request.asked:
         report = ForgetReport(

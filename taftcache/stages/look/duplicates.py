@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError, StoreError, check_counts
+from taftcache.errors import ArgumentError, StoreError, check_counts
 from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import mean_vectors
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 
 THRESHOLD = 0.95
 BLOCK = 2048  # rows: the similarities of two blocks take 16 MiB
@@ -77,14 +77,14 @@ def duplicates(
         threshold: the least similarity of a pair, above 0 and at most 1.
 
     Raises:
-        RecipeError: a threshold out of range.
+        ArgumentError: a threshold out of range.
     """
     check_counts(0, top=top)
     if not 0 < threshold <= 1:
-        raise RecipeError(
+        raise ArgumentError(
             "the threshold is not a similarity above 0 and at most 1", got=f"{threshold:g}", do=f"{THRESHOLD}"
         )
-    progress, table = progress or Silent(), RowTable.of(store)
+    progress, table = or_silent(progress), RowTable.of(store)
     scaled = _scaled(mean_vectors(table, progress))
     far = _far_out(scaled, table)
     kinds = (_Best(top), _Best(top))

@@ -41,7 +41,7 @@ from taftcache.stages.extract.classes import unshared_notes
 from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, is_quick, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.train.held_out import hits_of, rows_right
 from taftcache.stages.train.outdated import outdated, outdated_notes
 from taftcache.stages.train.record import settings_of
@@ -120,7 +120,7 @@ def evaluate(
     check_has_classes(store)
     if probe not in (True, False, "quick"):
         raise ArgumentError("probe cannot have this value", got=repr(probe), do='True, False or "quick"')
-    progress, rows = progress or Silent(), _held_out(store)
+    progress, rows = or_silent(progress), _held_out(store)
     settings = settings_of(store)
     names = [name for name in store.objects() if is_model(name)]
     models = StoredComponents(store, names, settings.base)

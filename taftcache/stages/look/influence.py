@@ -25,7 +25,7 @@ from taftcache.objective.rsl import RSL
 from taftcache.solve.leave_one_out import CLOSED, METHODS, RowInfluence, leave_one_out
 from taftcache.solve.settings import Goal
 from taftcache.stages.memory import memory_of
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import check_head_fits
 from taftcache.stages.train.without import ModelPart, ModelParts, bounds_of, ridges
@@ -115,7 +115,7 @@ def sample_influence(
         UnknownSample: no such sample, or one that nothing was trained on.
     """
     model = model_of(store.objects(), model)
-    setting = _Setting(store, model, progress or Silent())
+    setting = _Setting(store, model, or_silent(progress))
     shard, row = store.locate(sample)
     if shard.role != "train":
         raise UnknownSample(
@@ -184,7 +184,7 @@ def query_influence(
     """
     check_counts(top=top)
     model = model_of(store.objects(), model)
-    setting = _Setting(store, model, progress or Silent())
+    setting = _Setting(store, model, or_silent(progress))
     rows, base = setting.query_rows(query, consent)
     logits = setting.logits(rows, setting.model.delta, base)[0]
     label = int(logits.argmax())

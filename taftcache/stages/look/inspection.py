@@ -17,7 +17,7 @@ from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import StoreError, TaftcacheError
+from taftcache.errors import ArgumentError, StoreError, TaftcacheError
 from taftcache.names import PRIVATE, component_of, counted, is_model
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing, subtracted, subtracted_notes
@@ -379,6 +379,12 @@ def list_samples(store: FeatureStore, *, shard: str | None = None, label: str | 
 
 
 def _class(store: FeatureStore, label: str) -> int:
+    if not isinstance(label, str):
+        raise ArgumentError(
+            "a class must be named by its name, a text",
+            got=f"{label!r}, of type {type(label).__name__}",
+            do=f"{str(label)!r}" if str(label) in store.classes else "one of its store's classes",
+        )
     if label not in store.classes:
         raise no_class(store, label)
     return store.classes.index(label)

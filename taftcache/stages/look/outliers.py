@@ -16,7 +16,7 @@ from taftcache.names import counted
 from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import mean_vectors
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 
 NEIGHBOUR = 10
 STEP = 4096  # rows whose neighbours are asked for at once
@@ -70,7 +70,7 @@ def outliers(store: FeatureStore, *, top: int = 20, progress: Progress | None = 
         ArgumentError: ``top`` below 1. StoreError: fewer than two training rows.
     """
     check_counts(top=top)
-    progress, table = progress or Silent(), RowTable.of(store)
+    progress, table = or_silent(progress), RowTable.of(store)
     held = table.held_out
     train = len(table) - int(held.sum())
     if train < 2:

@@ -23,7 +23,7 @@ from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
-from taftcache.errors import DataError, StoreError, UnreadableImage, check_counts
+from taftcache.errors import ArgumentError, DataError, StoreError, UnreadableImage, check_counts
 from taftcache.model.folder import check_only, is_model_folder, open_model
 from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights
 from taftcache.names import counted, model_of, one_of_trained, scaling_of
@@ -35,7 +35,7 @@ from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import STEP_ROWS, RowTable
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.look.vectors import sample_vectors
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.scaling import scaled
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.record import settings_of
@@ -115,6 +115,8 @@ def predict(
         with one model.
     """
     check_counts(top=top)
+    if unreadable not in ("stop", "skip"):
+        raise ArgumentError(f"unreadable cannot be {unreadable!r}", got=repr(unreadable), do='"stop" or "skip"')
     if isinstance(store, FeatureStore):
         check_has_classes(store)
         model = model_of(store.objects(), model)
@@ -278,7 +280,7 @@ def find(
             scaled(vectors.reshape(len(parts), 1, -1), scaling, names).astype(rows_dtype(dtype)) if parts else vectors
         )
     nearest = [_Nearest(top) for _ in names]
-    spread = _compare(table, as_read(rows, dtype), nearest, progress or Silent()) if names else 0.0
+    spread = _compare(table, as_read(rows, dtype), nearest, or_silent(progress)) if names else 0.0
     return FindReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -378,7 +380,7 @@ def _classified(
     """The model's predictions, and by name the images that could not be read, with the reason."""
     errors: dict[str, UnreadableImage] = {}
     found = list[Prediction]()
-    with (progress or Silent()).task("predict", len(images)) as task:
+    with or_silent(progress).task("predict", len(images)) as task:
 
         def left_out(name: str, error: UnreadableImage) -> None:
             errors[name] = error

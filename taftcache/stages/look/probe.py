@@ -14,7 +14,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -100,7 +100,7 @@ def linear_probe(
 
     begin = time.perf_counter()
     base, fits = untouched_base(store, settings), len(INVERSE_RIDGES) + MOST_FURTHER + 1
-    with (progress or Silent()).task("linear probe", fits) as task, warnings.catch_warnings():
+    with or_silent(progress).task("linear probe", fits) as task, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few rows per class, or MOST_STEPS reached: still a valid probe
         rows = sum(shard.rows for shard in store.shards)
         choosing, fitting = (-(-rows * base.config.width // most) for most in (MOST_CHOOSING, MOST_FITTED))

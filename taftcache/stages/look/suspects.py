@@ -27,7 +27,7 @@ from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.inspection import private_notes, private_parts
 from taftcache.stages.look.probe import untouched_base
 from taftcache.stages.look.scoring import margins
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import check_head_fits
@@ -84,7 +84,7 @@ def suspects(store: FeatureStore, *, top: int = 20, progress: Progress | None = 
     """
     check_counts(0, top=top)
     check_has_classes(store)
-    progress = progress or Silent()
+    progress = or_silent(progress)
     if not store.shards or len(store.classes) < 2:
         raise StoreError(
             "cannot judge labels without training rows of two classes",

@@ -29,7 +29,7 @@ from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.train.checks import (
     Weights,
     check_coefficients,
@@ -109,7 +109,7 @@ def compose(
             regressor's images, which have no classes.
     """
     check_has_classes(store)
-    progress, begin = progress or Silent(), time.perf_counter()
+    progress, begin = or_silent(progress), time.perf_counter()
     settings = settings_of(store, recipe, overrides)
     recipe = settings.recipe
     names = members_of(store)

@@ -22,7 +22,7 @@ from taftcache.recipe import Recipe, load_recipe
 from taftcache.report.plots import check_plots
 from taftcache.report.write import write_json
 from taftcache.stages.extract.extraction import extract
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.writing import writable
 from taftcache.teaching.joined import Joined, check_features, join
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
@@ -76,7 +76,7 @@ def teach(recipe: TeachingRecipe, *, progress: Progress | None = None) -> TeachR
     check_plots()
     writable(recipe.folder, folder=True, again=True)
     settings = check_settled(recipe)
-    progress = progress or Silent()
+    progress = or_silent(progress)
     begin = time.perf_counter()
     with open_students(recipe, progress) as students:
         write_json(recipe.folder / SETTINGS, settings)

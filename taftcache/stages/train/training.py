@@ -19,7 +19,7 @@ from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.completeness import imported, still_missing, subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, Job
-from taftcache.stages.progress import Progress, Silent, numbered
+from taftcache.stages.progress import Progress, numbered, or_silent
 from taftcache.stages.train.checks import check_coefficients, check_kept, orphans
 from taftcache.stages.train.composing import ComposeReport
 from taftcache.stages.train.outdated import outdated_notes
@@ -102,7 +102,7 @@ def train(
     """
     check_several(shards=shards)
     check_has_classes(store)
-    progress = progress or Silent()
+    progress = or_silent(progress)
     begin = time.perf_counter()
     settings = settings_of(store, recipe, overrides)
     jobs = _jobs(store, settings, shards)

@@ -32,7 +32,7 @@ from taftcache.recipe import Overrides, Recipe
 from taftcache.stages.completeness import subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.memory import memory_of
-from taftcache.stages.progress import Progress, Silent
+from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.signature import Signer, signed, signer_of
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private.preparing import Preparation, prepare, private_key
@@ -107,7 +107,7 @@ def train_private(
     if not isinstance(rates, Iterable) or not all(isinstance(rate, Real) for rate in rates):
         raise ArgumentError("rates must be a list of numbers", got=repr(rates), do="rates=[1.0]")
     check_has_classes(store)
-    progress = progress or Silent()
+    progress = or_silent(progress)
     begin = time.perf_counter()
     signer = signer_of(signing_key)
     settings, rates = settings_of(store, recipe, overrides), tuple(rates)
