@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import fsum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from taftcache.backbone.sources.arrays import check_values
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import ArgumentError, SolveError
-from taftcache.estimator_base import TangentEstimator, refused_is_unchanged
+from taftcache.estimator_base import Scaling, TangentEstimator, refused_is_unchanged
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
@@ -64,13 +64,13 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
-        scaling: str = "column",
-        loss: str = "auto",
-        alpha: float | str = "auto",
+        scaling: Scaling = "column",
+        loss: Literal["auto", "rsl", "mse", "cross_entropy"] = "auto",
+        alpha: float | Literal["auto"] = "auto",
         kappa: float = 15.0,
-        ridge: float | str = "auto",
+        ridge: float | Literal["auto"] = "auto",
         radius: float | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         tolerance: float = 1e-6,
         max_passes: int = 1000,
         memory: int = 2 << 30,
@@ -87,7 +87,7 @@ class TangentClassifier(ClassifierMixin, TangentEstimator):
         self.class_weight = class_weight
 
     @refused_is_unchanged
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Solve over X [n,…] with classes y [n] of any kind; a row of weight 2 counts as two rows, except when λ is
         chosen."""
         self._check_arguments()
@@ -194,7 +194,7 @@ class TangentRegressor(RegressorMixin, TangentEstimator):
     y_scale_: np.ndarray
 
     @refused_is_unchanged
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TangentRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Solve over X [n,…] with values y [n] or [n,m]; a row of weight 2 counts as two rows, except when λ is
         chosen."""
         self._check_arguments()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
 from warnings import warn
 
 import numpy as np
@@ -44,6 +45,7 @@ from taftcache.tangent.spec import TangentSpec
 if TYPE_CHECKING:  # it needs timm, which features do without
     from taftcache.backbone.cut.cut import Cut
 
+Scaling = Literal["column", "none"]
 P = ParamSpec("P")
 E = TypeVar("E", bound="TangentEstimator")
 
@@ -90,6 +92,8 @@ class TangentEstimator(BaseEstimator):
 
     base_: Base
     solution_: Solution
+    ridge_: float
+    ridge_choice_: RidgeChoice | None
     scaler_: StandardScaler | None
     _layout: Layout
 
@@ -98,8 +102,8 @@ class TangentEstimator(BaseEstimator):
         backbone: str | Path | BackboneSpec | tuple[Mapping[str, Tensor], TailConfig] | None = None,
         *,
         tangent: TangentSpec | None = None,
-        scaling: str = "column",
-        ridge: float | str = "auto",
+        scaling: Scaling = "column",
+        ridge: float | Literal["auto"] = "auto",
         radius: float | None = None,
         tolerance: float = 1e-6,
         max_passes: int = 1000,
@@ -118,7 +122,7 @@ class TangentEstimator(BaseEstimator):
         self.device = device
         self.store = store
 
-    def save(self, folder: Path | str) -> None:
+    def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the fitted estimator into a new or empty folder, of safetensors and JSON; ``load`` reads it.
 
         For images the backbone comes along, and a classifier's folder is a model for ``open_model`` and ``taftcache
@@ -134,7 +138,7 @@ class TangentEstimator(BaseEstimator):
         save_estimator(self, local_path(folder))
 
     @classmethod
-    def load(cls, folder: Path | str, *, device: str | None = None) -> Self:
+    def load(cls, folder: str | os.PathLike[str], *, device: str | None = None) -> Self:
         """The estimator that ``save`` wrote, whose answers are the same to the last bit.
 
         Args:
@@ -317,15 +321,16 @@ class TangentEstimator(BaseEstimator):
         train, sources = self.base_.spec.train, [given.source]
         objective = Objective(loss=loss, train=train, weights=weights, radius=self.radius)
         how = Arithmetic(memory=int(self.memory), device=str(float64_device(self.device)))
-        self.ridge_, self.ridge_choice_ = self.ridge, None
-        if self.ridge == "auto":
+        ridge, choice = self.ridge, None
+        if ridge == "auto":
             folds = EVERY if self.backbone is None and _few(given.source) else 1
             choice = choose_ridge(self.base_, sources, objective, arithmetic=how, hashes=given.hashes, folds=folds)
-            self.ridge_, self.ridge_choice_ = choice.ridge, choice
+            ridge = choice.ridge
             if choice.end:
                 _warn_of_end(choice, units=self.scaling == "none" and self.backbone is None)
         goal = Goal(tolerance=self.tolerance, max_passes=int(self.max_passes))
-        objective = replace(objective, ridge=float(self.ridge_))
+        self.ridge_, self.ridge_choice_ = float(ridge), choice
+        objective = replace(objective, ridge=self.ridge_)
         self.solution_ = minimise(self.base_, sources, objective, goal=goal, arithmetic=how)
         self.n_iter_ = self.solution_.stats.passes
         if not self.solution_.converged:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -26,18 +26,13 @@ from sklearn.base import is_classifier
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.files import file_digest
-from taftcache.backbone.preprocess import Preprocess
-from taftcache.backbone.saved import save_backbone
 from taftcache.backbone.spec import BackboneSpec, Features, PreprocessSpec
 from taftcache.errors import ArgumentError, FormatError
 from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION as MODEL
-from taftcache.model.folder import CARD, ESTIMATOR, WEIGHTS, save_model, saved_backbone
 from taftcache.model.meta import CertificateRecord, ComponentMeta
-from taftcache.model.predictor import TangentModel
-from taftcache.model.saved import BACKBONE, NETWORKS, Saved, files_in, under
+from taftcache.model.saved import BACKBONE, CARD, ESTIMATOR, NETWORKS, WEIGHTS, Saved, files_in, under
 from taftcache.solve.choosing import RidgeChoice, TriedRidge
 from taftcache.solve.solution import Certificate, Solution, Status
 from taftcache.solve_stats import SolveStats
@@ -45,6 +40,10 @@ from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec
+
+if TYPE_CHECKING:  # timm takes as long as all else, and features are saved and loaded without it
+    from taftcache.backbone.cut.cut import Cut
+    from taftcache.model.predictor import TangentModel
 
 TENSORS = "estimator.safetensors"
 FORMAT = 1
@@ -103,8 +102,12 @@ def save_estimator(estimator: Any, folder: Path) -> None:
         tensors |= {f"scaler/{name}": torch.from_numpy(getattr(estimator.scaler_, name)) for name in _SCALER}
     with whole(folder, folder=True) as partial:
         if cut is not None and labels is not None:
+            from taftcache.model.folder import save_model
+
             save_model(_model(estimator, cut), partial, name=type(estimator).__name__)
         elif cut is not None:
+            from taftcache.backbone.saved import save_backbone
+
             save_backbone(cut.backbone, partial / BACKBONE)
         partial.mkdir(exist_ok=True)
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial / TENSORS)
@@ -125,6 +128,9 @@ def load_estimator(kind: type[Any], folder: Path, device: str | None) -> Any:
         _check_whole(made, described, tensors)
         made._unpack()
         if (preprocess := described.preprocess) is not None:
+            from taftcache.backbone.cut.cut import Cut
+            from taftcache.model.folder import saved_backbone
+
             said = {"precision": described.precision, "features": described.features or "last"}
             backbone = saved_backbone(folder, described.files, preprocess, made.device, **said)
             made._cut_of = made._cut_from, Cut(backbone, made.base_.config.start or 0)
@@ -133,6 +139,9 @@ def load_estimator(kind: type[Any], folder: Path, device: str | None) -> Any:
 
 def _model(estimator: Any, cut: Cut) -> TangentModel:
     """A classifier of images as a tangent model."""
+    from taftcache.backbone.preprocess import Preprocess
+    from taftcache.model.predictor import TangentModel
+
     solution, base = estimator.solution_, estimator.base_
     meta = ComponentMeta(
         kind="component",
@@ -156,7 +165,11 @@ def _described(
     cut: Cut | None,
     files: dict[str, str],
 ) -> _Described:
-    fitted = estimator.__dict__
+    fitted, preprocess = estimator.__dict__, None
+    if cut is not None:
+        from taftcache.backbone.preprocess import Preprocess
+
+        preprocess = Preprocess(cut.backbone).spec()
     choice = fitted["ridge_choice_"]
     return _Described(
         format=FORMAT,
@@ -176,7 +189,7 @@ def _described(
         stats=estimator.solution_.stats,
         ridge=float(fitted["ridge_"]),
         choice=None if choice is None else asdict(choice),
-        preprocess=None if cut is None else Preprocess(cut.backbone).spec(),
+        preprocess=preprocess,
         precision="float32" if cut is None else estimator._spec.precision,
         files=files,
         versions={library: version(library) for library in ("taftcache", "torch", "scikit-learn")},

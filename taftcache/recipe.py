@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import os
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -100,7 +101,9 @@ def place_of(name: str, path: str | None, below: str, key: str) -> Path:
     return expand_path(path or f"{below}/{name}")
 
 
-def load_recipe(path: str | Path, overrides: Overrides = (), *, needs: Sequence[str] = ("data", "backbone")) -> Recipe:
+def load_recipe(
+    path: str | os.PathLike[str], overrides: Overrides = (), *, needs: Sequence[str] = ("data", "backbone")
+) -> Recipe:
     """Read a TOML recipe and change single settings of it.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shlex
 import stat
@@ -29,7 +30,7 @@ _NEEDED = {
 }
 
 
-def recipe_file(name: str | Path) -> Path:
+def recipe_file(name: str | os.PathLike[str]) -> Path:
     """The recipe's file: the path as it is if there is a file, else the bundled recipe of that name.
 
     A name is ``quickstart``, ``quickstart.toml`` or ``pipelines/quickstart.toml``; for a recipe in a folder,
@@ -99,7 +100,7 @@ def bundled_recipes() -> dict[str, Path]:
     return {file.relative_to(folder).with_suffix("").as_posix(): file for file in found}
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """A recipe's plain values; RecipeError for no such file, or one that is not TOML."""
     path = recipe_file(path)
     try:
@@ -131,7 +132,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def check_sections(values: Mapping[str, Any], needed: Sequence[str], where: str | Path) -> None:
+def check_sections(values: Mapping[str, Any], needed: Sequence[str], where: str | os.PathLike[str]) -> None:
     """RecipeError for a section that is missing or empty: images and models are named, never guessed."""
     for section in needed:
         if not values.get(section):

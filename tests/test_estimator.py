@@ -52,14 +52,16 @@ def test_sklearns_own_checks(estimator, check, ridges, monkeypatch):
     check(estimator)
 
 
-def test_features_are_fitted_without_timm():
+def test_features_are_fitted_and_kept_without_timm(tmp_path):
     """It took three of seven seconds, again in every worker of a search."""
     code = (
-        "import sys; from taftcache import TangentClassifier; TangentClassifier(ridge=1.0).fit([[0.0], [1.0]], [0, 1])"
-        ".predict([[0.0]]); print(sorted({'timm', 'torchvision', 'torch._dynamo'} & set(sys.modules)))"
+        "import sys; from taftcache import TangentClassifier as C; fitted = C(ridge=1).fit([[0.0], [1.0]], [0, 1]);"
+        "fitted.save(sys.argv[1]); print(C.load(sys.argv[1]).predict([[0.0]]), type(fitted.ridge_).__name__, "
+        "*{'timm', 'torchvision', 'torch._dynamo', 'huggingface_hub'} & set(sys.modules))"
     )
-    said = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "[]\n"
+    command = [sys.executable, "-W", "ignore", "-c", code, tmp_path / "head"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout == "[0] float\n"
 
 
 @pytest.mark.parametrize("kind", [TangentClassifier, TangentRegressor])

@@ -77,7 +77,8 @@ ASKED = {
 }
 JSON_HEAD = """# What --json prints
 
-Made from the reports' classes by `tools/make_docs.py`. Python's functions return the same reports as objects.
+Made from the reports' classes by `tools/make_docs.py`. Python's functions return the same reports as objects;
+`to_json` of such an object is what `--json` prints.
 
 With `--json` a command prints one JSON value to stdout, in ASCII, and shows no progress. Errors, and the few things
 that have to be said at once, are text on stderr. The [exit codes](cli.md#exit-codes) are the same as without it:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     features: Features | UnsetType = UNSET
 
 
-def read_description(folder: Path | str) -> Description:
+def read_description(folder: str | os.PathLike[str]) -> Description:
     """What ``save_model`` says of the model in ``folder``.
 
     Raises:

@@ -15,6 +15,7 @@ is then a timm checkpoint, too.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Container, Mapping
 from contextlib import suppress
@@ -43,28 +44,25 @@ from taftcache.model.component import Component, public_fields
 from taftcache.model.description import DESCRIPTION, FORMAT, SAVED, Description, read_description
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import AGREEMENT, ONNX, PROGRAM, check_onnx, difference, write_program
-from taftcache.model.saved import BACKBONE, CONFIG, NETWORKS, files_in, under
+from taftcache.model.saved import BACKBONE, CARD, CONFIG, ESTIMATOR, NETWORKS, WEIGHTS, files_in, under
 from taftcache.names import META, PRIVATE, ROWS_OF
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.spec import TangentSpec
 
-WEIGHTS = "tangent.safetensors"
-CARD = "README.md"
-ESTIMATOR = "estimator.json"
 _ESTIMATORS = ("TangentClassifier", "TangentRegressor")
 # Stands where timm looks for the name of an architecture: its error quotes it.
 NOT_TIMM = "a tangent model, which timm cannot build; use taftcache.open_model or taftcache.from_pretrained"
 
 
-def is_model_folder(folder: Path | str) -> bool:
+def is_model_folder(folder: str | os.PathLike[str]) -> bool:
     """Whether ``folder`` holds a saved model, or a network in timm's layout, rather than a store; ArgumentError as
     ``check_path``."""
     check_path("the place of a store or model", folder)
     return any((Path(folder) / name).is_file() for name in (DESCRIPTION, CONFIG, ESTIMATOR))
 
 
-def origin_of(folder: Path | str) -> Origin:
+def origin_of(folder: str | os.PathLike[str]) -> Origin:
     """The name of the model in ``folder``, and the root digest of its store; for a network, what config.json says and,
     for a student, what the file of its weights says.
 
@@ -78,7 +76,7 @@ def origin_of(folder: Path | str) -> Origin:
     return Origin(name=str(config.get("architecture")), rows_of=_rows_of(Path(folder) / WEIGHTS_NAME))
 
 
-def check_only(folder: Path | str, name: str | None, consent: Consent | None = None) -> Origin:
+def check_only(folder: str | os.PathLike[str], name: str | None, consent: Consent | None = None) -> Origin:
     """``origin_of`` a folder; RecipeError where another model, or weights, are asked for than those in it."""
     check_consent(consent)
     origin = origin_of(folder)
@@ -131,7 +129,7 @@ def _estimator_alone(folder: Path) -> FormatError:
 
 def save_model(
     model: TangentModel,
-    folder: Path | str,
+    folder: str | os.PathLike[str],
     *,
     name: str,
     root_digest: str = "",
@@ -237,7 +235,7 @@ def as_network(model: TangentModel) -> Backbone:
     return replace(model.cut.backbone, model=merged)
 
 
-def open_model(folder: Path | str, *, device: str = "auto") -> TangentModel:
+def open_model(folder: str | os.PathLike[str], *, device: str = "auto") -> TangentModel:
     """The model that ``save_model`` wrote; needs neither its store nor anything that trained it.
 
     A network in timm's layout whose config.json names its classes is accepted, too, as a model with Δw = 0: a student
@@ -335,7 +333,7 @@ def check_files(folder: Path, described: Description) -> list[str]:
     return list(files)
 
 
-def _new(folder: Path | str) -> Path:
+def _new(folder: str | os.PathLike[str]) -> Path:
     folder = local_path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreWriteError(

@@ -26,10 +26,10 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 from taftcache.errors import FormatError, RecipeError, StoreUnreachable, TaftcacheError
 from taftcache.model.card import on_hub
 from taftcache.model.description import DESCRIPTION, read_description
-from taftcache.model.folder import CARD, WEIGHTS, check_files, open_model
+from taftcache.model.folder import check_files, open_model
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import ONNX, PROGRAM
-from taftcache.model.saved import NETWORKS
+from taftcache.model.saved import CARD, NETWORKS, WEIGHTS
 
 NEEDED = (CARD, DESCRIPTION, WEIGHTS, *sorted(NETWORKS))
 

@@ -6,11 +6,11 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from taftcache.backbone.cut.cut import Cut
@@ -20,6 +20,7 @@ from taftcache.backbone.pool import one_core_pool
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.pictures import called, listed
 from taftcache.backbone.sources.rgb import Picture
+from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import (
@@ -124,7 +125,7 @@ class TangentModel(nn.Module):
     @classmethod
     def load(
         cls,
-        store: FeatureStore | Path | str,
+        store: Place,
         name: str | None = None,
         device: str = "auto",
         consent: Consent | None = None,
@@ -179,7 +180,7 @@ class TangentModel(nn.Module):
             return value + change
 
     @torch.no_grad()
-    def tokens(self, images: Iterable[Picture]) -> np.ndarray:
+    def tokens(self, images: Iterable[Picture]) -> NDArray[np.float32]:
         """What the tail takes in, float32 [n,t,d], of images; see ``predict``."""
         inputs = [self.transform(picture, index) for index, picture in enumerate(listed(images))]
         if not inputs:
@@ -187,7 +188,7 @@ class TangentModel(nn.Module):
         with full_float32(device := self.cut.device):
             return self.cut.prefix(torch.stack(inputs).to(device)).float().cpu().numpy()
 
-    def logits(self, images: Iterable[Picture], batch: int = 32) -> np.ndarray:
+    def logits(self, images: Iterable[Picture], batch: int = 32) -> NDArray[np.float32]:
         """Logits float32 [n,K] of images as ``predict`` takes them, in the order of ``classes``.
 
         Raises:

@@ -21,6 +21,9 @@ from taftcache.tangent.parameters import Layout
 
 BACKBONE = "backbone"
 CONFIG = "config.json"
+WEIGHTS = "tangent.safetensors"
+CARD = "README.md"
+ESTIMATOR = "estimator.json"
 NETWORKS = {f"{place}{name}" for place in ("", f"{BACKBONE}/") for name in (CONFIG, WEIGHTS_NAME)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +44,7 @@ class TeachingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return place_of(self.name, self.path, "stores/teach", "path")
 
 
-def load_teaching(path: str | Path, overrides: Overrides = ()) -> TeachingRecipe:
+def load_teaching(path: str | os.PathLike[str], overrides: Overrides = ()) -> TeachingRecipe:
     """Read a TOML recipe that names teachers and change single settings of it.
 
     Args:

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from taftcache.errors import ArgumentError
 from taftcache.stages.progress import Progress, Silent, Task
 
 
@@ -129,7 +130,21 @@ def say(*texts: str) -> None:
 
 def print_json(value: Any) -> None:
     """To stdout, in ASCII: JSON types, records of them, and paths."""
-    print(json.dumps(value, indent=2, default=_plain).replace("\x7f", "\\u007f"), file=OUT.file)
+    print(to_json(value), file=OUT.file)
+
+
+def to_json(report: Any) -> str:
+    """What a function returned, as the JSON in ASCII that its command prints with ``--json``.
+
+    Raises:
+        ArgumentError: it is no report, and has a value that JSON has no type for.
+    """
+    try:
+        return json.dumps(report, indent=2, default=_plain).replace("\x7f", "\\u007f")
+    except TypeError as error:
+        raise ArgumentError(
+            "what is to be written is no report", got=str(error), do="give what a function like evaluate returned"
+        ) from error
 
 
 def _plain(value: Any) -> Any:

@@ -417,10 +417,13 @@ def test_a_function_s_report_is_shown_as_its_command_prints_it(cli, store, capsy
     """In a notebook it was one line of thousands of characters."""
     printed = cli("evaluate", store).out
     capsys.readouterr()
-    taftcache.show(taftcache.evaluate(store))
+    report = taftcache.evaluate(store)
+    taftcache.show(report)
     assert capsys.readouterr().out == printed
-    with pytest.raises(ArgumentError, match="no report"):
-        taftcache.show({"accuracy": 1.0})
+    assert taftcache.to_json(report) + "\n" == cli("evaluate", store, "--json").out
+    for give in (taftcache.show, taftcache.to_json):
+        with pytest.raises(ArgumentError, match="no report"):
+            give({"accuracy": object()})
 
 
 def test_every_report_can_be_shown():

@@ -181,6 +181,7 @@ HOMES = {
 LATE: dict[str, str] = {
     "__main__": "Ctrl-C is answered in words while the commands are loaded",
     "cli": "`--help` and completion start without torch",
+    "estimator_files": "a head of features is saved and loaded without timm",
     "estimator_base": "timm takes as long as all else, and features are fitted without it",
     "view.asked": "the page is served before torch and scikit-learn are loaded",
     "view.atlas": "the page is served before torch is loaded",

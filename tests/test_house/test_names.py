@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -51,6 +52,18 @@ def test_only_what_a_verb_works_on_may_be_left_unnamed(verb):
     assert not {"progress", "cluster", "consent"} & {p.name for p in unnamed}
     assert not [p.name for p in unnamed if isinstance(p.default, bool | int | float)]
     assert len(unnamed) <= (5 if verb == "make_base" else 3)
+
+
+@pytest.mark.law("What a public function returns can be imported from ``taftcache``, too")
+def test_what_a_verb_returns_is_public():
+    returned = {of for verb in VERBS for of in _classes(get_type_hints(getattr(taftcache, verb))["return"])}
+    own = {of.__name__ for of in returned if getattr(of, "__module__", "").startswith("taftcache.")}
+    assert own <= set(taftcache.__all__)
+    assert len(own) > 30
+
+
+def _classes(hint):
+    return [of for part in get_args(hint) for of in _classes(part)] if get_args(hint) else [hint]
 
 
 def test_every_error_is_public():

@@ -34,8 +34,9 @@ def test_every_page_is_in_the_navigation():
 
 def test_every_public_name_is_in_the_reference():
     reference = load_tool("site/reference")
-    named = Counter(name for area in reference.AREAS for name in area.names.split() if "." not in name)
-    assert named == Counter(set(taftcache.__all__) - {"__version__"})
+    named = Counter(name for area in reference.AREAS for name in area.names.split())
+    returned = {report.__name__ for name in named for report in reference._returned(getattr(taftcache, name))}
+    assert named == Counter(set(taftcache.__all__) - {"__version__"} - returned)
     pages = "\n".join(reference.reference_pages().values())
     shown = re.findall(r"^::: (taftcache[\w.]+)$", pages, re.MULTILINE)
     assert {f"taftcache.{module}.{name}" for module, names in taftcache.NAMES.items() for name in names.split()} <= {

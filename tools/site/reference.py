@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import inspect
 import types
-from importlib import import_module
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import taftcache
 
 
 class Area(NamedTuple):
-    """One page: its file's stem, its title, a sentence, and its names in the order in which one meets them.
-
-    A name with dots is none of the public ones; it is what one of them gives.
-    """
+    """One page: its file's stem, its title, a sentence, and its names in the order in which one meets them. The report
+    that a function returns stands below it."""
 
     stem: str
     title: str
@@ -29,14 +26,14 @@ AREAS = (
         "A recipe says which images, which model and what is minimised. Its keys with their defaults: "
         "[Recipe keys](../recipe.md).",
         "load_recipe init_recipe estimate run Recipe DataSpec BackboneSpec PreprocessSpec StoreSpec TangentSpec "
-        "ObjectiveSpec PriorSpec SolverSpec ComposeSpec PrivacySpec",
+        "ObjectiveSpec PriorSpec SolverSpec ComposeSpec PrivacySpec Progress Task Silent",
     ),
     Area(
         "store",
         "The store",
         "Rows go in, are read and verified, move elsewhere, and come out in other formats.",
-        "FeatureStore cache.read.shard.Shard extract append append_vectors import_ import_vectors Columns export copy "
-        "convert verify gc trust distrust Consent",
+        "FeatureStore Shard extract append append_vectors import_ import_vectors Columns export copy convert verify gc "
+        "trust distrust Consent",
     ),
     Area(
         "training",
@@ -55,14 +52,14 @@ AREAS = (
         "models",
         "Models",
         "A model that was trained: used here, as a folder of its own, on a hub.",
-        "TangentModel predict logits open_model save_model export_model push from_pretrained",
+        "TangentModel predict Prediction logits open_model save_model export_model push from_pretrained",
     ),
     Area(
         "looking",
         "Looking",
         "How good the models are, what the rows say, which samples matter, and the paper's tables.",
         "evaluate inspect inspect_recipe inspect_shard inspect_class inspect_sample list_samples find "
-        "suspects duplicates outliers sample_influence query_influence show StoreView write_report compare",
+        "suspects duplicates outliers sample_influence query_influence show to_json StoreView write_report compare",
     ),
     Area(
         "forgetting",
@@ -108,8 +105,7 @@ def _page(area: Area) -> str:
     lines = [f"# {area.title}", "", area.text, ""]
     told: set[str] = set()
     for name in area.names.split():
-        home, _, own = f"taftcache.{name}".rpartition(".")
-        thing = getattr(import_module(home), own)
+        thing = getattr(taftcache, name)
         lines += [*_entry(thing, 2), ""]
         for report in _returned(thing):
             if report.__qualname__ not in told:
@@ -123,7 +119,7 @@ def _entry(thing: Any, level: int) -> list[str]:
 
 
 def _returned(verb: Any) -> list[type]:
-    """The package's own classes that a function returns and that are no public names: what its report holds."""
+    """The package's own classes that a function returns and that no area names: its report."""
     if not isinstance(verb, types.FunctionType):
         return []
     result = get_type_hints(verb).get("return")
@@ -133,5 +129,5 @@ def _returned(verb: Any) -> list[type]:
         for part in parts
         if inspect.isclass(part)
         and part.__module__.startswith("taftcache")
-        and part.__name__ not in vars(taftcache)["__all__"]
+        and part.__name__ not in {name for area in AREAS for name in area.names.split()}
     ]

@@ -36,7 +36,7 @@ class RowBlock:
     """Rows ``start .. start + b`` of a shard: ``tokens`` [b, t, d] and ``labels`` [b], both read-only."""
 
     start: int
-    tokens: NDArray[Any]
+    tokens: NDArray[np.floating[Any]]
     labels: NDArray[np.int32]
 
 
@@ -160,7 +160,7 @@ class Shard:
                 end = min(at + size, last)
                 yield RowBlock(at, self._span(at, end, chunks.get), self.labels[at:end])
 
-    def tokens(self, rows: slice | ArrayLike) -> NDArray[Any]:
+    def tokens(self, rows: slice | ArrayLike) -> NDArray[np.floating[Any]]:
         """Tokens [b, t, d] of a slice (a read-only view where it lies in one chunk of floats) or of an array of row
         numbers."""
         if isinstance(rows, slice):

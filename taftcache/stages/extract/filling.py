@@ -171,7 +171,8 @@ class _MergedRows:
                 stop += 1
             some = everyone[self._at : stop]
             rows = [i for i in some if i not in old.skipped]
-            tokens, labels = np.empty((0,)), np.empty(0, np.int32)
+            tokens: NDArray[Any] = np.empty((0,))
+            labels = np.empty(0, np.int32)
             if rows:
                 span = slice(self._row, self._row + len(rows))
                 tokens, labels = old.shard.tokens(span), old.shard.labels[span]

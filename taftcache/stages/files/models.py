@@ -13,10 +13,10 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import BackboneError, RecipeError
 from taftcache.model.card import program_card
-from taftcache.model.folder import CARD, check_only, is_model_folder, open_model, origin_of, save_model
+from taftcache.model.folder import check_only, is_model_folder, open_model, origin_of, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import check_onnx, write_program
-from taftcache.model.saved import files_in
+from taftcache.model.saved import CARD, files_in
 from taftcache.names import PRIVATE, ROWS_OF, model_of, scaling_of, typed
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.evaluation import held_out_score

@@ -19,7 +19,7 @@ from taftcache.backbone.sources.pictures import called as name_of
 from taftcache.backbone.sources.pictures import listed
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.cache.format.encoding import as_read, rows_dtype
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
@@ -82,7 +82,7 @@ class PredictReport:
 
 
 def predict(
-    store: FeatureStore | Path | str,
+    store: Place,
     images: Iterable[Picture],
     *,
     model: str | None = None,
@@ -165,7 +165,7 @@ def predict(
 
 
 def logits(
-    store: FeatureStore | Path | str,
+    store: Place,
     images: Iterable[Picture] | Shard,
     *,
     model: str | None = None,
