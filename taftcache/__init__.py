@@ -13,6 +13,7 @@ from taftcache.rounding import round_rows_alike
 NAMES = {
     "backbone.spec": "BackboneSpec DataSpec PreprocessSpec",
     "cache.columns": "Columns",
+    "cache.place.lock": "waiting",
     "cache.read.shard": "Shard",
     "cache.store": "FeatureStore",
     "consent": "Consent",

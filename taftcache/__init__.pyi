@@ -4,6 +4,7 @@ from taftcache.backbone.spec import BackboneSpec as BackboneSpec
 from taftcache.backbone.spec import DataSpec as DataSpec
 from taftcache.backbone.spec import PreprocessSpec as PreprocessSpec
 from taftcache.cache.columns import Columns as Columns
+from taftcache.cache.place.lock import waiting as waiting
 from taftcache.cache.read.shard import Shard as Shard
 from taftcache.cache.store import FeatureStore as FeatureStore
 from taftcache.consent import Consent as Consent

@@ -322,7 +322,7 @@ def test_whole_numbers_may_be_floats_and_a_ball_needs_no_ridge():
 
 @pytest.mark.parametrize("name", ["alpha", "kappa"])
 def test_a_constant_of_the_loss_is_corrected_by_its_own_words(name):
-    with pytest.raises(SolveError, match=f"^{name} of") as refused:
+    with pytest.raises(ArgumentError, match=f"^{name} of") as refused:
         TangentClassifier(loss="rsl", **{name: 0}).fit(*load_iris(return_X_y=True))
     assert (
         refused.value.do

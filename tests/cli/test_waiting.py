@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import taftcache
 from taftcache.cache.format.manifest import FILE
 from taftcache.cache.place.address import open_home
 from taftcache.cache.place.lock import WriterLock, waiting
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import StoreError, StoreLocked
+from taftcache.errors import ArgumentError, StoreError, StoreLocked
 from taftcache.terminal.console import note
 from tests.cache.making import create, tree
 from tests.cli.making import refused
@@ -65,6 +66,19 @@ def test_a_command_waits_for_another_writer(cli, empty, monkeypatch):
     assert waited.json["removed"] == {}
     with another_writer(empty):
         refused(cli("gc", empty), 9)  # the time was that command's alone
+
+
+def test_python_waits_for_another_writer(empty):
+    with FeatureStore(empty, mode="a") as other:
+        with pytest.raises(StoreLocked, match="this process"), taftcache.waiting(0.05):
+            taftcache.gc(empty)
+        said: list[str] = []
+        with taftcache.waiting(60, lambda text: (said.append(text), other.close())):
+            assert taftcache.gc(empty).removed == {}
+    assert len(said) == 1
+    for wrong in (-1, None, "60"):
+        with pytest.raises(ArgumentError, match="at least 0"), taftcache.waiting(wrong):
+            pass
 
 
 def test_who_waits_can_be_killed(empty):

@@ -32,8 +32,8 @@ AREAS = (
         "store",
         "The store",
         "Rows go in, are read and verified, move elsewhere, and come out in other formats.",
-        "FeatureStore Shard extract append append_vectors import_ import_vectors Columns export copy convert verify gc "
-        "trust distrust Consent",
+        "FeatureStore Shard waiting extract append append_vectors import_ import_vectors Columns export copy convert "
+        "verify gc trust distrust Consent",
     ),
     Area(
         "training",

@@ -261,7 +261,7 @@ class Folder:
                 who, do = "this process", "close the FeatureStore that does (its close(), or a with block), or open"
             else:
                 who = f"process {holder}" if holder else "another process"
-                do = "wait until that process has ended (taftcache --wait SECONDS does), or open"
+                do = "wait for that process (taftcache --wait SECONDS; in Python with waiting(SECONDS):), or open"
             raise StoreLocked(
                 f"cannot write to {self.path}: {who} writes to it", do=f"{do} the store for reading"
             ) from None

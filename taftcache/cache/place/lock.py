@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from numbers import Real
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Self
 
 from taftcache.cache.place.folder import Folder, write_all
-from taftcache.errors import StoreError, StoreLocked
+from taftcache.errors import ArgumentError, StoreError, StoreLocked
 
 LOCK = "lock"
 EVERY = 0.1  # seconds between two tries
@@ -32,8 +33,17 @@ _patience: ContextVar[_Patience] = ContextVar("patience", default=_AT_ONCE)
 
 
 @contextmanager
-def waiting(seconds: float, say: Callable[[str], object]) -> Iterator[None]:
-    """Inside this block, wait for a lock that another process holds; ``say`` is told so, once for each lock."""
+def waiting(seconds: float, say: Callable[[str], object] = str) -> Iterator[None]:
+    """Inside this block, wait up to ``seconds`` for a store that another process writes to, instead of raising
+    StoreLocked at once: ``with waiting(60): forget("stores/quickstart", ids)``. It holds for this thread alone.
+
+    ``say`` is called with a sentence, once for each store that is waited for.
+
+    Raises:
+        ArgumentError: not a number of at least 0.
+    """
+    if not (isinstance(seconds, Real) and seconds >= 0):
+        raise ArgumentError("seconds must be a number of at least 0", got=repr(seconds), do="waiting(60)")
     token = _patience.set(_Patience(seconds, say))
     try:
         yield
