@@ -386,6 +386,13 @@ def test_an_empty_folder_of_one_split_needs_none_in_the_other(tmp_path):
     report = taftcache.extract(recipe(tmp_path / "store", data={"source": "folder"} | places))
     assert "no class: 11" in report.notes[0]
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
+    # Nor does a class with images: without any to test, it ended the append of all others, too.
+    shutil.copy(next((tmp_path / "train" / "1").iterdir()), tmp_path / "train" / "11")
+    given = recipe(tmp_path / "store", data={"source": "folder"} | places)
+    assert taftcache.append(given, new_classes="skip").new_classes == {"11": 1}
+    assert taftcache.append(given, new_classes="take").added.keys() <= {"000", "001", "002", "003"}
+    with FeatureStore(tmp_path / "store") as store:
+        assert store.classes == ["0", "1", "11", "2"]
 
 
 def test_no_two_classes_are_left_of_empty_folders(tmp_path, images):
