@@ -45,8 +45,9 @@ KINDS: tuple[Kind, ...] = ("images", "weights", "teachers")
 SECTION = {"images": "data", "weights": "backbone", "teachers": "prior"}
 # What opens each kind for one command.
 _SWITCH = {
-    "images": "name them yourself (--images, or --set data.train=…)",
-    "weights": "name them yourself (--weights FILE, --allow-hub for those of the model hub)",
+    "images": "name them yourself (--images, or --set data.train=…; in Python Consent(images=…))",
+    "weights": "name them yourself (--weights FILE, --allow-hub for those of the model hub; in Python "
+    "Consent(weights=…) or Consent(hub=True))",
     "teachers": "train with a recipe of your own",
 }
 
@@ -154,7 +155,8 @@ def refusal(
     return UntrustedStore(
         f"the store names {kind} that this user has not allowed it to open here",
         got=", ".join(f"{SECTION[kind]}.{key} = {value!r}" for key, value in foreign.items()),
-        do=f"{_SWITCH[kind]}, or taftcache trust {shlex.quote(str(store.path))}, where you know who made it",
+        do=f"{_SWITCH[kind]}, or taftcache trust {shlex.quote(str(store.path))}, where you know who made it "
+        f"(that list is {_file() or 'in your home, and there is none'})",
     )
 
 

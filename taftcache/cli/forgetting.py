@@ -19,7 +19,13 @@ Samples = Annotated[
     list[str] | None, typer.Option("--sample", metavar="ID", help="a sample's id, or its image's file (repeatable)")
 ]
 IdFile = Annotated[
-    Path | None, typer.Option("--file", metavar="FILE", help="a text file with one id per line; - reads standard input")
+    Path | None,
+    typer.Option(
+        "--file",
+        metavar="FILE",
+        help="a text file with one id or image's path per line, without heading, quotes or further columns; - reads "
+        "standard input",
+    ),
 ]
 
 
@@ -188,7 +194,8 @@ def receipts(
     """Say what was forgotten, when, and what proves it.
 
     Lists the receipts. With ids, says whether each is still held, was forgotten (and by which receipt), or is not
-    known. Reads the ledger and changes nothing; taftcache audit checks it against the rows.
+    known, and lists only the receipts of these. Reads the ledger and changes nothing; taftcache audit checks it
+    against the rows.
 
     Example: taftcache receipts stores/quickstart
 

@@ -375,7 +375,10 @@ def evaluate(
         typer.Option("--without", metavar="SHARD", help="also evaluate the mean without these shards (repeatable)"),
     ] = None,
     probe: Annotated[
-        bool, typer.Option("--probe", help="also fit scikit-learn's linear probe, and compare with it")
+        bool,
+        typer.Option(
+            "--probe", help="also fit scikit-learn's linear probe of the head's features, and compare with it"
+        ),
     ] = False,
     proven: Annotated[
         bool, typer.Option("--proven", help="say how many labels the certificates show to be the exact optimum's")

@@ -20,7 +20,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
 from taftcache.errors import CompositionError, FormatError, StoreError
 from taftcache.model.meta import ComponentMeta, meta_of
-from taftcache.names import PRIVATE, is_model, one_of_trained
+from taftcache.names import PRIVATE, is_model, one_of_trained, typed
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.parameters import Layout
@@ -206,6 +206,13 @@ def put_component(change: Transaction, name: str, component: Component) -> None:
     change.put(name, component.encode(), {**component.meta, "base_digest": component.base_digest})
 
 
+def no_model(store: FeatureStore, name: str) -> StoreError:
+    """The error for a store without the model ``name``, which nobody may have asked for if there is none at all."""
+    if not (there := [n for n in store.objects() if is_model(n)]):
+        return StoreError(f"no model in {store.path} yet", do=f"taftcache train {typed(store.path)}")
+    return StoreError(f"no model named {name} in {store.path}", got=name, do=one_of_trained(there, name))
+
+
 def read_component(store: FeatureStore, name: str, base: Base) -> Component:
     """The component or model ``name`` of a store ("components/000", "models/mean").
 
@@ -214,8 +221,7 @@ def read_component(store: FeatureStore, name: str, base: Base) -> Component:
     """
     ref = store.objects().get(name)
     if ref is None or not is_model(name):
-        there = [n for n in store.objects() if is_model(n)]
-        raise StoreError(f"no model named {name} in {store.path}", got=name, do=one_of_trained(there, name))
+        raise no_model(store, name)
     around = str(ref.meta.get("base_digest", "none named"))
     if around != base.digest:
         raise CompositionError(

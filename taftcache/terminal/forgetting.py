@@ -128,11 +128,10 @@ def show_receipts(report: ReceiptsReport) -> None:
     """What the store knows of the ids that were asked about, and the receipts that name them; without ids, all."""
     for answer in report.samples:
         print_line(f"{answer.sample}: {answer_text(answer, report)}")
-    asked = {seq for a in report.samples for seq in (*a.receipts, *a.perhaps)}
-    shown = [receipt for receipt in report.receipts if receipt.seq in asked or not report.samples]
-    for receipt in shown:
+    for receipt in report.receipts:
         first, *rest = receipt_lines(receipt, receipt.seq in report.unreadable)
         say(first, *(f"  {line}" for line in rest))
-    for line in caveats(shown, "--json"):
+    for line in caveats(report.receipts, "--json"):
         say(line)
-    say(f"{counted(len(report.receipts), 'receipt')}; taftcache audit checks what they promise")
+    about = " about what was asked" if report.samples else ""
+    say(f"{counted(len(report.receipts), 'receipt')}{about}; taftcache audit checks what they promise")

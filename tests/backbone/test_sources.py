@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -73,7 +74,9 @@ def test_two_folders_have_their_role_in_the_ids(folder, tmp_path):
     assert train.items[0].id == "train/ant/0.png"
     assert test.items[0].id == "test/ant/0.png"
     assert np.array_equal(np.asarray(test.read(0)), PIXELS[0])
-    (other / "cat").rename(other / "cow")
+    shutil.move(other / "cat", tmp_path / "cat")
+    assert open_source(DataSpec(source="folder", train=str(folder), test=str(other)))[1].classes == ["ant", "bee"]
+    shutil.move(tmp_path / "cat", other / "cow")
     with pytest.raises(DataError, match=r"only in training: cat; only in test: cow"):
         open_source(DataSpec(source="folder", train=str(folder), test=str(other)))
 

@@ -18,10 +18,12 @@ from taftcache.backbone.sources.folder import FolderSource
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.cache.format.ledger import ADOPT
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.cli import app, main
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, UnreadableImage
 from taftcache.names import counted
 from taftcache.stages.extract.appending import AppendReport
+from taftcache.stages.extract.forgotten import forgotten_beside
 from taftcache.stages.progress import Silent
 from taftcache.terminal.forgetting import show_receipts
 from taftcache.terminal.pipeline import show_append
@@ -386,6 +388,13 @@ def test_an_empty_folder_of_one_split_needs_none_in_the_other(tmp_path):
     report = taftcache.extract(recipe(tmp_path / "store", data={"source": "folder"} | places))
     assert "no class: 11" in report.notes[0]
     assert tree(tmp_path / "store") == tree(tmp_path / "fresh")
+    # Nor does a class with images: without any to test, it ended the append of all others, too.
+    shutil.copy(next((tmp_path / "train" / "1").iterdir()), tmp_path / "train" / "11")
+    given = recipe(tmp_path / "store", data={"source": "folder"} | places)
+    assert taftcache.append(given, new_classes="skip").new_classes == {"11": 1}
+    assert taftcache.append(given, new_classes="take").added.keys() <= {"000", "001", "002", "003"}
+    with FeatureStore(tmp_path / "store") as store:
+        assert store.classes == ["0", "1", "11", "2"]
 
 
 def test_no_two_classes_are_left_of_empty_folders(tmp_path, images):
@@ -518,6 +527,14 @@ def test_what_cannot_be_appended(few, images, tmp_path):
         taftcache.extract(asked(half, images), progress=Interrupting(1))
     with pytest.raises(StoreError, match="finished"):
         taftcache.append(asked(half, images))
+
+
+def test_a_store_made_anew_names_what_is_left_of_an_earlier_one(tmp_path):
+    """That store may have been moved: its recipe then made another one, and said nothing."""
+    assert forgotten_beside(tmp_path / "store") == []
+    TombstoneFile(tmp_path / "store").add(bytes(32), ["1" * 64])
+    (note,) = forgotten_beside(tmp_path / "store")
+    assert "store.forgotten is left of an earlier store there; if that was moved" in note
 
 
 @pytest.mark.law("A store that grew has the bytes of one made at once")

@@ -18,8 +18,11 @@ import pytest
 import torch
 
 import taftcache
+from taftcache.backbone.files import file_digest
 from taftcache.cache.place.folder import Folder
 from taftcache.errors import RecipeError, StoreWriteError
+from taftcache.model.description import DESCRIPTION
+from taftcache.model.programs import PROGRAM
 from taftcache.paper.fits import Fits
 from taftcache.report.write import write_bytes
 from taftcache.stages.forget import byproducts
@@ -76,6 +79,32 @@ def test_by_products_of_forgotten_rows(store, tmp_path):
     assert [note.partition(" (")[0] for note in report.notes if "no receipt" in note] == [f"{place}: 1 file"]
     with pytest.raises(RecipeError, match="not a folder"):
         taftcache.audit(store, also=[place / "nowhere"])
+
+
+def test_a_program_is_judged_by_the_model_that_it_was_exported_with(store, tmp_path):
+    """It cannot be searched, so that a strict audit never passed over an export that had one."""
+
+    def export(name: str) -> Path:
+        taftcache.export_model(store, tmp_path / "out" / name)
+        program, about = tmp_path / "out" / name / PROGRAM, tmp_path / "out" / name / DESCRIPTION
+        with zipfile.ZipFile(program, "w") as zipped:
+            zipped.writestr("weights", b"any")
+        said = json.loads(about.read_text())
+        about.write_text(json.dumps(said | {"files": {**said["files"], PROGRAM: file_digest(program)}}))
+        return program
+
+    def found() -> list[tuple[str, str]]:
+        return [(f.kind, f.where) for f in taftcache.audit(store, also=[tmp_path / "out"], strict=True).findings]
+
+    old = export("old")
+    with open_store(store) as opened:
+        taftcache.forget(opened, [opened.shard("000").sample_ids[2]])
+    new = export("new")
+    assert {where for kind, where in found() if kind == "by-product"} >= {str(old), str(old.with_name(DESCRIPTION))}
+    shutil.rmtree(old.parent)
+    assert found() == []
+    new.write_bytes(new.read_bytes() + b" ")
+    assert found() == [("undecided", str(tmp_path / "out"))]
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")

@@ -195,6 +195,8 @@ def test_a_strangers_weights_are_neither_opened_nor_downloaded(foreign, monkeypa
     with pytest.raises(UntrustedStore) as refused:
         TangentModel.load(foreign, device="cpu")
     assert "of-the-reader" not in str(refused.value)
+    assert "in Python Consent(weights=…)" in refused.value.do
+    assert str(Path(os.environ["XDG_STATE_HOME"]) / "taftcache" / "trusted") in refused.value.do
     assert asked == []
     hub = named["weights"] == "pretrained" and "local-dir:" not in named["model"]
     with pytest.raises(taftcache.BackboneError if hub else UntrustedStore):

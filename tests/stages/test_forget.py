@@ -154,6 +154,20 @@ def test_held_out_rows_renew_the_mean_that_was_proved_on_them(store):
     assert (report.shards, report.renewed) == (["held-out"], ["models/mean"])
 
 
+def test_a_mean_that_stays_as_it_was_is_not_renewed(tmp_path):
+    """It is made again with any held-out row, but checked on the first 32 alone."""
+    x, y, path = np.random.default_rng(0).normal(size=(60, 6)), np.arange(60) % 2, tmp_path / "store"
+    taftcache.import_vectors(x, y, path, overrides=["store.shards=2", "data.held_out=0.6", "compose.mode=mean"])
+    taftcache.train(path)
+    taftcache.compose(path)
+    with FeatureStore(path) as opened:
+        last, before = opened.held_out.sample_ids[-1], opened.objects()["models/mean"].digest
+    assert forget(path, last).renewed == []
+    with FeatureStore(path) as opened:
+        assert opened.ledger()[-1]["renewed"] == []
+        assert opened.objects()["models/mean"].digest == before
+
+
 def some_id(path: Path, shard: str) -> str:
     with FeatureStore(path) as opened:
         return {s.name: s for s in [*opened.shards, opened.held_out]}[shard].sample_ids[0]

@@ -64,6 +64,9 @@ def test_every_unknown_id_is_named_and_nothing_leaves(store, tmp_path, capsys):
     code, told = ended(capsys, "forget", str(store), "--file", str(tmp_path / "ids"))
     assert code == UnknownSample.exit_code
     assert (told["got"], told["ids"]) == ("'nobody', 'nowhere'", ["nobody", "nowhere"])
+    table = ("path,owner", "train/u13")
+    told = ended(capsys, "forget", str(store), *(word for name in table for word in ("--sample", name)))[1]
+    assert "one id or path a line, and nothing else; for the last of these, did you mean 'u13'" in told["try"]
     assert ended(capsys, "forget", str(store), "--sample", "u1", "--sample", "a, b")[1]["ids"] == ["a, b"]
     with FeatureStore(store) as opened:
         assert opened.root_digest == root

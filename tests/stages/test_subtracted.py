@@ -144,3 +144,8 @@ def test_what_takes_the_last_model_says_so_and_how_to_have_one(path):
     with pytest.raises(StoreError, match="no model named models/mean") as caught:
         taftcache.predict(path, x[:1])
     assert caught.value.do == "taftcache train, which makes it, or one of components/003"
+    with open_store(path) as store, store.transaction() as change:
+        change.drop("components/003")
+    with pytest.raises(StoreError, match=r"no model in .* yet") as caught:
+        taftcache.predict(path, x[:1])
+    assert caught.value.got is None, "nobody named a model"

@@ -299,7 +299,7 @@ def test_a_store_of_vectors_is_looked_at_like_any_other(made, tmp_path):
     with FeatureStore(made) as store:
         scores = taftcache.evaluate(store, probe=True)
         assert scores.accuracy["models/exact"] > 0.8
-        assert scores.accuracy["models/exact"] >= scores.accuracy["linear probe (scikit-learn)"] - 0.1
+        assert scores.accuracy["models/exact"] >= scores.accuracy["linear probe of the head's features"] - 0.1
         assert {"base", "models/exact"} <= inspect_sample(store, store.sample_ids()[0]).predictions.keys()
         page = taftcache.write_report(store, tmp_path / "page.html", neighbours=False)
         assert page.file.stat().st_size > 0

@@ -14,7 +14,7 @@ DATA = {
     "init caltech101": "`init`: Caltech-101, DeiT-tiny",
     "caltech101": "`caltech101`: Caltech-101, DeiT-tiny",
 }
-PROBE = "linear probe (scikit-learn)"
+PROBE = "linear probe of the head's features"
 SOLVED = {"components/000": "shard", "models/head": "head", "models/exact": "all rows"}
 MODELS = {
     "models/exact": "model of all rows (the default)",

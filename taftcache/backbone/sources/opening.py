@@ -23,8 +23,8 @@ from taftcache.names import counted, first_few
 def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     """The training source, and the test source or None where ``spec`` names none.
 
-    Raises DataError for paths and files that hold no usable images, classes that differ between the
-    two and ids that occur in both; RecipeError for a path with an unset variable, or one place for both.
+    Raises DataError for paths and files that hold no usable images, classes that only the test has and ids that occur
+    in both; RecipeError for a path with an unset variable, or one place for both.
     """
     if spec.source == "digits":
         return _limited(DigitsSource(), spec.limit), None
@@ -43,18 +43,7 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     if not spec.test:
         return _limited(train, spec.limit), None
     test = _open(spec, spec.test, spec.test_split, "test/")
-    empty = {folder.name for part in (train, test) for folder in empty_folders(part)}
-    empty &= set(train.classes) ^ set(test.classes)  # an empty folder counts only if the other source has that class
-    if [c for c in train.classes if c not in empty] != [c for c in test.classes if c not in empty]:
-        only_train = sorted(set(train.classes) - set(test.classes) - empty)
-        only_test = sorted(set(test.classes) - set(train.classes) - empty)
-        raise DataError(
-            "training and test images have different classes",
-            got=f"only in training: {first_few(only_train) or 'none'}; only in test: {first_few(only_test) or 'none'}"
-            if only_train or only_test
-            else "the same classes in another order",
-            do="make the two agree",
-        )
+    _check_shared_classes(train, test)
     shared = {item.id for item in train.items} & {item.id for item in test.items}
     if shared:
         raise DataError(
@@ -63,6 +52,22 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
             do="remove the images from one of them or give them ids of their own",
         )
     return _limited(train, spec.limit), _limited(test, spec.limit)
+
+
+def _check_shared_classes(train: Source, test: Source) -> None:
+    """DataError if only the test images have a class, or classes come in another order; those that only the training
+    images have are no error, for nothing needs to be held out of each class."""
+    empty = {folder.name for part in (train, test) for folder in empty_folders(part)}
+    pairs = ((train, test), (test, train))
+    only_train, only_test = ([c for c in a.classes if c not in {*b.classes, *empty}] for a, b in pairs)
+    if only_test:
+        raise DataError(
+            f"test images of {counted(len(only_test), 'class')} that no training image has",
+            got=f"only in training: {first_few(only_train) or 'none'}; only in test: {first_few(only_test)}",
+            do="give both the same names, add training images of these classes, or leave their test images out",
+        )
+    if [c for c in train.classes if c in test.classes] != [c for c in test.classes if c in train.classes]:
+        raise DataError("training and test images have their classes in another order", do="make the two agree")
 
 
 def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:

@@ -108,11 +108,16 @@ def in_source_note(recipe: Recipe, ids: Collection[str]) -> list[str]:
 
 
 def forgotten_beside(path: Place, *sources: Labelled | None) -> list[str]:
-    """Notes on samples of these sources that another store in the folder of ``path`` has forgotten, but that a new
-    store at ``path`` takes in, because they were not forgotten there."""
+    """Notes for a new store at ``path``: that the place remembers an earlier one; and on samples of these sources that
+    another store in its folder has forgotten, but that it takes in, because they were not forgotten there."""
     if is_bucket(path):
         return []
-    own, notes = Path(os.path.realpath(path)), []
+    own, notes = Path(os.path.realpath(path)), list[str]()
+    if own.with_name(own.name + REMEMBERED).exists():
+        notes.append(
+            f"{path} is made anew, though {own.name + REMEMBERED} is left of an earlier store there; if that was "
+            "moved, name its place in store.path"
+        )
     files = sorted(own.parent.glob("*" + REMEMBERED))
     others = [store for store in (f.with_name(f.name.removesuffix(REMEMBERED)) for f in files) if store != own]
     out = staying_out(TombstoneFile(own).holds, *sources).all if others else frozenset[str]()

@@ -19,6 +19,7 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.backbone.files import file_digest
 from taftcache.backbone.sources.columns import arrow_table, parquet_batches
 from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.format import ledger
@@ -31,6 +32,7 @@ from taftcache.cache.write.sweep import OWN
 from taftcache.cache.write.tombstones import are_tombstones
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError
 from taftcache.model.component import Component
+from taftcache.model.description import DESCRIPTION, read_description
 from taftcache.names import ROWS_OF, counted, is_model
 from taftcache.privacy.statement import audit_statement
 from taftcache.stages.forget.chain import FORGOTTEN
@@ -278,13 +280,22 @@ def _of_file(known: _Known, path: Path) -> str:
     if count := len({i for i in _meant(chain(read.ids, _candidates(text))) if known.store.is_forgotten(i)}):
         return f"it holds forgotten ids: {count}"
     if unread:
-        return UNREAD if known.before else ""
+        return _of_unread(known, path) if known.before else ""
     if is_pin(text) or are_tombstones(text.encode()):
         return ""
     says = known.problem(text)
     if says is None:  # a component that was exported, say, names neither
         return UNSURE if "base_digest" in text and known.is_strange(path.read_bytes()) else ""
     return A_STUDENT + says if says and says not in NOTES and f'"{ROWS_OF}"' in text else says
+
+
+def _of_unread(known: _Known, path: Path) -> str:
+    """What is wrong with the model that ``path`` was exported with, if that model's description lists this file."""
+    with suppress(OSError, TaftcacheError):
+        if read_description(path.parent).files.get(path.name) == file_digest(path):
+            says = known.problem(path.with_name(DESCRIPTION).read_text("utf-8"))
+            return UNREAD if says is None else says
+    return UNREAD
 
 
 def _meant(texts: Iterable[str]) -> Iterator[str]:

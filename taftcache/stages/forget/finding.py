@@ -26,7 +26,8 @@ ADVICE = {
     "description": _DROP,
     "forgotten id": "write anew without the id what holds it, or " + _COPY,
     "forgotten row": "taftcache forget {store} --sample ID, again; or " + _COPY,
-    "head": "find out who wrote to the ledger since, and " + _COPY,
+    "head": "if an old copy was put back and replayed, name a file that is not there yet; else find out who wrote to "
+    "the ledger since, and " + _COPY,
     "kept component": _DROP,
     "ledger": _COPY,
     "privacy statement": _COPY,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from taftcache.backbone.still_there import still_there
+from taftcache.cache.format.digest import digest
+from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
@@ -48,17 +50,17 @@ class ForgetReport:
     """What was forgotten now, what had been before, what was renewed and destroyed, and what proves it.
 
     forgotten: ids that were forgotten now. already: ids that had been forgotten before. shards: those whose rows left.
-    renewed: components and models that were solved or added up again. certificates: for each that was solved again;
-    empty after a dry run. They have the fields of `renewal.certificate_of`. mode: how models were renewed. destroyed:
-    what was removed and not made again. dropped_shards: shards that became empty, and are gone. classes: classes that
-    were forgotten as a whole. passes: over the rows, by what was solved; after a dry run an estimate. That is what the
-    present components took. bytes: size, before, of the shards that were or would be written anew. copies: ids that
-    stay although their rows have the same bytes as rows that leave. copies_taken: ids in ``forgotten`` that left only
-    as such copies. in_source: ids whose images are still where the recipe names them. As far as that may be opened
-    here, and lists them (see ``still_there``). expected_seconds: after a dry run, how long each solve would take here,
-    by component. What is not known has none (see ``duration.expected_seconds``). matched: ids that each pattern named.
-    held_out: what became of the default model's accuracy. None without held-out rows, if nothing was renewed or
-    destroyed, and after a dry run.
+    renewed: components that were solved again, and models that were made again and changed. certificates: for each that
+    was solved again; empty after a dry run. They have the fields of `renewal.certificate_of`. mode: how models were
+    renewed. destroyed: what was removed and not made again. dropped_shards: shards that became empty, and are gone.
+    classes: classes that were forgotten as a whole. passes: over the rows, by what was solved; after a dry run an
+    estimate. That is what the present components took. bytes: size, before, of the shards that were or would be written
+    anew. copies: ids that stay although their rows have the same bytes as rows that leave. copies_taken: ids in
+    ``forgotten`` that left only as such copies. in_source: ids whose images are still where the recipe names them. As
+    far as that may be opened here, and lists them (see ``still_there``). expected_seconds: after a dry run, how long
+    each solve would take here, by component. What is not known has none (see ``duration.expected_seconds``). matched:
+    ids that each pattern named. held_out: what became of the default model's accuracy. None without held-out rows, if
+    nothing was made again or destroyed, and after a dry run.
     """
 
     store: Path
@@ -220,6 +222,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         certificates, unknown = _certificates(store, plan, remade)
         for name, component in remade.components.items():
             put_component(change, name, component)
+        plan = _without_equal(plan, there, remade)
         for name in plan.destroyed:
             change.drop(name)
         _forget_keys(change, store, plan)
@@ -238,6 +241,14 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         notes=[*notes, *_none_left(store, plan, there=there), *subtracted_notes(store), *fitted_note(store), *unscored],
         held_out=held_out_change(hits, now),
     )
+
+
+def _without_equal(plan: ForgetPlan, there: Mapping[str, ObjectRef], remade: Remade) -> ForgetPlan:
+    """The plan without compositions among ``renewed`` that have the bytes that they had: held-out rows may have left
+    on which no sum was checked."""
+    sums = {name: made for name, made in remade.components.items() if name in (MEAN, WEIGHTED) and name in there}
+    equal = [name for name, made in sums.items() if digest(made.encode()) == there[name].digest]
+    return replace(plan, renewed=[name for name in plan.renewed if name not in equal])
 
 
 def _notes(store: FeatureStore, plan: ForgetPlan) -> list[str]:

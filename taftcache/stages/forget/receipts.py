@@ -163,8 +163,9 @@ class Answer:
 class ReceiptsReport:
     """The receipts of a store, oldest first, and its answers for ids.
 
-    receipts: one for each request. unreadable: numbers of entries from before their key was destroyed. These are
-    receipts and adopted tombstones: for an id that is "unknown", nobody can tell whether one of them forgot it.
+    receipts: one for each request; if ids were asked about, those alone that the answers name. unreadable: numbers of
+    entries from before their key was destroyed. These are receipts and adopted tombstones: for an id that is "unknown",
+    nobody can tell whether one of them forgot it.
     samples: an answer for each id that was asked about, in the same order.
     """
 
@@ -250,12 +251,14 @@ def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport
     read = [_read(entry, own) for entry, own in zip(entries, every, strict=True)]
     said = [ids for ids, _ in read]
     destroyed = max((s.seq for s in said if s.event == DESTROYED), default=0)
+    answers = _answers(store, samples, [s for s in said if s.seq > destroyed]) if samples else []
+    named = {seq for answer in answers for seq in (*answer.receipts, *answer.perhaps)}
     return ReceiptsReport(
         store=store.path,
         root_digest=store.root_digest,
-        receipts=[receipt for _, receipt in read if receipt is not None],
+        receipts=[one for _, one in read if one is not None and (one.seq in named or not samples)],
         unreadable=[s.seq for s in said if s.event in (FORGOTTEN, ledger.ADOPT) and s.seq < destroyed],
-        samples=_answers(store, samples, [s for s in said if s.seq > destroyed]) if samples else [],
+        samples=answers,
     )
 
 

@@ -48,7 +48,7 @@ from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 
-PROBE = "linear probe (scikit-learn)"
+PROBE = "linear probe of the head's features"
 MARGINS = 1000  # rows: a pass over more would take longer than the predictions that it accompanies
 
 

@@ -24,9 +24,10 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import ArgumentError, DataError, StoreError, UnreadableImage, check_counts
+from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, open_model
 from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights
-from taftcache.names import counted, model_of, one_of_trained, scaling_of
+from taftcache.names import counted, model_of, scaling_of
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
 from taftcache.stages.extract.listing import ImageList
@@ -466,8 +467,7 @@ def _of_vectors(
     for called, rows in _vectors(store, given):
         scorer = scorer or Scorer(store)
         if model not in scorer.models:
-            do = one_of_trained(scorer.models, model)
-            raise StoreError(f"no model named {model} in {store.path}", got=model, do=do)
+            raise no_model(store, model)
         for at in range(0, len(rows), STEP_ROWS):
             ids = [called(k) for k in range(at, min(at + STEP_ROWS, len(rows)))]
             z, changes = scorer.logits(scaled(rows[at : at + STEP_ROWS, None, :], scaling, ids), [model])

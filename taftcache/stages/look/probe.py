@@ -1,4 +1,4 @@
-"""The strongest simple baseline: scikit-learn's linear probe on the untouched network's features."""
+"""The strongest simple baseline: scikit-learn's linear probe on the features that the head reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ MOST_QUICK = 1 << 34
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Logistic regression on standardised features of the pre-trained network, its C chosen on one row in five.
+    """Logistic regression on the standardised features that the head reads (with ``features = "every block"``, those of
+    every block), its C chosen on one row in five.
 
     accuracy: on the held-out rows, which had no part in the choice. C: scikit-learn's, the inverse of its ridge. rows:
     how many it was fitted to. of: how many training rows there are. seconds: for choice and fit.
