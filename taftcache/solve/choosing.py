@@ -46,11 +46,15 @@ TIE = 0.01
 TIE_OF_VALUES = 0.001
 RISES = 2  # of the loss in succession, after which no smaller λ is tried if each takes a solve
 EVERY = 5  # one row in five validates
+FEW = 250  # rows under a loss that is not quadratic, all five parts of which validate: 20 rows of 100 chose λ by noise
 BLOCK = 256  # rows read at once
 NEAR = 1e-4  # relative gradient to choose by, over the span of all gradients: at 1e-3 no λ below 3e-5 moves anything
 STEPS = 10  # passes for the whole path: enough for a choice, too few for a solution
 TINY = 1e-300  # stands in for the total weight of rows that weigh nothing
-FINEST = 1e-6  # relative gradient that a short solve goes down to where a looser one moves nothing
+# Of ‖Δw‖, how far from its optimum a head may be: of separable rows the gradient falls with λ, and where 1e-4 of it
+# was enough, the least λ had the best loss, of a solve that had hardly begun.
+CLOSE = 0.1
+FINEST = 1e-9  # relative gradient that a short solve goes down to, at most
 EACH = 12  # passes for one λ beyond the head where each takes a solve: with fewer the least λ wins, whatever the loss
 
 
@@ -117,7 +121,8 @@ def choose_ridge(
         arithmetic: its precision has none either.
         grid: λ > 0; ``HEAD_GRID`` or ``GRID`` by default.
         hashes: one of each row itself [N], if its cached values also depend on other rows.
-        folds: how many of the fifths validate, one after the other, with a run for each.
+        folds: how many of the fifths validate, one after the other, with a run for each; all of them if there are at
+            most ``FEW`` rows and the loss is not quadratic.
 
     Raises:
         SolveError: an empty grid.
@@ -158,9 +163,11 @@ def _validated(
     folds: int,
 ) -> RidgeChoice:
     """The choice by the loss on one row in five of those ``drawn`` (one in two if there are fewer than five), averaged
-    over at most ``folds`` such parts."""
+    over at most ``folds`` such parts (over all five of at most ``FEW`` rows, unless the loss is quadratic)."""
     rows, some = sum(source.rows for source in sources), len(drawn)
     held = _validating(some)
+    if some <= FEW and not objective.loss.quadratic:
+        folds = EVERY
     trials = []
     for k in range(min(folds, some // held)):
         aside = slice(k * held, (k + 1) * held)
@@ -309,19 +316,19 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
     operator, quadratic = pair.exact.operator, pair.exact.loss.quadratic
     head = operator.head_alone  # its passes cost next to nothing
     # In a head that is solved less accurately, small λ look better than they are, as if by early stopping.
-    passes, tolerance = 0, 1e-4 if head else 1e-2
+    passes, loosest = 0, 1e-4 if head else 1e-2
+    tolerance = loosest
     for ridge in reversed(ridges):
         at = pair.at(ridge)
         if quadratic:
             enough = Goal(tolerance=1e-3, max_passes=EACH)
             solved = unless_interrupted(pcg(at, Lazy(partial(inverse.at, at.inner)), enough, start=delta))
         else:
+            if head and delta is not None:  # ‖Δw − Δw*‖ ≤ ‖∇F‖/λ, and ‖Δw*‖ is no less than at the λ before
+                near = CLOSE * ridge * delta.norm().item() / max(solved.certificate.gradient_at_zero, TINY)
+                tolerance = max(min(loosest, near), FINEST)
             most = Goal(tolerance=tolerance, max_passes=1000 if head else 16)
             solved = unless_interrupted(newton(at, most, start=delta))
-            # A column far larger than the others dominates ‖∇F(0)‖; relative to that, no λ seems to move anything.
-            while head and tolerance > FINEST and delta is not None and torch.equal(solved.value, delta):
-                passes, tolerance = passes + solved.stats.passes, tolerance / 10
-                solved = unless_interrupted(newton(at, replace(most, tolerance=tolerance), start=delta))
         delta = solved.value
         passes += solved.stats.passes
         yield _Solved(ridge, delta, passes, more=True)

@@ -74,7 +74,8 @@ def _verdict(report: AuditReport) -> str:
     receipts = f"{counted(report.receipts, 'receipt')} in order, " if report.receipts else ""
     proven = f"{counted(len(report.certificates), 'certificate')} proven"
     looser = f", {len(report.looser)} of them more loosely than recorded" if report.looser else ""
-    return f"PASSED: {said}; every file whole, {receipts}{proven}{looser}"
+    loose = f", {len(report.undecided)} of them not decisive" if report.undecided else ""
+    return f"PASSED: {said}; every file whole, {receipts}{proven}{looser}{loose}"
 
 
 def forgotten_lines(report: ForgetReport) -> list[str]:

@@ -29,7 +29,7 @@ from taftcache.names import (
 from taftcache.terminal.console import OUT, note, print_notes, print_table, say, stacked
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.terminal.text import accuracies
-from taftcache.view.wording import certified, decides
+from taftcache.view.wording import NEARER, certified, decides
 
 if TYPE_CHECKING:
     from taftcache.stages.extract.appending import AppendReport
@@ -236,9 +236,9 @@ def show_train(report: TrainReport) -> None:
         if name not in certificates:
             table.add_row(name, *[""] * 4, "made" if name in solved else "current")
     print_table(table)
-    for name, c in certificates.items():
-        if "row_moves" in c and not c["decisive"]:
-            say(f"{name}: certified to {c['distance_bound']:.1e}, {decides(c)}")
+    if loose := {name: c for name, c in certificates.items() if "row_moves" in c and not c["decisive"]}:
+        lines = [f"{name}: certified to {c['distance_bound']:.1e}, {decides(c)}" for name, c in loose.items()]
+        say(*lines, f"  try: {NEARER}")
     if made is not None and made.held_out is not None:
         say(accuracies(made.held_out))
     print_notes([*report.notes, *(made.notes if made is not None else [])])

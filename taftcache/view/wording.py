@@ -27,7 +27,8 @@ ROUNDED = (
     " proven from them; forget printed the figures themselves"
 )
 UNKNOWN = "; nothing says whether that decides, for what a row moves was not estimated"
-LOOSE = ', which this certificate is too loose to prove: train with solver.tolerance = "decisive" or a smaller one'
+NEARER = 'train with solver.tolerance = "decisive", or with a larger objective.ridge'
+LOOSE = f", which this certificate is too loose to prove: {NEARER}"
 
 
 def certified(c: dict[str, Any]) -> str:

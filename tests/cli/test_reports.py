@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -18,6 +19,8 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.errors import ArgumentError
+from taftcache.stages.train.training import TrainReport
+from taftcache.terminal.pipeline import show_train
 from taftcache.terminal.showing import _SHOWN
 from taftcache.terminal.text import plain_table
 from tests.cli.making import refused
@@ -411,6 +414,16 @@ def test_no_sentence_is_broken_in_a_pipe(cli, store, monkeypatch):
     monkeypatch.delenv("COLUMNS")
     said = "PASSED: nothing was forgotten here so far; every file whole, 3 certificates proven"
     assert said in cli("audit", store).out.splitlines()
+
+
+def test_training_says_what_to_do_about_a_certificate_that_decides_nothing(capsys):
+    loose = {"rows": 97, "relative_gradient": 2e-8, "distance_bound": 1.5, "gap_bound": 1e-7, "row_moves": 5e-3}
+    components = {"components/000": loose | {"decisive": False}, "components/001": loose | {"decisive": True}}
+    show_train(TrainReport(store=Path("x"), root_digest="", trained=[*components], kept=[], certificates=components))
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "components/000: certified to 1.5e+00, removing a row moves it by about 5.0e-03: not decisive",
+        '  try: train with solver.tolerance = "decisive", or with a larger objective.ridge',
+    ]
 
 
 def test_a_function_s_report_is_shown_as_its_command_prints_it(cli, store, capsys):

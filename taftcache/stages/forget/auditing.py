@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from taftcache.cache.opening import Place
@@ -11,6 +12,7 @@ from taftcache.cache.read.around import check_outside
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.names import COMPONENT
+from taftcache.solve.settings import DECISIVE
 from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.forget.byproducts import check_folder, existing_folder
 from taftcache.stages.forget.chain import check_beside, check_ledger
@@ -32,8 +34,9 @@ class AuditReport:
     passed: whether nothing was found. findings: the promises that do not hold. receipts: requests in the ledger.
     signed: entries of the ledger with a valid signature. tombstones: one for each sample, class and shard that was
     forgotten. also: further folders that were searched. certificates: by component, ‖∇F‖ and the bound on the distance,
-    recorded and proven here. See `certificates.check_certificate`. newest: the ledger's last entry. replayed: rows that
-    an old copy of the store had brought back, forgotten again. notes: what is not a failure.
+    recorded and proven here, and what removing a row moves. See `certificates.check_certificate`. newest: the ledger's
+    last entry. replayed: rows that an old copy of the store had brought back, forgotten again. notes: what is not a
+    failure.
     """
 
     store: Path
@@ -53,6 +56,12 @@ class AuditReport:
     def looser(self) -> list[str]:
         """Components whose recorded bound is closer than the one that was proven."""
         return looser_than_recorded(self.certificates)
+
+    @property
+    def undecided(self) -> list[str]:
+        """Components whose proven bound is more than a tenth of what removing a row moves, where that was estimated."""
+        checked = self.certificates.items()
+        return [name for name, c in checked if c["distance_bound"] > DECISIVE * c.get("row_moves", inf)]
 
 
 def audit(

@@ -25,10 +25,11 @@ def check_certificate(
 ) -> dict[str, float]:
     """Prove a component's bounds again from the rows, as its solve did, and compare them with what it records.
 
-    Returns ‖∇F‖ as ``recorded`` and ``recomputed``, and the bound on the distance as proven now (``distance_bound``)
-    and as recorded (``distance_recorded``). If the recorded bound rests on dual vectors that the component does not
-    keep, it is proven by solving again. That solve may end with other bytes, for example on another machine: then the
-    recorded bound is only compared with a lower bound on the distance, and the upper one that is proven is returned.
+    Returns ‖∇F‖ as ``recorded`` and ``recomputed``, the bound on the distance as proven now (``distance_bound``) and as
+    recorded (``distance_recorded``), and what removing a typical row moves (``row_moves``) if its solve estimated that.
+    If the recorded bound rests on dual vectors that the component does not keep, it is proven by solving again. That
+    solve may end with other bytes, for example on another machine: then the recorded bound is only compared with a
+    lower bound on the distance, and the upper one that is proven is returned.
 
     Raises:
         FormatError: the component's description lacks what a solve records.
@@ -44,12 +45,14 @@ def check_certificate(
     wrong = [*_own_faults(said, component, settings, now), *_shortfalls(said, proven)]
     for problem in wrong:
         to.found("certificate", name, problem)
-    return {
+    checked = {
         "recorded": said.gradient,
         "recomputed": now.gradient,
         "distance_bound": float(figures["distance_bound"] or 0.0),
         "distance_recorded": said.distance_bound,
     }
+    moves = component.record.stats.row_moves
+    return checked if moves is None else {**checked, "row_moves": moves}
 
 
 def _own_faults(said: CertificateRecord, component: Component, settings: Settings, now: Certificate) -> Iterator[str]:
