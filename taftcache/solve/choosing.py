@@ -44,6 +44,9 @@ TIE = 0.01
 # The same for a regression, where no accuracy limits what a tie gives away: at 1 %, coefficients from 10,000 rows were
 # 4.8 of their standard errors nearer to zero than where the loss is least.
 TIE_OF_VALUES = 0.001
+# Nor do smaller differences of a log-loss count: of separable rows it falls with λ for ever, and at the least λ that was
+# tried nothing is left that rounding lets be certified. exp(−0.005) is half a percent of the true class's probability.
+TIE_OF_LOGS = 0.005
 RISES = 2  # of the loss in succession, after which no smaller λ is tried if each takes a solve
 EVERY = 5  # one row in five validates
 FEW = 250  # rows under a loss that is not quadratic, all five parts of which validate: 20 rows of 100 chose λ by noise
@@ -184,7 +187,7 @@ def _validated(
         losses = [each.loss for each in tried[: RISES + 1]]
         if found[0].more and len(losses) > RISES and losses == sorted(losses, reverse=True):
             break
-    passes, best = ceil((passes + len(trials)) * some / rows), _best(tried)
+    passes, best = ceil((passes + len(trials)) * some / rows), _best(tried, 0 if objective.loss.quadratic else TIE_OF_LOGS)
     curve = [*map(TriedRidge.of, tried)]
     return RidgeChoice(best * 2.0 ** round(log2(some / rows)), "validation", curve, passes, _end_of(best, ridges))
 
@@ -369,15 +372,15 @@ def _end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"]
     return "least" if best == ridges[0] else "largest"
 
 
-def _about_as_good(losses: Sequence[float], *, classes: bool) -> float:
-    """The largest loss that counts as equal to the least (``TIE``, or ``TIE_OF_VALUES``); the least itself if all
-    would."""
+def _about_as_good(losses: Sequence[float], *, classes: bool, slack: float) -> float:
+    """The largest loss that counts as equal to the least (``TIE``, or ``TIE_OF_VALUES``, and ``slack`` in any case); the
+    least itself if all would."""
     least = min(losses)
-    limit = (1 + (TIE if classes else TIE_OF_VALUES)) * least
+    limit = max((1 + (TIE if classes else TIE_OF_VALUES)) * least, least + slack)
     return least if all(loss <= limit for loss in losses) else limit
 
 
-def _best(tried: Sequence[Unseen]) -> float:
+def _best(tried: Sequence[Unseen], slack: float = 0) -> float:
     """The largest of the λ that are about equally good, because it moves the model least.
 
     A λ is about as good if its loss is about the least, and it gets fewer rows right than the most accurate of these
@@ -385,7 +388,7 @@ def _best(tried: Sequence[Unseen]) -> float:
     and wrong under the other. With few rows the second condition excludes hardly any λ. With 50,000 of CIFAR-10, all λ
     from 10⁻⁴ to 3·10⁻³ had about the same loss, but accuracies from 86.4 to 85.0 %.
     """
-    limit = _about_as_good([each.loss for each in tried], classes=tried[0].right is not None)
+    limit = _about_as_good([each.loss for each in tried], classes=tried[0].right is not None, slack=slack)
     alike = [each for each in tried if each.loss <= limit]
     known = [(each.ridge, each.right) for each in alike if each.right is not None]
     if known:

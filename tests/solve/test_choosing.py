@@ -114,6 +114,13 @@ def test_of_losses_that_differ_by_less_than_a_hundredth_the_largest_ridge_is_tak
     assert choosing._best(tried) == pytest.approx(chosen)
 
 
+def test_log_losses_all_but_zero_are_as_good_as_each_other():
+    """Of separable rows they fall with λ for ever: the least of the grid was taken, and nothing there was certified."""
+    tried = [Unseen(10.0 ** (k - 6), loss, torch.tensor([True])) for k, loss in enumerate([1e-5, 1e-4, 4e-3, 9e-3])]
+    assert choosing._best(tried, choosing.TIE_OF_LOGS) == pytest.approx(1e-4)
+    assert choosing._best(tried) == pytest.approx(1e-6)
+
+
 @pytest.mark.parametrize(("losses", "chosen"), [([7.170, 7.175, 7.180, 9.5], 1e-5), ([7.170, 7.180, 7.2, 9.5], 1e-6)])
 def test_losses_of_values_are_told_apart_by_a_thousandth(losses, chosen):
     tried = [Unseen(10.0 ** (k - 6), loss, None) for k, loss in enumerate(losses)]
