@@ -44,8 +44,8 @@ TIE = 0.01
 # The same for a regression, where no accuracy limits what a tie gives away: at 1 %, coefficients from 10,000 rows were
 # 4.8 of their standard errors nearer to zero than where the loss is least.
 TIE_OF_VALUES = 0.001
-# Nor do smaller differences of a log-loss count: of separable rows it falls with λ for ever, and at the least λ that was
-# tried nothing is left that rounding lets be certified. exp(−0.005) is half a percent of the true class's probability.
+# Nor do smaller differences of a log-loss count: of separable rows it falls with λ for ever, and at the least λ of the
+# grid rounding lets nothing be certified. exp(−0.005) is half a percent of the true class's probability.
 TIE_OF_LOGS = 0.005
 RISES = 2  # of the loss in succession, after which no smaller λ is tried if each takes a solve
 EVERY = 5  # one row in five validates
@@ -187,7 +187,8 @@ def _validated(
         losses = [each.loss for each in tried[: RISES + 1]]
         if found[0].more and len(losses) > RISES and losses == sorted(losses, reverse=True):
             break
-    passes, best = ceil((passes + len(trials)) * some / rows), _best(tried, 0 if objective.loss.quadratic else TIE_OF_LOGS)
+    passes = ceil((passes + len(trials)) * some / rows)
+    best = _best(tried, 0 if objective.loss.quadratic else TIE_OF_LOGS)
     curve = [*map(TriedRidge.of, tried)]
     return RidgeChoice(best * 2.0 ** round(log2(some / rows)), "validation", curve, passes, _end_of(best, ridges))
 
@@ -373,8 +374,8 @@ def _end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"]
 
 
 def _about_as_good(losses: Sequence[float], *, classes: bool, slack: float) -> float:
-    """The largest loss that counts as equal to the least (``TIE``, or ``TIE_OF_VALUES``, and ``slack`` in any case); the
-    least itself if all would."""
+    """The largest loss that counts as equal to the least (``TIE``, or ``TIE_OF_VALUES``, and ``slack`` in any case);
+    the least itself if all would."""
     least = min(losses)
     limit = max((1 + (TIE if classes else TIE_OF_VALUES)) * least, least + slack)
     return least if all(loss <= limit for loss in losses) else limit
