@@ -44,20 +44,13 @@ TIE = 0.01
 # The same for a regression, where no accuracy limits what a tie gives away: at 1 %, coefficients from 10,000 rows were
 # 4.8 of their standard errors nearer to zero than where the loss is least.
 TIE_OF_VALUES = 0.001
-# Nor do smaller differences of a log-loss count: of separable rows it falls with λ for ever, and at the least λ of the
-# grid rounding lets nothing be certified. exp(−0.005) is half a percent of the true class's probability.
-TIE_OF_LOGS = 0.005
 RISES = 2  # of the loss in succession, after which no smaller λ is tried if each takes a solve
 EVERY = 5  # one row in five validates
-FEW = 250  # rows under a loss that is not quadratic, all five parts of which validate: 20 rows of 100 chose λ by noise
 BLOCK = 256  # rows read at once
 NEAR = 1e-4  # relative gradient to choose by, over the span of all gradients: at 1e-3 no λ below 3e-5 moves anything
 STEPS = 10  # passes for the whole path: enough for a choice, too few for a solution
 TINY = 1e-300  # stands in for the total weight of rows that weigh nothing
-# Of ‖Δw‖, how far from its optimum a head may be: of separable rows the gradient falls with λ, and where 1e-4 of it
-# was enough, the least λ had the best loss, of a solve that had hardly begun.
-CLOSE = 0.1
-FINEST = 1e-9  # relative gradient that a short solve goes down to, at most
+FINEST = 1e-6  # relative gradient that a short solve goes down to where a looser one moves nothing
 EACH = 12  # passes for one λ beyond the head where each takes a solve: with fewer the least λ wins, whatever the loss
 
 
@@ -124,8 +117,7 @@ def choose_ridge(
         arithmetic: its precision has none either.
         grid: λ > 0; ``HEAD_GRID`` or ``GRID`` by default.
         hashes: one of each row itself [N], if its cached values also depend on other rows.
-        folds: how many of the fifths validate, one after the other, with a run for each; all of them if there are at
-            most ``FEW`` rows and the loss is not quadratic.
+        folds: how many of the fifths validate, one after the other, with a run for each.
 
     Raises:
         SolveError: an empty grid.
@@ -166,11 +158,9 @@ def _validated(
     folds: int,
 ) -> RidgeChoice:
     """The choice by the loss on one row in five of those ``drawn`` (one in two if there are fewer than five), averaged
-    over at most ``folds`` such parts (over all five of at most ``FEW`` rows, unless the loss is quadratic)."""
+    over at most ``folds`` such parts."""
     rows, some = sum(source.rows for source in sources), len(drawn)
     held = _validating(some)
-    if some <= FEW and not objective.loss.quadratic:
-        folds = EVERY
     trials = []
     for k in range(min(folds, some // held)):
         aside = slice(k * held, (k + 1) * held)
@@ -187,8 +177,7 @@ def _validated(
         losses = [each.loss for each in tried[: RISES + 1]]
         if found[0].more and len(losses) > RISES and losses == sorted(losses, reverse=True):
             break
-    passes = ceil((passes + len(trials)) * some / rows)
-    best = _best(tried, 0 if objective.loss.quadratic else TIE_OF_LOGS)
+    passes, best = ceil((passes + len(trials)) * some / rows), _best(tried)
     curve = [*map(TriedRidge.of, tried)]
     return RidgeChoice(best * 2.0 ** round(log2(some / rows)), "validation", curve, passes, _end_of(best, ridges))
 
@@ -320,19 +309,19 @@ def _short_solves(pair: ProblemPair, ridges: Sequence[float]) -> Iterator[_Solve
     operator, quadratic = pair.exact.operator, pair.exact.loss.quadratic
     head = operator.head_alone  # its passes cost next to nothing
     # In a head that is solved less accurately, small λ look better than they are, as if by early stopping.
-    passes, loosest = 0, 1e-4 if head else 1e-2
-    tolerance = loosest
+    passes, tolerance = 0, 1e-4 if head else 1e-2
     for ridge in reversed(ridges):
         at = pair.at(ridge)
         if quadratic:
             enough = Goal(tolerance=1e-3, max_passes=EACH)
             solved = unless_interrupted(pcg(at, Lazy(partial(inverse.at, at.inner)), enough, start=delta))
         else:
-            if head and delta is not None:  # ‖Δw − Δw*‖ ≤ ‖∇F‖/λ, and ‖Δw*‖ is no less than at the λ before
-                near = CLOSE * ridge * delta.norm().item() / max(solved.certificate.gradient_at_zero, TINY)
-                tolerance = max(min(loosest, near), FINEST)
             most = Goal(tolerance=tolerance, max_passes=1000 if head else 16)
             solved = unless_interrupted(newton(at, most, start=delta))
+            # A column far larger than the others dominates ‖∇F(0)‖; relative to that, no λ seems to move anything.
+            while head and tolerance > FINEST and delta is not None and torch.equal(solved.value, delta):
+                passes, tolerance = passes + solved.stats.passes, tolerance / 10
+                solved = unless_interrupted(newton(at, replace(most, tolerance=tolerance), start=delta))
         delta = solved.value
         passes += solved.stats.passes
         yield _Solved(ridge, delta, passes, more=True)
@@ -373,15 +362,15 @@ def _end_of(best: float, ridges: Sequence[float]) -> Literal["least", "largest"]
     return "least" if best == ridges[0] else "largest"
 
 
-def _about_as_good(losses: Sequence[float], *, classes: bool, slack: float) -> float:
-    """The largest loss that counts as equal to the least (``TIE``, or ``TIE_OF_VALUES``, and ``slack`` in any case);
-    the least itself if all would."""
+def _about_as_good(losses: Sequence[float], *, classes: bool) -> float:
+    """The largest loss that counts as equal to the least (``TIE``, or ``TIE_OF_VALUES``); the least itself if all
+    would."""
     least = min(losses)
-    limit = max((1 + (TIE if classes else TIE_OF_VALUES)) * least, least + slack)
+    limit = (1 + (TIE if classes else TIE_OF_VALUES)) * least
     return least if all(loss <= limit for loss in losses) else limit
 
 
-def _best(tried: Sequence[Unseen], slack: float = 0) -> float:
+def _best(tried: Sequence[Unseen]) -> float:
     """The largest of the λ that are about equally good, because it moves the model least.
 
     A λ is about as good if its loss is about the least, and it gets fewer rows right than the most accurate of these
@@ -389,7 +378,7 @@ def _best(tried: Sequence[Unseen], slack: float = 0) -> float:
     and wrong under the other. With few rows the second condition excludes hardly any λ. With 50,000 of CIFAR-10, all λ
     from 10⁻⁴ to 3·10⁻³ had about the same loss, but accuracies from 86.4 to 85.0 %.
     """
-    limit = _about_as_good([each.loss for each in tried], classes=tried[0].right is not None, slack=slack)
+    limit = _about_as_good([each.loss for each in tried], classes=tried[0].right is not None)
     alike = [each for each in tried if each.loss <= limit]
     known = [(each.ridge, each.right) for each in alike if each.right is not None]
     if known:

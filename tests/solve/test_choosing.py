@@ -114,13 +114,6 @@ def test_of_losses_that_differ_by_less_than_a_hundredth_the_largest_ridge_is_tak
     assert choosing._best(tried) == pytest.approx(chosen)
 
 
-def test_log_losses_all_but_zero_are_as_good_as_each_other():
-    """Of separable rows they fall with λ for ever: the least of the grid was taken, and nothing there was certified."""
-    tried = [Unseen(10.0 ** (k - 6), loss, torch.tensor([True])) for k, loss in enumerate([1e-5, 1e-4, 4e-3, 9e-3])]
-    assert choosing._best(tried, choosing.TIE_OF_LOGS) == pytest.approx(1e-4)
-    assert choosing._best(tried) == pytest.approx(1e-6)
-
-
 @pytest.mark.parametrize(("losses", "chosen"), [([7.170, 7.175, 7.180, 9.5], 1e-5), ([7.170, 7.180, 7.2, 9.5], 1e-6)])
 def test_losses_of_values_are_told_apart_by_a_thousandth(losses, chosen):
     tried = [Unseen(10.0 ** (k - 6), loss, None) for k, loss in enumerate(losses)]
@@ -181,25 +174,6 @@ def test_under_cross_entropy_each_ridge_of_few_rows_is_near_its_optimum():
         problem = make_problem(loss=CrossEntropy(), ridge=ridge)
         left, at_zero = (problem.evaluate(at)[1].norm() for at in (delta.double(), torch.zeros_like(delta).double()))
         assert left <= 1.1 * NEAR * at_zero
-
-
-def test_under_cross_entropy_each_head_is_near_its_optimum_however_small_its_ridge():
-    """Of 100 separable rows the least λ had the best loss, of a solve that ended 10 to 1,000 times ‖Δw‖ away."""
-    objective, ridges = Objective(loss=CrossEntropy(), train="head"), [1e-6, 1e-4, 1e-2]
-    for ridge, delta in zip(ridges, ridge_path(case().base, rows(), objective, ridges), strict=True):
-        problem = make_problem(loss=CrossEntropy(), ridge=ridge, head=True)
-        assert problem.evaluate(delta.double())[1].norm() / ridge <= 1.01 * choosing.CLOSE * delta.norm()
-
-
-@pytest.mark.parametrize(("loss", "few", "folds"), [(CrossEntropy(), N, 5), (CrossEntropy(), N - 1, 1), (LOSS, N, 1)])
-def test_all_of_few_rows_validate_under_cross_entropy(monkeypatch, loss, few, folds):
-    """20 rows of 100 chose λ from 0.1 down to 1e-8 by their noise."""
-    monkeypatch.setattr(choosing, "FEW", few)
-    asked, real = [], choosing.set_aside
-    monkeypatch.setattr(choosing, "set_aside", lambda *given: asked.append(given[5].tolist()) or real(*given))
-    choose_ridge(case().base, rows(), Objective(loss=loss), grid=[1e-1, 1.0])
-    assert [len(part) for part in asked] == [N // 5] * folds
-    assert len({row for part in asked for row in part}) == folds * (N // 5)
 
 
 def test_the_path_validates_what_a_solve_of_the_other_rows_would(monkeypatch):
