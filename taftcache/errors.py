@@ -53,7 +53,9 @@ class TaftcacheError(Exception):
 
     def __repr__(self) -> str:
         said = [repr(self.fault)] + [
-            f"{name}={self.__dict__[name]!r}" for name in ("got", "do", "ids") if self.__dict__.get(name)
+            f"{name}={self.__dict__[name]!r}"
+            for name in ("got", "do", "ids")
+            if self.__dict__.get(name) not in (None, [])
         ]
         return f"{type(self).__name__}({', '.join(said)})"
 

@@ -20,8 +20,9 @@ from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.format.manifest import FILE, MAX_BYTES, ROLES, Manifest, ObjectRef
 from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import check_ids
-from taftcache.cache.place.address import is_bucket, open_home
+from taftcache.cache.place.address import open_home
 from taftcache.cache.place.failure import cannot
+from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.lock import LOCK, WriterLock, not_copied
 from taftcache.cache.read.contents import MAKE, OF_A_MODEL, Contents, no_store, read_manifest
 from taftcache.cache.read.shard import Shard
@@ -234,7 +235,7 @@ class FeatureStore:
     @property
     def _place(self) -> str:
         """The store's place for other processes, which may have another current folder."""
-        return str(self.path) if is_bucket(self.path) else os.path.abspath(self.path)
+        return self.root.whole if isinstance(self.root, Folder) else str(self.path)
 
     def sample_ids(self) -> list[str]:
         """The ids of all training shards, shard after shard in row order."""
@@ -453,7 +454,9 @@ def _reopened(place: str, root: str) -> FeatureStore:
     """A copy of an open store: the store at its place, which must have the same root digest."""
     store = FeatureStore(place)
     if store.root_digest != root:
-        raise changed(store.root)
+        error = changed(store.root)
+        store.root.close()  # the error keeps this frame
+        raise error
     return store
 
 

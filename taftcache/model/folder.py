@@ -38,7 +38,7 @@ from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import name_classes, save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.consent import Consent, check_consent
-from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError, check_path
+from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError
 from taftcache.model.card import Origin, Score, card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.description import DESCRIPTION, FORMAT, SAVED, Description, read_description
@@ -57,9 +57,9 @@ NOT_TIMM = "a tangent model, which timm cannot build; use taftcache.open_model o
 
 def is_model_folder(folder: str | os.PathLike[str]) -> bool:
     """Whether ``folder`` holds a saved model, or a network in timm's layout, rather than a store; ArgumentError as
-    ``check_path``."""
-    check_path("the place of a store or model", folder)
-    return any((Path(folder) / name).is_file() for name in (DESCRIPTION, CONFIG, ESTIMATOR))
+    ``local_path``."""
+    place = local_path(folder)
+    return any((place / name).is_file() for name in (DESCRIPTION, CONFIG, ESTIMATOR))
 
 
 def origin_of(folder: str | os.PathLike[str]) -> Origin:
@@ -69,11 +69,12 @@ def origin_of(folder: str | os.PathLike[str]) -> Origin:
     Raises:
         FormatError: as ``open_model``.
     """
-    if (Path(folder) / DESCRIPTION).is_file():
+    folder = local_path(folder)
+    if (folder / DESCRIPTION).is_file():
         described = read_description(folder)
         return Origin(name=described.model, root_digest=described.root_digest)
-    config = _config(Path(folder))
-    return Origin(name=str(config.get("architecture")), rows_of=_rows_of(Path(folder) / WEIGHTS_NAME))
+    config = _config(folder)
+    return Origin(name=str(config.get("architecture")), rows_of=_rows_of(folder / WEIGHTS_NAME))
 
 
 def check_only(folder: str | os.PathLike[str], name: str | None, consent: Consent | None = None) -> Origin:

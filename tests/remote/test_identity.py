@@ -41,8 +41,8 @@ def test_a_store_made_by_workers_has_the_bytes_of_one_made_alone(cluster, finish
 )
 def test_the_exact_composition_has_the_same_bytes(cluster, exact, store, monkeypatch, way, workers):
     """Where blocks need not be looked at one by one, the driver reads no row."""
-    expected, read, accumulate = exact(way, monkeypatch), [], TangentOperator.accumulate
-    monkeypatch.setattr(TangentOperator, "accumulate", lambda *a, **k: read.append(a) or accumulate(*a, **k))
+    expected, read, sums = exact(way, monkeypatch), [], TangentOperator.sums
+    monkeypatch.setattr(TangentOperator, "sums", lambda *asked: read.append(asked) or sums(*asked))
     grow(cluster, workers)
     with open_store(store) as opened:
         report = taftcache.compose(opened, asking(opened, way), cluster=cluster)

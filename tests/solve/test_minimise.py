@@ -112,9 +112,8 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_arguments_that_cannot_be_meant(what):
     sources, asked, more, says = WRONG[what]
-    objective = Objective(**{"loss": RSL(), "ridge": 1e-2, **asked})
     with pytest.raises(SolveError, match=says):
-        minimise(case().base, sources(), objective, **more)
+        minimise(case().base, sources(), Objective(**{"loss": RSL(), "ridge": 1e-2, **asked}), **more)
 
 
 @pytest.mark.parametrize("given", [{"objective": RSL()}, {"goal": None}, {"arithmetic": None}, {"arithmetic": "cpu"}])

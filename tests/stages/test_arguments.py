@@ -352,7 +352,7 @@ def test_vectors_with_a_history_or_as_bytes_of_memory(tmp_path):
     np.testing.assert_array_equal(fitted[0].decision_function(x), fitted[1].decision_function(learned))
 
 
-@pytest.mark.law("What is no place is refused in words by every public function")
+@pytest.mark.law("What is no place is refused in words by public functions that take one")
 @pytest.mark.parametrize("wrong", [None, 3, b"x", ""], ids=str)
 def test_what_is_no_place_is_refused_in_words(finished, wrong):
     picture = [np.zeros((8, 8, 3), np.uint8)]
@@ -366,6 +366,7 @@ def test_what_is_no_place_is_refused_in_words(finished, wrong):
         partial(taftcache.export_component, finished, "000", wrong),
         partial(taftcache.convert, finished, wrong, dtype="float32"),
         partial(taftcache.TangentClassifier.load, wrong),
+        partial(taftcache.import_vectors, np.zeros((2, 3)), [0, 1], wrong),
     ]
     for call in calls:
         with pytest.raises(ArgumentError, match=r"is not a path|is empty|was not given a store") as refused:

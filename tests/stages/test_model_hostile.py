@@ -16,7 +16,7 @@ import taftcache
 from taftcache.backbone.files import file_digest
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import BackboneError, FormatError, IntegrityError
-from taftcache.model.folder import open_model
+from taftcache.model.folder import is_model_folder, open_model
 from tests.stages.making import recipe
 
 REFUSALS = (FormatError, IntegrityError, BackboneError)
@@ -155,4 +155,5 @@ def test_whatever_a_store_kept_the_base_point_is_known(tmp_path, monkeypatch, ca
     with FeatureStore(tmp_path / "store") as store:
         taftcache.export_model(store, "~/model")
     assert (tmp_path / "model").is_dir()
+    assert is_model_folder("~/model"), "so that predict takes it for no store"
     open_model("~/model", device="cpu")

@@ -51,15 +51,21 @@ def check_version(raw: bytes, form: str, versions: Collection[int], damage: Faul
 
 def decoded(raw: bytes, kind: type[T], file: str) -> T:
     """The JSON of ``file`` as ``kind``; FormatError if it is not that."""
+    return _decoded(raw, kind, file)[0]
+
+
+def _decoded(raw: bytes, kind: type[T], file: str) -> tuple[T, bytes]:
+    """The same, and its canonical text, which may nest too deep as well."""
     try:
-        return msgspec.json.decode(raw, type=kind)
+        value = msgspec.json.decode(raw, type=kind)
+        return value, canonical(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"{file} does not have the fields of its version", got=str(error), do=AVOID) from None
 
 
 def decode_strict(raw: bytes, kind: type[T], file: str) -> T:
     """Decode into ``kind``: no unknown or missing field, and the text must be the canonical one."""
-    value = decoded(raw, kind, file)
-    if canonical(value) != raw:
+    value, text = _decoded(raw, kind, file)
+    if text != raw:
         raise FormatError(f"{file} is not canonical JSON", do="do not edit a store's files by hand")
     return value

@@ -20,7 +20,7 @@ _CAUSES = {
     errno.EISDIR: ("a folder is where a file must be", "name a file, or move that folder away"),
     errno.EBUSY: ("it is in use by another process", "wait until that process has ended"),
     errno.EIO: ("the disk reports an I/O error", "check the disk"),
-    errno.EBADF: ("it was closed in this process", "open the store again"),
+    errno.EBADF: ("its folder or file was closed in this process", "open it again"),
     errno.EMFILE: ("too many files are open", "allow more open files (ulimit -n)"),
     errno.ENFILE: ("too many files are open", "close other programs"),
     errno.EFBIG: ("the file is too large", "name a place on another file system, or allow larger files (ulimit -f)"),

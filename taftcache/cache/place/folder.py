@@ -43,13 +43,14 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path, self.opened = Path(path), ""
+        self.whole = os.path.abspath(path)  # the current folder may be another one later
         self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         # open shards share the folder and may outlive the store that opened it
         self._let_go = weakref.finalize(self, os.close, self._fd)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a copy, or another process, opens it anew: this one's descriptor is its own
-        return _opened, (os.path.abspath(self.path),), {"opened": self.opened}
+        return _opened, (self.whole,), {"opened": self.opened}
 
     def close(self) -> None:
         """Let go of the root; further use raises OSError."""
@@ -261,7 +262,7 @@ class Folder:
                 who, do = "this process", "close the FeatureStore that does (its close(), or a with block), or open"
             else:
                 who = f"process {holder}" if holder else "another process"
-                do = "wait for that process (taftcache --wait SECONDS; in Python with waiting(SECONDS):), or open"
+                do = "wait for that process (taftcache --wait SECONDS; in Python taftcache.waiting(SECONDS)), or open"
             raise StoreLocked(
                 f"cannot write to {self.path}: {who} writes to it", do=f"{do} the store for reading"
             ) from None

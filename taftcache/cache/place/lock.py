@@ -86,6 +86,7 @@ class WriterLock:
             if own and os.getpid() == self._holder:  # a fork must not remove the number
                 with suppress(OSError):
                     os.ftruncate(descriptor, 0)
+                with suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_UN)  # forks that live on hold it no longer
         finally:
             self._descriptor = -1

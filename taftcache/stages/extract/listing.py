@@ -125,8 +125,8 @@ def _created(recipe: Recipe, identity: dict[str, Any], source: ImageList) -> Fea
     """A new store for the pictures; StoreLocked if another process has just made one there."""
     try:
         return create_store(recipe, identity, source.classes, 1)
-    except StoreError:
-        if not FeatureStore.exists(recipe.store_path):
+    except StoreError as error:
+        if type(error) is not StoreError or not FeatureStore.exists(recipe.store_path):
             raise
         raise StoreLocked(
             f"cannot create a store at {recipe.store_path}: another process has just done so",

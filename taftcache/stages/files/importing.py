@@ -21,7 +21,7 @@ from taftcache.cache.hdf5 import FeatureFile, restore
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, recorded_recipe, remember
-from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
+from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError, check_path
 from taftcache.names import counted, is_model, typed
 from taftcache.recipe import (
     Overrides,
@@ -203,8 +203,9 @@ def recipe_of_vectors(store: Path | str, overrides: Overrides = ()) -> Recipe:
     names.
 
     Raises:
-        RecipeError: an override of what no import uses, or as ``parse_recipe``.
+        RecipeError: an override of what no import uses, or as ``parse_recipe``. ArgumentError: as ``check_path``.
     """
+    check_path("the place of a store", store)
     overrides = as_mapping(overrides)
     check_used("import", overrides, placed=True)
     values: dict[str, Any] = {

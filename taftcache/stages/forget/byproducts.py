@@ -19,7 +19,7 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.backbone.files import file_digest
+from taftcache.backbone.files import file_digest, local_path
 from taftcache.backbone.sources.columns import arrow_table, parquet_batches
 from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.format import ledger
@@ -79,7 +79,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 def existing_folder(folder: Path | str) -> Path:
     """The folder; RecipeError where there is none."""
-    path = Path(folder)
+    path = local_path(folder)
     if not path.is_dir():
         raise RecipeError(
             f"cannot look through {path}: it is not a folder",

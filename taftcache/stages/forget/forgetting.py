@@ -50,7 +50,8 @@ class ForgetReport:
     """What was forgotten now, what had been before, what was renewed and destroyed, and what proves it.
 
     forgotten: ids that were forgotten now. already: ids that had been forgotten before. shards: those whose rows left.
-    renewed: components that were solved again, and models that were made again and changed. certificates: for each that
+    renewed: components that were solved again, and models that were made again and changed (after a dry run, all that
+    would be made again). certificates: for each that
     was solved again; empty after a dry run. They have the fields of `renewal.certificate_of`. mode: how models were
     renewed. destroyed: what was removed and not made again. dropped_shards: shards that became empty, and are gone.
     classes: classes that were forgotten as a whole. passes: over the rows, by what was solved; after a dry run an

@@ -129,18 +129,20 @@ def resolve_request(
     known = {*here, *staged}
     gone = [i for i in wanted if i not in known]
     if unknown := [i for i in gone if not store.is_forgotten(i)]:
+        near = None
         try:
             store.locate(unknown[-1])  # says which ids are near; the first may be the heading of a table
         except UnknownSample as last:
             if len(unknown) == 1:
                 raise
-            raise UnknownSample(
-                f"no row has any of {counted(len(unknown), 'id')} that are named; nothing is changed",
-                got=", ".join(map(repr, unknown)),
-                ids=unknown,
-                do=f"taftcache receipts {typed(store.path)} --file FILE says what is known about each; a file has one "
-                f"id or path a line, and nothing else; for the last of these, {last.do}",
-            ) from None
+            near = last.do
+        raise UnknownSample(
+            f"no row has any of {counted(len(unknown), 'id')} that are named; nothing is changed",
+            got=", ".join(map(repr, unknown)),
+            ids=unknown,
+            do=f"taftcache receipts {typed(store.path)} --file FILE says what is known about each; a file has one "
+            f"id or path a line, and nothing else; for the last of these, {near}",
+        )
     leaving = Counter(store.locate(i)[0].name for i in here if store.holds(i))
     emptied = [name for name, n in leaving.items() if n == store.shard(name).rows]
     if store.shards and all(shard.name in emptied for shard in store.shards):

@@ -383,7 +383,7 @@ def _class(store: FeatureStore, label: str) -> int:
         raise ArgumentError(
             "a class must be named by its name, a text",
             got=f"{label!r}, of type {type(label).__name__}",
-            do=f"{str(label)!r}" if str(label) in store.classes else "one of its store's classes",
+            do=f"{str(label)!r}" if str(label) in store.classes else "one of the store's classes",
         )
     if label not in store.classes:
         raise no_class(store, label)
