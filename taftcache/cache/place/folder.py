@@ -43,7 +43,9 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path, self.opened = Path(path), ""
-        self.whole = os.path.abspath(path)  # the current folder may be another one later
+        self.whole = str(path)
+        with suppress(FileNotFoundError):  # the current folder was deleted
+            self.whole = os.path.abspath(path)  # it may be another one later
         self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         # open shards share the folder and may outlive the store that opened it
         self._let_go = weakref.finalize(self, os.close, self._fd)
