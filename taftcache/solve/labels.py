@@ -11,8 +11,7 @@ from taftcache.tangent.tail import row_norms
 
 
 def proven_labels(operator: TangentOperator, delta: Tensor, distance: float) -> tuple[Tensor, Tensor]:
-    """Predicted classes [N], and whether the certificate shows it to be what the
-    exact optimum would predict [N].
+    """Predicted classes [N], and whether the certificate shows each to be the exact optimum's [N].
 
     Class y is proven if z_y − z_k > ‖J_y(x) − J_k(x)‖·‖Δw − Δw*‖ for every other k, where J_y − J_k is the gradient of
     z_y − z_k. Costs K half passes.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -51,21 +52,24 @@ def check_version(raw: bytes, form: str, versions: Collection[int], damage: Faul
 
 def decoded(raw: bytes, kind: type[T], file: str) -> T:
     """The JSON of ``file`` as ``kind``; FormatError if it is not that."""
-    return _decoded(raw, kind, file)[0]
-
-
-def _decoded(raw: bytes, kind: type[T], file: str) -> tuple[T, bytes]:
-    """The same, and its canonical text, which may nest too deep as well."""
-    try:
-        value = msgspec.json.decode(raw, type=kind)
-        return value, canonical(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"{file} does not have the fields of its version", got=str(error), do=AVOID) from None
+    with _of_its_version(file):
+        return msgspec.json.decode(raw, type=kind)
 
 
 def decode_strict(raw: bytes, kind: type[T], file: str) -> T:
     """Decode into ``kind``: no unknown or missing field, and the text must be the canonical one."""
-    value, text = _decoded(raw, kind, file)
-    if text != raw:
+    with _of_its_version(file):
+        value = msgspec.json.decode(raw, type=kind)
+        same = canonical(value) == raw
+    if not same:
         raise FormatError(f"{file} is not canonical JSON", do="do not edit a store's files by hand")
     return value
+
+
+@contextmanager
+def _of_its_version(file: str) -> Iterator[None]:
+    """FormatError for JSON that does not decode, or nests deeper than it is decoded or written."""
+    try:
+        yield
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"{file} does not have the fields of its version", got=str(error), do=AVOID) from None

@@ -51,17 +51,17 @@ class ForgetReport:
 
     forgotten: ids that were forgotten now. already: ids that had been forgotten before. shards: those whose rows left.
     renewed: components that were solved again, and models that were made again and changed (after a dry run, all that
-    would be made again). certificates: for each that
-    was solved again; empty after a dry run. They have the fields of `renewal.certificate_of`. mode: how models were
-    renewed. destroyed: what was removed and not made again. dropped_shards: shards that became empty, and are gone.
-    classes: classes that were forgotten as a whole. passes: over the rows, by what was solved; after a dry run an
-    estimate. That is what the present components took. bytes: size, before, of the shards that were or would be written
-    anew. copies: ids that stay although their rows have the same bytes as rows that leave. copies_taken: ids in
-    ``forgotten`` that left only as such copies. in_source: ids whose images are still where the recipe names them. As
-    far as that may be opened here, and lists them (see ``still_there``). expected_seconds: after a dry run, how long
-    each solve would take here, by component. What is not known has none (see ``duration.expected_seconds``). matched:
-    ids that each pattern named. held_out: what became of the default model's accuracy. None without held-out rows, if
-    nothing was made again or destroyed, and after a dry run.
+    would be made again). certificates: for each that was solved again; empty after a dry run. They have the fields of
+    `renewal.certificate_of`. mode: how models were renewed. destroyed: what was removed and not made again.
+    dropped_shards: shards that became empty, and are gone. classes: classes that were forgotten as a whole. passes:
+    over the rows, by what was solved; after a dry run an estimate. That is what the present components took. bytes:
+    size, before, of the shards that were or would be written anew. copies: ids that stay although their rows have the
+    same bytes as rows that leave. copies_taken: ids in ``forgotten`` that left only as such copies. in_source: ids
+    whose images are still where the recipe names them. As far as that may be opened here, and lists them (see
+    ``still_there``). expected_seconds: after a dry run, how long each solve would take here, by component. What is not
+    known has none (see ``duration.expected_seconds``). matched: ids that each pattern named. held_out: what became of
+    the default model's accuracy. None without held-out rows, if nothing was made again or destroyed, and after a dry
+    run.
     """
 
     store: Path
