@@ -230,10 +230,13 @@ def test_a_loose_certificate_is_said(decisive, tmp_path):
     assert forgotten_lines(report)[-1].endswith(" (decisive)") == (decisive is True), "as receipts say it"
 
 
-def test_a_ridge_that_the_rows_choose_again_is_no_reason_to_solve_cold(tmp_path):
+def test_a_ridge_that_the_rows_choose_again_is_no_reason_to_solve_cold(tmp_path, monkeypatch):
     path = tmp_path / "store"
     taftcache.run(recipe(path, objective={"ridge": "auto"}, **EXACT, **FEW))
     with open_store(path) as store:
+        ridge, kept = store.objects()["models/exact"].meta["certificate"]["ridge"], solving.choose_ridge
+        # Whether so few rows choose it again, less one of them, depends on the processor's rounding.
+        monkeypatch.setattr(solving, "choose_ridge", lambda *a, **k: replace(kept(*a, **k), ridge=ridge))
         report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
     figures = report.certificates["models/exact"]
     assert figures["decisive"]
