@@ -150,8 +150,10 @@ def test_only_what_was_made_from_the_rows_is_renewed(store):
 def test_held_out_rows_renew_the_mean_that_was_proved_on_them(store):
     with FeatureStore(store) as opened:
         sample = opened.held_out.sample_ids[0]
+    planned = taftcache.forget(store, [sample], dry_run=True)
     report = forget(store, sample)
     assert (report.shards, report.renewed) == (["held-out"], ["models/mean"])
+    assert planned.renewed == report.renewed
 
 
 def test_a_mean_that_stays_as_it_was_is_not_renewed(tmp_path):
@@ -162,6 +164,7 @@ def test_a_mean_that_stays_as_it_was_is_not_renewed(tmp_path):
     taftcache.compose(path)
     with FeatureStore(path) as opened:
         last, before = opened.held_out.sample_ids[-1], opened.objects()["models/mean"].digest
+    assert taftcache.forget(path, [last], dry_run=True).renewed == []
     assert forget(path, last).renewed == []
     with FeatureStore(path) as opened:
         assert opened.ledger()[-1]["renewed"] == []

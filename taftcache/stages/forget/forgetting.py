@@ -188,6 +188,8 @@ def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -
 def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
     """What would happen; nothing is changed."""
     objects = store.objects()
+    if plan.renewed and {*plan.renewed} <= {MEAN, WEIGHTED}:  # nothing is solved: sums tell whether they stay equal
+        plan = _without_equal(plan, objects, remake(store, plan, {}, or_silent(None)))
     solved = [name for name in plan.renewed if name in objects and name not in (MEAN, WEIGHTED)]
     passes = {name: meta_of(objects[name].meta).passes or 1 for name in solved}
     return replace(

@@ -46,18 +46,19 @@ class Remade:
 class _Remaining:
     """The rows that stay, with the settings that they are solved with.
 
-    shards: of training rows. held_out: the held-out rows, if some stay.
+    shards: of training rows. held_out: the held-out rows as they were, if some stay. gone: ids of those that leave.
     """
 
     store: FeatureStore
     settings: Settings
     shards: list[Shard]
     held_out: Shard | None
+    gone: frozenset[str]
 
     @property
     def proof(self) -> RowSource:
         """Rows on which the identity of a composition is checked."""
-        return proof_rows(self.held_out or next(iter(self.shards), None), self.settings.base)
+        return proof_rows(self.held_out or next(iter(self.shards), None), self.settings.base, self.gone)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ def remake(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard], prog
 
     Args:
         store: as it is before the rows leave.
-        new: the groups of rows that were written anew, by name.
+        new: the groups of rows that were written anew, by name. Sums of components alone need none.
 
     Raises:
         SolveError: no solution as the recipe asks.
@@ -112,7 +113,8 @@ def _remaining(store: FeatureStore, plan: ForgetPlan, new: Mapping[str, Shard]) 
         store=store,
         settings=Settings(recipe=plan.recipe, base=base, refusal=refusal(store, "teachers", plan.recipe)),
         shards=[new.get(shard.name, shard) for shard in store.shards if shard.name not in request.emptied],
-        held_out=None if held is None or held.name in request.emptied else new.get(held.name, held),
+        held_out=None if held is None or held.name in request.emptied else held,
+        gone=frozenset(request.samples),
     )
 
 
