@@ -9,6 +9,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -395,6 +396,33 @@ def test_an_empty_folder_of_one_split_needs_none_in_the_other(tmp_path):
     assert taftcache.append(given, new_classes="take").added.keys() <= {"000", "001", "002", "003"}
     with FeatureStore(tmp_path / "store") as store:
         assert store.classes == ["0", "1", "11", "2"]
+
+
+def test_a_class_that_only_test_images_have(tmp_path, capsys):
+    """A store that has the class, or forgot it, needs no training images of it; any other class may be skipped."""
+    places = {name: write_images(tmp_path / name, per_class=5) for name in ("train", "test")}
+    given = recipe(tmp_path / "store", data={"source": "folder"} | {name: str(at) for name, at in places.items()})
+    taftcache.extract(given)
+    (places["test"] / "0").rename(places["test"] / "9")
+    with pytest.raises(DataError, match=r"no training image has\n.*only in training: 0; only in test: 9") as refused:
+        taftcache.extract(msgspec.structs.replace(given, store=recipe(tmp_path / "new").store))
+    assert "--new-classes" not in refused.value.do
+    for answer in ("refuse", "take"):
+        with pytest.raises(DataError, match="no training image has") as refused:
+            taftcache.append(given, new_classes=answer)
+        assert "leave their test images out: --new-classes skip" in refused.value.do
+    for file in [*places["train"].glob("2/*"), *places["test"].glob("2/*")]:
+        file.rename(file.with_name(f"more{file.name}"))
+    (places["train"] / "2").rename(tmp_path / "aside")  # what is left of 2 has no training image
+    report = taftcache.append(given, new_classes="skip")
+    assert (report.added, report.new_classes) == ({"held-out": 5}, {"9": 5})
+    text = "of classes that the store does not have: 9 (5); --new-classes take takes them in once there are training"
+    assert text in report.notes[-1]
+    assert any("RECIPE --new-classes take takes them in once there are tr" in n for n in taftcache.extract(given).notes)
+    taftcache.forget(given.store.path, classes=["2"])
+    for file in places["test"].glob("2/*"):
+        file.rename(file.with_name(f"still{file.name}"))
+    assert taftcache.append(given, new_classes="skip").closed == {"2": 5}
 
 
 def test_no_two_classes_are_left_of_empty_folders(tmp_path, images):

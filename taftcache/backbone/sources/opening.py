@@ -8,7 +8,7 @@ from pathlib import Path
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.digits import DigitsSource
-from taftcache.backbone.sources.folder import FolderSource, empty_folders
+from taftcache.backbone.sources.folder import FolderSource
 from taftcache.backbone.sources.hdf5 import open_hdf5
 from taftcache.backbone.sources.npz import open_npz
 from taftcache.backbone.sources.published import open_published
@@ -23,8 +23,8 @@ from taftcache.names import counted, first_few
 def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     """The training source, and the test source or None where ``spec`` names none.
 
-    Raises DataError for paths and files that hold no usable images, classes that only the test has and ids that occur
-    in both; RecipeError for a path with an unset variable, or one place for both.
+    Raises DataError for paths and files that hold no usable images, and ids that occur in both; RecipeError for a path
+    with an unset variable, or one place for both.
     """
     if spec.source == "digits":
         return _limited(DigitsSource(), spec.limit), None
@@ -43,7 +43,8 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     if not spec.test:
         return _limited(train, spec.limit), None
     test = _open(spec, spec.test, spec.test_split, "test/")
-    _check_shared_classes(train, test)
+    if [c for c in train.classes if c in test.classes] != [c for c in test.classes if c in train.classes]:
+        raise DataError("training and test images have their classes in another order", do="make the two agree")
     shared = {item.id for item in train.items} & {item.id for item in test.items}
     if shared:
         raise DataError(
@@ -52,22 +53,6 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
             do="remove the images from one of them or give them ids of their own",
         )
     return _limited(train, spec.limit), _limited(test, spec.limit)
-
-
-def _check_shared_classes(train: Source, test: Source) -> None:
-    """DataError if only the test images have a class, or classes come in another order; those that only the training
-    images have are no error, for nothing needs to be held out of each class."""
-    empty = {folder.name for part in (train, test) for folder in empty_folders(part)}
-    pairs = ((train, test), (test, train))
-    only_train, only_test = ([c for c in a.classes if c not in {*b.classes, *empty}] for a, b in pairs)
-    if only_test:
-        raise DataError(
-            f"test images of {counted(len(only_test), 'class')} that no training image has",
-            got=f"only in training: {first_few(only_train) or 'none'}; only in test: {first_few(only_test)}",
-            do="give both the same names, add training images of these classes, or leave their test images out",
-        )
-    if [c for c in train.classes if c in test.classes] != [c for c in test.classes if c in train.classes]:
-        raise DataError("training and test images have their classes in another order", do="make the two agree")
 
 
 def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:

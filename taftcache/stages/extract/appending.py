@@ -25,7 +25,6 @@ from taftcache.names import (
     counted,
     first_few,
     is_model,
-    them,
     typed,
     with_counts,
 )
@@ -50,6 +49,7 @@ from taftcache.stages.extract.forgotten import (
     left_out_notes,
     open_images,
     staying_out,
+    taking,
 )
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, elsewhere
@@ -126,7 +126,8 @@ def append(
 
     Raises:
         IdentityError: other weights, preprocessing, dtype, split or library versions than the store's.
-        DataError: classes that the store does not have, if they are neither skipped nor taken.
+        DataError: classes that the store does not have, if they are neither skipped nor taken; or not skipped, and of
+            test images alone.
         RecipeError: the store records a weight for each class, and is to take new ones.
         StoreError: an extraction that is not finished.
     """
@@ -141,7 +142,7 @@ def append(
                 else "import all into a new store",
             )
         check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
-        source, test, notes = open_images(recipe.data, store.path)
+        source, test, notes = open_images(recipe.data, store.path, new_classes)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
         images = _Images(source, test)
         growth = growth_of(
@@ -249,7 +250,7 @@ class NewSamples:
         left = skipped.keys() - set(mended)
         self._closed = [name for i, name in out.closed.items() if i not in rows and i not in left]
         strange = {i: name for i, name in out.strange.items() if i not in rows and i not in left}
-        corrected, gone = relabelled or {}, out.strange.keys()
+        corrected, gone, self._alone = relabelled or {}, out.strange.keys(), out.alone
         self._strange = [*strange.values(), *(out.strange[i] for i in corrected.keys() & gone)]
         if growth.new_classes == "refuse":
             check_classes(store, self._strange)
@@ -315,7 +316,7 @@ class NewSamples:
                 *self._of_labels(),
                 *subtracted_notes(self._store, left),
                 *left_out_notes(self._closed),
-                *left_out_notes(self._strange, NOT_THERE, f"--new-classes take takes {them(len(self._strange))} in"),
+                *left_out_notes(self._strange, NOT_THERE, taking(len(self._strange), self._alone)),
                 *([] if counts is None else self._unmade()),
             ],
         )

@@ -23,16 +23,15 @@ def classes_of(*sources: Labelled | None) -> dict[str, str]:
     return {item.id: source.classes[item.label] for source in sources if source is not None for item in source.items}
 
 
-def classes_with(store: FeatureStore, new: Collection[str], *sources: Labelled | None) -> list[str]:
-    """The store's classes and the ``new`` ones of some sources.
+def classes_with(store: FeatureStore, new: Collection[str], source: Labelled) -> list[str]:
+    """The store's classes and the ``new`` ones of a source.
 
-    In the sources' order, as in a store made from them, if they name all of the store's; else sorted by name if the
+    In the source's order, as in a store made from it, if it names all of the store's; else sorted by name if the
     store's are, or with the new ones last.
     """
-    named = list(dict.fromkeys(name for source in sources if source is not None for name in source.classes))
-    if {*store.classes} <= {*named}:
-        return [name for name in named if name in new or name in store.classes]
-    every = [*store.classes, *(name for name in named if name in new)]
+    if {*store.classes} <= {*source.classes}:
+        return [name for name in source.classes if name in new or name in store.classes]
+    every = [*store.classes, *(name for name in source.classes if name in new)]
     for order in (name_order, None):
         if store.classes == sorted(store.classes, key=order):
             return sorted(every, key=order)
@@ -126,13 +125,16 @@ class Growth:
 
 def growth_of(
     store: FeatureStore,
-    *sources: Labelled | None,
+    source: Labelled,
+    test: Labelled | None = None,
+    *,
     new_shard: bool,
     relabel: bool,
     new_classes: NewClasses,
     readable: Callable[[str], bool] = lambda sample: True,
 ) -> Growth:
-    """What becomes of the classes of a store that grows by the samples of some sources; the rest as for ``append``.
+    """What becomes of the classes of a store that grows by the samples of ``source``, which has all new classes, and of
+    ``test``; the rest as for ``append``.
 
     ``readable`` says whether a row can be made from a new sample. It may raise: if classes are added, it is called for
     every new sample before anything is changed.
@@ -143,7 +145,7 @@ def growth_of(
     if new_classes not in get_args(NewClasses):
         ways = " or ".join(map(repr, get_args(NewClasses)))
         raise ArgumentError(f"new_classes cannot be {new_classes!r}", do=ways)
-    given = classes_of(*sources) if new_classes == "take" else {}
+    given = classes_of(source, test) if new_classes == "take" else {}
     more = {name for name in {*given.values()} - {*store.classes} if not store.is_forgotten(CLASS + name)}
     new = [i for i, name in given.items() if name in more and not store.is_forgotten(i)]
     added = Counter(given[i] for i in new if (relabel if store.holds(i) else readable(i)))
@@ -158,5 +160,5 @@ def growth_of(
             do=f"taftcache train {typed(store.path)} --set objective.class_weights=none, and give weights for all "
             "classes once they are there",
         )
-    classes = classes_with(store, added, *sources) if added else store.classes
+    classes = classes_with(store, added, source) if added else store.classes
     return Growth(new_shard, new_classes, classes, dict(sorted(added.items())))

@@ -36,6 +36,7 @@ from taftcache.stages.extract.forgotten import (
     open_images,
     remembered,
     staying_out,
+    taking,
     without_forgotten,
 )
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, run_frozen
@@ -250,7 +251,7 @@ def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
         lacking = f"{counted(len({there[i] for i in strange}), 'class')} that the store does not have"
         notes.append(
             f"not in the store: {counted(len(strange), 'image')} of {lacking} (first: {strange[0]}); taftcache append "
-            f"RECIPE --new-classes take takes {them(len(strange))} in"
+            f"RECIPE {taking(len(strange), out.alone)}"
         )
     if new := sorted(there.keys() - known - out.all):
         takes = f"taftcache append RECIPE{' --new-classes skip' if strange else ''} takes {them(len(new))} in"

@@ -22,19 +22,22 @@ from taftcache.cache.read.around import REMEMBERED
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import names
-from taftcache.errors import StoreError, TaftcacheError
+from taftcache.errors import DataError, StoreError, TaftcacheError
 from taftcache.names import CLASS, counted, first_few, them, typed, with_counts
 from taftcache.recipe import Recipe
+from taftcache.stages.extract.classes import NewClasses
 from taftcache.stages.extract.plan import PlannedShard
 
 
 class StayOut(NamedTuple):
     """``ids`` of samples that were forgotten; and further samples, id -> class: the class of ``closed`` ones was
-    forgotten, that of ``strange`` ones is not in the store, which takes it in only if asked to."""
+    forgotten, that of ``strange`` ones is not in the store, which takes it in only if asked to, and not if it is
+    ``alone``: a class of test samples that no training sample has."""
 
     ids: set[str]
     closed: dict[str, str]
     strange: dict[str, str]
+    alone: Collection[str] = ()
 
     @property
     def all(self) -> set[str]:
@@ -45,8 +48,8 @@ class StayOut(NamedTuple):
 def staying_out(
     forgotten: Callable[[str], bool], *sources: Labelled | None, known: Collection[str] | None = None
 ) -> StayOut:
-    """The samples of some sources that are ``forgotten`` themselves, whose classes are, or whose classes are not among
-    the ``known`` ones; ``known`` is None for a new store, which takes any."""
+    """The samples of some sources, the training samples first, that are ``forgotten`` themselves, whose classes are, or
+    whose classes are not among the ``known`` ones; ``known`` is None for a new store, which takes any."""
     out = StayOut(set(), {}, {})
     for source in sources:
         if source is None:
@@ -61,7 +64,7 @@ def staying_out(
                 out.closed[i] = name
             elif name in strange:
                 out.strange[i] = name
-    return out
+    return out._replace(alone={*out.strange.values()}.difference(*(s.classes for s in sources[:1] if s is not None)))
 
 
 def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None) -> tuple[TombstoneFile, list[str]]:
@@ -147,15 +150,29 @@ def left_out_notes(
     return [f"{left} left out, of {kind}: {with_counts(counts)}; {how}"]
 
 
-def open_images(data: DataSpec, store: Path | None) -> tuple[Source, Source | None, list[str]]:
+def taking(count: int, alone: Collection[str]) -> str:
+    """How ``count`` samples of classes that the store does not have are taken in; ``alone`` as in `StayOut`."""
+    once = f" once there are training images of {first_few(sorted(alone))}" if alone else ""
+    return f"--new-classes take takes {them(count)} in{once}"
+
+
+def open_images(
+    data: DataSpec, store: Path | None, new_classes: NewClasses | None = None
+) -> tuple[Source, Source | None, list[str]]:
     """The sources of ``data``, for ``store``, and notes on what lies there and is left out.
 
     A folder without images is no class, unless the store at this place has the class or forgot it: then its images
-    were taken away, as they must be after a request to forget them.
+    were taken away, as they must be after a request to forget them. ``new_classes`` as for ``append``, None for others.
+
+    Raises:
+        DataError: a class that only test images have, and the store at this place neither has nor forgot, unless such
+            images are skipped; or as for ``open_source``.
     """
     source, test = open_source(data)
     sources = [part for part in (source, test) if part is not None]
     notes, empty = _aside_notes(sources), {folder.name for part in sources for folder in empty_folders(part)}
+    if test is not None and new_classes != "skip":
+        _check_learnable(source, test, empty, store, append=new_classes is not None)
     empty -= {part.classes[item.label] for part in sources for item in part.items}
     if not (empty and (unknown := empty - _known(store, empty))):
         return source, test, notes
@@ -164,6 +181,20 @@ def open_images(data: DataSpec, store: Path | None) -> tuple[Source, Source | No
     check_items(str(data.train), source.classes, source.items)
     left = counted(len(unknown), "folder")
     return source, test, [*notes, f"{left} left out, without an image and so no class: {first_few(sorted(unknown))}"]
+
+
+def _check_learnable(source: Source, test: Source, empty: set[str], store: Path | None, *, append: bool) -> None:
+    """DataError if only test images have a class that the store at this place neither has nor forgot. Classes that only
+    training images have are no error, for nothing needs to be held out of each class."""
+    pairs = ((source, test), (test, source))
+    only_train, only_test = ([c for c in a.classes if c not in {*b.classes, *empty}] for a, b in pairs)
+    if only_test and (unknown := {*only_test} - _known(store, {*only_test})):
+        raise DataError(
+            f"test images of {counted(len(unknown), 'class')} that no training image has",
+            got=f"only in training: {first_few(only_train) or 'none'}; only in test: {first_few(sorted(unknown))}",
+            do="give both the same names, add training images of these classes, or leave their test images out"
+            + (': --new-classes skip, in Python new_classes="skip"' if append else ""),
+        )
 
 
 def _known(store: Path | None, names: set[str]) -> set[str]:

@@ -162,11 +162,12 @@ def describe_exact(
 def proof_rows(rows: Shard | None, base: Base, gone: Collection[str] = ()) -> RowSource:
     """Rows on which the identity is checked: the first of ``rows`` without ``gone`` ids, or noise of their shape where
     there are no rows."""
+    labels = np.zeros(PROOF_ROWS, np.int32)  # no logit depends on them
     if rows is None:
-        tokens = np.random.default_rng(0).standard_normal((PROOF_ROWS, *row_shape(base.config, base.config.rows)))
-    else:
-        tokens = rows.tokens([k for k, i in enumerate(rows.sample_ids) if i not in gone][:PROOF_ROWS])
-    return ArrayRows(tokens, np.zeros(len(tokens), np.int32))  # logits do not depend on the labels
+        noise = np.random.default_rng(0).standard_normal((PROOF_ROWS, *row_shape(base.config, base.config.rows)))
+        return ArrayRows(noise, labels)
+    first = [k for k, i in enumerate(rows.sample_ids) if i not in gone][:PROOF_ROWS]
+    return ArrayRows(rows.tokens(first), labels[: len(first)])
 
 
 def composed(
