@@ -129,10 +129,12 @@ def show_receipts(report: ReceiptsReport) -> None:
     """What the store knows of the ids that were asked about, and the receipts that name them; without ids, all."""
     for answer in report.samples:
         print_line(f"{answer.sample}: {answer_text(answer, report)}")
-    for receipt in report.receipts:
+    every = [*report.receipts, *report.perhaps]
+    for receipt in every:
         first, *rest = receipt_lines(receipt, receipt.seq in report.unreadable)
-        say(first, *(f"  {line}" for line in rest))
-    for line in caveats(report.receipts, "--json"):
+        say(f"{'maybe ' if receipt in report.perhaps else ''}{first}", *(f"  {line}" for line in rest))
+    for line in caveats(every, "--json"):
         say(line)
     about = " about what was asked" if report.samples else ""
+    about += f", and {len(report.perhaps)} that may be" if report.perhaps else ""
     say(f"{counted(len(report.receipts), 'receipt')}{about}; taftcache audit checks what they promise")

@@ -49,15 +49,21 @@ def gain_text(gain: float, interval: tuple[float, float], verdict: str) -> str:
 
 def answer_text(answer: Answer, report: ReceiptsReport) -> str:
     """What the store that ``report`` is of can say of one id, and no more."""
-    times = {r.seq: r.time for r in report.receipts}
-    named = " and ".join(f"receipt {seq} of {times.get(seq)}" for seq in answer.receipts)
+    texts = {r.seq: f"receipt {r.seq} of {r.time}" for r in (*report.receipts, *report.perhaps)}
+    named = " and ".join(texts.get(seq, f"entry {seq}") for seq in answer.receipts)
     if answer.state == "forgotten":
         if named:
             return f"forgotten by {named}"
         if answer.beside:
             return "forgotten at this place, says the file beside the store; the receipt is not in this store"
         if answer.perhaps:
-            return f"forgotten by {_either(answer.perhaps)}, which does not list its ids"
+            may = [
+                f"{texts[seq]}, which keeps only a digest of its ids"
+                if seq in texts
+                else f"before entry {seq}, which took over what an earlier store here had forgotten"
+                for seq in answer.perhaps
+            ]
+            return f"forgotten, but no receipt lists it; it was {'; or '.join(may)}"
         return "forgotten; no entry of the ledger says when"
     before = f"; forgotten by {named}, and taken in again since" if named else ""
     if answer.state == "held":

@@ -78,6 +78,8 @@ def test_each_kind_of_id_has_its_answer(asked):
     with pytest.raises(DataError, match="must be Unicode"):
         answers(asked.path, "\udcff")
     assert tree(asked.path.parent) == before
+    report = taftcache.receipts(asked.path, [asked.first, asked.others[0]])
+    assert ([r.seq for r in report.receipts], [r.seq for r in report.perhaps]) == ([1], [2]), "certain, and not"
 
 
 @pytest.mark.law("A list of receipts names no id but those that were asked about")
@@ -108,7 +110,9 @@ def test_what_a_person_reads(asked, capsys):
     for text in (
         f"{asked.first}: forgotten by receipt 1 of 20",
         f"{asked.back}: held, in shard 002; forgotten by receipt 1 of 20",
-        f"{asked.others[0]}: forgotten by entry 2, which does not list its ids",
+        f"{asked.others[0]}: forgotten, but no receipt lists it; it was receipt 2 of 20",
+        "maybe receipt 2, 20",
+        "1 receipt about what was asked, and 1 that may be; taftcache audit",
         "x: not known: no row and no tombstone",
     ):
         assert f"\n{text}" in f"\n{said}"
@@ -160,7 +164,7 @@ def nobody(path: Path) -> None:
     [
         (destroyed, "unknown", [1, 2], "whether one of the entries 1, 2 forgot it cannot be told, for the key is"),
         (adopted, "unknown", [1], "whether entry 1 forgot it cannot be told, for the key is destroyed"),
-        (emptied, "forgotten", [], "forgotten by entry 1, which does not list its ids"),
+        (emptied, "forgotten", [], "forgotten, but no receipt lists it; it was before entry 1, which took over what"),
         (nobody, "unknown", [1], "whether entry 1 forgot it cannot be told, for the key is destroyed"),
         (beside, "forgotten", [], "says the file beside the store; the receipt is not in this store"),
     ],

@@ -143,9 +143,9 @@ class Answer:
 
     state: "held" (a row of ``shard`` has it), "skipped" (the shard left it out), "staged" (a stopped extraction has
     it), "forgotten", or "unknown" (none of these). shard: None if none has it. receipts: numbers of those that name it.
-    If it is held, it was taken in again since. perhaps: numbers of entries that may have forgotten it, if none names
-    it. These are receipts that keep only a digest of their ids, and tombstones taken over from an earlier store at this
-    place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is then not in this
+    If it is held, it was taken in again since. perhaps: numbers of the entries one of which forgot it, if no receipt
+    names it. These are receipts that keep only a digest of their ids, and tombstones taken over from an earlier store
+    at this place. beside: whether only the file beside the store knows that it was forgotten. Its receipt is then not in this
     store. alike: an id that differs only in its Unicode form, if there is one. Given for an unknown id; the store has
     the other one or forgot it.
     """
@@ -163,10 +163,11 @@ class Answer:
 class ReceiptsReport:
     """The receipts of a store, oldest first, and its answers for ids.
 
-    receipts: one for each request; if ids were asked about, those alone that the answers name. unreadable: numbers of
-    entries from before their key was destroyed. These are receipts and adopted tombstones: for an id that is "unknown",
-    nobody can tell whether one of them forgot it.
-    samples: an answer for each id that was asked about, in the same order.
+    receipts: one for each request; if ids were asked about, those alone that are certainly about one of them.
+    unreadable: numbers of entries from before their key was destroyed. These are receipts and adopted tombstones: for
+    an id that is "unknown", nobody can tell whether one of them forgot it.
+    samples: an answer for each id that was asked about, in the same order. perhaps: receipts that may be about one of
+    them, since they keep only a digest of their ids.
     """
 
     store: Path
@@ -174,6 +175,7 @@ class ReceiptsReport:
     receipts: list[Receipt]
     unreadable: list[int]
     samples: list[Answer]
+    perhaps: list[Receipt]
 
 
 class _Ids(msgspec.Struct, frozen=True):
@@ -252,13 +254,15 @@ def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport
     said = [ids for ids, _ in read]
     destroyed = max((s.seq for s in said if s.event == DESTROYED), default=0)
     answers = _answers(store, samples, [s for s in said if s.seq > destroyed]) if samples else []
-    named = {seq for answer in answers for seq in (*answer.receipts, *answer.perhaps)}
+    named = {seq for answer in answers for seq in answer.receipts}
+    perhaps = {seq for answer in answers for seq in answer.perhaps} - named
     return ReceiptsReport(
         store=store.path,
         root_digest=store.root_digest,
         receipts=[one for _, one in read if one is not None and (one.seq in named or not samples)],
         unreadable=[s.seq for s in said if s.event in (FORGOTTEN, ledger.ADOPT) and s.seq < destroyed],
         samples=answers,
+        perhaps=[one for _, one in read if one is not None and one.seq in perhaps],
     )
 
 
