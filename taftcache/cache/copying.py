@@ -72,7 +72,7 @@ def copy(
     # The target's own manifest names its key until the swap, so the new key is put there directly before it.
     key = [file for file in every if file.path == ledger.KEY_FILE]
     files = [file for file in every if file not in key]
-    made = new_home(target, "copy the store to", check_foreign)
+    made = new_home(target, "copy the store to", partial(_check_place, source, target))
     with made as (root, staging), writing(root.path), WriterLock(staging):
         before = _before(root, source, update)
         gone = _destroyed_key(source, before)
@@ -122,6 +122,19 @@ def _forgotten_there(
     if before is not None and before.tombstone_key not in ("", gone) and before.digest != source.root_digest:
         same = before.tombstone_key == source.manifest.tombstone_key
         there.consider(ledger.read_key(source.root if same else root, before), before.tombstones)
+    _check_state(source, target, there)
+    return there
+
+
+def _check_place(source: FeatureStore, target: str | os.PathLike[str], root: Home) -> None:
+    """`check_foreign`; and, where no store is yet, `_check_state`: a copy that is refused leaves no lock file there."""
+    check_foreign(root)
+    if not root.exists(FILE):
+        _check_state(source, target, TombstoneFile(target))
+
+
+def _check_state(source: FeatureStore, target: str | os.PathLike[str], there: TombstoneFile) -> None:
+    """StaleStore if ``source`` has rows that were forgotten at the target, as ``there`` knows."""
     if back := source.returned(there):
         raise StaleStore(
             f"{source.path} has {counted(len(back), 'row')} forgotten at {target}: it is an older state of the store",
@@ -129,7 +142,6 @@ def _forgotten_there(
             do="name another place, or forget them in the source too: "
             f"taftcache forget {typed(source.path)} --sample ID",
         )
-    return there
 
 
 def _remember(root: Home, there: TombstoneFile, source: FeatureStore, gone: str) -> None:

@@ -213,9 +213,14 @@ def test_an_older_state_is_not_copied_over_a_newer_one(path, tmp_path, beside) -
     assert tree(path) == before
     if beside:
         shutil.rmtree(path)
-        with FeatureStore(tmp_path / "old") as store, pytest.raises(StaleStore):
-            copy(store, path)
-        assert not FeatureStore.exists(path)
+        with FeatureStore(tmp_path / "old") as store:
+            with pytest.raises(StaleStore):
+                copy(store, path)
+            assert not path.exists()
+            path.mkdir()
+            with pytest.raises(StaleStore):
+                copy(store, path)
+        assert list(path.iterdir()) == [], "no lock file either"
 
 
 def test_a_newer_state_is_copied_over_an_older_one(path, tmp_path) -> None:
