@@ -27,6 +27,7 @@ from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import ArgumentError, FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
 from taftcache.recipe import (
+    OVERRIDES,
     Overrides,
     Recipe,
     apply_overrides,
@@ -108,10 +109,10 @@ def overridden(command: str, store: FeatureStore, overrides: Overrides, recipe: 
     RecipeError for what is no override, or not one that a recipe takes or that ``command`` uses for this store.
     """
     overrides = as_mapping(overrides)
-    of_vectors = command == "train" and "scaling" in store.identity.get("imported", {})
+    of_vectors = command in ("train", "compose") and "scaling" in store.identity.get("imported", {})
     check_used(f"{command} on vectors" if of_vectors else command, overrides, placed=True)
     values = recipe_values(recorded_recipe(store) if recipe is None else recipe)
-    return parse_recipe(apply_overrides(values, overrides), str(store.path))
+    return parse_recipe(apply_overrides(values, overrides), OVERRIDES)
 
 
 def followed(store: FeatureStore, kind: Kind, consent: Consent | None = None) -> Recipe:

@@ -39,6 +39,8 @@ Overrides = Iterable[str] | Mapping[str, Any]
 """Changes of single settings: ["objective.ridge=1e-3"], as ``--set`` takes them, or {"objective.ridge": 1e-3}."""
 _IMAGES = ("device", "data", "backbone", "preprocess", "store", "extract", "tangent")
 _MODELS = ("objective", "solver", "compose", "privacy")
+_SUMS = ("device", "objective", "solver", "compose")  # the exact model is solved as components are
+OVERRIDES = "the overrides"
 _VECTORS = ("store.shards", "store.plan", "store.seed", "store.dtype", "store.chunk_rows", "data.held_out", *_MODELS)
 _PLACE = ("name", "store.path")
 _USED = {
@@ -46,6 +48,8 @@ _USED = {
     "extract": ("name", *_IMAGES, *_MODELS, "prior"),  # what train takes from the store's record, too
     "append": ("name", *_IMAGES),
     "train": ("name", *_IMAGES[:-2], "tangent", *_MODELS, "prior"),  # of images, whether the store was made from them
+    "compose": (*_SUMS, "tangent", "prior"),
+    "compose on vectors": _SUMS,
     "train on vectors": ("device", *_VECTORS, "tangent.init", "tangent.seed"),
     "compare": ("name", *_IMAGES, "objective", "solver", "privacy", "compare"),
     "import": (*_PLACE, "device", *_VECTORS, "tangent.init", "tangent.seed"),
@@ -299,7 +303,11 @@ def _wrong_value(values: Mapping[str, Any], struct: type[msgspec.Struct], said: 
         if near
         else f"{name} is {_short(value)}, but must be {described(hint)}",
         got=f"{name} = {_short(value)} in {where}",
-        do=f"{described(hint)}: in the recipe, or with --set {name}=…" if near else correction(struct, path, name),
+        do="correct it there, or leave it out"
+        if where == OVERRIDES
+        else f"{described(hint)}: in the recipe, or with --set {name}=…"
+        if near
+        else correction(struct, path, name),
     )
 
 

@@ -169,8 +169,18 @@ NONE_SUCH = {
     ),
     "a setting of no composing": (
         RecipeError,
-        "train does not use store.path",
+        "compose does not use store.path",
         lambda store, _: taftcache.compose(store.path, overrides={"store.path": "x"}),
+    ),
+    "images in a composition": (
+        RecipeError,
+        "compose does not use data.limit",
+        lambda store, _: taftcache.compose(store.path, overrides=["data.limit=3"]),
+    ),
+    "no way to compose": (
+        RecipeError,
+        r"(?s)compose.mode = 'best' in the overrides.*: correct it there, or leave it out$",
+        lambda store, _: taftcache.compose(store.path, overrides={"compose.mode": "best"}),
     ),
     "a text of overrides": (ArgumentError, "list", lambda *_: taftcache.load_recipe("quickstart", "store.shards=2")),
 }

@@ -110,7 +110,7 @@ def compose(
     """
     check_has_classes(store)
     progress, begin = or_silent(progress), time.perf_counter()
-    settings = settings_of(store, recipe, overrides)
+    settings = settings_of(store, recipe, overrides, "compose")
     recipe = settings.recipe
     names = members_of(store)
     _check(store, settings, names)

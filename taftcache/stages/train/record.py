@@ -22,18 +22,20 @@ SECTIONS = ("tangent", "objective", "prior", "solver", "compose", "privacy", "de
 """What a store's record takes over from the recipe that it is trained with."""
 
 
-def settings_of(store: FeatureStore, recipe: Recipe | None = None, overrides: Overrides = ()) -> Settings:
+def settings_of(
+    store: FeatureStore, recipe: Recipe | None = None, overrides: Overrides = (), command: str = "train"
+) -> Settings:
     """The recipe that would be in force (the store's, with stage 2's sections of ``recipe`` and with ``overrides``) and
     its base point.
 
     Raises:
-        IdentityError, RecipeError, CompositionError, BackboneError: it is no recipe (``checked_recipe``), training does
-        not use an override, or the store cannot follow it, as ``check_settings`` says; and what ``read_base`` raises.
+        IdentityError, RecipeError, CompositionError, BackboneError: it is no recipe (``checked_recipe``), ``command``
+        does not use an override, or the store cannot follow it (``check_settings``); and what ``read_base`` raises.
     """
     if recipe is not None:
         recipe = checked_recipe(recipe)
     if overrides:
-        recipe = overridden("train", store, overrides, recipe)
+        recipe = overridden(command, store, overrides, recipe)
     if recipe is not None:
         check_settings(store, recipe)
         recipe = parse_recipe(recorded_values(store, recipe), str(store.path))
