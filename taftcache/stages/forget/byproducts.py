@@ -33,7 +33,7 @@ from taftcache.cache.write.tombstones import are_tombstones
 from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError
 from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION, read_description
-from taftcache.names import ROWS_OF, counted, is_model
+from taftcache.names import ROWS_OF, counted, first_few, is_model, told_apart
 from taftcache.privacy.statement import audit_statement
 from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
@@ -118,7 +118,8 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings, strict: bool =
             for path in paths:
                 to.found("by-product", str(path), problem, OTHER_STORE if FeatureStore.exists(path) else None)
     for problem, paths in noted.items():
-        said = f"{counted(len(paths), 'file')} ({paths[0].name}{', …' * (len(paths) > 1)}) {NOTES[problem]}"
+        which = first_few(told_apart([str(path.relative_to(folder)) for path in paths]))
+        said = f"{counted(len(paths), 'file')} ({which}) {NOTES[problem]}"
         if strict:
             to.found("undecided", str(folder), said)
         else:
@@ -139,8 +140,8 @@ OTHER_STORE = "delete it if it is an old copy; else forget the same samples ther
 A_STUDENT = "a student, "
 UNSURE, UNREAD, UNCHECKED = "unsure", "not searched", "not checked"
 NOTES = {
-    UNSURE: "of rows or a state of a store that no receipt here names; where that was this store, before "
-    "a request, what was forgotten is in there",
+    UNSURE: "of rows or a state of a store that no receipt here names, as is one from before append: whatever was made "
+    "of this store before a request has what was forgotten; delete it, and export it again",
     UNREAD: "not searched: unreadable, packed (an archive, say), or too large (Parquet and Arrow take pip install "
     "'taftcache[parquet]'); what was forgotten may be in there",
     UNCHECKED: "promising privacy: whether their epsilon follows from their noise is checked with "

@@ -40,8 +40,8 @@ ADVICE = {
     "statistics": _COPY,
     "teacher": "put the teacher's store back at its place, or take it out of [prior] and train again",
     "tombstones": _COPY,
-    "undecided": "export it again from the store as it is now, unpack what is packed, or keep elsewhere what is known "
-    "to be harmless; without --strict it is a note",
+    "undecided": "delete what may be older than the last request, and export it again from the store as it is now; "
+    "unpack what is packed, or keep elsewhere what is known to be harmless; without --strict it is a note",
 }
 """What to do about a finding of each kind, unless the check that made it gives better advice."""
 
