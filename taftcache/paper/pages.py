@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from taftcache.report.paired import Verdict
 from taftcache.report.plots import Point, curves, dots
 from taftcache.report.tables import columns_of, comma_separated, markdown_table
 from taftcache.report.write import write_bytes, write_json
+from taftcache.stages.writing import check_replaced
 
 # Report → what varies across its table's columns; the rest varies along the rows.
 COLUMNS = {
@@ -41,13 +44,23 @@ VERDICTS: tuple[Verdict, ...] = ("holds", "within noise", "contradicted")
 KEYS = ("preset", "method", "shards", "removed", "forgotten", "radius", "epsilon")
 
 
+def check_pages(folder: Path) -> None:
+    """StoreWriteError if ``write_pages`` would replace files in ``folder`` that are no comparison's."""
+    file, own = folder / "report.json", False
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads(file.read_bytes()) if file.is_file() else None
+        own = isinstance(found, dict) and {"reports", "spent", "recipe"} <= found.keys()
+    names = [f"{name}*.{kind}" for name in COLUMNS for kind in ("csv", "svg")]
+    check_replaced(folder, ["report.md", "report.json", *names], own=own)
+
+
 def write_pages(report: CompareReport, folder: Path) -> list[Path]:
     """report.md, report.json, and for each table and figure a CSV file and its plots; the files in that order."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "report.md", folder / "report.json"]
+    write_json(files[1], report)  # first: by it a run that goes on after a kill knows the others as its own
     figures = {made.report: write_figures(made, report, folder) for made in report.reports}
     write_bytes(files[0], page(report, {name: [p.name for p in made[1:]] for name, made in figures.items()}).encode())
-    write_json(files[1], report)
     return [*files, *(file for made in figures.values() for file in made)]
 
 

@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from taftcache.cache.place.failure import cannot
 from taftcache.errors import StoreWriteError
+from taftcache.names import first_few
 
 
 @contextmanager
@@ -87,6 +88,17 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
             probe.write(bytes(4096))
     except OSError as error:
         raise cannot("write", place, error) from error
+
+
+def check_replaced(folder: Path, patterns: Sequence[str], *, own: bool) -> None:
+    """StoreWriteError if ``folder`` has files with names that a command writes there, and they are not its ``own``."""
+    there = sorted({file.name for pattern in patterns for file in folder.glob(pattern)})
+    if there and not own:
+        raise StoreWriteError(
+            f"cannot write to {folder}: what is there, and would be replaced, was not written by this command",
+            got=first_few(there),
+            do="name another folder, or move these files elsewhere first",
+        )
 
 
 def reserve(place: Path, size: int) -> None:

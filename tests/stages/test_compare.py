@@ -23,7 +23,7 @@ from taftcache.paper import figures as paper_figures
 from taftcache.paper import trial as paper_trial
 from taftcache.paper.comparison import REPORTS, TITLES, compare
 from taftcache.paper.line import ReportLine, Tuned
-from taftcache.paper.pages import BRACKETS, about, page, write_pages
+from taftcache.paper.pages import BRACKETS, about, check_pages, page, write_pages
 from taftcache.paper.trial import Chosen, Setting, Trial
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
 from taftcache.paper.workbench import Workbench
@@ -434,8 +434,15 @@ def random_weights(file, shape):
 def test_command(place, tmp_path, capsys):
     settings = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "reports": ["table2"]}
     file = toml(tmp_path / "tiny.toml", place, compare=settings)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.md").write_text("mine")
+    with pytest.raises(SystemExit, match="5"):
+        main(["compare", str(file), "-o", str(tmp_path / "out")])
+    assert "would be replaced, was not written by this command\n  got: report.md" in capsys.readouterr().err
+    (tmp_path / "out" / "report.md").rename(tmp_path / "out" / "notes.md")
     with pytest.raises(SystemExit, match="0"):
         main(["compare", str(file), "-o", str(tmp_path / "out"), "--json"])
+    check_pages(tmp_path / "out")  # which goes on there
     assert [made["report"] for made in json.loads(capsys.readouterr().out)["reports"]] == ["table2"]
     assert "## Table 2" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert set(REPORTS) == set(TITLES)

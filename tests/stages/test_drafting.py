@@ -21,7 +21,7 @@ from taftcache.stages.extract import drafting, looking
 from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
 from taftcache.terminal.pipeline import show_init
 from tests.backbone.test_table import saved, write
-from tests.stages.making import write_images
+from tests.stages.making import tree, write_images
 
 
 def test_a_class_for_each_image_is_noted(place):
@@ -373,6 +373,17 @@ def test_places_without_labelled_images(place, make, fault, do):
         taftcache.init_recipe(make(place))
     assert do in caught.value.do
     assert not list(place.glob("*.toml"))
+
+
+@pytest.mark.parametrize("name", ["picture.png", "images", "pyproject.toml"])
+def test_force_replaces_a_recipe_alone(place, name):
+    """It took any file's place: that of an image, too, if -o named one by mistake."""
+    shutil.copy(place / "images" / listed(place / "images")["file_name"][0], place / "picture.png")
+    (place / "pyproject.toml").write_text("[project]\nname = 'mine'\n")
+    before = tree(place)
+    with pytest.raises(RecipeError, match="does not read as a recipe, which is all that force replaces"):
+        taftcache.init_recipe("images", place / name, force=True)
+    assert tree(place) == before
 
 
 def test_the_nearest_folder_is_named(place):

@@ -19,6 +19,7 @@ from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
 from taftcache.backbone.sources.table import SPLIT, missing_files
 from taftcache.errors import DataError, RecipeError, UnreadableImage
 from taftcache.names import counted, first_few
+from taftcache.recipe import load_recipe
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")  # the first of these that exists is for testing
@@ -50,7 +51,8 @@ def file_for(place: Path, file: Path | str | None, force: bool) -> Path:
     Needs no torch, so that a mistake is reported at once.
 
     Raises:
-        DataError: nothing is at ``place``. RecipeError: the file is there already, and not to be replaced.
+        DataError: nothing is at ``place``. RecipeError: the file is there already, and is not to be replaced, or is no
+            recipe.
     """
     whole = full_path(place)
     if not whole.exists():
@@ -67,7 +69,24 @@ def file_for(place: Path, file: Path | str | None, force: bool) -> Path:
         raise RecipeError(
             f"the recipe {file} exists already", got=str(file), do="--force to replace it, -o FILE for another name"
         )
+    if file.exists():
+        _check_recipe(file)
     return file
+
+
+def _check_recipe(file: Path) -> None:
+    """RecipeError unless ``file`` is a recipe of images, or empty."""
+    try:
+        if not file.is_file():  # to read a pipe would wait for a writer
+            raise RecipeError("a folder, or no plain file")
+        if file.stat().st_size:
+            load_recipe(file)
+    except RecipeError as error:
+        raise RecipeError(
+            f"{file} is there already, and does not read as a recipe, which is all that force replaces",
+            got=error.fault,
+            do="-o FILE for another name, or delete it first",
+        ) from error
 
 
 def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:

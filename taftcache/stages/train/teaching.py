@@ -23,7 +23,7 @@ from taftcache.report.plots import check_plots
 from taftcache.report.write import write_json
 from taftcache.stages.extract.extraction import extract
 from taftcache.stages.progress import Progress, or_silent
-from taftcache.stages.writing import writable
+from taftcache.stages.writing import check_replaced, writable
 from taftcache.teaching.joined import Joined, check_features, join
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
 from taftcache.teaching.spec import TeacherSpec
@@ -70,11 +70,12 @@ def teach(recipe: TeachingRecipe, *, progress: Progress | None = None) -> TeachR
         ArgumentError: not a ``TeachingRecipe``.
         RecipeError: no library to draw the report's plots with, or a wrong value in a recipe that was not read from a
             file.
-        StoreWriteError: a folder that cannot be written to, or that lies within a store.
+        StoreWriteError: a folder that cannot be written to, that lies within a store, or with a report of others.
     """
     recipe = checked_teaching(recipe)
     check_plots()
     writable(recipe.folder, folder=True, again=True)
+    check_replaced(recipe.folder, ["report.md", "report.json"], own=(recipe.folder / SETTINGS).is_file())
     settings = check_settled(recipe)
     progress = or_silent(progress)
     begin = time.perf_counter()
