@@ -12,7 +12,6 @@ from pathlib import Path
 
 from taftcache.cache.place.failure import cannot
 from taftcache.errors import StoreWriteError
-from taftcache.names import first_few
 
 
 @contextmanager
@@ -96,7 +95,7 @@ def check_replaced(folder: Path, patterns: Sequence[str], *, own: bool) -> None:
     if there and not own:
         raise StoreWriteError(
             f"cannot write to {folder}: what is there, and would be replaced, was not written by this command",
-            got=first_few(there),
+            got=", ".join(there),
             do="name another folder, or move these files elsewhere first",
         )
 

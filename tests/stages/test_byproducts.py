@@ -247,7 +247,7 @@ def test_ids_are_found_wherever_a_file_has_texts(tmp_path, monkeypatch):
     report = taftcache.audit(store, also=[place])
     assert {Path(finding.where).stem for finding in report.findings} == formed
     assert {finding.problem for finding in report.findings} == {"it holds forgotten ids: 1"}
-    unread = ["1 file (pickled", "2 files (a.feather, …)"][HAS_PARQUET]
+    unread = ["1 file (pickled", "2 files (a.feather, pickled.h5)"][HAS_PARQUET]
     assert [unread in note for note in report.notes if "not searched" in note] == [True]
 
 

@@ -76,17 +76,19 @@ def file_for(place: Path, file: Path | str | None, force: bool) -> Path:
 
 def _check_recipe(file: Path) -> None:
     """RecipeError unless ``file`` is a recipe of images, or empty."""
-    try:
-        if not file.is_file():  # to read a pipe would wait for a writer
-            raise RecipeError("a folder, or no plain file")
-        if file.stat().st_size:
-            load_recipe(file)
-    except RecipeError as error:
-        raise RecipeError(
-            f"{file} is there already, and does not read as a recipe, which is all that force replaces",
-            got=error.fault,
-            do="-o FILE for another name, or delete it first",
-        ) from error
+    found = "a folder, or no plain file"
+    if file.is_file():  # to read a pipe would wait for a writer
+        try:
+            if file.stat().st_size:
+                load_recipe(file)
+            return
+        except RecipeError as error:
+            found = error.fault
+    raise RecipeError(
+        f"{file} is there already, and does not read as a recipe, which is all that force replaces",
+        got=found,
+        do="-o FILE for another name, or delete it first",
+    )
 
 
 def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
