@@ -35,6 +35,7 @@ from taftcache.errors import (
     SolveError,
     StoreError,
     StoreNotFound,
+    StoreWriteError,
 )
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.stages.progress import Silent
@@ -310,6 +311,13 @@ def test_an_outcome_is_read_by_the_fields_that_are_known(teachers, tmp_path):
     file.write_text(json.dumps(said))
     with pytest.raises(FormatError, match="or damaged"):
         teach(recipe)
+
+
+def test_a_report_of_others_is_not_replaced(teachers, tmp_path):
+    (tmp_path / "report.md").write_text("mine")
+    with pytest.raises(StoreWriteError, match="would be replaced, was not written by this command"):
+        teach(teaching_recipe(tmp_path, teachers))
+    assert [file.name for file in tmp_path.iterdir()] == ["report.md"]
 
 
 def test_a_student_whose_file_is_gone_is_trained_again(teachers, tmp_path):
