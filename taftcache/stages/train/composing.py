@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.opening import at_its_place
@@ -26,6 +25,7 @@ from taftcache.names import (
     typed,
 )
 from taftcache.recipe import Overrides, Recipe
+from taftcache.stages.certificates import JudgedCertificate
 from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
@@ -78,7 +78,7 @@ class ComposeReport:
     made: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    certificate: dict[str, Any] | None = None
+    certificate: JudgedCertificate | None = None
     moved: float = 0.0
     passes: int = 0
     seconds: float = 0.0
@@ -148,8 +148,8 @@ def _report(
 ) -> ComposeReport:
     """The report on the store's compositions of ``members`` as they are now."""
     objects, asked = store.objects(), settings.recipe.compose
-    meta = objects[EXACT].meta if EXACT in objects else {}
-    said, model = meta_of(meta), WEIGHTED if asked.mode == "weighted" else MEAN
+    said = meta_of(objects[EXACT].meta if EXACT in objects else {})
+    model = WEIGHTED if asked.mode == "weighted" else MEAN
     summed = objects[model].meta
     stale, again = stale_parts(store, settings), f"taftcache train{train_options(store, settings)}"
     return ComposeReport(
@@ -164,7 +164,7 @@ def _report(
         dropped=dropped,
         models=[name for name in (MEAN, WEIGHTED, EXACT) if name in objects],
         left_out=subtracted(store),
-        certificate=judged(meta) or None,
+        certificate=judged(said),
         moved=said.from_mean or 0.0,
         passes=said.passes,
         seconds=time.perf_counter() - begin,
