@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from taftcache.backbone.files import local_path
 from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import shard_names
 from taftcache.cache.opening import at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import CompositionError, FormatError, RecipeError
+from taftcache.errors import CompositionError, FormatError, RecipeError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.meta import ComponentMeta
 from taftcache.names import COMPONENTS, PRIVATE, component_of, counted, model_of
