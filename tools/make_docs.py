@@ -33,7 +33,7 @@ from taftcache.expected import choices
 from taftcache.model.meta import CertificateRecord
 from taftcache.recipe import Recipe
 from taftcache.teaching.recipe import TeachingRecipe
-from taftcache.terminal.showing import _SHOWN
+from taftcache.terminal.showing import PRINTERS
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPLETION = (
@@ -218,7 +218,7 @@ def reports() -> dict[str, list[type]]:
     """Command → classes of what it prints: those that the public functions which it calls return."""
     public = {name: getattr(taftcache, name) for name in vars(taftcache)["__all__"]}
     hints = {name: get_type_hints(made).get("return") for name, made in public.items() if inspect.isfunction(made)}
-    given = {name: record for name, hint in hints.items() for record in _records(hint) if record.__name__ in _SHOWN}
+    given = {name: record for name, hint in hints.items() for record in _records(hint) if record.__name__ in PRINTERS}
     commands: Any = typer.main.get_command(app)
     found: dict[str, list[type]] = {}
     for name in (name for names in groups().values() for name in names):

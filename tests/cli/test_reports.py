@@ -22,7 +22,7 @@ from taftcache.errors import ArgumentError
 from taftcache.stages.certificates import JudgedCertificate
 from taftcache.stages.train.training import TrainReport
 from taftcache.terminal.pipeline import show_train
-from taftcache.terminal.showing import _SHOWN
+from taftcache.terminal.showing import PRINTERS
 from taftcache.terminal.text import plain_table
 from tests.cli.making import refused
 from tests.stages.making import certificate, toml
@@ -446,8 +446,8 @@ def test_every_report_can_be_shown():
     """But those of single figures, which are no commands'."""
     functions = [getattr(taftcache, name) for name in taftcache.__all__ if name.islower() and name != "__version__"]
     reports = {f.__annotations__.get("return", "") for f in functions if f.__module__.startswith("taftcache.stages")}
-    assert {name for name in reports if name.endswith(("Report", "Influence"))} - _SHOWN.keys() == set()
-    assert len(_SHOWN) > 30
+    assert {name for name in reports if name.endswith(("Report", "Influence"))} - PRINTERS.keys() == set()
+    assert len(PRINTERS) > 30
 
 
 def test_a_large_image_is_read_without_pillows_warning_or_refused(cli, store, tmp_path, monkeypatch):
