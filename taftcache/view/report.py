@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import check_several, local_path
@@ -51,7 +51,7 @@ class PageReport:
 
 @at_its_place()
 def write_report(
-    store: FeatureStore,
+    store: Place,
     file: Path | str,
     *,
     samples: Sequence[str] = (),
@@ -73,6 +73,7 @@ def write_report(
         UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written, or is
             another there.
     """
+    assert isinstance(store, FeatureStore)
     writable(place := local_path(file, "the place of the page"), again=beginning())
     skip = () if neighbours else ("neighbours",)
     atlas, pictures, data = everything(store, samples, skip, consent, or_silent(progress))

@@ -106,13 +106,14 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> Ex
 
 @at_its_place()
 def _export_model(
-    store: FeatureStore,
+    store: Place,
     folder: Path,
     model: str | None,
     program: bool,
     onnx: bool,
     consent: Consent | None,
 ) -> ExportModelReport:
+    assert isinstance(store, FeatureStore)
     check_has_classes(store)
     model = model_of(store.objects(), model)
     if scaling_of(store.identity) is not None:

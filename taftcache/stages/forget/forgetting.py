@@ -11,7 +11,7 @@ from pathlib import Path
 from taftcache.backbone.still_there import still_there
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import ObjectRef
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
@@ -90,7 +90,7 @@ class ForgetReport:
 
 @at_its_place("a")
 def forget(
-    store: FeatureStore,
+    store: Place,
     samples: Sequence[str] | None = None,
     *,
     progress: Progress | None = None,
@@ -133,6 +133,7 @@ def forget(
             UnknownSample, StoreError: something named is neither stored nor was forgotten before, or a pattern matches
             nothing. DataError: no training row would be left.
     """
+    assert isinstance(store, FeatureStore)
     begin = time.perf_counter()
     samples = None if samples is None else several_texts("samples", samples)
     shards, classes = several_texts("shards", shards), several_texts("classes", classes)
@@ -159,12 +160,13 @@ def forget(
 
 
 @at_its_place("a")
-def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -> ForgetReport:
+def destroy_key(store: Place, *, signing_key: Path | str | None = None) -> ForgetReport:
     """Destroy the tombstones and their key: nobody can ask any more whether an id was forgotten.
 
     Nobody can then guess the ids behind the receipts' hashes. The price: a forgotten sample is taken in again if it is
     extracted again, and an old copy of the store is no longer noticed.
     """
+    assert isinstance(store, FeatureStore)
     before = store.root_digest
     signer = signer_of(signing_key)
     notes = ["there was no key to destroy: nothing was forgotten here, or its key is destroyed already"]

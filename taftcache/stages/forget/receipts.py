@@ -17,7 +17,7 @@ import msgspec
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.plan import check_ids
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.nearest import in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
@@ -238,13 +238,14 @@ def receipt_of(
 
 
 @at_its_place()
-def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport:
+def receipts(store: Place, samples: Sequence[str] = ()) -> ReceiptsReport:
     """Read the ledger's receipts, and ask about ``samples``; the store stays as it is.
 
     Raises:
         DataError: what is asked about cannot be an id. IntegrityError: the ledger, the tombstones or their key are
             damaged. FormatError: an entry of the ledger is of an unknown kind.
     """
+    assert isinstance(store, FeatureStore)
     samples = list(dict.fromkeys(ids_of_files(store, several_texts("samples", samples))))
     check_ids(samples)
     entries = store.ledger()

@@ -243,7 +243,7 @@ class FindReport:
 
 @at_its_place()
 def find(
-    store: FeatureStore,
+    store: Place,
     images: Iterable[Picture],
     *,
     top: int = 5,
@@ -266,6 +266,7 @@ def find(
         DataError: a folder without images, or no vectors like the store's. UnreadableImage: one that cannot be read.
         BackboneError, IdentityError, UntrustedStore: as for ``TangentModel.load``.
     """
+    assert isinstance(store, FeatureStore)
     check_counts(top=top)
     scaling, notes, table = scaling_of(store.identity), list[str](), RowTable.of(store)
     dtype = store.identity["dtype"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taftcache.cache.format.manifest import ObjectRef
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
@@ -88,7 +88,7 @@ class ComposeReport:
 
 @at_its_place("a")
 def compose(
-    store: FeatureStore,
+    store: Place,
     recipe: Recipe | None = None,
     *,
     overrides: Overrides = (),
@@ -108,6 +108,7 @@ def compose(
         RecipeError: coefficients for other components, or an exact model beside private ones. StoreError: a store of a
             regressor's images, which have no classes.
     """
+    assert isinstance(store, FeatureStore)
     check_has_classes(store)
     progress, begin = or_silent(progress), time.perf_counter()
     settings = settings_of(store, recipe, overrides)

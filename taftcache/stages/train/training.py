@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
@@ -73,7 +73,7 @@ class TrainReport:
 
 @at_its_place("a")
 def train(
-    store: FeatureStore,
+    store: Place,
     recipe: Recipe | None = None,
     *,
     overrides: Overrides = (),
@@ -100,6 +100,7 @@ def train(
             private component would be replaced. StoreError: no such shard, or the images of a regressor. SolveError:
             the problem has no solution as posed.
     """
+    assert isinstance(store, FeatureStore)
     check_several(shards=shards)
     check_has_classes(store)
     progress = or_silent(progress)
