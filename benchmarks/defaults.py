@@ -73,7 +73,7 @@ def forgotten(path: Path, sample: str, mode: Mode) -> dict[str, Any]:
             report = taftcache.forget(store, [sample], mode=mode)
             proven = taftcache.evaluate(store, proven=True).proven
     models = {
-        name: {key: found[key] for key in ("passes", "moved", "distance_bound", "decisive")}
+        name: {key: getattr(found, key) for key in ("passes", "moved", "distance_bound", "decisive")}
         for name, found in report.certificates.items()
     }
     return {"seconds": report.seconds, "models": models, "labels_proven": proven}

@@ -46,7 +46,7 @@ def removals(settings: Settings, shard: Shard, rows: list[int], kept: Kept) -> l
     def figures(row: int) -> dict[str, Any]:
         old, new = whole(), solved(Without(shard, row))
         entry = certificate_of(new, old)
-        said = {key: entry[key] for key in ("distance_bound", "moved", "moved_at_least", "decisive", "passes")}
+        said = {key: getattr(entry, key) for key in ("distance_bound", "moved", "moved_at_least", "decisive", "passes")}
         return {**said, "same_ridge": new.record.certified.ridge == old.record.certified.ridge}
 
     return [kept.once(f"{shard.name}-{shard.digest[:16]}-{row}", partial(figures, row)) for row in rows]

@@ -30,7 +30,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from numbers import Integral
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 INTERRUPTED = "interrupted; what was committed is kept, and the same command resumes from there"
@@ -193,6 +193,16 @@ def check_path(what: str, given: object) -> None:
         raise ArgumentError(f"{what} is not a path", got=f"a {type(given).__name__}", do='"stores/quickstart", say')
     if not os.fspath(given):
         raise ArgumentError(f"{what} is empty", got=repr(given), do='name it; the current folder is "."')
+
+
+def local_path(path: str | os.PathLike[str], what: str = "the place of a file or folder") -> Path:
+    """``path`` with a leading ``~`` replaced: of a file or a folder that a function of Python is given.
+
+    Raises:
+        ArgumentError: as ``check_path``.
+    """
+    check_path(what, path)
+    return Path(os.path.expanduser(path))
 
 
 def check_several(**given: object) -> None:

@@ -22,11 +22,10 @@ from sklearn.utils.validation import _check_y, check_array, check_is_fitted, val
 from torch import Tensor, nn
 
 from taftcache.backbone.device import float64_device
-from taftcache.backbone.files import local_path
 from taftcache.backbone.sources.arrays import check_values, widened
 from taftcache.backbone.sources.pictures import listed
 from taftcache.backbone.spec import EVERY_BLOCK, BackboneSpec, Features, backbone_of
-from taftcache.errors import ArgumentError, DataError
+from taftcache.errors import ArgumentError, DataError, local_path
 from taftcache.objective.loss import Loss
 from taftcache.objective.objective import Objective
 from taftcache.objective.weights import RowWeights

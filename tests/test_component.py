@@ -6,6 +6,7 @@ import contextlib
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,10 +21,12 @@ from taftcache.names import is_model
 from taftcache.objective.objective import Objective
 from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
+from taftcache.stages.certificates import JudgedCertificate
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.rows import ArrayRows
 from tests import forked
+from tests.stages.making import certificate
 from tests.tangent.vits import make_case
 
 SHAPES = {"blocks.1.mlp.fc1.bias": (3,), "head.weight": (2, 3), "blocks.1.cls_token": (1, 1, 2)}
@@ -259,6 +262,19 @@ def test_what_a_component_says_can_be_read_typed_and_written_back(finished):
 def test_a_description_with_other_types_is_refused(said):
     with pytest.raises(FormatError, match="wrong type"):
         meta_of(said)
+
+
+def test_a_certificate_s_json_lacks_only_what_was_not_estimated():
+    """What is null is said, as ever, and so is what a store of an earlier version does not have."""
+    said = msgspec.to_builtins(certificate(JudgedCertificate, ridge=0.5))
+    assert list(said) == sorted(CertificateRecord.__struct_fields__)
+    assert (said["residual"], said["rounding"], said["quadratic"]) == (None, 0.0, True)
+    assert msgspec.to_builtins(certificate(JudgedCertificate, decisive=False))["decisive"] is False
+
+
+def test_a_certificate_is_read_as_the_dict_that_it_was():
+    with pytest.warns(DeprecationWarning, match=r"write \.ridge: "):
+        assert certificate(JudgedCertificate, ridge=0.5)["ridge"] == 0.5
 
 
 def test_what_is_new_to_this_release_is_passed_over():

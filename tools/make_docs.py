@@ -33,7 +33,7 @@ from taftcache.expected import choices
 from taftcache.model.meta import CertificateRecord
 from taftcache.recipe import Recipe
 from taftcache.teaching.recipe import TeachingRecipe
-from taftcache.terminal.showing import _SHOWN
+from taftcache.terminal.showing import PRINTERS
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPLETION = (
@@ -102,16 +102,6 @@ none goes or changes its type by accident; if a release changes one, the [change
 
 They mean this where a report names them after "Also".
 """
-CERTIFIED = "[CertificateRecord](#certificaterecord)"
-# What certificates in reports of train and forget have, beside those of components.
-ALSO_CERTIFIED = (
-    "- `converged` (true/false): after forget, whether the solve met its tolerance",
-    "- `passes` (integer): after forget, what the solve took",
-    "- `moved`, `moved_at_least` (number or null): after forget, how far Δw moved, and its optimum at the least",
-    "- `row_moves` (number): about how far a typical row's removal would move Δw, if that was estimated",
-    "- `decisive` (true/false or null): whether the bound is a tenth or less of how far a removal moves Δw",
-    "- `ridge_before` (number): after forget, the earlier λ, if another one was chosen",
-)
 TABLE = ("| argument | meaning |", "|---|---|")
 SHARED = 4  # commands with the same option, from which on it stands once
 MANY = 12  # quotation marks of values that are not listed twice
@@ -217,8 +207,7 @@ def json_reports() -> str:
     for record in nested:  # which grows
         if record not in places:
             places[record] = record.__name__
-            certified = ALSO_CERTIFIED if record is CertificateRecord else []
-            lines += [f"### {record.__name__}", "", *fields_of(record), *certified, ""]
+            lines += [f"### {record.__name__}", "", *fields_of(record), ""]
             nested += [each for _, hint in typed_fields(record) for each in _records(hint)]
     # A record that is a command's report, too, stands there.
     links = {f"(#{record.__name__.lower()})": f"(#{place.lower()})" for record, place in places.items()}
@@ -229,7 +218,7 @@ def reports() -> dict[str, list[type]]:
     """Command → classes of what it prints: those that the public functions which it calls return."""
     public = {name: getattr(taftcache, name) for name in vars(taftcache)["__all__"]}
     hints = {name: get_type_hints(made).get("return") for name, made in public.items() if inspect.isfunction(made)}
-    given = {name: record for name, hint in hints.items() for record in _records(hint) if record.__name__ in _SHOWN}
+    given = {name: record for name, hint in hints.items() for record in _records(hint) if record.__name__ in PRINTERS}
     commands: Any = typer.main.get_command(app)
     found: dict[str, list[type]] = {}
     for name in (name for names in groups().values() for name in names):
@@ -250,21 +239,29 @@ def _called(function: Any) -> Iterator[str]:
 
 
 def fields_of(record: type) -> list[str]:
-    """A line for each field with type and meaning; at the end names of those that mean what they always do."""
+    """A line for each field with type and meaning; at the end names of those that mean what they always do.
+
+    A record that begins with all fields of another names that.
+    """
     _, meanings = described(record)
+    base, sparse = record.__bases__[0], issubclass(record, msgspec.Struct) and record.__struct_config__.omit_defaults
+    fields = typed_fields(record)[len(getattr(base, "__struct_fields__", ())) :]
     meanings.pop("notes", None)  # for people: one meaning serves all reports
     own: dict[tuple[str, str], list[str]] = {}
-    for name, hint in typed_fields(record):
+    for name, hint in fields:
         if name in meanings or name not in ALIKE:
-            kind = json_type(hint)
-            if name.startswith("certificate"):
-                kind = re.sub(r"object\b(?! of)", CERTIFIED, kind)
-            own.setdefault((kind, _short(meanings.get(name, ""))), []).append(f"`{name}`")
-    also = [f"`{name}`" for name, _ in typed_fields(record) if name not in meanings and name in ALIKE]
+            own.setdefault((json_type(hint), _short(meanings.get(name, ""))), []).append(f"`{name}`")
+    also = [f"`{name}`" for name, _ in fields if name not in meanings and name in ALIKE]
     lines = [f"- {', '.join(names)} ({kind}): {meaning}" for (kind, meaning), names in own.items()]
-    sparse = issubclass(record, msgspec.Struct) and record.__struct_config__.omit_defaults
     lines += [f"- Also: {', '.join(also)}"] if also else []
-    return [*lines, *(["- Left out where they are null, false or empty: all of these"] if sparse else [])]
+    if sparse:
+        own_fields = [f for f in msgspec.structs.fields(record) if f.name in dict(fields)]
+        words = dict.fromkeys(
+            {None: "null", False: "false"}.get(f.default, "empty") for f in own_fields if not f.required
+        )
+        but = [f"`{f.name}`" for f in own_fields if f.required]
+        lines.append(f"- Left out where they are {' or '.join(words)}: all{' but ' if but else ''}{', '.join(but)}")
+    return [*lines, *([f"- Also: all of {json_type(base)}"] if fields != typed_fields(record) else [])]
 
 
 def typed_fields(record: type) -> list[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Literal
 import blake3
 
 from taftcache.backbone.spec import BackboneSpec
-from taftcache.errors import BackboneError, RecipeError, check_path
+from taftcache.errors import BackboneError, RecipeError
 
 BUNDLED = Path(__file__).parent / "bundled"
 WEIGHTS_NAME = "model.safetensors"
@@ -37,16 +37,6 @@ def expand_path(text: str) -> Path:
     if path.startswith("~"):
         raise RecipeError("a path begins with the home of no user of this machine", got=text, do="write the path out")
     return Path(path)
-
-
-def local_path(path: str | os.PathLike[str]) -> Path:
-    """``path`` with a leading ``~`` replaced: of a file or a folder that a function of Python is given.
-
-    Raises:
-        ArgumentError: as ``check_path``.
-    """
-    check_path("the place of a file or folder", path)
-    return Path(os.path.expanduser(path))
 
 
 def weights_kind(spec: BackboneSpec, section: str = "backbone") -> WeightsKind:

@@ -5,37 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ArgumentError
 
-P = ParamSpec("P")
-T = TypeVar("T", covariant=True)
+F = TypeVar("F", bound=Callable[..., Any])
 Place = FeatureStore | str | os.PathLike[str]
 
 
-class OfEither(Protocol[P, T]):
-    """A function of a store, which may be given open or as its place."""
-
-    def __call__(self, store: Place, *args: P.args, **named: P.kwargs) -> T: ...
-
-
-def at_its_place(
-    mode: Literal["r", "a"] = "r",
-) -> Callable[[Callable[Concatenate[FeatureStore, P], T]], OfEither[P, T]]:
+def at_its_place(mode: Literal["r", "a"] = "r") -> Callable[[F], F]:
     """Let a function of an open store take a place, too: the store there is open in ``mode`` while the call runs.
 
     A ``dry_run`` only reads. An open store is used as it is: several calls in a row then need not open it again and, in
-    mode "a", nobody can write between them.
+    mode "a", nobody can write between them. The function's ``store`` is a ``Place``, as editors show it to callers, and
+    it asserts, for type checkers, that it was given an open one.
 
     Raises:
         ArgumentError: neither a store nor a place. Whatever opening it raises.
     """
 
-    def of_either(stage: Callable[Concatenate[FeatureStore, P], T]) -> OfEither[P, T]:
+    def of_either(stage: F) -> F:
         @wraps(stage)
-        def opened(store: Place, *args: P.args, **named: P.kwargs) -> T:
+        def opened(store: Place, *args: Any, **named: Any) -> Any:
             if isinstance(store, FeatureStore):
                 return stage(store, *args, **named)
             if not isinstance(store, str | os.PathLike):
@@ -48,6 +40,6 @@ def at_its_place(
                 return stage(there, *args, **named)
 
         stage.__annotations__["store"] = Place  # what help() shows
-        return opened
+        return cast(F, opened)
 
     return of_either

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
@@ -170,9 +170,7 @@ def _no_number(name: str) -> None:
 
 
 @at_its_place()
-def read_base(
-    store: FeatureStore, spec: TangentSpec, classes: int | None = None, *, consent: Consent | None = None
-) -> Base:
+def read_base(store: Place, spec: TangentSpec, classes: int | None = None, *, consent: Consent | None = None) -> Base:
     """The base point of the store's tail under ``spec``; a functional tail needs timm's code, none needs weights.
 
     Args:
@@ -185,6 +183,7 @@ def read_base(
         StoreError: the store has only rows. UntrustedStore: a model hub that nobody allowed would be asked for that
             code.
     """
+    assert isinstance(store, FeatureStore)
     if TAIL not in store.objects():
         raise StoreError(
             f"{store.path} has rows alone, without the base point that training starts from",

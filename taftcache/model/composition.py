@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, CompositionError
@@ -57,7 +57,7 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, floa
 
 
 @at_its_place()
-def weighted_sum(store: FeatureStore, weights: Mapping[str, float]) -> Component:
+def weighted_sum(store: Place, weights: Mapping[str, float]) -> Component:
     """Σ_i μ_i Δw_i of some of a store's components or models, in memory: unlike ``compose``, it writes nothing.
 
     The result says nothing about how its parts were made: it has no certificate nor, for private ones, their promise.
@@ -68,6 +68,7 @@ def weighted_sum(store: FeatureStore, weights: Mapping[str, float]) -> Component
     Raises:
         StoreError: no such model. CompositionError: a sum other than one, a name twice, or other bases or parameters.
     """
+    assert isinstance(store, FeatureStore)
     if not isinstance(weights, Mapping):
         raise ArgumentError("the weights have no names", got=type(weights).__name__, do='{"000": 0.5, "001": 0.5}')
     there = store.objects()

@@ -32,13 +32,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from taftcache.backbone.cut.cut import Cut
-from taftcache.backbone.files import WEIGHTS_NAME, file_digest, local_path
+from taftcache.backbone.files import WEIGHTS_NAME, file_digest
 from taftcache.backbone.model import Backbone, load_backbone, weights_digest
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.saved import name_classes, save_backbone
 from taftcache.backbone.spec import BackboneSpec, PreprocessSpec
 from taftcache.consent import Consent, check_consent
-from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError
+from taftcache.errors import CompositionError, FormatError, IntegrityError, RecipeError, StoreWriteError, local_path
 from taftcache.model.card import Origin, Score, card
 from taftcache.model.component import Component, public_fields
 from taftcache.model.description import DESCRIPTION, FORMAT, SAVED, Description, read_description

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from warnings import warn
 
 import msgspec
 
@@ -15,29 +16,42 @@ from taftcache.errors import FormatError
 from taftcache.solve_stats import SolveStats
 
 
+def _unknown() -> None:
+    """A default that JSON says, as null: records that add fields leave out (``omit_defaults``) only what is a value."""
+
+
 class CertificateRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A ``solve.solution.Certificate`` as it was written, with the bounds that followed from it.
 
-    gradient, gradient_at_zero: ‖∇F(Δw)‖ and ‖∇F(0)‖ in float64. relative_gradient: the first divided by the second.
-    ridge: λ. objective: F(Δw). rows: N. distance_bound: a bound on ‖Δw − Δw*‖. gap_bound: a bound on F(Δw) − F*.
-    energy_bound: a bound on ‖Δw − Δw*‖_H. residual, tightened, rounding, quadratic, constrained: what the bounds follow
-    from. See ``Certificate``.
+    constrained: on a ball, where ∇F does not vanish, a bound on F(Δw) − F*. distance_bound: a bound on ‖Δw − Δw*‖:
+    ‖∇F(Δw)‖/λ, or a closer one. energy_bound: a bound on ‖Δw − Δw*‖_H, in the norm of the Hessian H: ‖∇F(Δw)‖/√λ, or a
+    closer one. gap_bound: a bound on F(Δw) − F*: half the square of energy_bound. gradient, gradient_at_zero: ‖∇F(Δw)‖
+    and ‖∇F(0)‖ in float64. objective: F(Δw). quadratic: whether F is. relative_gradient: ‖∇F(Δw)‖ / ‖∇F(0)‖. residual:
+    a bound on ‖Δw − Δw*‖_H from a dual residual, if there is one. ridge: λ. rounding: an allowance for the norm of the
+    error in ∇F(Δw), which the bounds include. rows: N. tightened: a bound on ‖Δw − Δw*‖_H found in further passes, if
+    they ran.
     """
 
+    # in the order that JSON has
+    constrained: float | None = msgspec.field(default_factory=_unknown)
+    distance_bound: float
+    energy_bound: float | None = msgspec.field(default_factory=_unknown)
+    gap_bound: float
     gradient: float
     gradient_at_zero: float
-    ridge: float
     objective: float
-    rows: int
+    quadratic: bool = msgspec.field(default_factory=lambda: True)
     relative_gradient: float
-    distance_bound: float
-    gap_bound: float
-    energy_bound: float | None = None
-    residual: float | None = None
-    tightened: float | None = None
-    rounding: float = 0.0
-    quadratic: bool = True
-    constrained: float | None = None
+    residual: float | None = msgspec.field(default_factory=_unknown)
+    ridge: float
+    rounding: float = msgspec.field(default_factory=float)
+    rows: int
+    tightened: float | None = msgspec.field(default_factory=_unknown)
+
+    def __getitem__(self, name: str) -> Any:
+        """A field by its name: reports of 0.1.0 had dicts. Deprecated."""
+        warn(f"write .{name}: certificates are records, no longer dicts", DeprecationWarning, stacklevel=2)
+        return getattr(self, name)
 
 
 class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

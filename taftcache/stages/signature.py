@@ -8,11 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taftcache.backbone.files import local_path
 from taftcache.cache.format.digest import canonical
 from taftcache.cache.place.failure import advice, cause
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, local_path
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

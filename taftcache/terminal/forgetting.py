@@ -37,10 +37,10 @@ def show_audit(report: AuditReport) -> None:
     for name, c in report.certificates.items():
         table.add_row(
             name,
-            f"{c['recorded']:.3e}",
-            f"{c['recomputed']:.3e}",
-            f"{c['distance_recorded']:.1e}",
-            f"{c['distance_bound']:.1e}",
+            f"{c.recorded:.3e}",
+            f"{c.recomputed:.3e}",
+            f"{c.distance_recorded:.1e}",
+            f"{c.distance_bound:.1e}",
         )
     if report.certificates:
         print_table(table)

@@ -11,7 +11,7 @@ from rich.table import Table
 from taftcache.names import counted, first_few, ordinal, promise_text, readable_size, scaling_of, typed
 from taftcache.terminal.console import OUT, print_line, print_notes, print_table, say, stacked
 from taftcache.terminal.text import plain_table
-from taftcache.view.wording import certified
+from taftcache.view.wording import bounded
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -128,7 +128,8 @@ def show_shard(report: ShardReport) -> None:
     OUT.print(_activations(report.activations, s["dtype"]))
     if report.component is not None:
         m = report.component
-        known = f"; {certified(m['certificate'])}" if "certificate" in m else ""
+        c = m.get("certificate")
+        known = f"; {bounded(c['relative_gradient'], c['distance_bound'])}" if c else ""
         OUT.print(f"{m['name']}: ‖Δw‖ {m.get('norm', nan):.3g}{known}")
         if "status" in m:
             OUT.print(m["status"])

@@ -59,7 +59,7 @@ def show_run(report: RunReport, command: str = "taftcache run") -> None:
     trained = f"{_solved(t.trained)} solved" if t.trained else "nothing: every component is current"
     if t.kept and t.trained:
         trained += f", {len(t.kept)} already up to date"
-    worst = max(t.certificates.values(), key=lambda x: x["distance_bound"])
+    worst = max(t.certificates.values(), key=lambda x: x.distance_bound)
     which = f"worst of {len(t.certificates)}: " if len(t.certificates) > 1 else ""
     table.add_row("train", stacked(trained, which + certified(worst)), f"{t.seconds:.1f}")
     table.add_row("compose", stacked(*_composed(c)), f"{c.seconds:.1f}")
@@ -101,7 +101,7 @@ def _composed(report: ComposeReport) -> list[str]:
     what = _sum(report) + ("" if report.changed else ", unchanged")
     lines = [f"{what}; Σμf(Δw) = f(ΣμΔw) to {report.identity_error:.0e}"]
     if report.certificate is not None:
-        rows = counted(report.certificate["rows"], "row")
+        rows = counted(report.certificate.rows, "row")
         lines += [f"model of all {rows} ({EXACT})", certified(report.certificate)]
     return lines if report.held_out is None else [*lines, accuracies(report.held_out)]
 
@@ -220,24 +220,24 @@ def show_train(report: TrainReport) -> None:
     solved = {*report.trained, *(made.made if made is not None else ())}
     if made is not None and made.certificate is not None:
         certificates[EXACT] = made.certificate
-    beside = any("row_moves" in c for c in certificates.values())
+    beside = any(c.row_moves is not None for c in certificates.values())
     table = Table("component", "rows", "relative gradient", "‖Δw−Δw*‖ ≤", "a row moves" if beside else "F−F* ≤", "")
     for name, c in certificates.items():
-        moves = f"{c['row_moves']:.1e}" if "row_moves" in c else ""
+        moves = "" if c.row_moves is None else f"{c.row_moves:.1e}"
         table.add_row(
             name,
-            str(c["rows"]),
-            f"{c['relative_gradient']:.1e}",
-            f"{c['distance_bound']:.1e}",
-            moves if beside else f"{c['gap_bound']:.1e}",
+            str(c.rows),
+            f"{c.relative_gradient:.1e}",
+            f"{c.distance_bound:.1e}",
+            moves if beside else f"{c.gap_bound:.1e}",
             "solved" if name in solved else "current",
         )
     for name in [] if made is None else made.models:
         if name not in certificates:
             table.add_row(name, *[""] * 4, "made" if name in solved else "current")
     print_table(table)
-    if loose := {name: c for name, c in certificates.items() if "row_moves" in c and not c["decisive"]}:
-        lines = [f"{name}: certified to {c['distance_bound']:.1e}, {decides(c)}" for name, c in loose.items()]
+    if loose := {name: c for name, c in certificates.items() if c.decisive is False}:
+        lines = [f"{name}: certified to {c.distance_bound:.1e}, {decides(c)}" for name, c in loose.items()]
         say(*lines, f"  try: {NEARER}")
     if made is not None and made.held_out is not None:
         say(accuracies(made.held_out))

@@ -14,7 +14,7 @@ def _bare(annotation: str) -> str:
 
 
 # Class of a report, or of the members of a list → what prints it: the first function of a module that takes one.
-_SHOWN = {
+PRINTERS = {
     of: function
     for module in (pipeline, forgetting, inspection, models, stores, experiments)
     for name, function in sorted(getmembers(module, isfunction), key=lambda found: -found[1].__code__.co_firstlineno)
@@ -31,8 +31,8 @@ def show(report: Any) -> None:
     if isinstance(report, list) and not report:  # its command prints nothing either
         return
     of = type(report[0] if isinstance(report, list) else report).__name__
-    if of not in _SHOWN:
+    if of not in PRINTERS:
         raise ArgumentError(
             "what is to be shown is no report", got=of, do="give what a function like evaluate returned"
         )
-    _SHOWN[of](report)
+    PRINTERS[of](report)

@@ -65,7 +65,8 @@ class StoreView:
 
 @at_its_place()
 def _store_view(
-    store: FeatureStore, samples: Sequence[str], skip: tuple[str, ...], consent: Consent | None, progress: Progress
+    store: Place, samples: Sequence[str], skip: tuple[str, ...], consent: Consent | None, progress: Progress
 ) -> tuple[str, dict[str, Any]]:
     """Where the store lies, and what all of its views show."""
+    assert isinstance(store, FeatureStore)
     return str(store.path), everything(store, samples, skip, consent, progress)[2]

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
-from taftcache.errors import check_path, check_several
+from taftcache.errors import check_several, local_path
 from taftcache.names import shard_of
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.writing import whole, writable
@@ -51,7 +51,7 @@ class PageReport:
 
 @at_its_place()
 def write_report(
-    store: FeatureStore,
+    store: Place,
     file: Path | str,
     *,
     samples: Sequence[str] = (),
@@ -73,8 +73,8 @@ def write_report(
         UnknownSample: one of ``samples`` has no row. StoreWriteError: the file cannot be written, or is
             another there.
     """
-    check_path("the place of the page", file)
-    writable(place := Path(os.path.expanduser(file)), again=beginning())
+    assert isinstance(store, FeatureStore)
+    writable(place := local_path(file, "the place of the page"), again=beginning())
     skip = () if neighbours else ("neighbours",)
     atlas, pictures, data = everything(store, samples, skip, consent, or_silent(progress))
     # The file names no place of this machine; why there are no pictures is in the report's notes.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from taftcache.names import counted, points_text
 
 if TYPE_CHECKING:
-    from taftcache.stages.forget.receipts import Answer, Receipt, ReceiptsReport
+    from taftcache.stages.certificates import JudgedCertificate, RenewedCertificate
+    from taftcache.stages.forget.receipts import Answer, Proof, Receipt, ReceiptsReport
 
 SIGNATURES = {
     "none": "not signed",
@@ -31,15 +30,20 @@ NEARER = 'train with solver.tolerance = "decisive", or with a larger objective.r
 LOOSE = f", which this certificate is too loose to prove: {NEARER}"
 
 
-def certified(c: dict[str, Any]) -> str:
-    """A certificate in one clause."""
-    said = f"‖∇F‖ {c['relative_gradient']:.0e} of its start in float64, so ‖Δw−Δw*‖ ≤ {c['distance_bound']:.1e}"
-    return said if c.get("row_moves") is None else f"{said}; {decides(c)}"
+def bounded(relative_gradient: float, distance_bound: float) -> str:
+    """What a certificate proves, in one clause."""
+    return f"‖∇F‖ {relative_gradient:.0e} of its start in float64, so ‖Δw−Δw*‖ ≤ {distance_bound:.1e}"
 
 
-def decides(c: dict[str, Any]) -> str:
+def certified(c: JudgedCertificate | RenewedCertificate | Proof) -> str:
+    """The same and, if it is known, what removing a typical row moves."""
+    said = bounded(c.relative_gradient, c.distance_bound)
+    return said if c.row_moves is None else f"{said}; {decides(c)}"
+
+
+def decides(c: JudgedCertificate | RenewedCertificate | Proof) -> str:
     """What removing a typical row moves, beside a certified distance."""
-    return f"removing a row moves it by about {c['row_moves']:.1e}: {'decisive' if c['decisive'] else 'not decisive'}"
+    return f"removing a row moves it by about {c.row_moves:.1e}: {'decisive' if c.decisive else 'not decisive'}"
 
 
 def gain_text(gain: float, interval: tuple[float, float], verdict: str) -> str:
@@ -106,7 +110,7 @@ def receipt_lines(r: Receipt, unreadable: bool) -> list[str]:
         )
     if r.copies:
         lines.append(f"{counted(r.copies, 'row')} of other ids held the very same bytes, and stayed")
-    lines += [proof_text(name, msgspec.structs.asdict(c)) for name, c in r.certificates.items()]
+    lines += [proof_text(name, c) for name, c in r.certificates.items()]
     lines += [f"note: {note}" for note in r.notes]
     if unreadable:
         lines.append("its key is destroyed: no id can be looked up in it")
@@ -133,20 +137,18 @@ def gone_lines(destroyed: Sequence[str], shards: Sequence[str]) -> list[str]:
     return lines + ([f"dropped, for no row is left: shard {', '.join(shards)}"] if shards else [])
 
 
-def proof_text(name: str, c: dict[str, Any]) -> str:
+def proof_text(name: str, c: RenewedCertificate | Proof) -> str:
     """A renewed component's certificate beside what the removal moved."""
     moved = ""
-    if c["moved"] is not None:
-        moved = f"; the removal moved it by {c['moved']:.1e}"
-    elif c.get("moved_at_least") is not None:  # a receipt has only this bound
-        moved = f"; the removal moved it by {c['moved_at_least']:.1e} at least"
-    other = c.get("other_ridge", False)
-    if c.get("ridge_before") is not None:
-        moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}, with these {c['ridge_before']:.1e}"
-        other = True
-    elif other:
-        moved += f", with another λ: the rows that stay chose {c['ridge']:.1e}"
-    loose = LOOSE if c["decisive"] is False else UNKNOWN if other and c["decisive"] is None else ""
+    if c.moved is not None:
+        moved = f"; the removal moved it by {c.moved:.1e}"
+    elif c.moved_at_least is not None:  # a receipt has only this bound
+        moved = f"; the removal moved it by {c.moved_at_least:.1e} at least"
+    other = c.other_ridge or c.ridge_before is not None  # receipts have the one or, from earlier releases, the other
+    if other:
+        before = "" if c.ridge_before is None else f", with these {c.ridge_before:.1e}"
+        moved += f", with another λ: the rows that stay chose {c.ridge:.1e}{before}"
+    loose = LOOSE if c.decisive is False else UNKNOWN if other and c.decisive is None else ""
     # `certified` has said it already if it says what a row moves.
-    decides = " (decisive)" if c["decisive"] and c.get("row_moves") is None else ""
+    decides = " (decisive)" if c.decisive and c.row_moves is None else ""
     return f"{name}: {certified(c)}{moved}{loose}{decides}"

@@ -19,12 +19,13 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.errors import ArgumentError
+from taftcache.stages.certificates import JudgedCertificate
 from taftcache.stages.train.training import TrainReport
 from taftcache.terminal.pipeline import show_train
-from taftcache.terminal.showing import _SHOWN
+from taftcache.terminal.showing import PRINTERS
 from taftcache.terminal.text import plain_table
 from tests.cli.making import refused
-from tests.stages.making import toml
+from tests.stages.making import certificate, toml
 from tests.stages.test_damage import chunk_of, flip
 from tests.test_house.pages import load_tool
 
@@ -417,8 +418,10 @@ def test_no_sentence_is_broken_in_a_pipe(cli, store, monkeypatch):
 
 
 def test_training_says_what_to_do_about_a_certificate_that_decides_nothing(capsys):
-    loose = {"rows": 97, "relative_gradient": 2e-8, "distance_bound": 1.5, "gap_bound": 1e-7, "row_moves": 5e-3}
-    components = {"components/000": loose | {"decisive": False}, "components/001": loose | {"decisive": True}}
+    components = {
+        name: certificate(JudgedCertificate, distance_bound=1.5, row_moves=5e-3, decisive=decisive)
+        for name, decisive in (("components/000", False), ("components/001", True))
+    }
     show_train(TrainReport(store=Path("x"), root_digest="", trained=[*components], kept=[], certificates=components))
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "components/000: certified to 1.5e+00, removing a row moves it by about 5.0e-03: not decisive",
@@ -443,8 +446,8 @@ def test_every_report_can_be_shown():
     """But those of single figures, which are no commands'."""
     functions = [getattr(taftcache, name) for name in taftcache.__all__ if name.islower() and name != "__version__"]
     reports = {f.__annotations__.get("return", "") for f in functions if f.__module__.startswith("taftcache.stages")}
-    assert {name for name in reports if name.endswith(("Report", "Influence"))} - _SHOWN.keys() == set()
-    assert len(_SHOWN) > 30
+    assert {name for name in reports if name.endswith(("Report", "Influence"))} - PRINTERS.keys() == set()
+    assert len(PRINTERS) > 30
 
 
 def test_a_large_image_is_read_without_pillows_warning_or_refused(cli, store, tmp_path, monkeypatch):

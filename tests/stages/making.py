@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import torch
 from PIL import Image
@@ -13,14 +14,16 @@ from PIL import Image
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.model.component import read_base, read_component
+from taftcache.model.meta import CertificateRecord
 from taftcache.recipe import Recipe, parse_recipe
 from tests.cache.making import tree
 
 __all__ = [
-    "DIGITS", "PRIVACY", "commits", "deltas", "digits", "open_store", "recipe", "settings", "toml", "tree",
-    "write_images",
+    "DIGITS", "PRIVACY", "certificate", "commits", "deltas", "digits", "open_store", "recipe", "settings", "toml",
+    "tree", "write_images",
 ]  # fmt: skip
 
+C = TypeVar("C", bound=CertificateRecord)
 SETTINGS: dict[str, Any] = {
     "name": "tiny",
     "device": "cpu",
@@ -52,6 +55,11 @@ def settings(store: FeatureStore, train: str = "head", **privacy: Any) -> Recipe
     """The store's recipe with a small private training of what ``train`` names."""
     values = store.manifest.recipe | {"privacy": {**PRIVACY, **privacy}}
     return parse_recipe(values | {"tangent": {**values["tangent"], "train": train}})
+
+
+def certificate(kind: type[C], **said: Any) -> C:
+    """One of a class of records; figures that are not said, and have to be there, are 1."""
+    return kind(**{f.name: 1 for f in msgspec.structs.fields(kind) if f.required} | said)
 
 
 def deltas(path: Path) -> dict[str, torch.Tensor]:

@@ -258,8 +258,10 @@ def test_a_verdict_says_how_many_certificates_decide_nothing(pair, capsys):
     report = taftcache.audit(pair[0])
     with FeatureStore(pair[0]) as store:
         known = {name: store.meta(name)["stats"].get("row_moves") for name in report.certificates}
-    assert {name: c.get("row_moves") for name, c in report.certificates.items()} == known
-    loose = {name: {**c, "row_moves": 9 * c["distance_bound"]} for name, c in report.certificates.items()}
+    assert {name: c.row_moves for name, c in report.certificates.items()} == known
+    loose = {
+        name: msgspec.structs.replace(c, row_moves=9 * c.distance_bound) for name, c in report.certificates.items()
+    }
     show_audit(replace(report, certificates=loose))
     assert "4 certificates proven, 4 of them not decisive" in capsys.readouterr().out.splitlines()[0]
 

@@ -286,7 +286,7 @@ def test_what_a_component_says_is_held_against_rows_and_file(copy, how):
     report = taftcache.audit(copy)
     assert kind in {finding.kind for finding in report.findings}
     if true is not None and "ridge" not in how:
-        assert report.certificates[name]["distance_bound"] == true["distance_bound"]
+        assert report.certificates[name].distance_bound == true.distance_bound
 
 
 @pytest.mark.law(
@@ -304,13 +304,13 @@ def test_a_bound_from_dual_vectors_that_are_not_kept(store, monkeypatch, capsys)
     assert (report.findings, report.notes) == ([], [])
     for name in ("components/000", "components/001"):
         figures = report.certificates[name]
-        assert figures["distance_bound"] == pytest.approx(figures["distance_recorded"], rel=1e-6)
+        assert figures.distance_bound == pytest.approx(figures.distance_recorded, rel=1e-6)
     forge_meta(store, "components/000", lessened)
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(Settings, "dual_again", lambda *arguments: None)
         report = taftcache.audit(store)
         assert problems(report) == []
-        assert report.certificates["components/000"]["distance_bound"] > figures["distance_recorded"]
+        assert report.certificates["components/000"].distance_bound > figures.distance_recorded
         assert "components/000" in report.looser
         show_audit(replace(report, findings=[]))
         assert f"proven, {len(report.looser)} of them more loosely than recorded" in capsys.readouterr().out

@@ -96,8 +96,8 @@ def test_exact_is_the_optimum_over_all_rows_wherever_it_starts(store):
     with open_store(store) as opened:
         report = taftcache.compose(opened, asking(opened, mode="exact"))
         assert report.models == ["models/mean", "models/exact"]
-        assert report.certificate["rows"] == sum(s.rows for s in opened.shards)
-        assert report.moved > 1000 * report.certificate["distance_bound"]
+        assert report.certificate.rows == sum(s.rows for s in opened.shards)
+        assert report.moved > 1000 * report.certificate.distance_bound
         exact = component(opened, "models/exact")
         base = read_base(opened, recorded_recipe(opened).tangent)
         zero = minimised(base, opened.shards, RSL(kappa=15.0), 1e-3, tolerance=1e-10).value

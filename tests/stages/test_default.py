@@ -49,7 +49,7 @@ def test_the_default_is_the_exact_model(default, tmp_path):
     with FeatureStore(path) as store:
         base = read_base(store, TangentSpec())
         exact, mean = (read_component(store, f"models/{name}", base).delta for name in ("exact", "mean"))
-        assert (exact - mean).norm() > 1000 * report.compose.certificate["distance_bound"]
+        assert (exact - mean).norm() > 1000 * report.compose.certificate.distance_bound
         shard = store.shards[0]
         assert taftcache.sample_influence(store, shard.sample_ids[0]).model == "models/exact"
         assert taftcache.export_model(store, tmp_path / "model").model == "models/exact"

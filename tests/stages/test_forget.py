@@ -131,8 +131,8 @@ def test_ledger_has_the_receipt(photographed, tmp_path):
     assert receipt["renewed"] == report.renewed == ["components/000", "components/001", "models/head", "models/mean"]
     assert receipt["certificates"].keys() == report.certificates.keys()
     for certificate in report.certificates.values():
-        assert certificate["converged"]
-        assert 0 < certificate["distance_bound"] < certificate["moved"]
+        assert certificate.converged
+        assert 0 < certificate.distance_bound < certificate.moved
     assert not any(sample in str(receipt) for sample in gone)
 
 

@@ -47,7 +47,7 @@ def test_a_component_that_leaves_was_never_there(partner, composed, capsys):
     report = taftcache.forget(path, components=["elsewhere"])
     assert report.destroyed == planned.destroyed == [ELSEWHERE, "models/other"]
     assert report.renewed == planned.renewed == ([MEAN, EXACT] if composed else [])
-    assert {c["moved"] for c in report.certificates.values()} <= {None}
+    assert {c.moved for c in report.certificates.values()} <= {None}
     assert commits(path) == never
     assert taftcache.audit(path).findings == []
     (receipt,) = taftcache.receipts(path).receipts
@@ -76,7 +76,7 @@ def test_its_coefficient_goes_along_and_rows_may_leave_with_it(partner):
         assert store.objects()[WEIGHTED].meta["coefficients"] == pytest.approx(
             {"components/000": 2 / 3, "components/001": 1 / 3}
         )
-        assert report.certificates["components/000"]["moved"] > 0
+        assert report.certificates["components/000"].moved > 0
         assert store.manifest.recipe["compose"]["weights"] == pytest.approx({"000": 2 / 3, "001": 1 / 3})
     assert taftcache.audit(path).findings == []
 

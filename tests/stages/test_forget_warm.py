@@ -13,6 +13,7 @@ import taftcache
 from taftcache.errors import RecipeError
 from taftcache.model.component import Component, read_component
 from taftcache.solve.choosing import choose_ridge
+from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.forget import forgetting, renewal
 from taftcache.stages.forget.renewal import Warm
 from taftcache.stages.progress import Silent
@@ -20,7 +21,7 @@ from taftcache.stages.train import record, solving
 from taftcache.stages.train.solving import SolveOptions, solve_component
 from taftcache.terminal.forgetting import forgotten_lines
 from taftcache.view.wording import certified
-from tests.stages.making import commits, deltas, open_store, recipe
+from tests.stages.making import certificate, commits, deltas, open_store, recipe
 
 EXACT = {"compose": {"mode": "exact"}}
 FEW = {"data": {"source": "digits", "limit": 30}}
@@ -46,12 +47,12 @@ def test_warm_is_within_a_tenth_of_what_the_removal_moved(exact, tmp_path):
         taftcache.forget(store, [sample])
         assert taftcache.evaluate(store).accuracy["models/exact"] == warm_logits
     figures = report.certificates["models/exact"]
-    assert figures["decisive"]
+    assert figures.decisive
     assert renewal.DECISIVE == 0.1, "a tenth"
-    assert figures["distance_bound"] <= 0.1 * figures["moved_at_least"]
+    assert figures.distance_bound <= 0.1 * figures.moved_at_least
     ours, theirs = deltas(exact), deltas(cold)
     apart = (ours["models/exact"] - theirs["models/exact"]).norm().item()
-    assert apart <= 2 * figures["distance_bound"]
+    assert apart <= 2 * figures.distance_bound
     assert all(torch.equal(ours[n], theirs[n]) for n in ours if n != "models/exact")
     assert taftcache.audit(exact).findings == []
 
@@ -76,9 +77,9 @@ def test_warm_goes_on_from_the_dual_vectors(tmp_path, monkeypatch):
         taftcache.export_component(store, "models/exact", tmp_path / "exported")
     figures = report.certificates["models/exact"]
     assert report.notes == []
-    assert figures["decisive"]
+    assert figures.decisive
     apart = (exact.delta - optimum.delta).norm().item()
-    assert apart <= figures["distance_bound"] + optimum.meta["certificate"]["distance_bound"]
+    assert apart <= figures.distance_bound + optimum.meta["certificate"]["distance_bound"]
     assert exact.dual.shape == (rows - 2, len(store.classes))
     assert Component.decode((tmp_path / "exported").read_bytes(), base).dual is None
     assert taftcache.audit(path).findings == []
@@ -93,15 +94,16 @@ def test_warm_goes_on_where_the_tolerance_is_loose(tmp_path, monkeypatch):
     with open_store(path) as store:
         report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
     figures = report.certificates["models/exact"]
-    assert figures["decisive"]
-    assert figures["relative_gradient"] < 1.5e-3
+    assert figures.decisive
+    assert figures.relative_gradient < 1.5e-3
     assert report.notes == []
 
 
 @pytest.mark.law("A warm re-solve is within a tenth of what the removal moved, or is solved cold")
 def test_warm_falls_back_to_cold(exact, tmp_path, monkeypatch):
     cold = shutil.copytree(exact, tmp_path / "cold")
-    monkeypatch.setattr(renewal, "DECISIVE", 1e-30)
+    for module in (renewal, solving):
+        monkeypatch.setattr(module, "DECISIVE", 1e-30)
     with open_store(exact) as store:
         sample = store.shard("000").sample_ids[2]
         report = taftcache.forget(store, [sample], mode="resolve")
@@ -117,7 +119,8 @@ def test_a_cold_solve_after_a_warm_one_chooses_no_ridge_again(tmp_path, monkeypa
     path, cold = tmp_path / "store", tmp_path / "cold"
     taftcache.run(recipe(path, objective={"ridge": "auto"}, **EXACT, **FEW))
     shutil.copytree(path, cold)
-    monkeypatch.setattr(renewal, "DECISIVE", 1e-30)
+    for module in (renewal, solving):
+        monkeypatch.setattr(module, "DECISIVE", 1e-30)
     rows = []
 
     def counted(base, shards, *more, **how):
@@ -143,7 +146,7 @@ def test_a_warm_solve_that_gave_up_is_solved_cold_until_it_decides(sampled, tmp_
         report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
         moves = store.meta("models/exact")["stats"]["row_moves"]
     assert report.notes == ["models/exact was solved cold: why"]
-    assert report.certificates["models/exact"]["distance_bound"] <= 0.1 * moves
+    assert report.certificates["models/exact"].distance_bound <= 0.1 * moves
 
 
 @pytest.mark.law("What was trained to a decisive tolerance, or to none that is named, has receipts that decide")
@@ -152,12 +155,12 @@ def test_without_a_tolerance_receipts_decide(sampled, tmp_path, monkeypatch):
     monkeypatch.setattr("taftcache.recipe.SolverSpec.relative", 1e-2)
     ran = taftcache.run(recipe(tmp_path / "store", **EXACT, **FEW))
     trained = [c for name, c in ran.train.certificates.items() if name != "models/head"]
-    for certificate in (*trained, ran.compose.certificate):
-        assert certificate["decisive"]
-        assert certificate["relative_gradient"] < 5e-3
+    for proven in (*trained, ran.compose.certificate):
+        assert proven.decisive
+        assert proven.relative_gradient < 5e-3
     with open_store(tmp_path / "store") as store:
         report = taftcache.forget(store, [store.shard("000").sample_ids[2]])
-    assert all(c["decisive"] for c in report.certificates.values() if c["moved"] > 0)
+    assert all(c.decisive for c in report.certificates.values() if c.moved > 0)
 
 
 @pytest.mark.law("What was trained to a decisive tolerance, or to none that is named, has receipts that decide")
@@ -166,7 +169,7 @@ def test_a_decisive_tolerance_has_receipts_that_decide(tmp_path, monkeypatch):
     path = tmp_path / "store"
     ran = taftcache.run(recipe(path, solver={"tolerance": "decisive"}, **EXACT, **FEW))
     trained = {name: c for name, c in ran.train.certificates.items() if name != "models/head"}  # a closed form
-    assert all(c["decisive"] and c["distance_bound"] > 1e-6 * c["row_moves"] for c in trained.values())
+    assert all(c.decisive and c.distance_bound > 1e-6 * c.row_moves for c in trained.values())
     assert "removing a row moves it by about" in certified(ran.compose.certificate)
     with open_store(path) as store:
         root, other = store.root_digest, {"radius": 1.0}
@@ -174,7 +177,7 @@ def test_a_decisive_tolerance_has_receipts_that_decide(tmp_path, monkeypatch):
             taftcache.train(store, recipe(path, solver={"tolerance": "decisive"}, objective=other, **FEW))
         assert store.root_digest == root
         report = taftcache.forget(store, [store.shard("000").sample_ids[2]])
-    assert all(c["decisive"] for c in report.certificates.values() if c["moved"] > 0)
+    assert all(c.decisive for c in report.certificates.values() if c.moved > 0)
     assert taftcache.audit(path).findings == []
 
 
@@ -184,11 +187,11 @@ def test_of_cross_entropy_too_the_head_among_them(tmp_path, tolerance):
     path = tmp_path / "store"
     asked = {"objective": {"loss": "cross_entropy", "ridge": 1e-3}, "solver": {"tolerance": tolerance}}
     ran = taftcache.run(recipe(path, **asked, **EXACT, **FEW))
-    assert all(c["decisive"] for c in [*ran.train.certificates.values(), ran.compose.certificate])
+    assert all(c.decisive for c in [*ran.train.certificates.values(), ran.compose.certificate])
     with open_store(path) as store:
         for mode in ("retrain", "resolve"):
             report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode=mode)
-            assert {name for name, c in report.certificates.items() if c["decisive"]} == set(report.certificates)
+            assert {name for name, c in report.certificates.items() if c.decisive} == set(report.certificates)
             assert {"models/head", "models/exact"} < set(report.certificates)
             assert report.notes == []
     assert taftcache.audit(path).findings == []
@@ -216,15 +219,15 @@ def test_a_model_at_the_floor_of_rounding_has_converged(tmp_path):
     taftcache.compose(path)
     report = taftcache.forget(path, ["rows/00000003"], mode="resolve")
     found = report.certificates["models/exact"]
-    assert (found["converged"], found["decisive"]) == (True, True)
+    assert (found.converged, found.decisive) == (True, True)
     assert not any("Rounding stopped" in note for note in taftcache.train(path).notes + taftcache.compose(path).notes)
 
 
 @pytest.mark.parametrize("decisive", [True, False, None])
 def test_a_loose_certificate_is_said(decisive, tmp_path):
-    figures = {"relative_gradient": 1e-2, "distance_bound": 0.5, "moved": 0.7, "decisive": decisive}
+    loose = certificate(RenewedCertificate, decisive=decisive)
     report = forgetting.ForgetReport(
-        store=tmp_path, root_before="", root_digest="", certificates={"components/000": figures}
+        store=tmp_path, root_before="", root_digest="", certificates={"components/000": loose}
     )
     assert ("too loose to prove" in forgotten_lines(report)[-1]) == (decisive is False)
     assert forgotten_lines(report)[-1].endswith(" (decisive)") == (decisive is True), "as receipts say it"
@@ -239,5 +242,5 @@ def test_a_ridge_that_the_rows_choose_again_is_no_reason_to_solve_cold(tmp_path,
         monkeypatch.setattr(solving, "choose_ridge", lambda *a, **k: replace(kept(*a, **k), ridge=ridge))
         report = taftcache.forget(store, [store.shard("000").sample_ids[2]], mode="resolve")
     figures = report.certificates["models/exact"]
-    assert figures["decisive"]
+    assert figures.decisive
     assert report.notes == []

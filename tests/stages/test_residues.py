@@ -11,9 +11,10 @@ import torch
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.paper.fits import Fits
+from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.forget.receipts import Proof
 from taftcache.terminal.forgetting import show_receipts
-from tests.stages.making import open_store, tree
+from tests.stages.making import certificate, open_store, tree
 
 
 def states(path: Path) -> set[str]:
@@ -76,9 +77,9 @@ def test_no_figure_of_a_model_is_left_to_all_digits(exact, mode):
         said = taftcache.receipts(store).receipts[0].certificates
     assert said.keys() == report.certificates.keys() > {"models/exact"}
     for name, figures in report.certificates.items():
-        assert figures["distance_bound"] <= said[name].distance_bound < 2 * figures["distance_bound"]
-        assert figures["moved_at_least"] / 2 < said[name].moved_at_least <= figures["moved_at_least"] < figures["moved"]
-        assert (said[name].decisive, said[name].ridge) == (figures["decisive"], figures["ridge"])
+        assert figures.distance_bound <= said[name].distance_bound < 2 * figures.distance_bound
+        assert figures.moved_at_least / 2 < said[name].moved_at_least <= figures.moved_at_least < figures.moved
+        assert (said[name].decisive, said[name].ridge) == (figures.decisive, figures.ridge)
         kept = {k: v for k, v in entry["certificates"][name].items() if k != "ridge" and isinstance(v, float)}
         assert kept
         assert all(log2(value).is_integer() for value in kept.values())
@@ -87,7 +88,6 @@ def test_no_figure_of_a_model_is_left_to_all_digits(exact, mode):
 
 
 def test_bounds_are_rounded_so_that_they_stay_true():
-    figures = {"converged": True, "decisive": True, "ridge": 1e-3, "row_moves": 0.0}
     for exact, up, down in (
         (0.25, 0.25, 0.25),
         (0.3, 0.5, 0.25),
@@ -96,7 +96,7 @@ def test_bounds_are_rounded_so_that_they_stay_true():
         (5e-324, 5e-324, 5e-324),
     ):
         bounds = {"relative_gradient": exact, "distance_bound": exact, "moved_at_least": exact}
-        said = Proof.of({**figures, **bounds})
+        said = Proof.of(certificate(RenewedCertificate, **bounds, row_moves=0.0))
         assert (said.relative_gradient, said.distance_bound, said.moved_at_least, said.row_moves) == (up, up, down, 0.0)
 
 

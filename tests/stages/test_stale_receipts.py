@@ -46,8 +46,8 @@ def under(path: Path, **objective: Any) -> Recipe:
 def unknown(report: taftcache.ForgetReport) -> dict[str, bool]:
     """Of each new model, whether its receipt leaves open what the removal moved."""
     for figures in report.certificates.values():
-        assert (figures["moved"] is None) == (figures["decisive"] is None) == (figures["moved_at_least"] is None)
-    return {name: figures["moved"] is None for name, figures in report.certificates.items()}
+        assert (figures.moved is None) == (figures.decisive is None) == (figures.moved_at_least is None)
+    return {name: figures.moved is None for name, figures in report.certificates.items()}
 
 
 @pytest.mark.law("A receipt takes no other change of a model for what the removal moved")
@@ -74,11 +74,11 @@ def test_under_another_ridge_what_decides_is_what_a_row_moves(trained):
         new = read_component(store, "models/exact", read_base(store, under(trained, ridge=1e-1).tangent))
     proven = new.meta["certificate"]
     old = replace(new, delta=2 * new.delta, meta={**new.meta, "certificate": {**proven, "ridge": 2 * proven["ridge"]}})
-    assert certificate_of(new, replace(old, meta=new.meta))["decisive"]
+    assert certificate_of(new, replace(old, meta=new.meta)).decisive
     for times, decisive in ((5, False), (15, True), (None, None)):
         moves = None if times is None else times * proven["distance_bound"]
         solved = replace(new, meta={**new.meta, "stats": {**new.meta["stats"], "row_moves": moves}})
-        assert certificate_of(solved, old)["decisive"] is decisive
+        assert certificate_of(solved, old).decisive is decisive
 
 
 @pytest.mark.law("A receipt takes no other change of a model for what the removal moved")
@@ -96,24 +96,24 @@ def test_a_ridge_that_the_rows_that_stay_chose_is_said(tmp_path, monkeypatch, ca
         monkeypatch.setattr(solving, "choose_ridge", ten_times)
         report = taftcache.forget(store, [one])
         figures = report.certificates["models/exact"]
-        assert figures["ridge"] == pytest.approx(10 * figures["ridge_before"])
-        assert 0 < figures["row_moves"] < 0.1 * figures["moved"]
-        assert figures["decisive"] == (figures["distance_bound"] <= 0.1 * figures["row_moves"])
+        assert figures.ridge == pytest.approx(10 * figures.ridge_before)
+        assert 0 < figures.row_moves < 0.1 * figures.moved
+        assert figures.decisive == (figures.distance_bound <= 0.1 * figures.row_moves)
         said = taftcache.receipts(store).receipts[0].certificates["models/exact"]
-        assert (said.other_ridge, said.ridge, said.decisive) == (True, figures["ridge"], figures["decisive"])
+        assert (said.other_ridge, said.ridge, said.decisive) == (True, figures.ridge, figures.decisive)
         assert said.ridge_before is said.moved_at_least is None
         show_forget(report)
         show_receipts(taftcache.receipts(store))
         told = " ".join(capsys.readouterr().out.split())
-        alike = sum(f"{each['ridge']:.1e}" == f"{figures['ridge']:.1e}" for each in report.certificates.values())
-        assert told.count(f"with another λ: the rows that stay chose {figures['ridge']:.1e}") == 2 * alike
+        alike = sum(f"{each.ridge:.1e}" == f"{figures.ridge:.1e}" for each in report.certificates.values())
+        assert told.count(f"with another λ: the rows that stay chose {figures.ridge:.1e}") == 2 * alike
         kept_ones = taftcache.receipts(store).receipts[0].certificates.values()
-        moves = [f"about {each['row_moves']:.1e}: decisive; the removal moved" for each in report.certificates.values()]
+        moves = [f"about {each.row_moves:.1e}: decisive; the removal moved" for each in report.certificates.values()]
         moves += [f"about {each.row_moves:.1e}: decisive, with another λ" for each in kept_ones]
         for each in set(moves):
             assert told.count(f"removing a row moves it by {each}") == moves.count(each)
         again = taftcache.forget(store, [other])
-        assert "ridge_before" not in again.certificates["models/exact"]
+        assert again.certificates["models/exact"].ridge_before is None
     assert taftcache.audit(tmp_path / "store").findings == []
 
 
@@ -149,8 +149,8 @@ def test_rows_of_no_weight_alone_are_solved_and_forgotten(trained):
         ids = [i for i, label in zip(shard.sample_ids, shard.labels, strict=True) if label == 3]
         assert ids
         report = taftcache.forget(store, ids)
-        assert report.certificates["components/001"]["distance_bound"] == 0
-        assert report.certificates["components/001"]["decisive"]
+        assert report.certificates["components/001"].distance_bound == 0
+        assert report.certificates["components/001"].decisive
 
 
 def test_the_optima_moved_at_least_what_both_bounds_leave(trained):
@@ -161,5 +161,5 @@ def test_the_optima_moved_at_least_what_both_bounds_leave(trained):
     for loose, decisive in ((0.0, True), (0.5 * moved, True), (moved, False)):
         said = {**new.meta, "certificate": {**proven, "distance_bound": loose}}
         figures = certificate_of(new, replace(new, delta=2 * new.delta, meta=said))
-        assert figures["moved_at_least"] == pytest.approx(max(0.0, moved - loose - proven["distance_bound"]))
-        assert figures["decisive"] is decisive
+        assert figures.moved_at_least == pytest.approx(max(0.0, moved - loose - proven["distance_bound"]))
+        assert figures.decisive is decisive

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from taftcache import errors
 
-KINDS = {name for name in vars(errors) if isinstance(getattr(errors, name), type)} | {
+KINDS = {name for name, of in vars(errors).items() if isinstance(of, type) and issubclass(of, Exception)} | {
     "ValueError",
     "TypeError",
     "KeyError",

@@ -52,7 +52,7 @@ def test_the_cost_and_the_change_are_those_of_forget(seen, atlas, tmp_path):
     assert said.accuracy[1] == pytest.approx(after.accuracy["models/mean"])
     assert set(said.solved) == {name for name in report.certificates if name.startswith("components/")}
     for name, one in said.solved.items():
-        assert one.moved == pytest.approx(report.certificates[name]["moved"], rel=1e-2)
+        assert one.moved == pytest.approx(report.certificates[name].moved, rel=1e-2)
 
 
 def test_an_emptied_shard_leaves_the_mean(atlas):

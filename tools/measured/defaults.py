@@ -8,13 +8,13 @@ import marked
 
 from taftcache.names import EXACT
 from taftcache.report.tables import markdown_table
+from taftcache.stages.look.evaluation import PROBE
 
 DATA = {
     "quickstart": "`quickstart`: digits, bundled ViT",
     "init caltech101": "`init`: Caltech-101, DeiT-tiny",
     "caltech101": "`caltech101`: Caltech-101, DeiT-tiny",
 }
-PROBE = "linear probe of the head's features"
 SOLVED = {"components/000": "shard", "models/head": "head", "models/exact": "all rows"}
 MODELS = {
     "models/exact": "model of all rows (the default)",

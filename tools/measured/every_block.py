@@ -6,9 +6,9 @@ from typing import Any
 
 import marked
 
-from measured.defaults import PROBE
 from taftcache.names import EXACT, MEAN
 from taftcache.report.tables import markdown_table
+from taftcache.stages.look.evaluation import PROBE
 
 DATA = {
     "digits": "digits, bundled ViT",

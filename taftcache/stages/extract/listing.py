@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from taftcache.backbone.spec import BackboneSpec
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import remember
-from taftcache.errors import DataError, StoreError, StoreLocked
+from taftcache.errors import DataError, StoreError
 from taftcache.names import BASE
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.estimators import MADE_FROM, NO_CLASSES
@@ -112,26 +112,20 @@ def cached_images(
     if lasting:
         remember(path, recipe)
     if there is None or not _rows_in(there, source).keys() >= {item.id for item in source.items}:
-        with _created(recipe, identity, source) if there is None else FeatureStore(path, mode="a") as to:
+        try:
+            to = create_store(recipe, identity, source.classes, 1) if there is None else FeatureStore(path, mode="a")
+        except StoreError:
+            if there is not None or not FeatureStore.exists(path):
+                raise
+            # another process has made one while the model was loaded: begin again, with that
+            return cached_images(path, source, backbone, tangent, device, lasting=lasting)
+        with to:
             to.check_identity(identity)
             _add(to, recipe, model, source)
         there = FeatureStore(path)
     there.check_identity(identity)
     rows = _rows_in(there, source)
     return CachedImages(there.shard(SHARD), np.array([rows[item.id] for item in source.items]), model[0])
-
-
-def _created(recipe: Recipe, identity: dict[str, Any], source: ImageList) -> FeatureStore:
-    """A new store for the pictures; StoreLocked if another process has just made one there."""
-    try:
-        return create_store(recipe, identity, source.classes, 1)
-    except StoreError as error:
-        if type(error) is not StoreError or not FeatureStore.exists(recipe.store_path):
-            raise
-        raise StoreLocked(
-            f"cannot create a store at {recipe.store_path}: another process has just done so",
-            do="try again once that process has ended: what it adds is not made again",
-        ) from None
 
 
 def _rows_in(store: FeatureStore, source: ImageList) -> dict[str, int]:

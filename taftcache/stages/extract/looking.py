@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from taftcache.backbone.files import local_path
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.columns import is_table, read_table
 from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
 from taftcache.backbone.sources.table import SPLIT, missing_files
-from taftcache.errors import DataError, RecipeError, UnreadableImage
+from taftcache.errors import DataError, RecipeError, UnreadableImage, local_path
 from taftcache.names import counted, first_few
 from taftcache.recipe import load_recipe
 

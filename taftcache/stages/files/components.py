@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from taftcache.backbone.files import local_path
 from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import shard_names
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import CompositionError, FormatError, RecipeError
+from taftcache.errors import CompositionError, FormatError, RecipeError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.meta import ComponentMeta
 from taftcache.names import COMPONENTS, PRIVATE, component_of, counted, model_of
@@ -51,7 +50,7 @@ class ComponentReport:
 
 
 @at_its_place()
-def export_component(store: FeatureStore, name: str, file: Path | str) -> ComponentReport:
+def export_component(store: Place, name: str, file: Path | str) -> ComponentReport:
     """Write a component or model ("000", "components/000", "models/mean") to a new file; a file that already has these
     bytes is left as it is.
 
@@ -63,6 +62,7 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
         StoreError: no such component. StoreWriteError: the file is there already with other bytes, or cannot be
             written. FormatError: its claim of privacy does not follow from its noise.
     """
+    assert isinstance(store, FeatureStore)
     name, file = model_of(store.objects(), name), local_path(file)
     component = read_component(store, name, read_base(store, recorded_recipe(store).tangent))
     check_claim(store, name, component.meta)
@@ -89,7 +89,7 @@ def export_component(store: FeatureStore, name: str, file: Path | str) -> Compon
 
 
 @at_its_place("a")
-def import_component(store: FeatureStore, file: Path | str, name: str | None = None) -> ComponentReport:
+def import_component(store: Place, file: Path | str, name: str | None = None) -> ComponentReport:
     """Import a component under ``name`` (by default the file's) for the next composition.
 
     The rows that it was made from are not needed: only the base point must be the same. What the file says about its
@@ -99,6 +99,7 @@ def import_component(store: FeatureStore, file: Path | str, name: str | None = N
         RecipeError: no such file, or a name that belongs to a shard or that the plan has for one. FormatError: not a
             component of these parameters. CompositionError: it has another base point, or is not finite.
     """
+    assert isinstance(store, FeatureStore)
     file = local_path(file)
     name = check_name(file.stem if name is None else name)
     if store.has_shard(name) or name in shard_names(store.manifest.plan.get("shards", 0)):  # training replaces it

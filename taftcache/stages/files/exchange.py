@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from taftcache.backbone.files import local_path
 from taftcache.cache.hdf5 import export as write_hdf5
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import RecipeError
+from taftcache.errors import RecipeError, local_path
 from taftcache.names import BASE
 from taftcache.stages.files.sample_files import OnRows, write_npz, write_parquet, write_projector
 from taftcache.stages.progress import Progress, noting, or_silent

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from numpy.typing import ArrayLike
 
-from taftcache.backbone.files import local_path
 from taftcache.cache.columns import Columns
 from taftcache.cache.format.plan import held_out
 from taftcache.cache.hdf5 import FeatureFile
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import DataError, StoreError
+from taftcache.errors import DataError, StoreError, local_path
 from taftcache.names import counted
 from taftcache.recipe import Recipe, stored_at
 from taftcache.stages.extract.appending import AppendReport, NewSamples

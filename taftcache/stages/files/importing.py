@@ -14,14 +14,14 @@ import msgspec
 from numpy.typing import ArrayLike
 from safetensors.torch import save
 
-from taftcache.backbone.files import expand_path, local_path
+from taftcache.backbone.files import expand_path
 from taftcache.backbone.reduction import Reduction
 from taftcache.cache.columns import Columns
 from taftcache.cache.hdf5 import FeatureFile, restore
 from taftcache.cache.opening import Place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, recorded_recipe, remember
-from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError, check_path
+from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError, check_path, local_path
 from taftcache.names import counted, is_model, typed
 from taftcache.recipe import (
     Overrides,

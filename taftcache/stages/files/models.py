@@ -7,11 +7,10 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from taftcache.backbone.files import local_path
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
-from taftcache.errors import BackboneError, RecipeError
+from taftcache.errors import BackboneError, RecipeError, local_path
 from taftcache.model.card import program_card
 from taftcache.model.folder import check_only, is_model_folder, open_model, origin_of, save_model
 from taftcache.model.predictor import TangentModel
@@ -107,13 +106,14 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> Ex
 
 @at_its_place()
 def _export_model(
-    store: FeatureStore,
+    store: Place,
     folder: Path,
     model: str | None,
     program: bool,
     onnx: bool,
     consent: Consent | None,
 ) -> ExportModelReport:
+    assert isinstance(store, FeatureStore)
     check_has_classes(store)
     model = model_of(store.objects(), model)
     if scaling_of(store.identity) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from taftcache.backbone.files import local_path
+from taftcache.errors import local_path
 from taftcache.model.hub import push_model
 from taftcache.stages.train.private.claims import check_exported
 

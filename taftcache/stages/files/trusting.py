@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import KINDS, SECTION, names, recorded_recipe, remember, take_back
 
@@ -25,12 +25,13 @@ class TrustReport:
 
 
 @at_its_place()
-def trust(store: FeatureStore) -> TrustReport:
+def trust(store: Place) -> TrustReport:
     """Allow a store to open the images, weights and teachers that its record names; use it for stores whose maker you
     know.
 
     It holds for this user, for the store at this place, and for these very names.
     """
+    assert isinstance(store, FeatureStore)
     recipe = recorded_recipe(store)
     remember(store.path, recipe, must=True)
     named = {f"{SECTION[kind]}.{key}": value for kind in KINDS for key, value in names(recipe, kind).items()}

@@ -13,14 +13,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.backbone.files import local_path
 from taftcache.backbone.sources.arrays import check_expansion
 from taftcache.backbone.sources.columns import parquet_batches, read_table
 from taftcache.backbone.sources.npz import FAULTS, mapped, read_member
 from taftcache.cache.columns import NAMES, USUAL, Columns, NamedColumns
 from taftcache.cache.format.layout import check_shape
 from taftcache.cache.hdf5 import FeatureFile
-from taftcache.errors import DataError
+from taftcache.errors import DataError, local_path
 from taftcache.stages.files.vectors import NAME_THEM, Vectors
 
 _TABLES = (".csv", ".tsv")

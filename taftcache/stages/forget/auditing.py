@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 
 from taftcache.cache.opening import Place
@@ -12,9 +11,9 @@ from taftcache.cache.read.around import check_outside
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.names import COMPONENT
-from taftcache.solve.settings import DECISIVE
 from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.forget.byproducts import check_folder, existing_folder
+from taftcache.stages.forget.certificates import CheckedCertificate
 from taftcache.stages.forget.chain import check_beside, check_ledger
 from taftcache.stages.forget.finding import Finding, Findings
 from taftcache.stages.forget.forgetting import forget
@@ -25,6 +24,7 @@ from taftcache.stages.forget.traces import check_damage, check_leftovers, check_
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.signature import checked_public_key, signed, signer_of
 from taftcache.stages.train.record import promised
+from taftcache.stages.train.solving import is_decisive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,9 @@ class AuditReport:
 
     passed: whether nothing was found. findings: the promises that do not hold. receipts: requests in the ledger.
     signed: entries of the ledger with a valid signature. tombstones: one for each sample, class and shard that was
-    forgotten. also: further folders that were searched. certificates: by component, ‖∇F‖ and the bound on the distance,
-    recorded and proven here, and what removing a row moves. See `certificates.check_certificate`. newest: the ledger's
-    last entry. replayed: rows that an old copy of the store had brought back, forgotten again. notes: what is not a
-    failure.
+    forgotten. also: further folders that were searched. certificates: by component, as recorded and as proven here.
+    newest: the ledger's last entry. replayed: rows that an old copy of the store had brought back, forgotten again.
+    notes: what is not a failure.
     """
 
     store: Path
@@ -47,7 +46,7 @@ class AuditReport:
     signed: int
     tombstones: int
     also: list[Path]
-    certificates: dict[str, dict[str, float]]
+    certificates: dict[str, CheckedCertificate]
     newest: Pin
     replayed: int = 0
     notes: list[str] = field(default_factory=list)
@@ -61,7 +60,7 @@ class AuditReport:
     def undecided(self) -> list[str]:
         """Components whose proven bound is more than a tenth of what removing a row moves, where that was estimated."""
         checked = self.certificates.items()
-        return [name for name, c in checked if c["distance_bound"] > DECISIVE * c.get("row_moves", inf)]
+        return [name for name, c in checked if is_decisive(c.distance_bound, c.row_moves) is False]
 
 
 def audit(

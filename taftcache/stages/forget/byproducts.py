@@ -19,7 +19,7 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.backbone.files import file_digest, local_path
+from taftcache.backbone.files import file_digest
 from taftcache.backbone.sources.columns import arrow_table, parquet_batches
 from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.format import ledger
@@ -30,7 +30,7 @@ from taftcache.cache.place.lock import LOCK
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import OWN
 from taftcache.cache.write.tombstones import are_tombstones
-from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError
+from taftcache.errors import FormatError, RecipeError, StoreError, TaftcacheError, local_path
 from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION, read_description
 from taftcache.names import ROWS_OF, counted, first_few, is_model, told_apart

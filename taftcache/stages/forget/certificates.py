@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
+import msgspec
+
 from taftcache.cache.read.shard import Shard
 from taftcache.model.component import Component
 from taftcache.model.meta import CertificateRecord
@@ -20,13 +22,25 @@ NEAR = 1e-3  # the fraction of ‖Δw‖ by which float32 may separate Δw and J
 BOUNDS = ("distance_bound", "energy_bound", "gap_bound")
 
 
+class CheckedCertificate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A component's certificate as it is recorded, beside what is proven now from the rows.
+
+    recorded, recomputed: ‖∇F(Δw)‖. distance_bound: a bound on ‖Δw − Δw*‖, proven now. distance_recorded: the recorded
+    one. row_moves: about how far Δw* would move if a typical row left, if its solve estimated that.
+    """
+
+    recorded: float
+    recomputed: float
+    distance_bound: float
+    distance_recorded: float
+    row_moves: float | None = None
+
+
 def check_certificate(
     name: str, component: Component, settings: Settings, sources: list[Shard], to: Findings
-) -> dict[str, float]:
+) -> CheckedCertificate:
     """Prove a component's bounds again from the rows, as its solve did, and compare them with what it records.
 
-    Returns ‖∇F‖ as ``recorded`` and ``recomputed``, the bound on the distance as proven now (``distance_bound``) and as
-    recorded (``distance_recorded``), and what removing a typical row moves (``row_moves``) if its solve estimated that.
     If the recorded bound rests on dual vectors that the component does not keep, it is proven by solving again. That
     solve may end with other bytes, for example on another machine: then the recorded bound is only compared with a
     lower bound on the distance, and the upper one that is proven is returned.
@@ -45,14 +59,13 @@ def check_certificate(
     wrong = [*_own_faults(said, component, settings, now), *_shortfalls(said, proven)]
     for problem in wrong:
         to.found("certificate", name, problem)
-    checked = {
-        "recorded": said.gradient,
-        "recomputed": now.gradient,
-        "distance_bound": float(figures["distance_bound"] or 0.0),
-        "distance_recorded": said.distance_bound,
-    }
-    moves = component.record.stats.row_moves
-    return checked if moves is None else {**checked, "row_moves": moves}
+    return CheckedCertificate(
+        recorded=said.gradient,
+        recomputed=now.gradient,
+        distance_bound=float(figures["distance_bound"] or 0.0),
+        distance_recorded=said.distance_bound,
+        row_moves=component.record.stats.row_moves,
+    )
 
 
 def _own_faults(said: CertificateRecord, component: Component, settings: Settings, now: Certificate) -> Iterator[str]:

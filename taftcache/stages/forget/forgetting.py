@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from taftcache.backbone.still_there import still_there
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import ObjectRef
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
@@ -22,6 +21,7 @@ from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, is_model, shard_of, them, typed
 from taftcache.privacy.statement import forgetting_note
+from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.completeness import imported, subtracted_notes
 from taftcache.stages.estimators import fitted_note
 from taftcache.stages.forget.chain import DESTROYED
@@ -51,17 +51,16 @@ class ForgetReport:
 
     forgotten: ids that were forgotten now. already: ids that had been forgotten before. shards: those whose rows left.
     renewed: components that were solved again, and models that were made again and changed (after a dry run, all that
-    would be made again). certificates: for each that was solved again; empty after a dry run. They have the fields of
-    `renewal.certificate_of`. mode: how models were renewed. destroyed: what was removed and not made again.
-    dropped_shards: shards that became empty, and are gone. classes: classes that were forgotten as a whole. passes:
-    over the rows, by what was solved; after a dry run an estimate. That is what the present components took. bytes:
-    size, before, of the shards that were or would be written anew. copies: ids that stay although their rows have the
-    same bytes as rows that leave. copies_taken: ids in ``forgotten`` that left only as such copies. in_source: ids
-    whose images are still where the recipe names them. As far as that may be opened here, and lists them (see
-    ``still_there``). expected_seconds: after a dry run, how long each solve would take here, by component. What is not
-    known has none (see ``duration.expected_seconds``). matched: ids that each pattern named. held_out: what became of
-    the default model's accuracy. None without held-out rows, if nothing was made again or destroyed, and after a dry
-    run.
+    would be made again). certificates: for each that was solved again; empty after a dry run. mode: how models were
+    renewed. destroyed: what was removed and not made again. dropped_shards: shards that became empty, and are gone.
+    classes: classes that were forgotten as a whole. passes: over the rows, by what was solved; after a dry run an
+    estimate. That is what the present components took. bytes: size, before, of the shards that were or would be written
+    anew. copies: ids that stay although their rows have the same bytes as rows that leave. copies_taken: ids in
+    ``forgotten`` that left only as such copies. in_source: ids whose images are still where the recipe names them. As
+    far as that may be opened here, and lists them (see ``still_there``). expected_seconds: after a dry run, how long
+    each solve would take here, by component. What is not known has none (see ``duration.expected_seconds``). matched:
+    ids that each pattern named. held_out: what became of the default model's accuracy. None without held-out rows, if
+    nothing was made again or destroyed, and after a dry run.
     """
 
     store: Path
@@ -71,7 +70,7 @@ class ForgetReport:
     already: list[str] = field(default_factory=list)
     shards: list[str] = field(default_factory=list)
     renewed: list[str] = field(default_factory=list)
-    certificates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    certificates: dict[str, RenewedCertificate] = field(default_factory=dict)
     seconds: float = 0.0
     mode: str = "retrain"
     destroyed: list[str] = field(default_factory=list)
@@ -91,7 +90,7 @@ class ForgetReport:
 
 @at_its_place("a")
 def forget(
-    store: FeatureStore,
+    store: Place,
     samples: Sequence[str] | None = None,
     *,
     progress: Progress | None = None,
@@ -134,6 +133,7 @@ def forget(
             UnknownSample, StoreError: something named is neither stored nor was forgotten before, or a pattern matches
             nothing. DataError: no training row would be left.
     """
+    assert isinstance(store, FeatureStore)
     begin = time.perf_counter()
     samples = None if samples is None else several_texts("samples", samples)
     shards, classes = several_texts("shards", shards), several_texts("classes", classes)
@@ -160,12 +160,13 @@ def forget(
 
 
 @at_its_place("a")
-def destroy_key(store: FeatureStore, *, signing_key: Path | str | None = None) -> ForgetReport:
+def destroy_key(store: Place, *, signing_key: Path | str | None = None) -> ForgetReport:
     """Destroy the tombstones and their key: nobody can ask any more whether an id was forgotten.
 
     Nobody can then guess the ids behind the receipts' hashes. The price: a forgotten sample is taken in again if it is
     extracted again, and an old copy of the store is no longer noticed.
     """
+    assert isinstance(store, FeatureStore)
     before = store.root_digest
     signer = signer_of(signing_key)
     notes = ["there was no key to destroy: nothing was forgotten here, or its key is destroyed already"]
@@ -239,7 +240,7 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
     return replace(
         _report(store, plan, before),
         certificates=certificates,
-        passes={name: certificate["passes"] for name, certificate in certificates.items()},
+        passes={name: certificate.passes for name, certificate in certificates.items()},
         bytes=size,
         notes=[*notes, *_none_left(store, plan, there=there), *subtracted_notes(store), *fitted_note(store), *unscored],
         held_out=held_out_change(hits, now),
@@ -332,7 +333,9 @@ def _erase(change: Transaction, store: FeatureStore, request: Request) -> dict[s
     return new
 
 
-def _certificates(store: FeatureStore, plan: ForgetPlan, remade: Remade) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def _certificates(
+    store: FeatureStore, plan: ForgetPlan, remade: Remade
+) -> tuple[dict[str, RenewedCertificate], list[str]]:
     """The certificate of each new component that has one, with how far the removal moved it. A component that moved for
     other reasons, too, has no such distance; a note names it."""
     solved = {name: component for name, component in remade.components.items() if "certificate" in component.meta}

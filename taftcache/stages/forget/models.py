@@ -27,7 +27,7 @@ from taftcache.names import (
 from taftcache.privacy.budget import EVENT, weak_promise
 from taftcache.privacy.statement import Statement
 from taftcache.stages.completeness import imported, subtracted
-from taftcache.stages.forget.certificates import check_certificate
+from taftcache.stages.forget.certificates import CheckedCertificate, check_certificate
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
@@ -42,10 +42,8 @@ from taftcache.tangent.spec import TAIL
 CLOSER = 1.01  # a recorded bound that is closer by this factor deserves a note
 
 
-def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[str, dict[str, float]]:
-    """Check all that was made from the rows. Returns, by component, the figures of its certificate, recorded and proven
-    now: see `certificates.check_certificate`.
-    """
+def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[str, CheckedCertificate]:
+    """Check all that was made from the rows. Returns, by component, its certificate, recorded and proven now."""
     if TAIL not in store.objects():  # imported rows without a backbone: nothing can have been made from them
         return {}
     try:
@@ -68,7 +66,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
         )
     if there := imported(store):
         to.notes.append(f"{STAYS}: {', '.join(there)}")
-    checked: dict[str, dict[str, float]] = {}
+    checked: dict[str, CheckedCertificate] = {}
     for name, label in zip(components, numbered([*components]), strict=True):
         if name in private:  # with its noise it is no optimum, and its rows may have been forgotten since
             continue
@@ -98,9 +96,9 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
     return checked
 
 
-def looser_than_recorded(certificates: Mapping[str, Mapping[str, float]]) -> list[str]:
+def looser_than_recorded(certificates: Mapping[str, CheckedCertificate]) -> list[str]:
     """Components whose recorded bound is closer than the one that was proven."""
-    return [name for name, c in certificates.items() if c["distance_bound"] > CLOSER * c["distance_recorded"]]
+    return [name for name, c in certificates.items() if c.distance_bound > CLOSER * c.distance_recorded]
 
 
 def _behind(store: FeatureStore, settings: Settings, old: Sequence[str], keys: Mapping[str, str]) -> list[str]:

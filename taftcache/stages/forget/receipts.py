@@ -17,11 +17,12 @@ import msgspec
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.format.plan import check_ids
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.nearest import in_another_form
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import FormatError, IntegrityError, RecipeError, StoreError, several_texts
+from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.forget.chain import DESTROYED, FORGOTTEN, is_receipt
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.request import ids_of_files
@@ -43,7 +44,7 @@ NOT_COVERED = (
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a receipt says of a renewed component: the figures of `renewal.certificate_of` that stay.
+    """What a receipt says of a renewed component: the figures of its `RenewedCertificate` that stay.
 
     Bounds from above are rounded up to a power of two, what others are held against down to one.
 
@@ -67,7 +68,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     row_moves: float | None = None
 
     @classmethod
-    def of(cls, figures: Mapping[str, Any]) -> Proof:
+    def of(cls, figures: RenewedCertificate) -> Proof:
         """Reduce a new component's figures to those that the receipt keeps.
 
         With all its digits, how far a removal moved the component would identify the row that left: anyone could guess
@@ -77,14 +78,14 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         nothing about the removal. λ is kept: it says what was minimised, and comes from a short grid. That the rows
         chose another λ is kept, too, because ``decisive`` cannot be read without it: it tells a few bits of the row.
         """
-        other, least, moves = "ridge_before" in figures, figures["moved_at_least"], figures.get("row_moves")
+        other, least, moves = figures.other_ridge, figures.moved_at_least, figures.row_moves
         return cls(
-            relative_gradient=_power_of_two(figures["relative_gradient"], up=True),
-            distance_bound=_power_of_two(figures["distance_bound"], up=True),
-            converged=figures["converged"],
+            relative_gradient=_power_of_two(figures.relative_gradient, up=True),
+            distance_bound=_power_of_two(figures.distance_bound, up=True),
+            converged=figures.converged,
             moved_at_least=None if other or least is None else _power_of_two(least, up=False),
-            decisive=figures["decisive"],
-            ridge=figures["ridge"],
+            decisive=figures.decisive,
+            ridge=figures.ridge,
             other_ridge=other,
             row_moves=None if moves is None else _power_of_two(moves, up=False),
         )
@@ -192,7 +193,7 @@ def receipt_of(
     store: FeatureStore,
     change: Transaction,
     plan: ForgetPlan,
-    certificates: Mapping[str, Mapping[str, Any]],
+    certificates: Mapping[str, RenewedCertificate],
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """The ledger's entry for a request. Ids, and shards and classes that were named as such, are in it as keyed hashes.
@@ -239,13 +240,14 @@ def receipt_of(
 
 
 @at_its_place()
-def receipts(store: FeatureStore, samples: Sequence[str] = ()) -> ReceiptsReport:
+def receipts(store: Place, samples: Sequence[str] = ()) -> ReceiptsReport:
     """Read the ledger's receipts, and ask about ``samples``; the store stays as it is.
 
     Raises:
         DataError: what is asked about cannot be an id. IntegrityError: the ledger, the tombstones or their key are
             damaged. FormatError: an entry of the ledger is of an unknown kind.
     """
+    assert isinstance(store, FeatureStore)
     samples = list(dict.fromkeys(ids_of_files(store, several_texts("samples", samples))))
     check_ids(samples)
     entries = store.ledger()

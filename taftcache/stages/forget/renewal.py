@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
-from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,13 +21,14 @@ from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.proof import proven_status
 from taftcache.solve.settings import DECISIVE
 from taftcache.solve.solution import Status
+from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.forget.certificates import recorded_certificate
 from taftcache.stages.progress import Progress
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import (
     SolveOptions,
     choice_of,
-    judged,
+    is_decisive,
     record_of,
     solve_component,
 )
@@ -56,33 +57,25 @@ class Warm:
     choice: RidgeChoice | None = None
 
 
-def certificate_of(new: Component, old: Component | None) -> dict[str, Any]:
-    """A renewed component's certificate, with how far the removal moved it.
-
-    ``moved`` is ‖Δw_new − Δw_old‖; ``moved_at_least`` subtracts both certified distances from it, so that it bounds the
-    distance between the two optima from below; ``decisive`` is whether the certified distance is at most a tenth of
-    that. All three are None without ``old``, or if the classes, and so the parameters, are others. ``ridge`` and
-    ``ridge_before`` are the new and the old λ if the rows that stay chose another one, which then accounts for most of
-    ``moved``. ``decisive`` then compares with ``row_moves``, about what taking out a typical row would move, and is
-    None if the solve did not estimate that.
-    """
-    entry: dict[str, Any] = {
-        **new.meta["certificate"],
-        "converged": new.record.converged,
-        "passes": new.record.passes,
-        "moved": None,
-        "moved_at_least": None,
-        "decisive": None,
-    }
-    if old is not None and old.layout == new.layout and "certificate" in old.meta:
-        bound = new.record.certified.distance_bound
+def certificate_of(new: Component, old: Component | None) -> RenewedCertificate:
+    """A renewed component's certificate, with how far the removal moved it since ``old``, if that is to be said."""
+    said, now = new.record, new.record.certified
+    moved = least = before = moves = None
+    if old is not None and old.layout == new.layout and (then := old.record.certificate) is not None:
         moved = (new.delta - old.delta).norm().item()
-        least = max(0.0, moved - bound - old.record.certified.distance_bound)
-        entry |= {"moved": moved, "moved_at_least": least, "decisive": bound <= DECISIVE * least}
-        now, before = new.record.certified.ridge, old.record.certified.ridge
-        if now != before:
-            entry |= {"ridge": now, "ridge_before": before, "decisive": None, **judged(new.meta)}
-    return entry
+        least = max(0.0, moved - now.distance_bound - then.distance_bound)
+        if then.ridge != now.ridge:
+            before, moves = then.ridge, said.stats.row_moves
+    return RenewedCertificate(
+        **msgspec.structs.asdict(now),
+        converged=said.converged is True,
+        passes=said.passes,
+        moved=moved,
+        moved_at_least=least,
+        decisive=is_decisive(now.distance_bound, least if before is None else moves),
+        ridge_before=before,
+        row_moves=moves,
+    )
 
 
 def resolve_warm(
@@ -156,7 +149,7 @@ def _from_dual(
             return DECISIVE * (far - known) / (1 + DECISIVE) if known <= KNOWN * moved[0] else inf
 
         new = solve(shards, torch.from_numpy(stays), distance)
-        if certificate_of(new, old)["decisive"]:
+        if certificate_of(new, old).decisive:
             return Warm(component=new, passes=passes, old=old)
         if left - passes < LEAST_PASSES or (known <= KNOWN * moved[0] and not new.record.converged):
             break
@@ -189,10 +182,11 @@ def _from_value(
         new = _solve(settings, shards, new, tolerance, left - passes, progress)
         passes += new.record.passes
         figures = certificate_of(new, old)
-        if figures["decisive"]:
+        if figures.decisive:
             return Warm(component=new, passes=passes, old=old)
+        assert figures.moved is not None  # both are over the same parameters
         # What the removal moved is known only roughly until both bounds are below it.
-        bounds, moved = [c.record.certified.distance_bound for c in (old, new)], figures["moved"]
+        bounds, moved = [c.record.certified.distance_bound for c in (old, new)], figures.moved
         known, rough = KNOWN * moved, 0.05 * max(bounds)
         goal = max(0.9 * DECISIVE * (moved - known) / (1 + DECISIVE), rough)
         # A cold solve to that goal takes longer than the old model's did, about in proportion to the digits that the

@@ -11,7 +11,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ArgumentError, StoreError, check_counts
 from taftcache.stages.look.inspection import private_notes
@@ -63,7 +63,7 @@ class DuplicatesReport:
 
 @at_its_place()
 def duplicates(
-    store: FeatureStore, *, top: int = 20, threshold: float = THRESHOLD, progress: Progress | None = None
+    store: Place, *, top: int = 20, threshold: float = THRESHOLD, progress: Progress | None = None
 ) -> DuplicatesReport:
     """Compare every row with every other, by the means x of their cached rows.
 
@@ -79,6 +79,7 @@ def duplicates(
     Raises:
         ArgumentError: a threshold out of range.
     """
+    assert isinstance(store, FeatureStore)
     check_counts(0, top=top)
     if not 0 < threshold <= 1:
         raise ArgumentError(

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from taftcache.backbone.device import resolve_device
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
@@ -96,7 +96,7 @@ class EvaluateReport:
 
 @at_its_place()
 def evaluate(
-    store: FeatureStore,
+    store: Place,
     *,
     progress: Progress | None = None,
     without: Sequence[str] = (),
@@ -116,6 +116,7 @@ def evaluate(
         StoreError: the store has no held-out rows, or no classes. RecipeError: ``without`` names no component, or
             leaves none over.
     """
+    assert isinstance(store, FeatureStore)
     check_several(without=without)
     check_has_classes(store)
     if probe not in (True, False, "quick"):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from taftcache.backbone.sources.pictures import called
 from taftcache.backbone.sources.rgb import Picture
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
@@ -107,13 +107,14 @@ class QueryInfluence:
 
 @at_its_place()
 def sample_influence(
-    store: FeatureStore, sample: str, *, model: str | None = None, progress: Progress | None = None
+    store: Place, sample: str, *, model: str | None = None, progress: Progress | None = None
 ) -> SampleInfluence:
     """Solve again without the sample, and compare.
 
     Raises:
         UnknownSample: no such sample, or one that nothing was trained on.
     """
+    assert isinstance(store, FeatureStore)
     model = model_of(store.objects(), model)
     setting = _Setting(store, model, or_silent(progress))
     shard, row = store.locate(sample)
@@ -166,7 +167,7 @@ def _held_out_change(setting: _Setting, change: Tensor) -> tuple[int, int, float
 
 @at_its_place()
 def query_influence(
-    store: FeatureStore,
+    store: Place,
     query: Picture,
     *,
     model: str | None = None,
@@ -182,6 +183,7 @@ def query_influence(
         query: an image (as for ``predict``), or the id of a sample in the store; for a store of vectors, an id.
         consent: as for ``predict``.
     """
+    assert isinstance(store, FeatureStore)
     check_counts(top=top)
     model = model_of(store.objects(), model)
     setting = _Setting(store, model, or_silent(progress))

@@ -13,7 +13,7 @@ import numpy as np
 
 from taftcache.cache.format.fault import DAMAGE
 from taftcache.cache.format.manifest import ObjectRef
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
@@ -160,8 +160,9 @@ class SampleReport:
 
 
 @at_its_place()
-def inspect(store: FeatureStore) -> InspectReport:
+def inspect(store: Place) -> InspectReport:
     """Shards, classes, fingerprints, components, certificates, activations, integrity and the ledger's entries."""
+    assert isinstance(store, FeatureStore)
     report, damage = inspect_intact(store)
     if damage:
         raise damage[0]
@@ -222,7 +223,7 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
 
 
 @at_its_place()
-def inspect_recipe(store: FeatureStore) -> Recipe:
+def inspect_recipe(store: Place) -> Recipe:
     """The recipe that a store was made and last trained with, as it records it.
 
     What it names is only the store's word: ``run`` and ``extract`` with it open these images and weights.
@@ -230,6 +231,7 @@ def inspect_recipe(store: FeatureStore) -> Recipe:
     Raises:
         FormatError: it has settings that this release does not know.
     """
+    assert isinstance(store, FeatureStore)
     return recorded_recipe(store)
 
 
@@ -266,9 +268,10 @@ def look_at_files(store: FeatureStore) -> Integrity:
 
 
 @at_its_place()
-def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
+def inspect_shard(store: Place, name: str) -> ShardReport:
     """One shard: its description, balance and activations, and its component; StoreError, for an unknown shard, names
     those there are."""
+    assert isinstance(store, FeatureStore)
     shard, component = store.shard(name), component_of(name)
     ref = store.objects().get(component)
     described = _described(shard, store.classes)
@@ -284,8 +287,9 @@ def inspect_shard(store: FeatureStore, name: str) -> ShardReport:
 
 
 @at_its_place()
-def inspect_class(store: FeatureStore, label: str) -> ClassReport:
+def inspect_class(store: Place, label: str) -> ClassReport:
     """One class: its rows in every shard; StoreError, for an unknown class, names similar ones."""
+    assert isinstance(store, FeatureStore)
     k = _class(store, label)
     shards: list[dict[str, Any]] = []
     first: list[str] = []
@@ -309,8 +313,9 @@ def inspect_class(store: FeatureStore, label: str) -> ClassReport:
 
 
 @at_its_place()
-def inspect_sample(store: FeatureStore, sample: str) -> SampleReport:
+def inspect_sample(store: Place, sample: str) -> SampleReport:
     """Where a sample lies, what is cached of it and what the models say; UnknownSample names similar ids."""
+    assert isinstance(store, FeatureStore)
     shard, row = store.locate(sample)
     tokens = shard.tokens(slice(row, row + 1))
     wide = tokens[0].astype(np.float64)
@@ -363,7 +368,7 @@ def private_notes(store: FeatureStore) -> list[str]:
 
 
 @at_its_place()
-def list_samples(store: FeatureStore, *, shard: str | None = None, label: str | None = None) -> list[Sample]:
+def list_samples(store: Place, *, shard: str | None = None, label: str | None = None) -> list[Sample]:
     """All samples that can be forgotten, or those of one ``shard``, of the class ``label``.
 
     Training rows, held-out ones, those that extraction skipped, and those of an unfinished extraction.
@@ -371,6 +376,7 @@ def list_samples(store: FeatureStore, *, shard: str | None = None, label: str | 
     Raises:
         StoreError: no such shard or class.
     """
+    assert isinstance(store, FeatureStore)
     if shard is not None and shard not in store.staged_ids():
         store.shard(shard)
     if label is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, check_counts
 from taftcache.names import counted
@@ -55,7 +55,7 @@ class OutliersReport:
 
 
 @at_its_place()
-def outliers(store: FeatureStore, *, top: int = 20, progress: Progress | None = None) -> OutliersReport:
+def outliers(store: Place, *, top: int = 20, progress: Progress | None = None) -> OutliersReport:
     """Rank rows by the distance to their k-th nearest training row of any class, relative to the median of their own
     class.
 
@@ -69,6 +69,7 @@ def outliers(store: FeatureStore, *, top: int = 20, progress: Progress | None = 
     Raises:
         ArgumentError: ``top`` below 1. StoreError: fewer than two training rows.
     """
+    assert isinstance(store, FeatureStore)
     check_counts(top=top)
     progress, table = or_silent(progress), RowTable.of(store)
     held = table.held_out

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from taftcache.backbone.files import local_path
 from taftcache.backbone.sources.arrays import to_numpy
 from taftcache.backbone.sources.folder import SUFFIXES, images_below, unread_notes
 from taftcache.backbone.sources.npz import FAULTS, mapped
@@ -23,7 +22,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
-from taftcache.errors import ArgumentError, DataError, StoreError, UnreadableImage, check_counts
+from taftcache.errors import ArgumentError, DataError, StoreError, UnreadableImage, check_counts, local_path
 from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, open_model
 from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights
@@ -244,7 +243,7 @@ class FindReport:
 
 @at_its_place()
 def find(
-    store: FeatureStore,
+    store: Place,
     images: Iterable[Picture],
     *,
     top: int = 5,
@@ -267,6 +266,7 @@ def find(
         DataError: a folder without images, or no vectors like the store's. UnreadableImage: one that cannot be read.
         BackboneError, IdentityError, UntrustedStore: as for ``TangentModel.load``.
     """
+    assert isinstance(store, FeatureStore)
     check_counts(top=top)
     scaling, notes, table = scaling_of(store.identity), list[str](), RowTable.of(store)
     dtype = store.identity["dtype"]

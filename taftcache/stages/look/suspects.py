@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.backbone.device import resolve_device
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import SolveError, StoreError, check_counts
 from taftcache.model.component import Component, StoredComponents
@@ -71,7 +71,7 @@ class SuspectsReport:
 
 
 @at_its_place()
-def suspects(store: FeatureStore, *, top: int = 20, progress: Progress | None = None) -> SuspectsReport:
+def suspects(store: Place, *, top: int = 20, progress: Progress | None = None) -> SuspectsReport:
     """Rank training rows by the out-of-sample margin of their labels, in one pass over the rows; ``top`` are listed.
 
     A row is judged by the mean of the components of the shards that it is not in. If there are none (one shard, or
@@ -82,6 +82,7 @@ def suspects(store: FeatureStore, *, top: int = 20, progress: Progress | None = 
         StoreError: no training rows, fewer than two classes, or a single private component. SolveError: the head has no
             exact leave-one-out either: a loss that is not quadratic, a ball, one row, or no room in memory.
     """
+    assert isinstance(store, FeatureStore)
     check_counts(0, top=top)
     check_has_classes(store)
     progress = or_silent(progress)

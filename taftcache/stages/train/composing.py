@@ -6,10 +6,9 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from taftcache.cache.format.manifest import ObjectRef
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
@@ -26,6 +25,7 @@ from taftcache.names import (
     typed,
 )
 from taftcache.recipe import Overrides, Recipe
+from taftcache.stages.certificates import JudgedCertificate
 from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
@@ -78,7 +78,7 @@ class ComposeReport:
     made: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    certificate: dict[str, Any] | None = None
+    certificate: JudgedCertificate | None = None
     moved: float = 0.0
     passes: int = 0
     seconds: float = 0.0
@@ -88,7 +88,7 @@ class ComposeReport:
 
 @at_its_place("a")
 def compose(
-    store: FeatureStore,
+    store: Place,
     recipe: Recipe | None = None,
     *,
     overrides: Overrides = (),
@@ -108,6 +108,7 @@ def compose(
         RecipeError: coefficients for other components, or an exact model beside private ones. StoreError: a store of a
             regressor's images, which have no classes.
     """
+    assert isinstance(store, FeatureStore)
     check_has_classes(store)
     progress, begin = or_silent(progress), time.perf_counter()
     settings = settings_of(store, recipe, overrides, "compose")
@@ -148,8 +149,8 @@ def _report(
 ) -> ComposeReport:
     """The report on the store's compositions of ``members`` as they are now."""
     objects, asked = store.objects(), settings.recipe.compose
-    meta = objects[EXACT].meta if EXACT in objects else {}
-    said, model = meta_of(meta), WEIGHTED if asked.mode == "weighted" else MEAN
+    said = meta_of(objects[EXACT].meta if EXACT in objects else {})
+    model = WEIGHTED if asked.mode == "weighted" else MEAN
     summed = objects[model].meta
     stale, again = stale_parts(store, settings), f"taftcache train{train_options(store, settings)}"
     return ComposeReport(
@@ -164,7 +165,7 @@ def _report(
         dropped=dropped,
         models=[name for name in (MEAN, WEIGHTED, EXACT) if name in objects],
         left_out=subtracted(store),
-        certificate=judged(meta) or None,
+        certificate=judged(said),
         moved=said.from_mean or 0.0,
         passes=said.passes,
         seconds=time.perf_counter() - begin,

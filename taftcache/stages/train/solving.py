@@ -15,7 +15,7 @@ from taftcache.backbone.device import float64_device
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import RecipeError, SolveError
 from taftcache.model.component import Component
-from taftcache.model.meta import ComponentMeta, meta_of
+from taftcache.model.meta import ComponentMeta
 from taftcache.names import readable_size
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
@@ -26,6 +26,7 @@ from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise, resume
 from taftcache.solve.settings import DECISIVE, Arithmetic, Goal, OnPass
 from taftcache.solve.solution import Interrupted, Solution, Status
+from taftcache.stages.certificates import JudgedCertificate
 from taftcache.stages.memory import free_memory
 from taftcache.stages.progress import Progress, Task
 from taftcache.stages.train.settings import Settings
@@ -150,16 +151,18 @@ def record_of(choice: RidgeChoice | None) -> dict[str, Any]:
     return {} if choice is None else {"ridge_choice": asdict(choice)}
 
 
-def judged(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """A component's certificate, with ``row_moves`` and ``decisive`` if a row's move was estimated.
+def judged(said: ComponentMeta) -> JudgedCertificate | None:
+    """A component's certificate beside what removing a row would move; None without one."""
+    if said.certificate is None:
+        return None
+    moves = said.stats.row_moves
+    decisive = is_decisive(said.certificate.distance_bound, moves)
+    return JudgedCertificate(**msgspec.structs.asdict(said.certificate), row_moves=moves, decisive=decisive)
 
-    ``row_moves`` estimates how far taking out a typical row would move the component. Empty without a certificate.
-    """
-    proven: dict[str, Any] = meta.get("certificate", {})
-    moves = meta_of(meta).stats.row_moves
-    if not proven or moves is None:
-        return proven
-    return {**proven, "row_moves": moves, "decisive": proven["distance_bound"] <= DECISIVE * moves}
+
+def is_decisive(bound: float, moves: float | None) -> bool | None:
+    """Whether a ``bound`` on the distance is small beside what a removal ``moves``; None if that is not known."""
+    return None if moves is None else bound <= DECISIVE * moves
 
 
 def unfinished(metas: Mapping[str, ComponentMeta]) -> list[str]:

@@ -6,9 +6,8 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
@@ -16,6 +15,7 @@ from taftcache.model.component import Component, put_component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import EXACT, HEAD, component_of, counted, first_few, shard_of
 from taftcache.recipe import Overrides, Recipe
+from taftcache.stages.certificates import JudgedCertificate
 from taftcache.stages.completeness import imported, still_missing, subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, Job
@@ -56,8 +56,8 @@ _HEAD_GONE = (
 class TrainReport:
     """What stage 2 did.
 
-    trained: components trained now. kept: components from before. certificates: by component. Empty for one without;
-    they have the fields of ``judged``. composed: what was then made from the components. By the command ``taftcache
+    trained: components trained now. kept: components from before. certificates: by component, for those that have one.
+    composed: what was then made from the components. By the command ``taftcache
     train``; None from ``train``.
     """
 
@@ -65,7 +65,7 @@ class TrainReport:
     root_digest: str
     trained: list[str]
     kept: list[str]
-    certificates: dict[str, dict[str, Any]]
+    certificates: dict[str, JudgedCertificate]
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     composed: ComposeReport | None = None
@@ -73,7 +73,7 @@ class TrainReport:
 
 @at_its_place("a")
 def train(
-    store: FeatureStore,
+    store: Place,
     recipe: Recipe | None = None,
     *,
     overrides: Overrides = (),
@@ -100,6 +100,7 @@ def train(
             private component would be replaced. StoreError: no such shard, or the images of a regressor. SolveError:
             the problem has no solution as posed.
     """
+    assert isinstance(store, FeatureStore)
     check_several(shards=shards)
     check_has_classes(store)
     progress = or_silent(progress)
@@ -127,14 +128,13 @@ def train(
             record_recipe(change, store, settings.recipe)
             for orphan in lost:
                 change.drop(orphan)
-    metas = {job.name: store.manifest.objects[job.name].meta for job in jobs}
-    said = {name: meta_of(meta) for name, meta in metas.items()}
+    said = {job.name: meta_of(store.manifest.objects[job.name].meta) for job in jobs}
     return TrainReport(
         store=store.path,
         root_digest=store.root_digest,
         trained=[job.name for job in todo],
         kept=kept,
-        certificates={name: proven for name, meta in metas.items() if (proven := judged(meta))},
+        certificates={name: proven for name, one in said.items() if (proven := judged(one))},
         seconds=time.perf_counter() - begin,
         notes=[
             *still_missing(store),

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from taftcache.backbone.device import float64_device
-from taftcache.cache.opening import at_its_place
+from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
@@ -74,7 +74,7 @@ class PrivateTrainReport:
 
 @at_its_place("a")
 def train_private(
-    store: FeatureStore,
+    store: Place,
     recipe: Recipe | None = None,
     *,
     overrides: Overrides = (),
@@ -103,6 +103,7 @@ def train_private(
             private training fixed, the plan cannot keep it, or the rates are wrong. StoreError: several rates but no
             held-out rows to choose by, or a missing teacher. SolveError: the noise that epsilon needs is out of reach.
     """
+    assert isinstance(store, FeatureStore)
     check_several(shards=shards)
     if not isinstance(rates, Iterable) or not all(isinstance(rate, Real) for rate in rates):
         raise ArgumentError("rates must be a list of numbers", got=repr(rates), do="rates=[1.0]")
