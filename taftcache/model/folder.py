@@ -4,7 +4,8 @@ backbone/config.json, model.safetensors   the frozen network, in timm's own layo
 config.json                               names no architecture of timm's, so that timm refuses the folder
 tangent.safetensors                       base/<name>: tensors of the base point that differ from the network's,
                                           delta/<name>: Δw in float64; timm's names
-taftcache.json                            what the tail is, classes, preprocessing, certificate or promise, digests
+taftcache.json                            what the tail is, classes, preprocessing, certificate or promise, digests;
+                                          the temperature of probabilities, unless the model is private
 README.md                                 the model card
 program.pt2, model.onnx                   on request, the whole model as a torch.export program or in ONNX
 
