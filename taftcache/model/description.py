@@ -22,7 +22,7 @@ SAVED = Saved("model", "name a folder that export-model wrote, or export it agai
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
     """``taftcache.json``. ``files``: digests of the other files, except the card. ``temperature``: that of the model's
-    probabilities; not there for private models, or without held-out rows. Readers of before pass over it."""
+    probabilities; not there for private models, or without held-out rows. Readers that do not know it pass over it."""
 
     format: int
     model: str
