@@ -388,7 +388,7 @@ def evaluate(
     """Measure accuracy on the held-out rows.
 
     Covers every component and model, and the network before training unless its head begins at zero, each with its 95 %
-    interval.
+    interval. Also says how far the default model's probabilities are off.
 
     Example: taftcache evaluate stores/quickstart --probe
     """
@@ -423,7 +423,8 @@ def predict(
 ) -> None:
     """Classify image files.
 
-    Uses one of the store's models, an exported one, or a student.
+    Uses one of the store's models, an exported one, or a student. Probabilities need held-out rows, or a model that was
+    exported with them.
 
     Example: taftcache predict stores/quickstart digit.png
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from taftcache.model.calibration import Calibration
 from taftcache.model.component import public_fields
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import LARGE_EPSILON, counted, epsilon_text, tail_text
@@ -30,12 +31,14 @@ OPENED = [
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Top-1 accuracy on ``rows`` held-out rows, with Wilson's interval at ``level``."""
+    """Top-1 accuracy on ``rows`` held-out rows, with Wilson's interval at ``level``, and what the probabilities are
+    worth there; None for a single class."""
 
     accuracy: float
     interval: tuple[float, float]
     level: float
     rows: int
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +48,7 @@ class Origin:
     name: what the store called it. root_digest: that of the store. rows_of: for a student, teacher -> the digests of
     the shards that it was trained on. dataset: a public dataset's name, never a path.
     score: how well it does on rows that it was not trained on. private_parts: for a sum without a promise, how many of
-    its components were trained privately.
+    its components were trained privately. temperature: of its probabilities, softmax(logits / temperature).
     """
 
     name: str
@@ -54,6 +57,7 @@ class Origin:
     dataset: str | None = None
     score: Score | None = None
     private_parts: int = 0
+    temperature: float | None = None
 
 
 def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, native: bool) -> str:
@@ -90,6 +94,7 @@ def card(origin: Origin, model: TangentModel, extras: Mapping[str, str], *, nati
         *_preprocessed(model.transform.description()),
         f"- {_made(said, origin.private_parts)}",
         *_scored(origin.score),
+        *_calibrated(origin),
         *([f"- From a store with root digest `{origin.root_digest[:16]}`."] if origin.root_digest else []),
         "",
         *_use(native),
@@ -124,6 +129,7 @@ def program_card(origin: Origin, model: TangentModel, extras: Mapping[str, str])
         "",
         *_classes(model),
         *_preprocessed(image),
+        *_calibrated(origin),
         *(line for name, text in extras.items() for line in ("", f"`{name}` {text}")),
         "",
         *_transform(image),
@@ -197,6 +203,19 @@ def _scored(score: Score | None) -> Sequence[str]:
         f"- Top-1 accuracy on {counted(score.rows, 'held-out row')}: {score.accuracy:.1%}"
         f" ({low:.1%} to {high:.1%}, Wilson's interval at {score.level:.0%})."
     ]
+
+
+def _calibrated(origin: Origin) -> Sequence[str]:
+    """How logits become probabilities, if that is known, and what these are worth."""
+    if origin.temperature is None:
+        return []
+    lines = [f"- Probabilities: softmax(logits / {origin.temperature:.4g}), a temperature fitted to held-out rows."]
+    if origin.score is not None and (of := origin.score.calibration):
+        lines += [
+            f"  Of rows that had no part in the fit (by parts, {of.rows:,} in all): log-loss {of.log_loss:.3f} nats,",
+            f"  calibration error {100 * of.error:.1f} points (the predicted class, 15 bins).",
+        ]
+    return lines
 
 
 def _preprocessed(said: Mapping[str, Any]) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from taftcache.backbone.spec import Features, PreprocessSpec
 from taftcache.cache.format.digest import plain
+from taftcache.model.calibration import LARGEST
 from taftcache.model.saved import Saved
 from taftcache.tangent.spec import TangentSpec
 
@@ -20,7 +21,8 @@ SAVED = Saved("model", "name a folder that export-model wrote, or export it agai
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """``taftcache.json``. ``files``: digests of the other files, except the card."""
+    """``taftcache.json``. ``files``: digests of the other files, except the card. ``temperature``: that of the model's
+    probabilities; not there for private models, or without held-out rows. Readers that do not know it pass over it."""
 
     format: int
     model: str
@@ -37,6 +39,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     files: dict[str, str]
     features: Features | UnsetType = UNSET
+    temperature: Annotated[float, msgspec.Meta(ge=1 / LARGEST, le=LARGEST)] | UnsetType = UNSET
 
 
 def read_description(folder: str | os.PathLike[str]) -> Description:

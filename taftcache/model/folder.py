@@ -4,7 +4,8 @@ backbone/config.json, model.safetensors   the frozen network, in timm's own layo
 config.json                               names no architecture of timm's, so that timm refuses the folder
 tangent.safetensors                       base/<name>: tensors of the base point that differ from the network's,
                                           delta/<name>: Δw in float64; timm's names
-taftcache.json                            what the tail is, classes, preprocessing, certificate or promise, digests
+taftcache.json                            what the tail is, classes, preprocessing, certificate or promise, digests;
+                                          the temperature of probabilities, unless the model is private
 README.md                                 the model card
 program.pt2, model.onnx                   on request, the whole model as a torch.export program or in ONNX
 
@@ -72,7 +73,9 @@ def origin_of(folder: str | os.PathLike[str]) -> Origin:
     folder = local_path(folder)
     if (folder / DESCRIPTION).is_file():
         described = read_description(folder)
-        return Origin(name=described.model, root_digest=described.root_digest)
+        return Origin(
+            name=described.model, root_digest=described.root_digest, temperature=described.temperature or None
+        )
     config = _config(folder)
     return Origin(name=str(config.get("architecture")), rows_of=_rows_of(folder / WEIGHTS_NAME))
 
@@ -143,7 +146,7 @@ def save_model(
     """Write ``model`` into an empty or new folder; return the names of its files.
 
     Args:
-        model: base, Δw, classes and preprocessing.
+        model: base, Δw, classes and preprocessing; and its temperature, unless it is private.
         folder: where to write it.
         name: what the store called it ("models/mean").
         root_digest: that of the store; left out for a private model, because it is a digest of the rows.
@@ -173,8 +176,15 @@ def save_model(
     views = model.component.layout.views(model.component.delta)  # in float64: its certificate is of these numbers
     tensors |= {f"delta/{n}": t.contiguous() for n, t in views.items()}
     save_file(tensors, folder / WEIGHTS)
-    root_digest = "" if PRIVATE in model.component.meta else root_digest
-    origin = Origin(name=name, root_digest=root_digest, dataset=dataset, score=score, private_parts=private_parts)
+    private = PRIVATE in model.component.meta  # both would tell of rows that no promise covers
+    origin = Origin(
+        name=name,
+        root_digest="" if private else root_digest,
+        dataset=dataset,
+        score=score,
+        private_parts=private_parts,
+        temperature=None if private else model.temperature,
+    )
     described = _described(model, folder, origin, weights_digest(frozen))
     (folder / CARD).write_text(card(origin, model, extras, native=network is not None), "utf-8")
     shutil.copymode(folder / CARD, folder / WEIGHTS)  # safetensors lets only the owner read
@@ -201,6 +211,7 @@ def _described(model: TangentModel, folder: Path, origin: Origin, weights: str) 
         versions={library: version(library) for library in ("taftcache", "torch", "timm")},
         files={name: file_digest(folder / name) for name in files_in(folder) if name != WEIGHTS},
         features=features if (features := model.cut.backbone.features) != "last" else UNSET,
+        temperature=origin.temperature or UNSET,
     )
 
 
@@ -261,7 +272,9 @@ def open_model(folder: str | os.PathLike[str], *, device: str = "auto") -> Tange
         )
         if backbone.weights_digest != described.weights_digest:
             raise SAVED.changed(folder / WEIGHTS_NAME)
-        return _assembled(described, tensors, backbone)
+        model = _assembled(described, tensors, backbone)
+        model.temperature = described.temperature or None
+        return model
 
 
 def saved_backbone(

@@ -32,6 +32,7 @@ from taftcache.errors import (
     check_counts,
     first_line,
 )
+from taftcache.model.calibration import probabilities
 from taftcache.model.component import Component, read_base, read_component
 from taftcache.names import counted, model_of, scaling_of
 from taftcache.tangent.base import Base
@@ -54,11 +55,13 @@ class Alike:
 @dataclass(frozen=True)
 class Prediction:
     """The classes of one image, the largest logit first. A logit is no probability: what is trained is a square loss.
+    Divided by a temperature that suits held-out rows it gives one.
 
     image: the file, or where it was given. For an image in memory its place in the list: "at index 3"; for a row of
     vectors the file's path and the row's number: "new.npy/00000003". labels: as texts, "7" for a class that was given
     as 7. logits: of these labels. index: place of the first label among the model's classes. margin: by how much the
     first logit exceeds the second; None for one class. alike: how often such a margin was right, if held-out rows tell.
+    probabilities: of these labels, among all classes, if held-out rows gave a temperature and there are two classes.
     """
 
     image: str
@@ -67,14 +70,26 @@ class Prediction:
     index: int
     margin: float | None = None
     alike: Alike | None = None
+    probabilities: list[float] | None = None
 
     @classmethod
-    def of(cls, image: str, logits: np.ndarray, classes: Sequence[str], top: int) -> Prediction:
+    def of(
+        cls, image: str, logits: np.ndarray, classes: Sequence[str], top: int, temperature: float | None = None
+    ) -> Prediction:
         """From logits [K] of all ``classes``: the ``top`` of them."""
         order = np.argsort(-logits, kind="stable")
         margin = float(logits[order[0]] - logits[order[1]]) if len(classes) > 1 else None
-        best = order[:top]
-        return cls(image, [classes[k] for k in best], [float(logits[k]) for k in best], int(best[0]), margin)
+        best, likely = order[:top], None
+        if temperature is not None and margin is not None:
+            likely = probabilities(logits, temperature)[best].tolist()
+        return cls(
+            image,
+            [classes[k] for k in best],
+            [float(logits[k]) for k in best],
+            int(best[0]),
+            margin,
+            probabilities=likely,
+        )
 
 
 def check_weights(store: FeatureStore, backbone: Backbone) -> None:
@@ -93,7 +108,8 @@ class TangentModel(nn.Module):
 
     ``forward`` takes preprocessed images [n,3,h,w] and gives logits [n,K]. Weights are buffers, so that ``to``
     moves the whole model. Evaluation only: no gradient reaches the weights, ``train`` leaves the model as it is, and
-    ``load_state_dict`` takes no other weights than those it has.
+    ``load_state_dict`` takes no other weights than those it has. ``temperature`` is that of the probabilities of
+    ``predict``, softmax(logits / temperature): a saved model brings it along, unless it is private; else it is None.
 
     Raises:
         CompositionError: ``component`` was trained around another base point than ``base``.
@@ -110,6 +126,7 @@ class TangentModel(nn.Module):
                 do="take a component of the model's own store",
             )
         self.cut, self.transform, self.classes = cut, transform, list(classes)
+        self.temperature: float | None = None
         self.backbone = cut.backbone.model
         self.base, self.component = replace(base.unreduced(), module=cut.module()), component
         self._tail = self.base.tail
@@ -241,7 +258,8 @@ class TangentModel(nn.Module):
                         raise
                     on_unreadable(name, error)
             logits = self(torch.stack(inputs)).cpu().numpy() if inputs else ()
-            yield from (Prediction.of(i, row, self.classes, top) for i, row in zip(names, logits, strict=True))
+            for name, row in zip(names, logits, strict=True):
+                yield Prediction.of(name, row, self.classes, top, self.temperature)
 
     def merged(self) -> nn.Module:
         """The same function as an ordinary timm model, if there is one: when only the head has moved.

@@ -274,20 +274,21 @@ def show_evaluate(report: EvaluateReport) -> None:
         title = _TITLES[name] if name == UNTOUCHED else name  # without a name in the store, it has one in words
         table.add_row(title, f"{100 * value:.2f} %", f"{100 * low:.1f} to {100 * high:.1f}", *share)
     print_table(table)
-    if report.against is not None:
-        say(_verdict(report.against))
+    if beside := _beside_accuracy(report):
+        say(*beside)
     print_notes(report.notes)
 
 
 def show_predict(report: PredictReport, file: Path | None = None) -> None:
-    """The class of every image, by how much, and how often that was right; or the file that has all of it."""
+    """The class of every image, how probable it is, and how often that was right; or the file that has all of it."""
     for p in report.predictions if file is None else ():
         beside = [] if p.margin is None else [f"margin {p.margin:.2f}"]
+        beside = [_sure(p.probabilities[0])] if p.probabilities else beside
         beside += [f"next {', '.join(p.labels[1:])}"] if p.labels[1:] else []
         how = f" ({'; '.join(beside)})" if beside else ""
         alike = p.alike and f". Held-out rows with such a margin: {p.alike.right} of {p.alike.rows} right."
         if p.alike and not p.alike.rows:
-            alike = f". No held-out row has such a margin (largest {p.alike.largest:.2f})."
+            alike = f". No held-out row has such a margin ({p.margin:.2f}; the largest is {p.alike.largest:.2f})."
         say(f"{p.image}: {p.labels[0]}{how}{alike or ''}")
     if len(report.predictions) > 1:
         counts = Counter(p.labels[0] for p in report.predictions)
@@ -299,6 +300,11 @@ def show_predict(report: PredictReport, file: Path | None = None) -> None:
         note(f"left out: {reason}")
 
 
+def _sure(probability: float) -> str:
+    """A probability in per cent, which is never said to be all."""
+    return "over 99.9 %" if probability >= 0.9995 else f"{100 * probability:.1f} %"
+
+
 def _accuracies(report: EvaluateReport) -> list[str]:
     shards = [v for name, v in report.accuracy.items() if is_component(name)]
     found = [
@@ -308,9 +314,18 @@ def _accuracies(report: EvaluateReport) -> list[str]:
     ]
     if len(shards) > 1:
         found.append(f"{100 * sum(shards) / len(shards):6.2f} %  one shard's component alone (mean of {len(shards)})")
-    if report.against is not None:
-        found.append(_verdict(report.against))
-    return [f"{counted(report.rows, 'held-out image')}:", *found]
+    return [f"{counted(report.rows, 'held-out image')}:", *found, *_beside_accuracy(report)]
+
+
+def _beside_accuracy(report: EvaluateReport) -> list[str]:
+    """The default model and the linear probe: which is more accurate, and how far off their probabilities are."""
+    lines = [] if report.against is None else [_verdict(report.against)]
+    if report.default is None or (own := report.calibration.get(report.default)) is None:
+        return lines
+    said = f"probabilities off by {100 * own.error:.1f} points on average, log-loss {own.log_loss:.3f}"
+    if report.against is not None and (probes := report.against.probe.calibration):
+        said += f" (probe: {100 * probes.error:.1f}, {probes.log_loss:.3f})"
+    return [*lines, f"{_TITLES.get(report.default, report.default)}: {said}"]
 
 
 def _verdict(against: Against) -> str:

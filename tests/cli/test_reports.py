@@ -38,8 +38,9 @@ TRAIN = {"store", "root_digest", "trained", "kept", "certificates", "composed", 
 COMPOSE = {"store", "root_digest", "model", "members", "identity_error", "changed", "models", "made", "left_out"}
 COMPOSE |= {"coefficients", "dropped", "held_out", "certificate", "moved", "passes", "seconds", "notes"}
 EVALUATE = {"store", "root_digest", "rows", "accuracy", "default", "intervals", "against", "proven", "notes"}
-EVALUATE |= {"outdated"}
+EVALUATE |= {"outdated", "calibration"}
 PREDICT = {"store", "root_digest", "model", "predictions", "notes", "unreadable"}
+PREDICTION = {"image", "labels", "logits", "margin", "alike", "index", "probabilities"}
 FIND = {"store", "root_digest", "rows", "found", "notes"}
 EXPORT_MODEL = {"store", "root_digest", "model", "folder", "files", "bytes", "notes"}
 INSPECT = {
@@ -171,7 +172,7 @@ def test_json_of_every_command(cli, store, images, tmp_path):
         "moved_at_least",
         "decisive",
     }
-    assert set(seen["predict"]["predictions"][0]) == {"image", "labels", "logits", "margin", "alike", "index"}
+    assert set(seen["predict"]["predictions"][0]) == PREDICTION
     assert seen["run"]["store"] == str(store)
     listed = json.loads(cli("inspect", store, "--shard", "000", "--ids", "--json").out)
     assert {frozenset(row) for row in listed} == {frozenset({"sample", "shard", "role", "label"})}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import app
 from taftcache.errors import ArgumentError
+from taftcache.model.calibration import calibration_of
 from taftcache.model.component import read_base, read_component
 from taftcache.model.meta import meta_of
 from taftcache.names import is_model
@@ -101,6 +103,9 @@ def test_the_probe_is_scikit_learns(default):
     scale = StandardScaler().fit(x)
     right = fitted.fit(scale.transform(x), y).score(scale.transform(x_test), y_test)
     assert report.evaluate.accuracy[PROBE] == report.evaluate.against.probe.accuracy == right
+    theirs, own = calibration_of(fitted.decision_function(scale.transform(x_test)), y_test), report.evaluate.calibration
+    assert asdict(own[PROBE]) == pytest.approx(asdict(theirs), rel=1e-3)
+    assert report.evaluate.against.probe.calibration == own[PROBE]
 
 
 def test_a_run_leaves_out_a_probe_that_takes_long(tmp_path, monkeypatch):

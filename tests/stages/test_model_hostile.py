@@ -89,6 +89,8 @@ DESCRIPTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no files": lambda d: d.pop("files"),
     "another format": lambda d: d.update(format=1),
     "a list": lambda d: d.update(component=[]),
+    "a temperature below zero": lambda d: d.update(temperature=-1),
+    "a temperature next to zero": lambda d: d.update(temperature=1e-300),
 }
 TENSORS: dict[str, Callable[[dict[str, torch.Tensor]], Any]] = {
     "NaN in what was trained": lambda t: t[first(t, "delta/")].view(-1)[0].fill_(float("nan")),

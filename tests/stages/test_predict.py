@@ -17,10 +17,12 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import DataError, RecipeError, UnreadableImage
+from taftcache.model.calibration import calibration_of
 from taftcache.model.component import read_base, read_component
-from taftcache.model.folder import origin_of
+from taftcache.model.folder import open_model, origin_of
 from taftcache.model.predictor import Alike, TangentModel
 from taftcache.stages.look import prediction
+from taftcache.stages.look.evaluation import Answers
 from taftcache.stages.progress import Silent
 from taftcache.tangent.operator import TangentOperator
 from taftcache.terminal.pipeline import show_predict
@@ -219,17 +221,24 @@ def test_predict_stage_sorts_classes(photographed, images):
     assert len(found.labels) == 2
 
 
+def know(patch: pytest.MonkeyPatch, margins: np.ndarray, right: np.ndarray, temperature: float = 1.0) -> None:
+    """Let ``predict`` find these held-out rows."""
+    known = Answers(margins=margins, right=right, temperature=temperature)
+    patch.setattr(prediction, "held_out_answers", lambda *_: known)
+
+
 @pytest.mark.law("What predict says of a margin is counted on held-out rows")
 def test_a_margin_is_held_against_the_held_out_rows(photographed, images, monkeypatch, capsys):
     file = next(iter(sorted(images.glob("1/*.png"))))
     with FeatureStore(photographed) as store:
-        margins, right = prediction.held_out_margins(store, "models/mean", "cpu")
+        known = prediction.held_out_answers(store, "models/mean", "cpu")
+        margins, right = known.margins, known.right
         (plain,) = taftcache.predict(store, [file], model="models/mean", device="cpu").predictions
         nearest = np.argsort(np.abs(margins - plain.margin), kind="stable")[:5]
         assert plain.alike == Alike(right=int(right[nearest].sum()), rows=5, largest=float(margins.max()))
         others = plain.margin + np.array([-0.1, 9, 0.2, -8, 0.05])
         monkeypatch.setattr(prediction, "LEAST_ALIKE", (3, 20))
-        monkeypatch.setattr(prediction, "held_out_margins", lambda *_: (others, np.array([1, 0, 1, 0, 0], bool)))
+        know(monkeypatch, others, np.array([1, 0, 1, 0, 0], bool), temperature=1e6)
         report = taftcache.predict(store, [file], model="models/mean", top=1, device="cpu")
     _, labels, logits = (part[-len(right) :] for part in from_cache(photographed, "models/mean"))
     best = logits.sort(1, descending=True).values
@@ -237,7 +246,7 @@ def test_a_margin_is_held_against_the_held_out_rows(photographed, images, monkey
     assert np.array_equal(right, logits.argmax(1) == labels)
     assert report.predictions[0].alike == Alike(right=2, rows=3, largest=float(others.max()))
     show_predict(report)
-    said = f"{plain.labels[0]} (margin {plain.margin:.2f}). Held-out rows with such a margin: 2 of 3 right."
+    said = f"{plain.labels[0]} (33.3 %). Held-out rows with such a margin: 2 of 3 right."
     assert said in capsys.readouterr().out
 
 
@@ -245,8 +254,7 @@ def test_a_margin_is_held_against_the_held_out_rows(photographed, images, monkey
 @pytest.mark.parametrize(("held_out", "rows"), [(4, 4), (12, 5), (44, 7), (58, 9), (120, 20), (200, 20), (1000, 100)])
 def test_of_few_held_out_rows_only_the_nearest_are_counted(photographed, images, monkeypatch, held_out, rows):
     file = next(iter(sorted(images.glob("1/*.png"))))
-    known = np.linspace(0, 50, held_out), np.zeros(held_out, bool)
-    monkeypatch.setattr(prediction, "held_out_margins", lambda *_: known)
+    know(monkeypatch, np.linspace(0, 50, held_out), np.zeros(held_out, bool))
     with FeatureStore(photographed) as store:
         (found,) = taftcache.predict(store, [file], device="cpu").predictions
     assert found.alike == Alike(right=0, rows=rows, largest=50)
@@ -261,27 +269,52 @@ def test_no_share_is_told_of_a_margin_that_no_held_out_row_has(
     file = next(iter(sorted(images.glob("1/*.png"))))
     with FeatureStore(photographed) as store:
         margin = taftcache.predict(store, [file], device="cpu").predictions[0].margin
-        known = margin * np.linspace(0, largest, 30), np.ones(30, bool)
-        monkeypatch.setattr(prediction, "held_out_margins", lambda *_: known)
+        know(monkeypatch, margin * np.linspace(0, largest, 30), np.ones(30, bool))
         report = taftcache.predict(store, [file], top=1, device="cpu")
     alike = report.predictions[0].alike
     assert alike == Alike(right=rows, rows=rows, largest=pytest.approx(margin * largest))
     assert report.records()[0].items() >= {"alike_rows": rows, "alike_largest": alike.largest}.items()
     show_predict(report)
-    beyond = f"No held-out row has such a margin (largest {margin * largest:.2f})."
+    beyond = f"No held-out row has such a margin ({margin:.2f}; the largest is {margin * largest:.2f})."
     assert (beyond in capsys.readouterr().out) == (rows == 0)
 
 
-def test_without_held_out_rows_there_is_the_margin_alone(photographed, images, monkeypatch, capsys):
+def test_without_held_out_rows_there_is_the_margin_alone(photographed, images, monkeypatch, capsys, tmp_path):
     file = next(iter(sorted(images.glob("1/*.png"))))
     monkeypatch.setattr(FeatureStore, "held_out", None)
     with FeatureStore(photographed) as store:
         report = taftcache.predict(store, [file], top=2, device="cpu")
+        taftcache.export_model(store, tmp_path / "model")
+    assert open_model(tmp_path / "model", device="cpu").temperature is None
     (found,) = report.predictions
-    assert found.alike is None
+    assert (found.alike, found.probabilities) == (None, None)
     assert found.margin == pytest.approx(found.logits[0] - found.logits[1])
     show_predict(report)
     assert capsys.readouterr().out == f"{file}: {found.labels[0]} (margin {found.margin:.2f}; next {found.labels[1]})\n"
+
+
+@pytest.mark.law("Probabilities have the temperature that suits held-out rows, in a store and in an exported model")
+def test_probabilities_have_the_temperature_of_held_out_rows(photographed, images, tmp_path):
+    files = sorted(images.glob("*/*.png"))[::9]
+    with FeatureStore(photographed) as store:
+        labels, own = store.held_out.labels, taftcache.logits(store, store.held_out, model="models/mean", device="cpu")
+        report = taftcache.predict(store, files, model="models/mean", top=len(store.classes), device="cpu")
+        said = taftcache.evaluate(store).calibration
+        taftcache.export_model(store, tmp_path / "model", "models/mean")
+    assert said["models/mean"] == calibration_of(own, labels)
+    assert said.keys() == {"models/mean", "models/head"}
+    temperature = said["models/mean"].temperature
+    outside = taftcache.predict(tmp_path / "model", files, top=2, device="cpu").predictions
+    for found, away, row in zip(report.predictions, outside, report.records(), strict=True):
+        p = np.exp(np.array(found.logits) / temperature)
+        assert found.probabilities == pytest.approx(p / p.sum(), rel=1e-5)
+        assert sum(found.probabilities) == pytest.approx(1)
+        assert away.probabilities == pytest.approx(found.probabilities[:2], rel=1e-5)
+        assert [row["probability"], row["probability_2"]] == found.probabilities[:2]
+    text = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert f"softmax(logits / {temperature:.4g})" in text
+    assert f"log-loss {said['models/mean'].log_loss:.3f} nats" in text
+    assert origin_of(tmp_path / "model").temperature == temperature
 
 
 def test_trained_class_token_reaches_the_images(images, tmp_path):

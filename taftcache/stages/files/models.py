@@ -55,7 +55,8 @@ def export_model(
     """Write one of the store's models into a new folder that loads without the store.
 
     A private model's folder says what is promised, and nothing that its promise does not cover: not even the store's
-    root digest, which is a digest of all rows, and no accuracy, because no promise covers held-out rows.
+    root digest, which is a digest of all rows, and neither accuracy nor temperature, because no promise covers held-out
+    rows.
 
     For a model that has left its store, or was taught or fitted without one, only the program and ONNX are made, with a
     card and ``about.json``, which has the classes, the preprocessing, and what the model was made from.
@@ -129,6 +130,8 @@ def _export_model(
     private = {name for name, ref in store.objects().items() if PRIVATE in ref.meta}
     parts = 0 if model in private else len(private & {*(loaded.component.record.coefficients or {})})
     score = None if parts or model in private else held_out_score(store, model, consent)
+    if score is not None and score.calibration is not None:
+        loaded.temperature = score.calibration.temperature
     with whole(folder, folder=True) as partial:
         root = "" if private or promised(store) else store.root_digest
         files = save_model(

@@ -18,6 +18,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import ArgumentError, StoreError, check_several
+from taftcache.model.calibration import Calibration, calibration_of, fitted_temperature
 from taftcache.model.card import Score
 from taftcache.model.component import StoredComponents, read_base, read_component
 from taftcache.model.composition import compose
@@ -42,7 +43,7 @@ from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, is_quick, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.progress import Progress, or_silent
-from taftcache.stages.train.held_out import hits_of, rows_right
+from taftcache.stages.train.held_out import KeptLogits, hits_of, rows_right
 from taftcache.stages.train.outdated import outdated, outdated_notes
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
@@ -75,6 +76,7 @@ class EvaluateReport:
     rows: how many. accuracy: by model, 0 to 1. Also for the untouched network with its new head; if that begins at
     zero, and so tells no class from another, only as long as there is no model. default: the model that ``predict``
     takes unless one is named, if there is any. See ``model_of``. intervals: 95 % interval of each accuracy (Wilson's).
+    calibration: what the probabilities softmax(logits / T) of each composed model and of the probe are worth.
     against: the linear probe, if it was asked for and the rows allow one. proven: the share of labels that the
     certificates show to be those of the exact optimum, by model. It is there if it was asked for. outdated: models that
     were solved from other rows than the store has now. notes: why there is no probe, which model does better than the
@@ -88,6 +90,7 @@ class EvaluateReport:
     accuracy: dict[str, float]
     default: str | None
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    calibration: dict[str, Calibration] = field(default_factory=dict)
     against: Against | None = None
     proven: dict[str, float] = field(default_factory=dict)
     outdated: list[str] = field(default_factory=list)
@@ -134,14 +137,20 @@ def evaluate(
         rest = f"mean of {len(kept)} of {len(every)} components"
         mean = compose(StoredComponents(store, kept, settings.base))
         models = StoredComponents(store, [*names, rest], settings.base, {rest: mean})
-    hits = hits_of(settings.base, settings.recipe, rows, models, progress)
+    whole = [name for name in names if not is_component(name)]
+    logits = KeptLogits.of(rows, whole if len(store.classes) > 1 else (), len(store.classes))
+    hits = hits_of(settings.base, settings.recipe, rows, models, progress, logits)
     if names and settings.base.spec.init == "zero":
         del hits[UNTOUCHED]
     against = None
     if probe:
         against, said = _beside_probe(store, settings, rows, default, hits, progress, any_time=probe != "quick")
         notes += said
-    whole = [name for name in names if not is_component(name)]
+    calibration = {name: calibration_of(z, rows.labels[logits.rows]) for name, z in logits.logits.items()}
+    if calibration and (judged := len(logits.rows)) < rows.rows:
+        notes.append(f"probabilities are judged on {judged:,} of {rows.rows:,} held-out rows, evenly taken")
+    if against is not None and against.probe.calibration is not None:
+        calibration[PROBE] = against.probe.calibration
     return EvaluateReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -149,6 +158,7 @@ def evaluate(
         accuracy={name: float(hit.mean()) for name, hit in hits.items()},
         default=default if default in hits else None,
         intervals={name: accuracy_interval(hit) for name, hit in hits.items()},
+        calibration=calibration,
         against=against,
         proven=proven_shares(rows, store, settings, whole, progress) if proven else {},
         outdated=outdated(store, settings),
@@ -229,29 +239,50 @@ def held_out_score(store: FeatureStore, name: str, consent: Consent | None = Non
     """
     if store.held_out is None:
         return None
-    right = rows_right(store, name, store.held_out, consent)
-    return Score(accuracy=float(right.mean()), interval=accuracy_interval(right), level=LEVEL, rows=len(right))
+    rows, several = store.held_out, len(store.classes) > 1
+    kept = KeptLogits.of(rows, [name] if several else (), len(store.classes))
+    right = rows_right(store, name, rows, consent, kept)
+    return Score(
+        accuracy=float(right.mean()),
+        interval=accuracy_interval(right),
+        level=LEVEL,
+        rows=len(right),
+        calibration=calibration_of(kept.logits[name], rows.labels[kept.rows]) if several else None,
+    )
 
 
-def held_out_margins(
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What one model says of held-out rows.
+
+    margins: how far each row's largest logit is above the second [n]. right: whether its class was right [n].
+    temperature: of its probabilities, see ``fitted_temperature``.
+    """
+
+    margins: NDArray[np.float32]
+    right: NDArray[np.bool_]
+    temperature: float
+
+
+def held_out_answers(
     store: FeatureStore, name: str, device: str = "auto", consent: Consent | None = None
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
-    """How far one model's largest logit is above the second [n], and whether its class was right [n].
+) -> Answers | None:
+    """What one model says of the first ``MARGINS`` held-out rows: since rows lie in the order of a hash, they are a
+    random sample.
 
-    From the first ``MARGINS`` held-out rows and the rest of their block: since rows lie in the order of a hash, they
-    are a random sample. None if there are no held-out rows, or only one class. Errors as for ``held_out_score``.
+    None if there are no held-out rows, or only one class. Errors as for ``held_out_score``.
     """
     if store.held_out is None or len(store.classes) < 2:
         return None
-    margins, right, rows = list[NDArray[np.float32]](), list[NDArray[np.bool_]](), 0
-    for logits, labels in row_logits(store, name, store.held_out, device, consent):
-        (first, second), best = (part.T for part in logits.topk(2))
-        margins.append((first - second).float().cpu().numpy())
-        right.append((best[0] == labels).cpu().numpy())
-        rows += len(labels)
+    blocks, rows = list[NDArray[np.float32]](), 0
+    for logits, _ in row_logits(store, name, store.held_out, device, consent):
+        blocks.append(logits.float().cpu().numpy())
+        rows += len(logits)
         if rows >= MARGINS:
             break
-    return np.concatenate(margins), np.concatenate(right)
+    z, labels = np.concatenate(blocks)[:MARGINS], store.held_out.labels[:MARGINS]
+    second, first = np.partition(z, -2)[:, -2:].T
+    return Answers(margins=first - second, right=z.argmax(1) == labels, temperature=fitted_temperature(z, labels))
 
 
 def row_logits(

@@ -30,7 +30,7 @@ from taftcache.names import counted, model_of, scaling_of
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
 from taftcache.stages.extract.listing import ImageList
-from taftcache.stages.look.evaluation import held_out_margins, row_logits
+from taftcache.stages.look.evaluation import Answers, held_out_answers, row_logits
 from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import STEP_ROWS, RowTable
 from taftcache.stages.look.scoring import Scorer
@@ -46,7 +46,8 @@ ROUNDED = 0.01  # by what share an image's margin may exceed that of its own cac
 
 @dataclass(frozen=True, kw_only=True)
 class PredictReport:
-    """Predictions of one model, each with how often such a margin was right, where the store has held-out rows.
+    """Predictions of one model; where the store has held-out rows, each with probabilities and with how often such a
+    margin was right.
 
     root_digest: that of the store that the model was read from, or saved from. predictions: one for each image.
     unreadable: images that were left out, and why. notes: if the model is outdated, and on files of other types in a
@@ -63,18 +64,20 @@ class PredictReport:
     def records(self) -> list[dict[str, object]]:
         """The predictions as rows of a table, for a CSV file or ``pandas.DataFrame``: one for each image, in order.
 
-        image; label, logit, and label_2, logit_2, … for the next ones; margin; of the held-out rows with such a margin
-        (``Alike``) how many are right, alike_right, of how many, alike_rows, and the largest margin of all of them,
-        alike_largest. Images that were left out come last, with the reason as left_out alone. What a prediction lacks,
-        its row lacks.
+        image; label, logit, probability, and label_2, logit_2, probability_2, … for the next ones; margin; of the
+        held-out rows with such a margin (``Alike``) how many are right, alike_right, of how many, alike_rows, and the
+        largest margin of all of them, alike_largest. Images that were left out come last, with the reason as left_out
+        alone. What a prediction lacks, its row lacks.
         """
         rows: list[dict[str, object]] = []
         for p in self.predictions:
             row: dict[str, object] = {"image": p.image, "label": p.labels[0], "logit": p.logits[0]}
+            row |= {} if p.probabilities is None else {"probability": p.probabilities[0]}
             row |= {} if p.margin is None else {"margin": p.margin}
             row |= {} if p.alike is None else {f"alike_{name}": value for name, value in asdict(p.alike).items()}
             for rank, (label, logit) in enumerate(zip(p.labels[1:], p.logits[1:], strict=True), 2):
                 row |= {f"label_{rank}": label, f"logit_{rank}": logit}
+                row |= {} if p.probabilities is None else {f"probability_{rank}": p.probabilities[rank - 1]}
             rows.append(row)
         for image, reason in self.unreadable.items():
             rows.append({"image": image, "left_out": reason})
@@ -93,6 +96,9 @@ def predict(
     progress: Progress | None = None,
 ) -> PredictReport:
     """Classify image files end to end: preprocessing, frozen layers, base and Δw.
+
+    Probabilities are softmax(logits / T). T is fitted to the first thousand held-out rows of the store, or was saved
+    with the model; where neither is there, there are no probabilities.
 
     A store of vectors classifies every row of an array or of .npy files [n, d], scaled as its own were. Class names are
     texts, whatever the labels were; a prediction's ``index`` is a number. ``logits`` gives all logits.
@@ -122,20 +128,22 @@ def predict(
         model = model_of(store.objects(), model)
         scaling = scaling_of(store.identity)
         if scaling is not None:
+            known, left, notes = _known(store, model, device, consent), dict[str, str](), list[str]()
+            temperature = None if known is None else known.temperature
             each = (
                 (i, row) for ids, z in _of_vectors(store, images, model, scaling) for i, row in zip(ids, z, strict=True)
             )
-            found = [Prediction.of(i, row, store.classes, top) for i, row in each]
-            left, notes = dict[str, str](), list[str]()
+            found = [Prediction.of(i, row, store.classes, top, temperature) for i, row in each]
         else:
             images, notes = _files(images)
-            loaded = TangentModel.load(store, model, device, consent)
+            loaded, known = TangentModel.load(store, model, device, consent), _known(store, model, device, consent)
+            loaded.temperature = None if known is None else known.temperature
             found, left = _classified(loaded, images, top, unreadable, progress)
         return PredictReport(
             store=store.path,
             root_digest=store.root_digest,
             model=model,
-            predictions=_beside_held_out(store, model, found, device, consent),
+            predictions=found if known is None else _beside_held_out(known, found),
             unreadable=left,
             notes=[*notes, *outdated_notes(store, settings_of(store), model)],
         )
@@ -395,21 +403,21 @@ def _classified(
     return found, {name: f"{error.fault}: {error.got}" if error.got else error.fault for name, error in errors.items()}
 
 
-def _beside_held_out(
-    store: FeatureStore, model: str, predictions: list[Prediction], device: str, consent: Consent | None
-) -> list[Prediction]:
+def _known(store: FeatureStore, model: str, device: str, consent: Consent | None) -> Answers | None:
+    """``held_out_answers``; None also if they cannot be had: damaged rows are no reason not to classify an image."""
+    try:
+        return held_out_answers(store, model, device, consent)
+    except StoreError:
+        return None
+
+
+def _beside_held_out(known: Answers, predictions: list[Prediction]) -> list[Prediction]:
     """Each prediction with how often the model was right on the held-out rows with the nearest margins.
 
     These are a sixth of the rows but no more than 20, or a tenth if that is more; and at least 5, or all if there are
     fewer. For a margin beyond the largest one there are none.
     """
-    try:
-        known = held_out_margins(store, model, device, consent)
-    except StoreError:  # damaged rows are no reason not to classify an image
-        known = None
-    if known is None:
-        return predictions
-    margins, right = known
+    margins, right = known.margins, known.right
     few, enough = LEAST_ALIKE
     rows = min(len(margins), max(few, min(enough, len(margins) // 6), len(margins) // 10))
     largest = float(margins.max())

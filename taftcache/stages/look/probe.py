@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.model.calibration import Calibration, calibration_of
 from taftcache.model.component import read_base
 from taftcache.names import PRIVATE
 from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.train.held_out import KeptLogits
 from taftcache.stages.train.settings import Settings
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -36,7 +38,8 @@ class Probe:
     every block), its C chosen on one row in five.
 
     accuracy: on the held-out rows, which had no part in the choice. C: scikit-learn's, the inverse of its ridge. rows:
-    how many it was fitted to. of: how many training rows there are. seconds: for choice and fit.
+    how many it was fitted to. of: how many training rows there are. seconds: for choice and fit. calibration: what its
+    probabilities are worth, with a temperature of their own; None if the held-out rows have a class that it never saw.
     """
 
     accuracy: float
@@ -44,6 +47,7 @@ class Probe:
     rows: int
     of: int
     seconds: float
+    calibration: Calibration | None = None
 
 
 def no_probe(store: FeatureStore) -> str | None:
@@ -120,10 +124,22 @@ def linear_probe(
         best, _ = best_of(INVERSE_RIDGES, score, APART, MOST_FURTHER)
         if fitting < choosing:
             features, labels = head_features(base, store.shards, fitting)
-        predicted = fitted(best, features, labels).predict(head_features(base, [held_out])[0])
-        right: NDArray[np.bool_] = np.equal(predicted, held_out.labels)
-    seconds = time.perf_counter() - begin
-    return Probe(accuracy=float(right.mean()), C=best, rows=len(labels), of=rows, seconds=seconds), right
+        probe, (unseen, truth) = fitted(best, features, labels), head_features(base, [held_out])
+        z = probe.decision_function(unseen)  # once: it overwrites the features
+        logits = z if z.ndim == 2 else np.column_stack([np.zeros_like(z), z])  # one number for two classes
+        right: NDArray[np.bool_] = np.equal(probe.classes_[logits.argmax(1)], truth)
+        kept = KeptLogits.of(held_out, [], len(store.classes)).rows
+        own = np.searchsorted(probe.classes_, truth)[kept]
+        calibration = calibration_of(logits[kept], own) if np.isin(truth, probe.classes_).all() else None
+    found = Probe(
+        accuracy=float(right.mean()),
+        C=best,
+        rows=len(labels),
+        of=rows,
+        seconds=time.perf_counter() - begin,
+        calibration=calibration,
+    )
+    return found, right
 
 
 def _aside(rows: int) -> NDArray[np.bool_]:

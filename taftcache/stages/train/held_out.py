@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from taftcache.backbone.device import resolve_device
 from taftcache.cache.read.shard import Shard
@@ -22,12 +25,42 @@ from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 
+KEPT_BYTES = 64 << 20  # of logits kept: to fit temperatures to them takes seconds, and more rows change little
+
+
+@dataclass(frozen=True)
+class KeptLogits:
+    """Logits that a pass over held-out rows keeps: of the ``rows`` [m], ascending, ``logits`` [m,K] by model."""
+
+    rows: NDArray[np.int64]
+    logits: dict[str, NDArray[np.float32]]
+
+    @classmethod
+    def of(cls, shard: Shard, names: Iterable[str], classes: int) -> KeptLogits:
+        """Room for the models ``names``: for all rows of the shard or, above KEPT_BYTES, for evenly taken ones."""
+        wanted = list(names)
+        most = max(1, KEPT_BYTES // (4 * classes * max(1, len(wanted))))
+        rows = np.linspace(0, shard.rows - 1, min(shard.rows, most)).round().astype(np.int64)
+        return cls(rows, {name: np.empty((len(rows), classes), np.float32) for name in wanted})
+
+    def take(self, name: str, start: int, logits: Tensor) -> None:
+        """Keep what is wanted of a model's logits [b,K] of the rows ``start …``."""
+        if name in self.logits:
+            first, end = np.searchsorted(self.rows, (start, start + len(logits)))
+            mine = torch.from_numpy(self.rows[first:end] - start).to(logits.device)
+            self.logits[name][first:end] = logits[mine].float().cpu().numpy()
+
 
 def hits_of(
-    base: Base, recipe: Recipe, rows: Shard, models: StoredComponents, progress: Progress
+    base: Base,
+    recipe: Recipe,
+    rows: Shard,
+    models: StoredComponents,
+    progress: Progress,
+    kept: KeptLogits | None = None,
 ) -> dict[str, NDArray[np.bool_]]:
     """Which rows [N] the untouched network and each model classify correctly: in one pass for all models that the
-    recipe's memory has room for."""
+    recipe's memory has room for. ``kept`` takes their logits on the way."""
     operator = TangentOperator(base, [rows], device=resolve_device(recipe.device))
     groups = list(models.groups(memory_of_models(recipe)))
     right: dict[str, list[NDArray[np.bool_]]] = {}
@@ -36,19 +69,25 @@ def hits_of(
             directions = {} if right else {UNTOUCHED: None}
             read = ((name, models[name]) for name in names)
             directions |= {name: operator.direction(model.delta, model.layout) for name, model in read}
+            start = 0
             for state, labels in operator.blocks():
                 for name, direction in directions.items():
                     z = state.logits if direction is None else state.logits + operator.tangent(state, direction)
                     right.setdefault(name, []).append((z.argmax(1) == labels).cpu().numpy())
+                    if kept is not None:
+                        kept.take(name, start, z)
+                start += len(labels)
                 task.advance(len(labels))
     return {name: np.concatenate(found) for name, found in right.items()}
 
 
-def rows_right(store: FeatureStore, name: str, rows: Shard, consent: Consent | None = None) -> NDArray[np.bool_]:
-    """Which of ``rows`` [n] one model classifies correctly; errors as for ``read_base``."""
+def rows_right(
+    store: FeatureStore, name: str, rows: Shard, consent: Consent | None = None, kept: KeptLogits | None = None
+) -> NDArray[np.bool_]:
+    """Which of ``rows`` [n] one model classifies correctly; errors as for ``read_base``. ``kept``: see ``hits_of``."""
     recipe = recorded_recipe(store)
     base = read_base(store, recipe.tangent, consent=consent)
-    return hits_of(base, recipe, rows, StoredComponents(store, [name], base), Silent())[name]
+    return hits_of(base, recipe, rows, StoredComponents(store, [name], base), Silent(), kept)[name]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,98 @@
+"""Temperatures and what probabilities are worth: beside searches and loops that are written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from taftcache.model import calibration
+from taftcache.model.calibration import calibration_of, fitted_temperature, probabilities
+from taftcache.stages.train.held_out import KeptLogits
+
+
+def rows(n: int, scale: float = 1.0, classes: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [n,K] in float32, and labels [n] that their softmax at T = ``scale`` / 1.7 would give."""
+    draw = np.random.default_rng(0)
+    z = draw.standard_normal((n, classes))
+    p = np.exp(1.7 * z)
+    labels = [draw.choice(classes, p=row / row.sum()) for row in p]
+    return (scale * z).astype(np.float32), np.array(labels, np.int32)
+
+
+def losses(z: np.ndarray, y: np.ndarray, temperature: float) -> np.ndarray:
+    """−log p of each row's own class [n]."""
+    z = z.astype(np.float64) / temperature
+    return np.log(np.exp(z - z.max(1, keepdims=True)).sum(1)) + z.max(1) - z[np.arange(len(y)), y]
+
+
+SEPARABLE = np.eye(4, dtype=np.float32)[np.arange(40) % 4]
+
+
+@pytest.mark.parametrize(
+    ("z", "y"),
+    [
+        *(rows(*shape) for shape in ((30,), (400, 5.0), (400, 0.05), (400, 400.0, 3), (1,))),
+        (9 * SEPARABLE, np.arange(40) % 4),
+        (-9 * SEPARABLE, np.arange(40) % 4),
+        (9e4 * SEPARABLE, np.arange(40) % 4),
+    ],
+)
+def test_the_temperature_is_the_best_of_a_fine_grid(z, y, monkeypatch):
+    """Also where all rows are right, or all wrong, and however few rows are looked at at a time."""
+    monkeypatch.setattr(calibration, "AT_ONCE", 64)
+    logs = np.linspace(-14, 14, 2801)
+    best = logs[np.argmin([losses(z, y, np.exp(at)).sum() + at**2 for at in logs])]
+    around = np.linspace(best - 0.02, best + 0.02, 2001)
+    best = around[np.argmin([losses(z, y, np.exp(at)).sum() + at**2 for at in around])]
+    assert np.log(fitted_temperature(z, y)) == pytest.approx(best, abs=2e-5)
+    assert fitted_temperature(z, y, start=1e-5) == pytest.approx(fitted_temperature(z, y), rel=1e-9)
+
+
+def test_without_rows_it_is_one():
+    assert fitted_temperature(np.empty((0, 3), np.float32), np.empty(0, np.int32)) == 1
+
+
+def test_larger_logits_have_a_larger_temperature_and_the_same_probabilities():
+    (z, y), n = rows(4000), 4000
+    one, three = calibration_of(z, y), calibration_of(3 * z, y)
+    assert three.temperature == pytest.approx(3 * one.temperature, rel=2e-3)  # the prior alone knows of the scale
+    assert one.temperature == pytest.approx(1 / 1.7, rel=0.05)
+    p = probabilities(z, one.temperature)
+    assert probabilities(3 * z, three.temperature) == pytest.approx(p, abs=1e-3)
+    assert p.sum(1) == pytest.approx(np.ones(n))
+    assert three.log_loss == pytest.approx(one.log_loss, abs=1e-3)
+    assert one.error < 0.03 < calibration_of(z, (y + 1) % 5).error
+    assert probabilities(1e30 * z[0], 1e-6).max() == 1
+
+
+@pytest.mark.parametrize("n", [3, 203])
+def test_what_probabilities_are_worth_is_judged_on_rows_that_had_no_part_in_the_fit(n):
+    z, y = rows(n, 4.0)
+    loss, bins = 0.0, np.zeros(15)
+    for row in range(n):
+        others = np.arange(n) % 5 != row % 5
+        p = probabilities(z[row], fitted_temperature(z[others], y[others]))
+        loss -= np.log(p[y[row]]) / n
+        (bin_,) = [b for b in range(15) if b / 15 < p.max() <= (b + 1) / 15]
+        bins[bin_] += ((p.argmax() == y[row]) - p.max()) / n
+    found = calibration_of(z, y)
+    assert (found.log_loss, found.error) == pytest.approx((loss, np.abs(bins).sum()))
+    assert (found.temperature, found.rows) == (fitted_temperature(z, y), n)
+
+
+def test_of_too_many_rows_even_ones_are_kept(monkeypatch):
+    monkeypatch.setattr("taftcache.stages.train.held_out.KEPT_BYTES", 4 * 3 * 2 * 10)
+    z = torch.arange(300.0).reshape(100, 3)
+
+    class Shard:
+        rows = 100
+
+    kept = KeptLogits.of(Shard(), ["a", "b"], 3)  # type: ignore[arg-type]
+    for start in range(0, 100, 7):
+        for name in ("a", "c", "b"):
+            kept.take(name, start, z[start : start + 7] + (name == "b"))
+    assert kept.rows.tolist() == list(range(0, 100, 11))
+    assert np.array_equal(kept.logits["a"], z[kept.rows].numpy())
+    assert np.array_equal(kept.logits["b"], z[kept.rows].numpy() + 1)
+    assert kept.logits.keys() == {"a", "b"}
