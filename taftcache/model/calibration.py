@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST = 1e6  # a temperature lies between 1 / LARGEST and LARGEST
+FIRST = 1000  # rows that T is fitted to; they lie in the order of a hash, so that the first ones are a random sample
 PARTS, BINS = 5, 15
+DRAWS = 200  # of what chance alone does to the calibration error
 STEPS, CLOSE = 100, 1e-6  # Newton's at most, and the step in log T at which they end: its square is the error left
 AT_ONCE = 1 << 18  # logits that are in float64 at a time, so that they stay in a processor's cache
 
@@ -19,15 +21,18 @@ AT_ONCE = 1 << 18  # logits that are in float64 at a time, so that they stay in 
 class Calibration:
     """What the probabilities softmax(logits / T) of a model are worth on held-out rows.
 
-    temperature: T, fitted to all these rows. log_loss: the mean of −log p of a row's own class, in nats; guessing all K
+    temperature: T, as ``temperature_of``. log_loss: the mean of −log p of a row's own class, in nats; guessing all K
     classes alike has log K. error: by how much the probability of the predicted class is off, 0 to 1: the expected
-    calibration error over 15 equal bins. rows: of how many held-out rows. For log_loss and error each fifth of the rows
-    has the temperature of the other four, so no row's own label decides its probabilities.
+    calibration error over 15 equal bins. chance: the error of probabilities like these that are exactly right, in the
+    mean over labels drawn from them: nothing less is to be had from so many rows. rows: of how many held-out rows. For
+    log_loss, error and chance each fifth of the rows has the temperature of the other four, so no row's own label
+    decides its probabilities.
     """
 
     temperature: float
     log_loss: float
     error: float
+    chance: float
     rows: int
 
 
@@ -67,16 +72,30 @@ def fitted_temperature(logits: NDArray[np.floating], labels: NDArray[np.integer]
     return exp(-u)
 
 
-def calibration_of(logits: NDArray[np.floating], labels: NDArray[np.integer]) -> Calibration:
-    """The ``Calibration`` of at least one row with logits [n,K] and ``labels`` [n].
+def temperature_of(logits: NDArray[np.floating], labels: NDArray[np.integer]) -> float | None:
+    """``fitted_temperature`` of the first ``FIRST`` rows; None without rows, or if a logit is not finite.
+
+    It has three digits, because it leaves the store with exported models: with all of its digits, those of two exports
+    would tell which row had been forgotten in between.
+    """
+    if not len(labels) or not np.isfinite(logits).all():
+        return None
+    return float(f"{fitted_temperature(logits[:FIRST], labels[:FIRST]):.3g}")
+
+
+def calibration_of(logits: NDArray[np.floating], labels: NDArray[np.integer]) -> Calibration | None:
+    """The ``Calibration`` of rows with logits [n,K] and ``labels`` [n]; None where there is no temperature.
 
     Row n is in part n mod 5: the rows must lie in no order that knows of their labels, as a store's do. The calibration
     error follows Naeini et al. (2015) and Guo et al. (2017): Σ over bins of the predicted class's probability of
     |rows that are right − sum of their probabilities| / n.
     """
-    n, loss, gaps, of_all = len(labels), 0.0, np.zeros(BINS), fitted_temperature(logits, labels)
+    if (of_all := temperature_of(logits, labels)) is None:
+        return None
+    n, loss, gaps, drawn = len(labels), 0.0, np.zeros(BINS), np.zeros((DRAWS, BINS))
+    draw = np.random.default_rng(0)
     for part in range(min(PARTS, n)):
-        others = np.arange(n) % PARTS != part
+        others = np.flatnonzero(np.arange(n) % PARTS != part)[:FIRST]
         temperature = fitted_temperature(logits[others], labels[others], of_all)
         for z, y in _blocks(logits[part::PARTS], labels[part::PARTS]):
             sums = np.exp(z / temperature).sum(1)
@@ -84,7 +103,10 @@ def calibration_of(logits: NDArray[np.floating], labels: NDArray[np.integer]) ->
             surest = 1 / sums  # the largest logit is 0
             bins = np.clip(np.ceil(surest * BINS).astype(np.int64) - 1, 0, BINS - 1)
             gaps += np.bincount(bins, (z.argmax(1) == y) - surest, BINS)
-    return Calibration(temperature=of_all, log_loss=loss / n, error=float(np.abs(gaps).sum()) / n, rows=n)
+            for gap in drawn:
+                gap += np.bincount(bins, (draw.random(len(y)) < surest) - surest, BINS)
+    error, chance = (float(np.abs(found).sum(-1).mean()) / n for found in (gaps, drawn))
+    return Calibration(temperature=of_all, log_loss=loss / n, error=error, chance=chance, rows=n)
 
 
 def _blocks(

@@ -209,11 +209,12 @@ def _calibrated(origin: Origin) -> Sequence[str]:
     """How logits become probabilities, if that is known, and what these are worth."""
     if origin.temperature is None:
         return []
-    lines = [f"- Probabilities: softmax(logits / {origin.temperature:.4g}), a temperature fitted to held-out rows."]
+    lines = [f"- Probabilities: softmax(logits / {origin.temperature:g}), a temperature fitted to held-out rows."]
     if origin.score is not None and (of := origin.score.calibration):
         lines += [
             f"  Of rows that had no part in the fit (by parts, {of.rows:,} in all): log-loss {of.log_loss:.3f} nats,",
-            f"  calibration error {100 * of.error:.1f} points (the predicted class, 15 bins).",
+            f"  calibration error {100 * of.error:.1f} points (by chance alone {100 * of.chance:.1f}; predicted class,",
+            "  15 bins).",
         ]
     return lines
 

@@ -322,10 +322,16 @@ def _beside_accuracy(report: EvaluateReport) -> list[str]:
     lines = [] if report.against is None else [_verdict(report.against)]
     if report.default is None or (own := report.calibration.get(report.default)) is None:
         return lines
-    said = f"probabilities off by {100 * own.error:.1f} points on average, log-loss {own.log_loss:.3f}"
+    lines.append(f"{_TITLES.get(report.default, report.default)}: {_worth(own.log_loss, own.error, own.chance)}")
     if report.against is not None and (probes := report.against.probe.calibration):
-        said += f" (probe: {100 * probes.error:.1f}, {probes.log_loss:.3f})"
-    return [*lines, f"{_TITLES.get(report.default, report.default)}: {said}"]
+        lines.append(f"the probe: {_worth(probes.log_loss, probes.error, probes.chance)}")
+    return lines
+
+
+def _worth(log_loss: float, error: float, chance: float) -> str:
+    """What a model's probabilities are worth, see ``Calibration``."""
+    off = f"off by {100 * error:.1f} points on average (by chance alone {100 * chance:.1f})"
+    return f"log-loss {log_loss:.3f}, probabilities {off}"
 
 
 def _verdict(against: Against) -> str:

@@ -18,7 +18,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import ArgumentError, StoreError, check_several
-from taftcache.model.calibration import Calibration, calibration_of, fitted_temperature
+from taftcache.model.calibration import FIRST, Calibration, calibration_of, temperature_of
 from taftcache.model.card import Score
 from taftcache.model.component import StoredComponents, read_base, read_component
 from taftcache.model.composition import compose
@@ -50,7 +50,6 @@ from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 
 PROBE = "linear probe of the head's features"
-MARGINS = 1000  # rows: a pass over more would take longer than the predictions that it accompanies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +145,10 @@ def evaluate(
     if probe:
         against, said = _beside_probe(store, settings, rows, default, hits, progress, any_time=probe != "quick")
         notes += said
-    calibration = {name: calibration_of(z, rows.labels[logits.rows]) for name, z in logits.logits.items()}
-    if calibration and (judged := len(logits.rows)) < rows.rows:
-        notes.append(f"probabilities are judged on {judged:,} of {rows.rows:,} held-out rows, evenly taken")
+    found = ((name, calibration_of(z, rows.labels[: logits.rows])) for name, z in logits.logits.items())
+    calibration = {name: of for name, of in found if of is not None}
+    if calibration and logits.rows < rows.rows:
+        notes.append(f"probabilities are judged on the first {logits.rows:,} of {rows.rows:,} held-out rows")
     if against is not None and against.probe.calibration is not None:
         calibration[PROBE] = against.probe.calibration
     return EvaluateReport(
@@ -247,7 +247,7 @@ def held_out_score(store: FeatureStore, name: str, consent: Consent | None = Non
         interval=accuracy_interval(right),
         level=LEVEL,
         rows=len(right),
-        calibration=calibration_of(kept.logits[name], rows.labels[kept.rows]) if several else None,
+        calibration=calibration_of(kept.logits[name], rows.labels[: kept.rows]) if several else None,
     )
 
 
@@ -256,19 +256,18 @@ class Answers:
     """What one model says of held-out rows.
 
     margins: how far each row's largest logit is above the second [n]. right: whether its class was right [n].
-    temperature: of its probabilities, see ``fitted_temperature``.
+    temperature: of its probabilities, see ``temperature_of``.
     """
 
     margins: NDArray[np.float32]
     right: NDArray[np.bool_]
-    temperature: float
+    temperature: float | None
 
 
 def held_out_answers(
     store: FeatureStore, name: str, device: str = "auto", consent: Consent | None = None
 ) -> Answers | None:
-    """What one model says of the first ``MARGINS`` held-out rows: since rows lie in the order of a hash, they are a
-    random sample.
+    """What one model says of the ``FIRST`` held-out rows.
 
     None if there are no held-out rows, or only one class. Errors as for ``held_out_score``.
     """
@@ -278,11 +277,11 @@ def held_out_answers(
     for logits, _ in row_logits(store, name, store.held_out, device, consent):
         blocks.append(logits.float().cpu().numpy())
         rows += len(logits)
-        if rows >= MARGINS:
+        if rows >= FIRST:
             break
-    z, labels = np.concatenate(blocks)[:MARGINS], store.held_out.labels[:MARGINS]
+    z, labels = np.concatenate(blocks)[:FIRST], store.held_out.labels[:FIRST]
     second, first = np.partition(z, -2)[:, -2:].T
-    return Answers(margins=first - second, right=z.argmax(1) == labels, temperature=fitted_temperature(z, labels))
+    return Answers(margins=first - second, right=z.argmax(1) == labels, temperature=temperature_of(z, labels))
 
 
 def row_logits(

@@ -22,7 +22,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
-from taftcache.errors import ArgumentError, DataError, StoreError, UnreadableImage, check_counts, local_path
+from taftcache.errors import ArgumentError, DataError, StoreError, UnreadableImage, check_counts, first_line, local_path
 from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, open_model
 from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights
@@ -128,15 +128,19 @@ def predict(
         model = model_of(store.objects(), model)
         scaling = scaling_of(store.identity)
         if scaling is not None:
-            known, left, notes = _known(store, model, device, consent), dict[str, str](), list[str]()
+            (known, notes), left = _known(store, model, device, consent), dict[str, str]()
             temperature = None if known is None else known.temperature
             each = (
                 (i, row) for ids, z in _of_vectors(store, images, model, scaling) for i, row in zip(ids, z, strict=True)
             )
             found = [Prediction.of(i, row, store.classes, top, temperature) for i, row in each]
         else:
-            images, notes = _files(images)
-            loaded, known = TangentModel.load(store, model, device, consent), _known(store, model, device, consent)
+            images, others = _files(images)
+            loaded, (known, notes) = (
+                TangentModel.load(store, model, device, consent),
+                _known(store, model, device, consent),
+            )
+            notes = [*others, *notes]
             loaded.temperature = None if known is None else known.temperature
             found, left = _classified(loaded, images, top, unreadable, progress)
         return PredictReport(
@@ -403,12 +407,12 @@ def _classified(
     return found, {name: f"{error.fault}: {error.got}" if error.got else error.fault for name, error in errors.items()}
 
 
-def _known(store: FeatureStore, model: str, device: str, consent: Consent | None) -> Answers | None:
-    """``held_out_answers``; None also if they cannot be had: damaged rows are no reason not to classify an image."""
+def _known(store: FeatureStore, model: str, device: str, consent: Consent | None) -> tuple[Answers | None, list[str]]:
+    """``held_out_answers``; or None and a note, because damaged rows are no reason not to classify an image."""
     try:
-        return held_out_answers(store, model, device, consent)
-    except StoreError:
-        return None
+        return held_out_answers(store, model, device, consent), []
+    except StoreError as error:
+        return None, [f"there are no probabilities, because the held-out rows cannot be read: {first_line(error)}"]
 
 
 def _beside_held_out(known: Answers, predictions: list[Prediction]) -> list[Prediction]:

@@ -129,8 +129,8 @@ def linear_probe(
         logits = z if z.ndim == 2 else np.column_stack([np.zeros_like(z), z])  # one number for two classes
         right: NDArray[np.bool_] = np.equal(probe.classes_[logits.argmax(1)], truth)
         kept = KeptLogits.of(held_out, [], len(store.classes)).rows
-        own = np.searchsorted(probe.classes_, truth)[kept]
-        calibration = calibration_of(logits[kept], own) if np.isin(truth, probe.classes_).all() else None
+        own = np.searchsorted(probe.classes_, truth)[:kept]
+        calibration = calibration_of(logits[:kept], own) if np.isin(truth, probe.classes_).all() else None
     found = Probe(
         accuracy=float(right.mean()),
         C=best,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,30 +24,27 @@ from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 
-KEPT_BYTES = 64 << 20  # of logits kept: to fit temperatures to them takes seconds, and more rows change little
+KEPT_BYTES = 32 << 20  # of logits of a model: more rows change little of what its probabilities are worth
 
 
 @dataclass(frozen=True)
 class KeptLogits:
-    """Logits that a pass over held-out rows keeps: of the ``rows`` [m], ascending, ``logits`` [m,K] by model."""
+    """Logits that a pass over held-out rows keeps: of the first ``rows`` = m, ``logits`` [m,K] by model."""
 
-    rows: NDArray[np.int64]
+    rows: int
     logits: dict[str, NDArray[np.float32]]
 
     @classmethod
     def of(cls, shard: Shard, names: Iterable[str], classes: int) -> KeptLogits:
-        """Room for the models ``names``: for all rows of the shard or, above KEPT_BYTES, for evenly taken ones."""
-        wanted = list(names)
-        most = max(1, KEPT_BYTES // (4 * classes * max(1, len(wanted))))
-        rows = np.linspace(0, shard.rows - 1, min(shard.rows, most)).round().astype(np.int64)
-        return cls(rows, {name: np.empty((len(rows), classes), np.float32) for name in wanted})
+        """Room for the models ``names``: for all rows of the shard or, above KEPT_BYTES, for the first ones."""
+        rows = min(shard.rows, max(1, KEPT_BYTES // (4 * classes)))
+        return cls(rows, {name: np.empty((rows, classes), np.float32) for name in names})
 
     def take(self, name: str, start: int, logits: Tensor) -> None:
         """Keep what is wanted of a model's logits [b,K] of the rows ``start …``."""
-        if name in self.logits:
-            first, end = np.searchsorted(self.rows, (start, start + len(logits)))
-            mine = torch.from_numpy(self.rows[first:end] - start).to(logits.device)
-            self.logits[name][first:end] = logits[mine].float().cpu().numpy()
+        if name in self.logits and start < self.rows:
+            mine = logits[: self.rows - start]
+            self.logits[name][start : start + len(mine)] = mine.float().cpu().numpy()
 
 
 def hits_of(
