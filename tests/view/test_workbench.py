@@ -396,6 +396,10 @@ def test_two_models_compared(opened, server, atlas):
     with_head = head != -1
     assert with_head.all()
     assert page.tab.get_attribute("#listed", "data-count") == str((head != best).sum())
+    for rows, judged in (("all", False), ("training", False), ("held-out", True), ("all", False)):
+        page.tab.select_option("#rows", rows)
+        said = page.tab.inner_text("#changes")
+        assert ("interval" in said, "points" in said, "by heart" in said) == (judged, judged, not judged), rows
     page.tab.select_option("#show", "right")
     right = (head != table.label) & (best == table.label)
     assert page.tab.get_attribute("#listed", "data-count") == str(right.sum())

@@ -186,17 +186,24 @@ const VERDICTS = {
   "within noise": "within noise",
 };
 
+// Of a training row a model knows the label, perhaps by heart: only held-out rows tell which model is the better one.
 function summary(found) {
   if (!found) return h("p", {}, "No such rows in both.");
   const [low, high] = found.interval.map((v) => percent(v, 1)),
-    [from, to] = found.gain_interval.map(signed);
+    [from, to] = found.gain_interval.map(signed),
+    heldOut = state.pair.rows === "held-out",
+    interval = heldOut ? `, 95 % interval ${low} to ${high}` : "",
+    right = found.right.map(count);
   return h(
     "p",
     { id: "changes" },
     h("span", { class: "big" }, count(found.changed)),
-    ` of ${counted(found.rows, "row")} ${noun(found.changed, "gets", "get")} another label (${percent(found.changed / found.rows)}, ` +
-      `95 % interval ${low} to ${high}). Right: ${count(found.right[0])} before, ${count(found.right[1])} after; ` +
-      `${signed(found.gain)} points, ${from} to ${to}: ${VERDICTS[found.verdict]}.`,
+    ` of ${counted(found.rows, "row")} ${noun(found.changed, "gets", "get")} another label ` +
+      `(${percent(found.changed / found.rows)}${interval}). ` +
+      (heldOut
+        ? `Right: ${right[0]} before, ${right[1]} after; ${signed(found.gain)} points, ${from} to ${to}: ${VERDICTS[found.verdict]}.`
+        : `Labels fitted: ${right[0]} before, ${right[1]} after. A model may know the labels of training rows by heart: ` +
+          "only held-out rows tell which one is the more accurate."),
   );
 }
 
