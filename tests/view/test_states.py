@@ -78,9 +78,12 @@ def test_without_a_composed_model_there_is_none_to_name(components, tmp_path):
         assert payload.overview(Atlas(store))["model"] is None  # nor before the models are read
         atlas = worked(store)
         said = Comparisons(atlas).offer()
+        shown = payload.sample(atlas, atlas.table.ids[0], Pictures(store))["models"]
         written = write_report(store, tmp_path / "report.html", neighbours=False)
     assert payload.overview(atlas)["model"] is None
-    assert (said["before"], said["after"]) == ("here:base", "here:components/002")
+    assert (said["before"], said["after"]) == ("here:components/000", "here:components/002")
+    names = [f"components/00{k}" for k in range(3)]  # without the base point, whose head is zero
+    assert said["sides"]["here"]["models"] == list(payload.held_out(atlas)["models"]) == list(shown) == names
     assert {said[key].partition(":")[2] for key in ("before", "after")} <= set(said["sides"]["here"]["models"])
     assert (atlas.classes_by["model"] == NONE).all()
     assert (atlas.classes_by["own"] != NONE).any()

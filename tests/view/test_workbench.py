@@ -415,6 +415,18 @@ def test_two_models_compared(opened, server, atlas):
     assert page.tab.input_value("#show") == "all"
     assert page.tab.get_attribute("#listed", "data-count") == str(len(table))
 
+    def without_held_out(route):
+        body = route.fetch().json()
+        body.get("groups", {})["held-out"] = None  # while it is being compared, there are no groups
+        route.fulfill(json=body)
+
+    page.tab.route("**/compare?*", without_held_out)
+    page.tab.goto(server.url + "#compare?label=3")  # what else is chosen is the page's own
+    page.until("document.getElementById('rows')?.value === 'training'")
+    chosen = [page.tab.input_value(f"#{name}") for name in ("before", "after")]
+    assert chosen == ["here:models/mean", "here:models/exact"]
+    page.tab.unroute("**/compare?*")
+
 
 @pytest.mark.full
 def test_a_second_store(browse, seen):
