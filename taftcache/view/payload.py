@@ -44,6 +44,7 @@ def overview(atlas: Atlas) -> dict[str, Any]:
     return {
         "report": {**asdict(report), "store": str(report.store), "models": models},
         "damage": list(dict.fromkeys([*map(problem_of, damage), *atlas.damage])),
+        "leaked": len(atlas.leaked),
         "what": atlas.what,
         "model": atlas.model,
         "shards": [{"name": s.name, "role": s.role} for s in atlas.table.shards],
