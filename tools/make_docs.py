@@ -108,8 +108,7 @@ MANY = 12  # quotation marks of values that are not listed twice
 NO_BOUND = 1e100  # at which numbers stop whatever they are
 # Lines of the demo that README.md shows.
 EXCERPT = re.compile(
-    "store |evaluate|.*(% +(model of all rows|linear probe)|: log-loss|forgotten now|held-out accuracy"
-    "|models/exact: )"
+    "store |evaluate|.*(% +(model of all rows|linear probe)|: log-loss|forgotten now|held-out accuracy|models/exact: )"
 )
 SAID_ONCE = ("TAFTCACHE_DATA names", "Run it with taftcache compare", "`taftcache extract FILE --dry-run`")
 SHOWN, SHOWN_END = "<!-- output:quickstart -->", "<!-- /output:quickstart -->"

@@ -21,6 +21,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, first_line
 from taftcache.names import HEAD, component_of, counted, default_model
 from taftcache.stages.estimators import HOLDS, lacks_classes
+from taftcache.stages.look.duplicates import Hashes
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import cut_of, first_row_stands, has_tail, sample_vectors
 from taftcache.stages.progress import Silent, Task
@@ -60,8 +61,9 @@ class Atlas:
     and ``head``, -1 where unknown, ``margin`` of that model's true class over the best other one, and ``moved``, how
     far its shard's component moves without a training row, exactly; NaN where that has no closed form.
 
-    damage: what is wrong with files that were read so far. What needs none of these is worked out all the same, and the
-    best model is then the best of those that can be read. what: what a store without classes is; "" for other stores.
+    leaked: ids of held-out rows that hold the very bytes of a training row, once all rows are read. damage: what is
+    wrong with files that were read so far. What needs none of these is worked out all the same, and the best model is
+    then the best of those that can be read. what: what a store without classes is; "" for other stores.
 
     Use ``start`` for a thread, or ``work`` to wait; ``version`` grows whenever something was added.
     """
@@ -78,6 +80,8 @@ class Atlas:
         self.version = 0
         self.progress = {name: StageProgress() for name in WORK}
         self.vectors: NDArray[np.float16] | None = None
+        self._hashes = Hashes.none(self.table)
+        self.leaked: list[str] = []
         self._length = 1.0
         self.axes: Axes | None = None
         self.place = np.full((n, 2), np.nan, np.float32)
@@ -179,7 +183,7 @@ class Atlas:
         order = table.scattered(AXES_STEPS)
         known = {here.start for here, _, _ in order}
         sample = [(here, self._tokens(shard, rows)) for here, shard, rows in order]
-        read = [(here, self._vectors_of(tokens)) for here, tokens in sample if tokens is not None]
+        read = [(here, self._vectors_of(here, tokens)) for here, tokens in sample if tokens is not None]
         if not read:
             raise StoreError("no map: the rows are damaged")
         every = np.concatenate([part for _, part in read])
@@ -193,7 +197,8 @@ class Atlas:
             if self._stop.is_set():
                 return
             if here.start not in known and (tokens := self._tokens(shard, rows)) is not None:
-                self._take(vectors, here, self._vectors_of(tokens), progress)
+                self._take(vectors, here, self._vectors_of(here, tokens), progress)
+        self.leaked = self._hashes.leaked()
         if progress.done < progress.total:
             progress.note = f"{counted(progress.total - progress.done, 'row')} damaged, or beside such rows"
 
@@ -205,7 +210,8 @@ class Atlas:
             self._add_damage(problem_of(error))
             return None
 
-    def _vectors_of(self, tokens: NDArray[Any]) -> NDArray[np.float32]:
+    def _vectors_of(self, here: slice, tokens: NDArray[Any]) -> NDArray[np.float32]:
+        self._hashes.add(here, tokens)  # while they are there
         return sample_vectors(tokens, first_row_stands(self.store))
 
     def _take(

@@ -16,7 +16,7 @@ from taftcache.errors import FormatError, StoreError
 from taftcache.names import PRIVATE, component_of, is_component, promise_text, shard_of
 from taftcache.stages.forget.receipts import receipts
 from taftcache.stages.look.inspection import UNCOVERED, inspect_intact
-from taftcache.stages.look.vectors import describe_vectors, has_tail
+from taftcache.stages.look.vectors import describe_vectors, has_tail, starts_blank
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest
 from taftcache.view.pictures import Pictures, patch_grid
@@ -44,6 +44,7 @@ def overview(atlas: Atlas) -> dict[str, Any]:
     return {
         "report": {**asdict(report), "store": str(report.store), "models": models},
         "damage": list(dict.fromkeys([*map(problem_of, damage), *atlas.damage])),
+        "leaked": len(atlas.leaked),
         "what": atlas.what,
         "model": atlas.model,
         "shards": [{"name": s.name, "role": s.role} for s in atlas.table.shards],
@@ -122,6 +123,8 @@ def held_out(atlas: Atlas) -> dict[str, Any] | None:
     if kept is None:
         return None
     models = {"base": kept.base.argmax(1), **kept.others}
+    if starts_blank(atlas.store) and len(models) + len(kept.components) > 1:
+        del models["base"]
     for k, name in enumerate(kept.components):
         models[name] = (kept.base + kept.tangents[k]).argmax(1)
     return {
@@ -191,7 +194,8 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
     if has_tail(atlas.store) and not atlas.what:
         scorer = atlas.scorer()
         z, changes = scorer.logits(tokens, scorer.models)
-        out["models"] = {"base": z[0].tolist()} | {
+        base = {} if scorer.models and starts_blank(atlas.store) else {"base": z[0].tolist()}
+        out["models"] = base | {
             model: (z + change)[0].tolist() for model, change in zip(scorer.models, changes, strict=True)
         }
         out["attention"], out["why_no_attention"] = attention(atlas, tokens)

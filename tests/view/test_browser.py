@@ -30,6 +30,18 @@ CHARTS = {
 MAP = "echarts.getInstanceByDom(document.getElementById('map'))"
 POINTS = """() => echarts.getInstanceByDom(document.getElementById("map")).getOption().series
   .filter((one) => one.id !== "selected").reduce((sum, one) => sum + one.data.length / 2, 0)"""
+TOOLTIPS = """() => [...document.querySelectorAll("main [_echarts_instance_]")].map((node) => {
+  const [{ renderMode, confine }] = echarts.getInstanceByDom(node).getOption().tooltip;
+  return [renderMode, confine];
+})"""
+# Shows a tooltip over each series of every chart; the texts of all of them.
+TOLD = """() => [...document.querySelectorAll("main [_echarts_instance_]")].flatMap((node) => {
+  const made = echarts.getInstanceByDom(node);
+  return made.getOption().series.map((_, seriesIndex) => {
+    made.dispatchAction({ type: "showTip", seriesIndex, dataIndex: 0 });
+    return made.getZr().storage.getDisplayList(true).map((one) => one.style.text ?? "").join(" ");
+  });
+})"""
 PLACES = """() => {
   const made = echarts.getInstanceByDom(document.getElementById("map")), out = [];
   for (const one of made.getOption().series) for (let i = 0; i < one.data.length; i += 2)
@@ -71,6 +83,7 @@ def test_every_view_at_every_size(browse, server, size, scheme):
         assert page.tab.inner_text("h1")
         assert page.tab.evaluate("document.documentElement.scrollWidth") <= size[0], view
         page.until(f"document.querySelectorAll('main [_echarts_instance_]').length == {CHARTS[view]}")
+        assert page.tab.evaluate(TOOLTIPS) == [["richText", True]] * CHARTS[view], view
     back = page.tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, back[4:-1].split(","))) < 200) == (scheme == "dark")
 
@@ -243,6 +256,31 @@ def overprinted(labels) -> list[tuple[list[float], list[float]]]:
         return a[0] < b[0] + b[2] and b[0] < a[0] + a[2] and a[1] < b[1] + b[3] and b[1] < a[1] + a[3]
 
     return [(a, b) for k, a in enumerate(labels) for b in labels[:k] if touch(a, b)]
+
+
+@pytest.mark.law("An id or a name of a class is text on the page, whatever it holds")
+def test_names_are_no_html(browse, server):
+    evil = '<b class="evil">'
+
+    def ids(route):
+        body = route.fetch().json()
+        route.fulfill(json=body | {"ids": [evil + name for name in body["ids"]]})
+
+    def classes(body):
+        report = body["report"]
+        report["rows_per_class"] = {evil + name: rows for name, rows in report["rows_per_class"].items()}
+        report["classes"] = [evil + name for name in report["classes"]]
+
+    page = changed(browse(), classes=classes)
+    page.tab.route("**/ids*", ids)
+    page.tab.route("**/picture?*", lambda asked: asked.fulfill(body=""))  # the server has none of such an id
+    page.open(server.url + "#compare?show=all&rows=all")
+    page.tab.wait_for_selector("#margins canvas")
+    assert sum(evil + "digits/" in text for text in page.tab.evaluate(TOLD)) >= 2
+    for view in ("map", "classes", "overview"):
+        page.go(view)
+        assert any(evil in text for text in page.tab.evaluate(TOLD)), view
+        assert page.tab.locator(".evil").count() == 0, view
 
 
 @pytest.mark.parametrize("size", [WIDE, pytest.param(NARROW, marks=pytest.mark.full)], ids=str)

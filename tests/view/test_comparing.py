@@ -47,7 +47,11 @@ def pair(seen, tmp_path_factory):
 
 @pytest.mark.law("Two models compared on the page are what each says of every sample")
 def test_two_models_of_a_store(atlas):
-    said = compared(Comparisons(atlas), "here:base", "here:models/exact")
+    comparisons = Comparisons(atlas)
+    offer = comparisons.offer()
+    assert (offer["before"], offer["after"]) == ("here:models/mean", "here:models/exact")
+    assert "base" in offer["sides"]["here"]["models"]  # its head is drawn
+    said = compared(comparisons, "here:base", "here:models/exact")
     rows, table = unpacked(said["rows"]), atlas.table
     assert rows.tolist() == list(range(len(table)))
     for key, column in (("before", "base"), ("after", "model")):

@@ -31,10 +31,11 @@ NOT_YET = "No composed model yet: taftcache compose STORE."
 
 @pytest.fixture(scope="module")
 def components(tmp_path_factory) -> Path:
-    """Vectors in three shards, trained and not composed."""
+    """Vectors in three shards, trained and not composed; ten held-out ones are training rows, too."""
     x, y = load_digits(return_X_y=True)
     path = tmp_path_factory.mktemp("components") / "store"
-    taftcache.import_vectors(x[:150], y[:150], path, overrides=["store.shards=3", "objective.ridge=1e-3"])
+    test = x[110:150], y[110:150]
+    taftcache.import_vectors(x[:120], y[:120], path, test=test, overrides=["store.shards=3", "objective.ridge=1e-3"])
     taftcache.train(path)
     return path
 
@@ -78,9 +79,13 @@ def test_without_a_composed_model_there_is_none_to_name(components, tmp_path):
         assert payload.overview(Atlas(store))["model"] is None  # nor before the models are read
         atlas = worked(store)
         said = Comparisons(atlas).offer()
+        shown = payload.sample(atlas, atlas.table.ids[0], Pictures(store))["models"]
         written = write_report(store, tmp_path / "report.html", neighbours=False)
-    assert payload.overview(atlas)["model"] is None
-    assert (said["before"], said["after"]) == ("here:base", "here:components/002")
+    found = payload.overview(atlas)
+    assert (found["model"], found["leaked"]) == (None, 10)
+    assert (said["before"], said["after"]) == ("here:components/000", "here:components/002")
+    names = [f"components/00{k}" for k in range(3)]  # without the base point, whose head is zero
+    assert said["sides"]["here"]["models"] == list(payload.held_out(atlas)["models"]) == list(shown) == names
     assert {said[key].partition(":")[2] for key in ("before", "after")} <= set(said["sides"]["here"]["models"])
     assert (atlas.classes_by["model"] == NONE).all()
     assert (atlas.classes_by["own"] != NONE).any()
@@ -91,12 +96,15 @@ def test_without_a_composed_model_there_is_none_to_name(components, tmp_path):
 def test_before_composing_the_page_says_what_is_to_be_done(browse, components):
     with FeatureStore(components) as store, ViewServer(Atlas(store)) as server:
         page = browse().open(server.url)
-        assert page.tab.inner_text("#best") == NOT_YET
+        assert page.tab.inner_text("#best > p >> nth=0") == NOT_YET
         page.go("map")
         assert NOT_YET in page.tab.inner_text("main")
         page.go("classes")
         assert page.tab.input_value("#model") == "components/000"
-        page.go("check")
+        page.go("overview")
+        assert page.tab.inner_text("#leaks").startswith("10 of 40 held-out rows hold the very bytes of a training row")
+        page.tab.click("#leaks button")
+        assert page.tab.get_attribute('button[data-name="duplicates"]', "aria-pressed") == "true"
         page.tab.click('button[data-name="confused"]')
         assert NOT_YET in page.tab.inner_text("#check")
         page.tab.goto("about:blank")

@@ -396,6 +396,10 @@ def test_two_models_compared(opened, server, atlas):
     with_head = head != -1
     assert with_head.all()
     assert page.tab.get_attribute("#listed", "data-count") == str((head != best).sum())
+    for rows, judged in (("all", False), ("training", False), ("held-out", True), ("all", False)):
+        page.tab.select_option("#rows", rows)
+        said = page.tab.inner_text("#changes")
+        assert ("interval" in said, "points" in said, "by heart" in said) == (judged, judged, not judged), rows
     page.tab.select_option("#show", "right")
     right = (head != table.label) & (best == table.label)
     assert page.tab.get_attribute("#listed", "data-count") == str(right.sum())
@@ -410,6 +414,18 @@ def test_two_models_compared(opened, server, atlas):
     page.tab.wait_for_selector("#changes")
     assert page.tab.input_value("#show") == "all"
     assert page.tab.get_attribute("#listed", "data-count") == str(len(table))
+
+    def without_held_out(route):
+        body = route.fetch().json()
+        body.get("groups", {})["held-out"] = None  # while it is being compared, there are no groups
+        route.fulfill(json=body)
+
+    page.tab.route("**/compare?*", without_held_out)
+    page.tab.goto(server.url + "#compare?label=3")  # what else is chosen is the page's own
+    page.until("document.getElementById('rows')?.value === 'training'")
+    chosen = [page.tab.input_value(f"#{name}") for name in ("before", "after")]
+    assert chosen == ["here:models/mean", "here:models/exact"]
+    page.tab.unroute("**/compare?*")
 
 
 @pytest.mark.full

@@ -187,8 +187,8 @@ def _pair(store: FeatureStore, table: RowTable, first: int, second: int, alike: 
 
 @dataclass(frozen=True, kw_only=True)
 class Hashes:
-    """A hash of each row's cached bytes, ``hashes`` [n], valid where ``read`` [n]; the other rows lie in ``damaged``
-    shards and cannot be compared."""
+    """A hash of each row's cached bytes, 16 bytes a row: ``hashes`` [n], valid where ``read`` [n]. Rows in ``damaged``
+    shards cannot be compared."""
 
     table: RowTable
     hashes: NDArray[Any]
@@ -196,22 +196,35 @@ class Hashes:
     damaged: list[str]
 
     @classmethod
+    def none(cls, table: RowTable) -> Hashes:
+        """Those of a table of which nothing is read yet."""
+        n = len(table)
+        return cls(table=table, hashes=np.zeros(n, f"V{HASH}"), read=np.zeros(n, bool), damaged=[])
+
+    @classmethod
     def of(cls, store: FeatureStore, progress: Progress) -> Hashes:
-        """Reads the store once; holds 16 bytes a row."""
+        """Reads the store once."""
         table = RowTable.of(store)
-        hashes, read = np.zeros(len(table), f"V{HASH}"), np.zeros(len(table), bool)
-        damaged = dict[str, None]()
+        found, damaged = cls.none(table), dict[str, None]()
         with progress.task("copies", len(table)) as task:
             for rows, shard, there in table.steps():
                 try:
-                    tokens = np.ascontiguousarray(table.reader.tokens(shard.name, there))
+                    found.add(rows, table.reader.tokens(shard.name, there))
                 except StoreError:
                     damaged[shard.name] = None
-                else:
-                    hashes[rows] = _hashes(tokens)
-                    read[rows] = True
                 task.advance(rows.stop - rows.start)
-        return cls(table=table, hashes=hashes, read=read, damaged=list(damaged))
+        found.damaged.extend(damaged)
+        return found
+
+    def add(self, rows: slice, tokens: NDArray[Any]) -> None:
+        """Take in the ``tokens`` of some rows of the table."""
+        self.hashes[rows] = _hashes(np.ascontiguousarray(tokens))
+        self.read[rows] = True
+
+    def leaked(self) -> list[str]:
+        """Ids of held-out rows with the same bytes as a training row."""
+        held = self.table.held_out
+        return self.ids_like(self.chosen(~held), held)
 
     def chosen(self, these: NDArray[np.bool_]) -> set[bytes]:
         """The hashes of the rows in the mask ``these`` [n]."""
@@ -242,9 +255,7 @@ def copies_of(store: FeatureStore, samples: Collection[str], progress: Progress)
 
 def leaked(store: FeatureStore, progress: Progress) -> list[str]:
     """Ids of held-out rows with the same bytes as a training row."""
-    found = Hashes.of(store, progress)
-    held = found.table.held_out
-    return found.ids_like(found.chosen(~held), held)
+    return Hashes.of(store, progress).leaked()
 
 
 def _hashes(tokens: NDArray[Any]) -> list[bytes]:

@@ -50,6 +50,7 @@ from taftcache.stages.train.settings import Settings
 from taftcache.tangent.operator import TangentOperator
 
 PROBE = "linear probe of the head's features"
+SEARCHED = 1 << 30  # bytes of a store, all of which are read for copies in seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +80,9 @@ class EvaluateReport:
     against: the linear probe, if it was asked for and the rows allow one. proven: the share of labels that the
     certificates show to be those of the exact optimum, by model. It is there if it was asked for. outdated: models that
     were solved from other rows than the store has now. notes: why there is no probe, which model does better than the
-    default one, and more. Which held-out rows hold the bytes of a training row (looked for beside the probe), which
-    classes only they or only training rows have, and which private models have a learning rate that they chose.
+    default one, and more. Which held-out rows hold the bytes of a training row (looked for beside the probe, or if the
+    store has at most 1 GiB), which classes only they or only training rows have, and which private models have a
+    learning rate that they chose.
     """
 
     store: Path
@@ -111,7 +113,8 @@ def evaluate(
     Args:
         without: names of shards; the mean of all other shards' components is evaluated as well.
         probe: also fit scikit-learn's linear probe to all training rows, compare the default model with it, and look
-            for training rows among the held-out group. "quick": unless it would take long, which a note then says.
+            for training rows among the held-out group of a store of any size. "quick": unless it would take long, which
+            a note then says.
         proven: also say for each model how many of the rows' labels its certificate shows to be the exact optimum's.
 
     Raises:
@@ -141,6 +144,8 @@ def evaluate(
     hits = hits_of(settings.base, settings.recipe, rows, models, progress, logits)
     if names and settings.base.spec.init == "zero":
         del hits[UNTOUCHED]
+    if probe or store.nbytes <= SEARCHED:
+        notes += _leaked(store, leaked(store, progress), rows)
     against = None
     if probe:
         against, said = _beside_probe(store, settings, rows, default, hits, progress, any_time=probe != "quick")
@@ -179,12 +184,12 @@ def _beside_probe(
     """The default model beside the linear probe, whose hits join ``hits``; and notes, such as why there is no probe."""
     if reason := no_probe(store):
         return None, [f"no linear probe: {reason}"]
-    notes = _leaked(store, leaked(store, progress), rows)
+    notes = list[str]()
     if default not in hits:
         return None, notes
     if not (any_time or is_quick(store, settings.base)):
         long = f"no linear probe: of {len(store.classes):,} classes it takes long"
-        return None, [*notes, f"{long}; next: taftcache evaluate {typed(store.path)} --probe"]
+        return None, [f"{long}; next: taftcache evaluate {typed(store.path)} --probe"]
     fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
     if fitted.rows < fitted.of:
         notes.append(

@@ -21,6 +21,11 @@ def has_tail(store: FeatureStore) -> bool:
     return TAIL in store.objects()
 
 
+def starts_blank(store: FeatureStore) -> bool:
+    """Whether the head begins at zero: before training, all logits are zero, and tell no class from another."""
+    return bool(store.manifest.recipe.get("tangent", {}).get("init") == "zero")
+
+
 def cut_of(store: FeatureStore) -> dict[str, Any]:
     """Where the network was cut, what the rows are, and the ``tail`` in words; FormatError if the store does not say
     how its rows were made."""

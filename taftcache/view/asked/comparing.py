@@ -15,10 +15,10 @@ from taftcache.cache.format import ledger
 from taftcache.cache.format.fault import DAMAGE, problem_of
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
-from taftcache.names import default_model, is_model, one_of_trained
+from taftcache.names import MEAN, default_model, is_model, one_of_trained
 from taftcache.stages.estimators import lacks_classes
 from taftcache.stages.look.row_table import RowTable
-from taftcache.stages.look.vectors import has_tail
+from taftcache.stages.look.vectors import has_tail, starts_blank
 from taftcache.view.asked.aside import Aside
 from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
@@ -38,7 +38,9 @@ class Side:
     def __init__(self, store: FeatureStore, table: RowTable, load: Callable[[], Scorer]) -> None:
         self.store, self.table, self.scorer = store, table, load
         scored = has_tail(store) and not lacks_classes(store)
-        self.models = [BASE, *(name for name in store.objects() if is_model(name))] if scored else []
+        trained = [name for name in store.objects() if is_model(name)]
+        base = [] if trained and starts_blank(store) else [BASE]
+        self.models = [*base, *trained] if scored else []
         self.said: dict[str, Predictions] = {}
 
     def leave_damaged(self) -> list[str]:
@@ -54,6 +56,10 @@ class Side:
     def best(self) -> str:
         """The model to begin with: the store's default one, or the last of those that there are."""
         return default_model(self.models) or (self.models or [BASE])[-1]
+
+    def other(self) -> str:
+        """A model to set beside ``best``: the mean, or the first of those that there are."""
+        return MEAN if MEAN in self.models and self.best() != MEAN else (self.models or [BASE])[0]
 
     def say(self, model: str, report: Callable[[int], None]) -> Predictions:
         """What a model predicts for every row, computed once; the last few models' predictions are kept."""
@@ -95,7 +101,7 @@ class Comparisons:
             },
             "rows": [len(side.table) for side in self.sides.values()],
             "shared": len(_matched(here.table, (there or here).table)[0]),
-            "before": f"{THERE}:{there.best()}" if there and there.models else f"{HERE}:{BASE}",
+            "before": f"{THERE}:{there.best()}" if there and there.models else f"{HERE}:{here.other()}",
             "after": f"{HERE}:{here.best()}",
             "receipt": _receipt(here.store, there.store) if there else "",
             "damage": damage,

@@ -69,7 +69,7 @@ function tooltip(title) {
     const shown = found.filter(({ seriesType }) => seriesType === "custom");
     return shown.length ? [title(shown[0].dataIndex), ...shown.map(line)].join("\n") : "";
   };
-  return { trigger: "axis", renderMode: "richText", formatter };
+  return { trigger: "axis", formatter };
 }
 
 // One dot on its interval; side is where it stands among the groups.

@@ -182,6 +182,13 @@ export function lookAt(wanted) {
   open("map");
 }
 
+// To one of the lists of what may be wrong.
+export function lookAtList(list) {
+  keep();
+  state.check = { list, class: "", shard: "" };
+  open("check");
+}
+
 // To a sample on the map.
 export function lookAtSample(row) {
   keep();

@@ -39,14 +39,15 @@ export function chart(node, label, option) {
     textStyle: { color: text, fontFamily: "system-ui, sans-serif" },
     grid: { left: 12, right: 18, top: 36, bottom: 30, containLabel: true },
     legend: { type: "scroll", top: 4, textStyle: { color: text }, pageTextStyle: { color: text }, pageIconColor: text },
+    ...option,
     tooltip: {
-      renderMode: "richText",
-      confine: true,
       backgroundColor: css("--panel"),
       borderColor: line,
       textStyle: { color: text },
+      ...option.tooltip,
+      renderMode: "richText", // the other mode reads ids and names of classes as HTML
+      confine: true,
     },
-    ...option,
     xAxis: option.xAxis && { ...axis, nameLocation: "middle", nameGap: 26, ...option.xAxis },
     yAxis: option.yAxis && { ...axis, ...option.yAxis },
   });

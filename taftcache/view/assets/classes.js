@@ -126,7 +126,6 @@ function confusionChart(node, result) {
     yAxis: { ...namesAxis(classes, 16, high - 60), ...bare, inverse: true },
     visualMap: { show: false, min: 0, max: 1, inRange: { color: [css("--panel"), css("--fill")] } },
     tooltip: {
-      renderMode: "richText",
       formatter: ({ data: [p, y, part] }) => `${className(y)} taken for ${className(p)}: ${percent(part)} of its rows`,
     },
     series: [

@@ -5,7 +5,7 @@ import { chart, css, dropCharts, PALETTE } from "./charts.js";
 import { choice, h, judgement, link, scrolled, table } from "./elements.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
 import { ask, source, unpack } from "./source.js";
-import { modelTitle, state } from "./state.js";
+import { modelTitle, noModel, state } from "./state.js";
 
 const LISTED = 300;
 const POLL_MS = 300;
@@ -45,12 +45,11 @@ const fullName = (offer, name) => {
 function begin(offer, controls, place) {
   const models = Object.entries(offer.sides).flatMap(([side, { models: own }]) => own.map((name) => `${side}:${name}`));
   if (models.length < 2) {
-    place.replaceChildren(h("p", {}, "Nothing to compare yet: taftcache train STORE."));
+    place.replaceChildren(h("p", {}, noModel() || "There is one model alone, and none to compare it with."));
     return;
   }
   for (const key of ["before", "after"])
     if (!models.includes(state.pair[key])) state.pair[key] = models.includes(offer[key]) ? offer[key] : models[0];
-  if (!ROWS.some(([rows]) => rows === state.pair.rows)) state.pair.rows = "held-out";
   if (!Object.hasOwn(KINDS, state.pair.show)) state.pair.show = "changed";
   const options = models.map((name) => [name, fullName(offer, name)]);
   let answer = null;
@@ -62,19 +61,23 @@ function begin(offer, controls, place) {
     state.pair[key] = value;
     draw();
   };
+  const which = h("span", {}),
+    labels = h("span", {});
   controls.append(
     choice("before", "Before", options, state.pair.before, asked("before")),
     choice("after", "After", options, state.pair.after, asked("after")),
-    choice("rows", "Rows", ROWS, state.pair.rows, listed("rows")),
+    which,
     choice("show", "Show", SHOW, state.pair.show, listed("show")),
+    labels,
   );
-  const labels = h("span", {});
-  controls.append(labels);
   async function work() {
     keep();
     const found = await compared(place);
     if (!found) return;
     answer = found;
+    const there = ROWS.filter(([rows]) => answer.groups[rows]);
+    if (!there.some(([rows]) => rows === state.pair.rows)) state.pair.rows = there[0][0];
+    which.replaceChildren(choice("rows", "Rows", there, state.pair.rows, listed("rows")));
     // classes that only the second store has stand behind this one's
     const classes = [["", "all"], ...answer.classes.map((name) => [name, name])];
     labels.replaceChildren(choice("label", "Class", classes, state.pair.class, listed("class")));
@@ -186,17 +189,23 @@ const VERDICTS = {
   "within noise": "within noise",
 };
 
+// Of a training row a model knows the label, perhaps by heart: only held-out rows tell which model is the better one.
 function summary(found) {
-  if (!found) return h("p", {}, "No such rows in both.");
   const [low, high] = found.interval.map((v) => percent(v, 1)),
-    [from, to] = found.gain_interval.map(signed);
+    [from, to] = found.gain_interval.map(signed),
+    heldOut = state.pair.rows === "held-out",
+    interval = heldOut ? `, 95 % interval ${low} to ${high}` : "",
+    right = found.right.map(count);
   return h(
     "p",
     { id: "changes" },
     h("span", { class: "big" }, count(found.changed)),
-    ` of ${counted(found.rows, "row")} ${noun(found.changed, "gets", "get")} another label (${percent(found.changed / found.rows)}, ` +
-      `95 % interval ${low} to ${high}). Right: ${count(found.right[0])} before, ${count(found.right[1])} after; ` +
-      `${signed(found.gain)} points, ${from} to ${to}: ${VERDICTS[found.verdict]}.`,
+    ` of ${counted(found.rows, "row")} ${noun(found.changed, "gets", "get")} another label ` +
+      `(${percent(found.changed / found.rows)}${interval}). ` +
+      (heldOut
+        ? `Right: ${right[0]} before, ${right[1]} after; ${signed(found.gain)} points, ${from} to ${to}: ${VERDICTS[found.verdict]}.`
+        : `Labels fitted: ${right[0]} before, ${right[1]} after. A model may know the labels of training rows by heart: ` +
+          "only held-out rows tell which one is the more accurate."),
   );
 }
 

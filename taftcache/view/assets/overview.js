@@ -1,6 +1,6 @@
 // What the store holds.
 import { accuracyLine } from "./accuracy.js";
-import { lookAt } from "./address.js";
+import { lookAt, lookAtList } from "./address.js";
 import { chart, classColour, namesAxis } from "./charts.js";
 import { card, h, judgement, link, scrolled, table } from "./elements.js";
 import { bytes, count, counted, noun, percent, short } from "./numbers.js";
@@ -28,7 +28,7 @@ export function overviewView(main) {
   );
   if (r.classes.length) rowsChart(place, r);
   const refresh = () => {
-    best.replaceChildren(accuracy());
+    best.replaceChildren(accuracy(), ...leaks(r.held_out_rows));
     integrity.replaceChildren(h("p", {}, r.integrity.text), ...state.overview.damage.map(damaged));
   };
   refresh();
@@ -41,6 +41,21 @@ function accuracy() {
     found = state.held && state.held.models[model];
   if (!found) return noModel() ? h("p", {}, noModel()) : waiting("held-out predictions");
   return h("p", {}, accuracyLine(judged(found), modelTitle(model)));
+}
+
+// Held-out rows that a model may have been trained on.
+function leaks(rows) {
+  const { leaked } = state.overview;
+  if (!leaked) return [];
+  const said = `${count(leaked)} of ${counted(rows, "held-out row")} ${noun(leaked, "holds", "hold")} the very bytes of a training row, so no accuracy here is of new rows alone: `;
+  return [
+    h(
+      "p",
+      { id: "leaks" },
+      said,
+      link("duplicates and leaks", () => lookAtList("duplicates")),
+    ),
+  ];
 }
 
 const damaged = (problem) => h("p", {}, judgement(false, "Damaged: " + problem));

@@ -69,7 +69,7 @@ function convergenceChart(place, solves) {
   chart(place, `Residual by pass of ${counted(solves.length, "solve")}`, {
     xAxis: { type: "value", name: "passes over the rows", minInterval: 1 },
     yAxis: { type: "log", axisLabel: powers() },
-    tooltip: { trigger: "axis", renderMode: "richText" },
+    tooltip: { trigger: "axis" },
     series: solves.map((m, k) => ({
       name: modelTitle(m.name),
       type: "line",
@@ -111,7 +111,7 @@ function pathChart(place, points) {
       axisLabel: powers(),
     },
     yAxis: percentAxis(0),
-    tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: (v) => percent(v) },
+    tooltip: { trigger: "axis", valueFormatter: (v) => percent(v) },
     series: [
       line("held_out", "held out", PALETTE[0]),
       line("train", "training rows", PALETTE[1]),
