@@ -288,7 +288,12 @@ def test_a_component_whose_first_bytes_are_those_of_a_pickle_is_read(tmp_path, s
         read = byproducts._Texts()
         byproducts._read(tmp_path / name, read)
         assert "base_digest u/7" in read.about
-    for packed in (pickle.dumps({"a": 1}, 2), pickle.dumps(["{" * 20], 4), gzip.compress(b"{}")):
+    for packed in (
+        pickle.dumps({"a": 1}, 2),
+        pickle.dumps(["{" * 20], 4),
+        gzip.compress(b"{}"),
+        b"\x80\x02]q\0(X\x01{",
+    ):
         (tmp_path / "packed").write_bytes(packed)
         with pytest.raises(ValueError, match="packed"):
             byproducts._read(tmp_path / "packed", byproducts._Texts())

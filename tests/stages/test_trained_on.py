@@ -105,6 +105,7 @@ def test_a_file_says_what_its_component_was_trained_on(finished, whole):
         assert said["class_rows"] == np.bincount(labels, minlength=10).tolist()
         assert said["objective"] == {"loss": "rsl", "alpha": store_alpha(store), "kappa": 15.0}
         arguments = {key for key in said["features"] if key.startswith("backbone.model_args.")}
+        assert "backbone.model_args.num_classes" not in arguments, "of the network's own head, which no feature passes"
         assert set(said["features"]) - arguments == set(FEATURES) - {"imported.scaling"}
         assert other_features(said["features"], features_of(store.identity)) == ([], [])
         assert str(finished) not in json.dumps(said)
