@@ -77,7 +77,7 @@ def export_component(
 ) -> None:
     """Write one component to a file.
 
-    For a store elsewhere that shares the base point.
+    For a store elsewhere with the same features and classes, which the file names.
 
     Example: taftcache export-component stores/quickstart 000 first.safetensors
     """
@@ -99,7 +99,7 @@ def import_component(
     """Import a component from a file.
 
     Its rows are elsewhere; the next compose includes it. It replaces an earlier import of the same name. A component of
-    another base point is refused.
+    another base point, of other features or of other classes is refused.
 
     Example: taftcache import-component stores/quickstart first.safetensors --name elsewhere
     """

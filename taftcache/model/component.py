@@ -31,6 +31,7 @@ KEY = "taftcache"
 DUAL = "taftcache.dual"  # no parameter has this name
 
 # What a component or model says about itself outside its store. Its key has digests of its rows, so it stays behind.
+# ``export_component`` adds what another store compares (``stages/train/trained_on.py``), which has a list of its own.
 PUBLIC = (
     "kind", "train", "shards", "rows", "converged", "status", "stats", "convergence", "certificate", "norm",
     "ridge_choice", "coefficients", "members", "identity_error", "start", "from_mean", PRIVATE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import pickle
 import shutil
@@ -276,6 +277,26 @@ def test_the_tombstones_beside_a_store_are_no_by_product(tmp_path):
     (tmp_path / "other.forgotten").write_text(changed)
     (note,) = taftcache.audit(store, also=[tmp_path]).notes
     assert "1 file (other.forgotten) of rows or a state" in note
+
+
+@pytest.mark.parametrize("size", [640, 896, 1152, 1408, 0x8B1F])
+def test_a_component_whose_first_bytes_are_those_of_a_pickle_is_read(tmp_path, size):
+    """A header of 640 bytes begins with 80 02, and the file counted as packed: what it says was not looked at."""
+    said = json.dumps({"__metadata__": {"taftcache": "base_digest u/7"}})
+    for name in ("one.safetensors", "one"):
+        (tmp_path / name).write_bytes(size.to_bytes(8, "little") + said.ljust(size).encode())
+        read = byproducts._Texts()
+        byproducts._read(tmp_path / name, read)
+        assert "base_digest u/7" in read.about
+    for packed in (
+        pickle.dumps({"a": 1}, 2),
+        pickle.dumps(["{" * 20], 4),
+        gzip.compress(b"{}"),
+        b"\x80\x02]q\0(X\x01{",
+    ):
+        (tmp_path / "packed").write_bytes(packed)
+        with pytest.raises(ValueError, match="packed"):
+            byproducts._read(tmp_path / "packed", byproducts._Texts())
 
 
 def test_what_is_packed_damaged_or_says_nothing_is_noted(tmp_path):

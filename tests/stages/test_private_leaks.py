@@ -25,6 +25,7 @@ from taftcache.privacy.statement import NOT_COVERED
 from taftcache.stages.train.private import preparing
 from taftcache.stages.train.private.records import KEYS, read_keys
 from taftcache.stages.train.record import settings_of
+from taftcache.stages.train.trained_on import TRAINED_ON
 from tests.keys import make_key
 from tests.seeded import seeded_noise
 from tests.stages.making import open_store, settings
@@ -34,6 +35,14 @@ COMPOSITION = {"kind", "coefficients", "norm", "privacy"}
 STATEMENT = {
     "private", "relation", "mechanism", "epsilon", "delta", "releases", "clip", "sensitivity", "unit", "shards",
     "noise", "tuning", "not_covered",
+}  # fmt: skip
+# Settings and the frozen layers: nothing here is a function of the rows.
+FEATURE_NAMES = {
+    "backbone.model", "backbone.features", "backbone.precision", "backbone.weights_digest", "backbone.file_digest",
+    "cut.start", "cut.rows", "cut.shape", "preprocess.input_size", "preprocess.mean", "preprocess.std",
+    "preprocess.interpolation", "preprocess.crop_pct", "preprocess.crop_mode",
+    *(f"backbone.model_args.{key}" for key in ("img_size", "patch_size", "embed_dim", "depth", "num_heads",
+                                               "global_pool")),
 }  # fmt: skip
 JOINT = {"private", "relation", "epsilon", "delta", "composition", "members", "not_covered"}
 
@@ -151,7 +160,10 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         file, folder = header(tmp_path / "out" / f"{leaf}.safetensors"), tmp_path / "out" / leaf
         described = json.loads((folder / "taftcache.json").read_text(encoding="utf-8"))
         assert set(file) == {"base_digest", "meta"}
-        assert set(file["meta"]) == set(described["component"]) == fields
+        assert set(file["meta"]) == {*fields, TRAINED_ON}
+        assert set(file["meta"][TRAINED_ON]) == {"classes", "features", "objective"}, "no rows per class"
+        assert set(file["meta"][TRAINED_ON]["features"]) == FEATURE_NAMES
+        assert set(described["component"]) == fields
         assert set(file["meta"]["privacy"]) == set(described["component"]["privacy"]) == statement
         for member in file["meta"]["privacy"].get("members", ()):
             assert set(member) == STATEMENT - {"not_covered"}
@@ -174,8 +186,9 @@ def test_fields_that_leave_are_listed(private, finished, tmp_path):
         plain = header(tmp_path / "plain.safetensors")["meta"]
         assert set(plain) == {
             "kind", "train", "shards", "rows", "converged", "status", "stats", "convergence", "certificate", "norm",
+            TRAINED_ON,
         }  # fmt: skip
-        assert set(plain) < set(PUBLIC)
+        assert set(plain) - {TRAINED_ON} < set(PUBLIC)
         report = taftcache.export_model(store, tmp_path / "plain")
         assert open_model(report.folder, device="cpu").component.meta.keys() <= set(PUBLIC)
         said = json.loads((report.folder / "taftcache.json").read_text(encoding="utf-8"))
@@ -196,7 +209,7 @@ def test_a_field_more_stays(private, tmp_path):
         meta = store.objects()["components/000"].meta
         rewritten(store, "components/000", largest=[1.5], stats={**meta["stats"], "clipped": 0.25})
         taftcache.export_component(store, "000", tmp_path / "one.safetensors")
-    assert set(header(tmp_path / "one.safetensors")["meta"]) == COMPONENT
+    assert set(header(tmp_path / "one.safetensors")["meta"]) == {*COMPONENT, TRAINED_ON}
     assert set(header(tmp_path / "one.safetensors")["meta"]["stats"]) == {"rows_said", "learning_rate"}
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from taftcache.cache.format.naming import check_name
@@ -17,16 +18,30 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, FormatError, RecipeError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.meta import ComponentMeta
-from taftcache.names import COMPONENTS, PRIVATE, component_of, counted, model_of
+from taftcache.names import COMPONENTS, PRIVATE, component_of, counted, first_few, model_of
 from taftcache.stages.train.private.claims import check_claim
+from taftcache.stages.train.trained_on import (
+    TRAINED_ON,
+    TrainedOn,
+    features_of,
+    objective_of,
+    other_classes,
+    other_features,
+    scale_notes,
+    trained_on,
+)
 from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
+from taftcache.tangent.spec import Train
 
 MAX_BYTES = 16 << 30
 _EXPORTED = "name a file that taftcache export-component wrote"
 NO_COUNT = "it does not say how many rows it was made from, so no sum can weigh it by its rows"
 NO_PROMISE = "it promises no privacy, so no sum with it has an ε, whatever the private components of this store promise"
 PROMISE_STAYS = "its promise of privacy is not taken over: no ledger here has its releases, and a mean with it has no ε"
+
+
+OF_VECTORS = "no store knows the model that made its vectors: check yourself that it is the same on both sides"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +71,7 @@ def export_component(store: Place, name: str, file: Path | str) -> ComponentRepo
 
     The file has the numbers that the store keeps, except the exact model's dual vectors, which say something about
     single rows. Of what is recorded with them, it has only what ``component.public_fields`` lists: no digest of the
-    rows, least of all of private ones.
+    rows, least of all of private ones. To that it adds ``TrainedOn``, which the store that imports it compares.
 
     Raises:
         StoreError: no such component. StoreWriteError: the file is there already with other bytes, or cannot be
@@ -70,6 +85,7 @@ def export_component(store: Place, name: str, file: Path | str) -> ComponentRepo
     rows = _rows(said) or _rows_of_members(store, component.record)
     if rows and PRIVATE not in said:  # a sum names only its members, which tells nothing elsewhere
         said["rows"] = rows
+    said[TRAINED_ON] = msgspec.structs.replace(trained_on(store, name), unchecked=[]).as_dict()
     data = replace(component, meta=said, dual=None).encode()
     store.check_may_leave()
     if changed := not (file.is_file() and file.read_bytes() == data):  # it is there if the stage runs again
@@ -92,13 +108,13 @@ def export_component(store: Place, name: str, file: Path | str) -> ComponentRepo
 def import_component(store: Place, file: Path | str, name: str | None = None) -> ComponentReport:
     """Import a component under ``name`` (by default the file's) for the next composition.
 
-    The rows that it was made from are not needed: only the base point must be the same. What the file says about its
-    solve is not taken over, because no row here can prove it: the component has no certificate in this store.
+    The rows that it was made from are not needed: only base point, features and classes must be the same. What the
+    file says about its solve is not taken over, because no row here can prove it: the component has no certificate in
+    this store.
 
     Raises:
         RecipeError: no such file, or a name that belongs to a shard or that the plan has for one. FormatError: not a
-            component of these parameters. CompositionError: it has another base point, or is not finite.
-    """
+    ERR"""
     assert isinstance(store, FeatureStore)
     file = local_path(file)
     name = check_name(file.stem if name is None else name)
@@ -109,34 +125,17 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     recipe = recorded_recipe(store)
     base = read_base(store, recipe.tangent)
     given = _decoded(file, data)
-    if given.base_digest != base.digest:
-        raise CompositionError(
-            f"{file} was made around another base point than this store's components",
-            got=f"base {given.base_digest[:16]}, this store's settings make {base.digest[:16]}",
-            do="use the same backbone, classes, scaling of vectors and [tangent] section on both sides",
-        )
-    given = _decoded(file, data, base)
-    if not torch.isfinite(given.delta).all():
-        raise CompositionError(
-            f"cannot import {file}: its numbers are not finite",
-            got="NaN or infinity",
-            do="export it again from where it was trained",
-        )
-    if given.layout != base.trained(recipe.tangent.train):  # else compose and forget would fail
-        raise CompositionError(
-            f"{file} has other parameters than this store's components",
-            got=f"{counted(len(given.layout.shapes), 'tensor')}; tangent.train = {recipe.tangent.train!r} has "
-            f"{len(base.trained(recipe.tangent.train).shapes)}",
-            do="use the same [tangent] section on both sides",
-        )
+    said, harmless = _checked(store, file, given)
+    given = _fitting(file, data, given, base, recipe.tangent.train)
     rows = _rows(given.meta)
-    own = {"kind": "component", "norm": given.delta.norm().item(), "imported": True}
+    own = {"kind": "component", "norm": given.delta.norm().item(), "imported": True, TRAINED_ON: said.as_dict()}
     own |= {} if rows is None else {"rows": rows}
     component = Component(base.digest, given.layout, given.delta, own)
     full = component_of(name)
     there = store.objects().get(full)
     changed = there is None or store.read_object(full) != component.encode()
     same = [n for n in store.objects(COMPONENTS) if n != full and _same(read_component(store, n, base), given)]
+    objectives = {n: objective_of(store, n) for n in store.objects(COMPONENTS)} | {full: said.objective}
     noisy = any(PRIVATE in ref.meta for ref in store.objects(COMPONENTS).values())
     if changed:
         with store.transaction() as change:
@@ -153,10 +152,78 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
         replaced=changed and there is not None,
         notes=[
             *([NO_COUNT] if rows is None else []),
+            *harmless,
+            *scale_notes(objectives),
             *(f"its numbers are those of {name}: what is forgotten there stays in {full}" for name in same),
             *([PROMISE_STAYS] if PRIVATE in given.meta else [NO_PROMISE] if noisy else []),
         ],
     )
+
+
+def _checked(store: FeatureStore, file: Path, given: Component) -> tuple[TrainedOn, list[str]]:
+    """What the store keeps of what ``given`` was trained on, and notes on what may differ or cannot be compared.
+
+    Raises:
+        CompositionError: other classes or features than the store's. FormatError: no such description.
+    """
+    try:
+        said = TrainedOn.of(given.meta)
+    except FormatError as error:
+        raise FormatError(f"cannot import {file}: {error.fault}", got=error.got, do=_EXPORTED) from error
+    rows, ours = _rows(given.meta), features_of(store.identity)
+    counts = None if rows is None else said.class_rows
+    if said.classes is not None and (wrong := other_classes(said.classes, store.classes)):
+        raise CompositionError(
+            f"{file} was trained on other classes than this store's: {wrong}",
+            got=f"there {first_few(said.classes)}; here {first_few(store.classes)}",
+            do="use the same classes in the same order on both sides; a class may lack rows on one of them",
+        )
+    if counts is not None and (len(counts) != len(store.classes) or min(counts) < 0 or sum(counts) != rows):
+        raise FormatError(
+            f"cannot import {file}: its rows per class are not {len(store.classes)} counts that add up to its rows",
+            got=f"{counts[:5]}, rows: {rows}",
+            do=_EXPORTED,
+        )
+    different, noted = other_features(ours if said.features is None else said.features, ours)
+    if different:
+        raise CompositionError(
+            f"{file} was trained on other features than this store's: {different[0]}",
+            got="; ".join(different[:6]),
+            do="extract with the same model, weights and preprocessing on both sides, and train it again there",
+        )
+    unsaid = [what for what in ("classes", "features", "objective") if getattr(said, what) is None]
+    unchecked = [what for what in unsaid if what != "objective"]
+    return TrainedOn(objective=said.objective, class_rows=counts, unchecked=unchecked), [
+        *([f"the file does not say its {', '.join(unsaid)}, which could not be checked"] if unsaid else []),
+        *([f"its features may differ from this store's: {'; '.join(noted)}"] if noted else []),
+        *([OF_VECTORS] if "imported.scaling" in ours else []),
+    ]
+
+
+def _fitting(file: Path, data: bytes, given: Component, base: Base, train: Train) -> Component:
+    """The component with its parameters in the order of the store's; CompositionError if they are others, or around
+    another base point, or not finite."""
+    if given.base_digest != base.digest:
+        raise CompositionError(
+            f"{file} was made around another base point than this store's components",
+            got=f"base {given.base_digest[:16]}, this store's settings make {base.digest[:16]}",
+            do="use the same backbone, classes, scaling of vectors and [tangent] section on both sides",
+        )
+    given = _decoded(file, data, base)
+    if not torch.isfinite(given.delta).all():
+        raise CompositionError(
+            f"cannot import {file}: its numbers are not finite",
+            got="NaN or infinity",
+            do="export it again from where it was trained",
+        )
+    if given.layout != base.trained(train):  # else compose and forget would fail
+        raise CompositionError(
+            f"{file} has other parameters than this store's components",
+            got=f"{counted(len(given.layout.shapes), 'tensor')}; tangent.train = {train!r} has "
+            f"{len(base.trained(train).shapes)}",
+            do="use the same [tangent] section on both sides",
+        )
+    return given
 
 
 def _same(one: Component, other: Component) -> bool:

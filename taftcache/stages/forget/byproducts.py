@@ -352,7 +352,10 @@ def _read(path: Path, to: _Texts) -> None:
     """
     with path.open("rb") as file:
         begin = file.read(BEGINNING)
-    if begin.startswith(PACKED) or begin[TAR_AT:].startswith(TAR):
+    # A safetensors file begins with its header's size, whose bytes may be those of a pickle: 640 is 80 02.
+    size = int.from_bytes(begin[:8], "little")
+    headed = begin[8:9] == b"{" and size <= path.stat().st_size - 8
+    if not headed and (begin.startswith(PACKED) or begin[TAR_AT:].startswith(TAR)):
         raise ValueError(path)
     if begin.startswith(HDF5) or path.suffix in (".h5", ".hdf5"):
         _hdf5(path, to)
@@ -364,10 +367,9 @@ def _read(path: Path, to: _Texts) -> None:
         _parquet(path, to)
     elif begin.startswith(ARROW) or path.suffix == ".arrow":
         _arrow(path, to)
-    elif path.suffix == ".safetensors":
+    elif headed or path.suffix == ".safetensors":
         with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            to.about = "".join(headers(size.to_bytes(8, "little") + file.read(min(size, MAX_TEXT))))
+            to.about = "".join(headers(file.read(8 + min(size, MAX_TEXT))))
     elif path.stat().st_size > MAX_TEXT:
         raise ValueError(path)
     else:

@@ -52,6 +52,7 @@ from taftcache.stages.train.outdated import OUTDATED, stale_parts, train_options
 from taftcache.stages.train.record import promised, record_recipe, recorded_values, settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import judged, unfinished
+from taftcache.stages.train.trained_on import class_notes, class_rows, objective_of, scale_notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +175,7 @@ def _report(
             *(_uncounted_notes(store, asked.weights, members) if model == WEIGHTED else []),
             *([f"composed as they are, though {OUTDATED}: {', '.join(stale)}; next: {again}"] if stale else []),
             *_unpromised_notes(objects),
+            *_unlike_notes(store, list(summed["coefficients"])),
             *(unfinished({EXACT: said}) if EXACT in objects else []),
         ],
     )
@@ -215,6 +217,15 @@ def _unpromised_notes(objects: Mapping[str, ObjectRef]) -> list[str]:
             why = f"{first_few(plain)} made without" if plain else "its members promise of unlike neighbours"
             notes.append(f"{name} promises no privacy and has no epsilon, beside private members: {why}")
     return notes
+
+
+def _unlike_notes(store: FeatureStore, members: Sequence[str]) -> list[str]:
+    """Notes on members of a sum with logits of other scales or, where no model of all rows stands beside the sum,
+    without rows of a class."""
+    notes = scale_notes({name: objective_of(store, name) for name in members})
+    if EXACT in store.objects():
+        return notes
+    return notes + class_notes(store.classes, {name: class_rows(store, name) for name in members})
 
 
 class _Composing:

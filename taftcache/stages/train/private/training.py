@@ -49,6 +49,7 @@ from taftcache.stages.train.record import (
     settings_of,
 )
 from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.trained_on import TRAINED_ON, objective_said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,9 +236,16 @@ def private_component(
         "key": new_key(),
         "stats": msgspec.to_builtins(result.stats),
         "norm": result.delta.norm().item(),
+        TRAINED_ON: {"objective": _objective(recipe, base.config.classes)},
         PRIVATE: statement.as_dict(),
     }
     return Component(base.digest, layout, result.delta, meta)
+
+
+def _objective(recipe: Recipe, classes: int) -> dict[str, Any]:
+    """What the component says of its loss, in the words of [objective]."""
+    name = "rsl" if recipe.privacy.loss == "rsl" else "cross_entropy"
+    return objective_said(name, recipe.objective.alpha, recipe.objective.kappa, classes)
 
 
 def private_loss(recipe: Recipe, classes: int) -> Loss:

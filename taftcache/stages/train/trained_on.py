@@ -1,0 +1,213 @@
+"""What a component was trained on, as far as sums depend on it: features, classes, and the scale of its logits.
+
+The base point does not cover this: of the frozen layers it has nothing, of the classes their number. A component of
+other features has the right shapes, and makes a sum with it wrong without any sign.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from taftcache.backbone.spec import PreprocessSpec
+from taftcache.cache.format.identity import differences
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import FormatError
+from taftcache.model.meta import ComponentMeta, meta_of
+from taftcache.names import PRIVATE, counted, first_few, shard_of
+from taftcache.objective.named import true_class_weight
+
+TRAINED_ON = "trained_on"  # the key of a component's meta
+# Of a store's identity, what leaves with a component. Not its dtype, the libraries or the kind of the weights: they
+# round a row or say where it came from. No name of a file, nothing of the rows.
+FEATURES = (
+    "backbone.model", "backbone.features", "backbone.precision", "backbone.weights_digest", "backbone.file_digest",
+    "cut.start", "cut.rows", "cut.shape", "imported.scaling",
+    *(f"preprocess.{key}" for key in PreprocessSpec.__struct_fields__),
+)  # fmt: skip
+ARGUMENTS = "backbone.model_args."
+_USUAL = {"backbone.features": "last", "backbone.precision": "float32"}  # identities leave these out
+_HARMLESS = ("backbone.precision",)  # it rounds rows, as their dtype does
+_MOST = 3  # groups of classes in a note
+
+
+class TrainedOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a component's file says, beside its solve, so that another store can compare; None where it says nothing.
+
+    classes: names, in the order of the head's columns. features: ``FEATURES`` of the store's identity, flat, and the
+    arguments of its architecture. objective: loss, α and κ. class_rows: how many rows each class has, in that order;
+    never of a private component. unchecked: in a store that imported it, what its file did not say.
+    """
+
+    classes: list[str] | None = None
+    features: dict[str, Any] | None = None
+    objective: dict[str, Any] | None = None
+    class_rows: list[int] | None = None
+    unchecked: list[str] = []
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> TrainedOn:
+        """What a component's ``meta`` says of it; FormatError for what taftcache does not write."""
+        try:
+            return msgspec.convert(meta.get(TRAINED_ON, {}), cls)
+        except msgspec.ValidationError as error:
+            raise FormatError(
+                "what a component says that it was trained on has a value of the wrong type", got=str(error)
+            ) from error
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dict(msgspec.to_builtins(self))
+
+
+def trained_on(store: FeatureStore, name: str) -> TrainedOn:
+    """What the component or model ``name`` of a store says when it leaves.
+
+    Of a sum it is what its members have in common, and their rows per class together.
+    """
+    names = list(store.objects()[name].meta.get("members") or [name])
+    if not all(part in store.objects() for part in names):  # of a sum whose members are gone nothing is known
+        return TrainedOn()
+    objectives, counts = [objective_of(store, part) for part in names], [class_rows(store, part) for part in names]
+    known = [said for said in counts if said is not None]
+    unchecked = {what for part in names for what in TrainedOn.of(store.objects()[part].meta).unchecked}
+    return TrainedOn(
+        classes=None if "classes" in unchecked else list(store.classes),
+        features=None if "features" in unchecked else features_of(store.identity),
+        objective=objectives[0] if all(said == objectives[0] for said in objectives) else None,
+        class_rows=[sum(column) for column in zip(*known, strict=True)] if len(known) == len(names) else None,
+    )
+
+
+def features_of(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What leaves of a store's identity with a component: ``FEATURES``, flat."""
+    sections = {key: value for key, value in identity.items() if isinstance(value, dict)}
+    flat = {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+    if (model := flat.get("backbone.model")) in (None, "none", "unknown"):  # imported rows
+        flat = {key: value for key, value in flat.items() if not key.startswith("backbone.")}
+    else:
+        flat |= {"backbone.model": str(model).partition(".")[0]}  # its tag names weights, which have digests
+        flat = _USUAL | flat
+    arguments = flat.get(ARGUMENTS[:-1])
+    said = {key: flat[key] for key in FEATURES if flat.get(key) is not None}
+    if isinstance(arguments, dict):  # those of the network's own head change no feature
+        said |= {f"{ARGUMENTS}{key}": value for key, value in arguments.items() if key != "num_classes"}
+    return said
+
+
+def other_features(given: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """In what a component's features differ from a store's, one line each: what is refused, and what is only noted.
+
+    An argument that one side leaves out may have its usual value there, so it is noted.
+    """
+    both = [key for key in given if key in ours]
+    file = "backbone.file_digest"
+    if file in both:  # of one file, the tensors may still round otherwise where positions are resampled
+        both.remove("backbone.weights_digest" if given[file] == ours[file] else file)
+    theirs, here = ({key: _short(key, said[key]) for key in both} for said in (given, ours))
+    refused = differences("", theirs, here, "the component")
+    noted = [line for line in refused if line.startswith(_HARMLESS)]
+    for key in sorted(given.keys() ^ ours.keys()):
+        if key != file:
+            side, other, said = ("there", "here", given) if key in given else ("here", "there", ours)
+            noted.append(f"{key}: {_short(key, said[key])!r} {side}, not said {other}")
+    return [line for line in refused if line not in noted], noted
+
+
+def other_classes(given: Sequence[str], ours: Sequence[str]) -> str:
+    """How the classes of a component differ from a store's; empty if they do not."""
+    if len(given) != len(ours):
+        only = [f"{name!r} only {where}" for a, b, where in ((given, ours, "there"), (ours, given, "here"))
+                for name in a if name not in {*b}]  # fmt: skip
+        return f"{counted(len(given), 'class')} there, {len(ours)} here" + (f" ({first_few(only, 3)})" if only else "")
+    wrong = [k for k, name in enumerate(given) if name != ours[k]]
+    if not wrong:
+        return ""
+    order = ", the same names in another order" if sorted(given) == sorted(ours) else ""
+    more = f", and {len(wrong) - 1} more differ" if len(wrong) > 1 else ""
+    return f"class {wrong[0]} is {given[wrong[0]]!r} there, {ours[wrong[0]]!r} here{more}{order}"
+
+
+def objective_said(loss: str, alpha: float | str, kappa: float, classes: int) -> dict[str, Any]:
+    """What decides the scale of logits, in plain values."""
+    return {"loss": loss} | ({"alpha": true_class_weight(alpha, classes), "kappa": kappa} if loss == "rsl" else {})
+
+
+def objective_of(store: FeatureStore, name: str) -> dict[str, Any] | None:
+    """Loss, α and κ of a component; None if it does not say them."""
+    meta = store.objects()[name].meta
+    if (said := TrainedOn.of(meta).objective) is not None:
+        return said
+    try:
+        asked = json.loads(meta["key"])["objective"]
+        return objective_said(asked["loss"], asked["alpha"], asked["kappa"], len(store.classes))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def class_rows(store: FeatureStore, name: str) -> list[int] | None:
+    """How many rows of each class a component was made from; None if it does not say, or is private."""
+    meta = store.objects()[name].meta
+    said: ComponentMeta = meta_of(meta)
+    if PRIVATE in meta:
+        return None
+    if said.imported:
+        counts = TrainedOn.of(meta).class_rows
+        return counts if counts is not None and len(counts) == len(store.classes) else None
+    names = said.shards or []
+    if not names or not all(map(store.has_shard, names)):
+        return None
+    shards = [store.shard(shard) for shard in names]
+    if said.row_digests != [shard.digest for shard in shards]:  # rows came or left since
+        return None
+    labels = np.concatenate([np.asarray(shard.labels, np.int64) for shard in shards])
+    return [int(n) for n in np.bincount(labels, minlength=len(store.classes))]
+
+
+def scale_notes(objectives: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+    """A note if components that are added up were trained to logits of other scales; those that say nothing do not
+    count."""
+    known = {shard_of(name): said for name, said in objectives.items() if said is not None}
+    parts = []
+    for key in ("loss", "alpha", "kappa"):
+        by_value: dict[str, list[str]] = {}
+        for name, said in known.items():
+            if key in said:
+                by_value.setdefault(f"{said[key]:g}" if isinstance(said[key], float) else str(said[key]), []).append(
+                    name
+                )
+        if len(by_value) > 1:
+            parts.append(f"{key} is " + ", ".join(f"{v} in {first_few(names, 3)}" for v, names in by_value.items()))
+    if not parts:
+        return []
+    return [
+        f"components with logits of other scales are added up: {'; '.join(parts)}; the larger logits decide: train all "
+        "with the same objective.loss, alpha and kappa"
+    ]
+
+
+def class_notes(classes: Sequence[str], counts: Mapping[str, Sequence[int] | None]) -> list[str]:
+    """A note if members of a sum, by name with their rows per class, have no rows of a class that others have."""
+    known = {shard_of(name): said for name, said in counts.items() if said is not None}
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for k, name in enumerate(classes):
+        without = tuple(member for member, said in known.items() if not said[k])
+        if without and len(without) < len(counts):
+            lacking.setdefault(without, []).append(name)
+    if not lacking:
+        return []
+    groups = [f"class {first_few(names, 3)}: no rows in {first_few(who, 3)}" for who, names in lacking.items()]
+    rest = sum(map(len, [*lacking.values()][_MOST:]))
+    said = "; ".join([*groups[:_MOST], *([f"{counted(rest, 'class')} more in others"] if rest else [])])
+    return [
+        f"{said}; the sum holds such a class down: the model of a member that has its rows, or a model of all rows, is "
+        "better at it"
+    ]
+
+
+def _short(key: str, value: Any) -> Any:
+    return value[:16] if key.endswith("digest") and isinstance(value, str) else value
