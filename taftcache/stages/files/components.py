@@ -141,7 +141,7 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     own = {"kind": "component", "norm": given.delta.norm().item(), "imported": True}
     own |= {} if rows is None else {"rows": rows}
     with suppress(FormatError):
-        own |= {STATED: msgspec.to_builtins(said)} if (said := Stated.of(given.meta)) else {}
+        own |= {STATED: msgspec.to_builtins(promise)} if (promise := Stated.of(given.meta)) else {}
     component = Component(base.digest, given.layout, given.delta, own)
     full = component_of(name)
     there = store.objects().get(full)
