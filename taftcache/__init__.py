@@ -61,8 +61,8 @@ NAMES = {
     "stages.look.evaluation": "EvaluateReport evaluate",
     "stages.look.influence": "QueryInfluence SampleInfluence query_influence sample_influence",
     "stages.look.inspection": (
-        "ClassReport InspectReport SampleReport ShardReport "
-        "inspect inspect_class inspect_recipe inspect_sample inspect_shard list_samples"
+        "ClassReport ComponentFileReport InspectReport SampleReport ShardReport "
+        "inspect inspect_class inspect_component inspect_recipe inspect_sample inspect_shard list_samples"
     ),
     "stages.look.outliers": "OutliersReport outliers",
     "stages.look.prediction": "FindReport PredictReport find logits predict",

@@ -108,11 +108,13 @@ from taftcache.stages.look.influence import SampleInfluence as SampleInfluence
 from taftcache.stages.look.influence import query_influence as query_influence
 from taftcache.stages.look.influence import sample_influence as sample_influence
 from taftcache.stages.look.inspection import ClassReport as ClassReport
+from taftcache.stages.look.inspection import ComponentFileReport as ComponentFileReport
 from taftcache.stages.look.inspection import InspectReport as InspectReport
 from taftcache.stages.look.inspection import SampleReport as SampleReport
 from taftcache.stages.look.inspection import ShardReport as ShardReport
 from taftcache.stages.look.inspection import inspect as inspect
 from taftcache.stages.look.inspection import inspect_class as inspect_class
+from taftcache.stages.look.inspection import inspect_component as inspect_component
 from taftcache.stages.look.inspection import inspect_recipe as inspect_recipe
 from taftcache.stages.look.inspection import inspect_sample as inspect_sample
 from taftcache.stages.look.inspection import inspect_shard as inspect_shard

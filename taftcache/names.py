@@ -23,12 +23,14 @@ HELD_OUT = "held-out"  # the shard that a plan keeps for testing, and its role
 ROWS_OF = "rows of"  # the key under which a student's files name what it was trained on
 META = "taftcache"  # the one key of the metadata of its weights, in which that stands
 PRIVATE = "privacy"  # the key of a private component's statement in its meta
+STATED = "stated"  # the key of what an imported component's file stated of its privacy, which nothing here checks
 ONE_SETTING = "one setting was tried; how it was chosen is not known here"  # a tuning that adds nothing to ε
 BY_HELD_OUT = "by accuracy on held-out rows"  # how one of several learning rates was chosen
 # Ids have no control characters, so that these can stand before the name of a shard, class or component among them.
 SHARD = "\x1fshard\x1f"
 CLASS = "\x1fclass\x1f"
 COMPONENT = "\x1fcomponent\x1f"
+NUMBERS = "\x1fnumbers\x1f"  # before the digest of a component's numbers
 
 
 def default_model(objects: Container[str]) -> str | None:

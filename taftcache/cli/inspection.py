@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import taftcache
-from taftcache.cli.options import AllowHub, Images, Json, Model, StorePath, Weights, consent_to, print_report
+from taftcache.cli.options import AllowHub, Images, Json, Model, StorePath, Weights, consent_to, print_report, store_of
 from taftcache.errors import RecipeError
 from taftcache.stages.writing import writable
 from taftcache.terminal.console import bars, complain
@@ -22,7 +22,15 @@ commands = typer.Typer()
 
 @commands.command()
 def inspect(
-    store: StorePath,
+    store: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STORE|FILE",
+            help="a store (its folder, s3://bucket/prefix, or the recipe that made it), or a component's file",
+            callback=store_of,
+            readable=False,
+        ),
+    ],
     sample: Annotated[
         str | None,
         typer.Option("--sample", metavar="ID", help="one sample: where it lies, what is cached, what the models say"),
@@ -66,6 +74,8 @@ def inspect(
     and a sample of rows. --ids lists the samples, for scripts; --json adds the shard, role and class of each.
     --suspects, --duplicates and --outliers read all rows, and rank what may be wrong with the data.
 
+    Of a file that export-component wrote, shows what it says of itself, before it is imported.
+
     Example: taftcache inspect stores/quickstart --class 7
     """
     of_rows = {"--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers}
@@ -77,7 +87,10 @@ def inspect(
     else:
         if sample is not None:
             _check_alone(beside)
-        _show_part(store, sample, shard, label, ids, as_json)
+        if store.is_file() and not beside:
+            print_report(taftcache.inspect_component(store), as_json)
+        else:
+            _show_part(store, sample, shard, label, ids, as_json)
 
 
 def _show_part(path: Path, sample: str | None, shard: str | None, label: str | None, ids: bool, as_json: bool) -> None:

@@ -335,7 +335,7 @@ def compose(
         typer.Option(
             "--weight",
             metavar="COMPONENT=COEFFICIENT",
-            help="for weighted: a component's coefficient, one option for each",
+            help="for weighted: a component's coefficient, one option for each; or rows: each its share of the rows",
         ),
     ] = None,
     workers: Workers = None,
@@ -356,8 +356,7 @@ def compose(
             raise RecipeError(
                 "--weight is only for --mode weighted", got=f"--mode {mode}", do="leave out --mode, or each --weight"
             )
-        given = ", ".join(f"{json.dumps(name)} = {mu}" for name, mu in dict(map(_weight, weight)).items())
-        changes = ["compose.mode=weighted", f"compose.weights={{{given}}}"]
+        changes = ["compose.mode=weighted", f"compose.weights={_weights(weight)}"]
     with (
         taftcache.FeatureStore(store, mode="a") as opened,
         bars(as_json) as progress,
@@ -448,6 +447,13 @@ def predict(
     if output is not None:
         write_bytes(output, comma_separated(report.records()).encode("utf-8", "surrogateescape"))
     print_report(report, as_json, partial(show_predict, file=output))
+
+
+def _weights(given: list[str]) -> str:
+    """The value of ``compose.weights`` in TOML."""
+    if given == ["rows"]:
+        return "rows"
+    return f"{{{', '.join(f'{json.dumps(name)} = {mu}' for name, mu in dict(map(_weight, given)).items())}}}"
 
 
 def _weight(text: str) -> tuple[str, float]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -19,6 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
 from taftcache.errors import CompositionError, FormatError, StoreError
+from taftcache.model.component_file import KEY, header_of, no_component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import PRIVATE, is_model, one_of_trained, typed
 from taftcache.tangent.base import Base, make_base
@@ -26,8 +25,6 @@ from taftcache.tangent.config import TailConfig
 from taftcache.tangent.parameters import Layout
 from taftcache.tangent.spec import TAIL, TangentSpec
 
-# safetensors keeps metadata in a hash map whose order varies between runs: with one key the bytes are always the same.
-KEY = "taftcache"
 DUAL = "taftcache.dual"  # no parameter has this name
 
 # What a component or model says about itself outside its store. Its key has digests of its rows, so it stays behind.
@@ -50,13 +47,6 @@ def public_fields(meta: Mapping[str, Any]) -> dict[str, Any]:
     if "stats" in kept:
         kept["stats"] = {key: kept["stats"][key] for key in PRIVATE_STATS if key in kept["stats"]}
     return kept
-
-
-class _Header(msgspec.Struct, frozen=True):
-    """What the file says besides its tensors."""
-
-    base_digest: str
-    meta: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no one answer to ==
@@ -109,10 +99,10 @@ class Component:
         """
         try:
             size = int.from_bytes(data[:8], "little")
-            header = _header(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
+            header = header_of(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise _no_component(error) from error
+            raise no_component(error) from error
         dual = tensors.pop(DUAL, None)
         if dual is not None and (dual.ndim != 2 or dual.dtype != torch.float64):
             raise FormatError(
@@ -131,43 +121,6 @@ class Component:
                 wrong = sorted(set(found.items()) ^ set(layout.shapes.items()))[:4]
                 raise FormatError("the component's parameters have other shapes than those of its base", got=wrong)
         return cls(header.base_digest, layout, layout.flatten(tensors, torch.float64), header.meta, dual)
-
-
-def read_meta(file: Path) -> dict[str, Any]:
-    """The ``meta`` of the component in ``file``, whose numbers are not read.
-
-    Raises:
-        FormatError: not a component.
-    """
-    try:
-        with safe_open(file, "pt") as opened:
-            return _header(opened.metadata()[KEY]).meta
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _no_component(error) from error
-
-
-def _no_component(error: Exception) -> FormatError:
-    return FormatError(
-        "not a component: no safetensors file that taftcache wrote",
-        got=str(error),
-        do="name a file that taftcache export-component wrote",
-    )
-
-
-def _header(text: str) -> _Header:
-    """What a file says. The FormatError for NaN or an infinity names it; the decoder would only give a byte's place."""
-    try:
-        return msgspec.json.decode(text, type=_Header)
-    except msgspec.DecodeError:
-        json.loads(text, parse_constant=_no_number)
-        raise
-
-
-def _no_number(name: str) -> None:
-    raise FormatError(
-        f"not a component: its metadata holds {name}, which is no number in JSON",
-        do="name a file that taftcache export-component wrote",
-    )
 
 
 @at_its_place()

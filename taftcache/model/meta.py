@@ -13,6 +13,7 @@ from warnings import warn
 import msgspec
 
 from taftcache.errors import FormatError
+from taftcache.names import ONE_SETTING, PRIVATE
 from taftcache.solve_stats import SolveStats
 
 
@@ -138,3 +139,21 @@ def meta_of(said: Mapping[str, Any]) -> ComponentMeta:
         return msgspec.convert(dict(said), ComponentMeta)
     except msgspec.ValidationError as error:
         raise FormatError("a component's description has a value of the wrong type", got=str(error)) from error
+
+
+class Stated(msgspec.Struct, frozen=True, kw_only=True):
+    """What a private component's or composition's statement promises, without what it follows from."""
+
+    private: bool
+    epsilon: float
+    delta: float
+    relation: str
+    tuning: str = ONE_SETTING
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> Stated | None:
+        """What ``meta`` states, checked against nothing; None if it states none. FormatError for other types."""
+        try:
+            return msgspec.convert(meta[PRIVATE], cls) if PRIVATE in meta else None
+        except msgspec.ValidationError as error:
+            raise FormatError("not a privacy statement as taftcache writes it", got=str(error)) from error

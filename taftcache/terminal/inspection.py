@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from taftcache.stages.look.influence import QueryInfluence, SampleInfluence
     from taftcache.stages.look.inspection import (
         ClassReport,
+        ComponentFileReport,
         InspectReport,
         SampleReport,
         ShardReport,
@@ -83,6 +84,9 @@ def show_inspect(report: InspectReport) -> None:
             )  # fmt: skip
         OUT.print(table)
         _privacy(report.models)
+        for m in report.models:
+            if said := m.get("stated"):
+                OUT.print(f"{m['name']}: its file stated {promise_text(said)}; unchecked, and no promise here")
         _chosen(report.models)
     if report.budget is not None:
         _budget(report.budget)
@@ -137,6 +141,34 @@ def show_shard(report: ShardReport) -> None:
         _privacy([m])
     print_notes(report.notes)
     _first(report.first_samples, s["rows"], f"--shard {s['name']}")
+
+
+def show_component_file(report: ComponentFileReport) -> None:
+    """What a component's file says of itself."""
+    m = report.said
+    rows = counted(m["rows"], "row") if "rows" in m else "rows unknown"
+    say(
+        f"{report.file}: {m.get('kind', 'component')}, {rows}, base {report.base_digest[:16]}, "
+        f"{readable_size(report.bytes)}"
+    )
+    shapes = [f"{name} {'×'.join(map(str, shape))}" for name, shape in report.tensors.items()]
+    say(f"tensors: {first_few(shapes, 8)}")
+    if c := m.get("certificate"):
+        say(f"certificate as stated: {bounded(c['relative_gradient'], c['distance_bound'])}")
+    if said := m.get("privacy"):
+        say(f"privacy as stated: {promise_text(said)}")
+    shown = ("kind", "rows", "certificate", "privacy", "convergence", "ridge_choice")
+    say(*(f"{key}: {value}" for key, value in _flat({k: v for k, v in m.items() if k not in shown})))
+    print_notes(report.notes)
+
+
+def _flat(said: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a description, whatever they are, with the path of keys to each."""
+    for key, value in said.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}", first_few([*map(str, value)], 20) if isinstance(value, list) else value
 
 
 def show_class(report: ClassReport) -> None:

@@ -239,7 +239,7 @@ def test_the_verdict_comes_first_and_every_finding_says_what_to_try(pair, after,
         "2 receipts in order, 4 certificates proven"
     )
     said = " ".join(rest)
-    assert "tombstones, one for each sample, and for each class, shard or component forgotten as a whole" in said
+    assert "for each class or shard forgotten as a whole, two for a component" in said
     assert said.index("note: ") < said.index("proven now") < said.index("tombstones, one")
     (exports / "ids.txt").write_text(f"{pair[2]}\n")
     shutil.copytree(pair[0], exports / "backup")

@@ -19,6 +19,7 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreError, StoreWriteError
 from taftcache.model.component import Component, put_component, read_base, read_component
 from taftcache.model.meta import meta_of
+from taftcache.names import ONE_SETTING
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import parse_recipe
 from taftcache.stages.look.evaluation import certified_distance
@@ -281,6 +282,8 @@ def test_an_import_says_what_it_replaces_and_what_a_component_may_be_called(stor
     assert "next" not in again
     second = told(other, "--name", "siteb-001")
     assert "in place of the one of that name" in second
+    assert "left without a receipt" in second
+    assert "without a receipt" not in again
     assert f"next taftcache compose {store}" in second
     assert taftcache.compose(store).made == ["models/mean"]
     assert taftcache.import_component(store, parcel, "siteb-001").replaced
@@ -351,8 +354,11 @@ def test_a_component_that_came_since_does_not_hold_up_those_that_have_coefficien
     assert command.endswith(" --weight 000=0.25 --weight 001=0.75 --weight 002=0.0")
     told = CliRunner().invoke(app, [*command.split()[1:], "--json"])
     assert [note for note in json.loads(told.stdout)["notes"] if "no coefficient" in note] == []
-    command = note[note.index("taftcache train") :]
-    assert CliRunner().invoke(app, command.split()[1:]).exit_code == 0
+    command = note[note.rindex("taftcache compose") :]
+    assert command.endswith(" --weight rows")
+    told = CliRunner().invoke(app, [*command.split()[1:], "--json"])
+    rows = {f"components/{ref.name}": ref.rows for ref in FeatureStore(store).manifest.shards if ref.role == "train"}
+    assert json.loads(told.stdout)["coefficients"] == {name: n / sum(rows.values()) for name, n in rows.items()}
     with FeatureStore(store) as opened:
         assert "components/002" in opened.objects()["models/weighted"].meta["coefficients"]
 
@@ -396,6 +402,52 @@ def test_what_a_file_says_of_its_solve_is_not_taken_over(store, parcel):
         assert taken["trained_on"].keys() == {"objective", "class_rows"}, "the rest is the store's own"
         claimed = meta_of({**Component.decode(parcel.read_bytes()).meta, "imported": True})
         assert certified_distance({"elsewhere": claimed}, "elsewhere") == float("inf")
+
+
+def test_a_file_says_what_it_holds_before_it_is_imported(parcel, capsys):
+    report = taftcache.inspect_component(parcel)
+    given = Component.decode(parcel.read_bytes())
+    assert (report.base_digest, report.said) == (given.base_digest, given.meta)
+    assert report.tensors == {name: list(shape) for name, shape in given.layout.shapes.items()}
+    told = CliRunner().invoke(app, ["inspect", str(parcel)]).output
+    proven = given.meta["certificate"]["distance_bound"]
+    for words in (
+        f"component, {given.meta['rows']} rows, base ",
+        f"≤ {proven:.1e}",
+        "shards: 001",
+        "nothing was checked",
+    ):
+        assert words in told
+    as_json = CliRunner().invoke(app, ["inspect", str(parcel), "--json"]).stdout
+    assert json.loads(as_json)["said"] == given.meta
+    said = {"private": True, "epsilon": 2.0, "delta": 1e-5, "relation": "replace-one"}
+    for meta, says in (({"rows": "x"}, "wrong type"), ({"privacy": said | {"epsilon": "x"}}, "no.* privacy statement")):
+        parcel.write_bytes(replace(given, meta=meta).encode())
+        with pytest.raises(FormatError, match=f"cannot look into .*parcel.safetensors: .*{says}"):
+            taftcache.inspect_component(parcel)
+    parcel.write_bytes(replace(given, meta={"privacy": said}).encode())
+    assert "epsilon 2 at delta 1e-05" in CliRunner().invoke(app, ["inspect", str(parcel)]).output
+    parcel.write_bytes(b"{}")
+    with pytest.raises(FormatError, match=r"parcel\.safetensors: not a component"):
+        taftcache.inspect_component(parcel)
+
+
+def test_what_a_file_stated_of_its_privacy_is_kept_as_no_more_than_that(store, parcel):
+    given = Component.decode(parcel.read_bytes())
+    said = {"private": True, "epsilon": 2.0, "delta": 1e-5, "relation": "replace-one"}
+    with open_store(store) as opened:
+        for claimed, kept in (({**said, "epsilon": "none"}, None), (said, {**said, "tuning": ONE_SETTING})):
+            parcel.write_bytes(replace(given, meta={**given.meta, "privacy": claimed}).encode())
+            taftcache.import_component(opened, parcel, "elsewhere")
+            (one,) = [m for m in taftcache.inspect(opened).models if m["name"] == "components/elsewhere"]
+            assert (one.get("stated"), "privacy" in one) == (kept, False)
+        assert "privacy" not in component(opened, taftcache.compose(opened).model).meta
+        away = taftcache.export_component(opened, "elsewhere", parcel.with_name("away.safetensors")).file
+        assert "stated" not in taftcache.inspect_component(away).said
+    assert (
+        "stated epsilon 2 at delta 1e-05, replace-one; unchecked"
+        in CliRunner().invoke(app, ["inspect", str(store)]).output
+    )
 
 
 def test_forgetting_leaves_an_imported_component_alone(store, parcel):

@@ -9,9 +9,10 @@ import pytest
 
 import taftcache
 from taftcache.cli import main
-from taftcache.errors import RecipeError, StaleStore, StoreError
+from taftcache.errors import CompositionError, RecipeError, StaleStore, StoreError
 from taftcache.names import EXACT, MEAN, WEIGHTED
 from taftcache.recipe import parse_recipe
+from taftcache.stages.train.untrained import untrained
 from tests.stages.making import commits, open_store
 
 ELSEWHERE = "components/elsewhere"
@@ -56,7 +57,9 @@ def test_a_component_that_leaves_was_never_there(partner, composed, capsys):
     again = taftcache.forget(path, components=["elsewhere"])
     assert (again.already, again.destroyed) == (["component elsewhere"], [])
     assert len(taftcache.receipts(path).receipts) == 1
-    taftcache.import_component(path, file, "elsewhere")
+    assert "forgotten here by receipt 1," in taftcache.import_component(path, file, "another").notes[0]
+    assert taftcache.forget(path, components=["another"]).destroyed == ["components/another"]
+    assert "by receipt 1, by receipt 2," in taftcache.import_component(path, file, "elsewhere").notes[0]
     with pytest.raises(SystemExit):
         main(["forget", str(path), "--component", "elsewhere"])
     said = capsys.readouterr().out
@@ -122,3 +125,63 @@ def test_an_old_copy_that_brings_a_component_back_is_noticed(partner, tmp_path):
     assert commits(path) == there
     taftcache.import_component(path, file, "elsewhere")  # as before, it may come again
     assert ELSEWHERE in commits(path)["objects"]
+
+
+@pytest.fixture
+def centre(partner, tmp_path):
+    """A store of rows that nothing was trained on, with two imported components."""
+    rng = np.random.default_rng(4)
+    path = taftcache.import_vectors(
+        rng.standard_normal((9, 5)), np.arange(9) % 3, tmp_path / "centre", overrides=["store.shards=1"]
+    ).store
+    two = taftcache.export_component(tmp_path / "other", "001", tmp_path / "second.safetensors").file
+    for name, file in (("site-a", partner[1]), ("site-b", two)):
+        taftcache.import_component(path, file, name)
+    return path
+
+
+def test_what_was_never_trained_holds_up_no_composition_of_what_was_imported(centre):
+    """``compose`` asked for a training, whose component then was in the mean."""
+    note = (
+        "never trained, and so left out of compositions of what was imported: 000 (rows: 8); to have them in: "
+        f"taftcache train {centre}"
+    )
+    for weights in ("rows", {"site-a": 0.25, "site-b": 0.75}):
+        report = taftcache.compose(centre, overrides={"compose.mode": "weighted", "compose.weights": weights})
+        assert report.members == ["components/site-a", "components/site-b"]
+        assert report.notes == taftcache.inspect(centre).notes == [note]
+        audited = taftcache.audit(centre)
+        assert (audited.findings, audited.notes[0]) == ([], note)
+    assert taftcache.compose(centre, overrides={"compose.mode": "exact"}).models == [MEAN, WEIGHTED, EXACT]
+    with open_store(centre) as store:
+        taftcache.forget(store, [store.shard("000").sample_ids[0]], components=["site-b"])
+        assert store.objects()[MEAN].meta["coefficients"] == {"components/site-a": 1}
+    taftcache.train(centre)
+    assert taftcache.compose(centre, overrides={"compose.mode": "mean"}).members == [
+        "components/000",
+        "components/site-a",
+    ]
+    assert taftcache.audit(centre).findings == []
+
+
+@pytest.mark.parametrize("trace", ["a sum", "a receipt", "another shard's component", "an interrupted solve"])
+def test_what_was_trained_once_is_missing(partner, trace):
+    """A mean without it would be one of everything that is there, to all who read it."""
+    path, file = partner
+    taftcache.import_component(path, file, "elsewhere")
+    taftcache.compose(path)
+    with open_store(path) as store, store.transaction() as change:
+        kept = {"another shard's component": "components/001", "a sum": MEAN}.get(trace, "base/tail")
+        if trace == "an interrupted solve":
+            ref = store.objects()["components/000"]
+            change.put("components/000", store.read_object("components/000"), {**ref.meta, "key": "interrupted"})
+            kept = "components/000"
+        for name in store.objects():
+            if name not in ("base/tail", ELSEWHERE, kept):
+                change.drop(name)
+        if trace == "a receipt":
+            change.record({"event": "forget", "destroyed": ["components/000"]})
+    with pytest.raises(CompositionError, match="without a component"):
+        taftcache.compose(path)
+    with open_store(path) as store:
+        assert untrained(store) == {}

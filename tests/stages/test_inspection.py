@@ -176,7 +176,8 @@ def test_what_the_options_of_inspect_answer_public_functions_do(solved, capsys):
     [
         "from taftcache import FeatureStore, inspect; inspect(FeatureStore({path!r}))",
         "from taftcache import FeatureStore; from taftcache.stages.look.inspection import *; "
-        "s = FeatureStore({path!r}); inspect_shard(s, '000'); inspect_class(s, '7'); list_samples(s)",
+        "s = FeatureStore({path!r}); inspect_shard(s, '000'); inspect_class(s, '7'); list_samples(s); "
+        "inspect_component(next(Path({path!r}, 'components').iterdir()))",
         "from taftcache import FeatureStore; from taftcache.view.atlas import Atlas; "
         "from taftcache.view.server import ViewServer; ViewServer(Atlas(FeatureStore({path!r}))).close()",
     ],

@@ -13,7 +13,8 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, RecipeError
-from taftcache.model.component import Component, read_meta
+from taftcache.model.component import Component
+from taftcache.model.component_file import read_meta
 from taftcache.model.description import DESCRIPTION
 from taftcache.names import PRIVATE
 from taftcache.privacy.statement import audit_statement

@@ -58,8 +58,9 @@ AREAS = (
         "looking",
         "Looking",
         "How good the models are, what the rows say, which samples matter, and the paper's tables.",
-        "evaluate inspect inspect_recipe inspect_shard inspect_class inspect_sample list_samples find "
-        "suspects duplicates outliers sample_influence query_influence show to_json StoreView write_report compare",
+        "evaluate inspect inspect_recipe inspect_shard inspect_class inspect_component inspect_sample list_samples "
+        "find suspects duplicates outliers sample_influence query_influence show to_json StoreView write_report "
+        "compare",
     ),
     Area(
         "forgetting",

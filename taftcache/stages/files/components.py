@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,28 @@ from typing import Any
 import msgspec
 import torch
 
+from taftcache.cache.format import ledger
 from taftcache.cache.format.naming import check_name
 from taftcache.cache.format.plan import shard_names
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import CompositionError, FormatError, RecipeError, local_path
+from taftcache.errors import CompositionError, FormatError, RecipeError, StoreError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
-from taftcache.model.meta import ComponentMeta
-from taftcache.names import COMPONENTS, PRIVATE, component_of, counted, first_few, model_of
+from taftcache.model.component_file import numbers_digest
+from taftcache.model.meta import ComponentMeta, Stated
+from taftcache.names import (
+    COMPONENTS,
+    NUMBERS,
+    PRIVATE,
+    STATED,
+    component_of,
+    counted,
+    first_few,
+    model_of,
+    shard_of,
+    typed,
+)
 from taftcache.stages.train.private.claims import check_claim
 from taftcache.stages.train.trained_on import (
     TRAINED_ON,
@@ -37,6 +51,10 @@ from taftcache.tangent.spec import Train
 MAX_BYTES = 16 << 30
 _EXPORTED = "name a file that taftcache export-component wrote"
 NO_COUNT = "it does not say how many rows it was made from, so no sum can weigh it by its rows"
+NO_RECEIPT = (
+    "the earlier one of that name left without a receipt, so that no audit finds what was exported with it; if its "
+    "site forgot something, delete those exports, and next time first: taftcache forget {store} --component {name}"
+)
 NO_PROMISE = "it promises no privacy, so no sum with it has an ε, whatever the private components of this store promise"
 PROMISE_STAYS = "its promise of privacy is not taken over: no ledger here has its releases, and a mean with it has no ε"
 
@@ -130,10 +148,14 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     rows = _rows(given.meta)
     own = {"kind": "component", "norm": given.delta.norm().item(), "imported": True, TRAINED_ON: said.as_dict()}
     own |= {} if rows is None else {"rows": rows}
+    with suppress(FormatError):
+        own |= {STATED: msgspec.to_builtins(promise)} if (promise := Stated.of(given.meta)) else {}
     component = Component(base.digest, given.layout, given.delta, own)
     full = component_of(name)
     there = store.objects().get(full)
-    changed = there is None or store.read_object(full) != component.encode()
+    encoded, earlier = component.encode(), None if there is None else store.read_object(full)
+    changed, numbers = encoded != earlier, numbers_digest(encoded)
+    other = earlier is not None and numbers_digest(earlier) != numbers
     same = [n for n in store.objects(COMPONENTS) if n != full and _same(read_component(store, n, base), given)]
     objectives = {n: objective_of(store, n) for n in store.objects(COMPONENTS)} | {full: said.objective}
     noisy = any(PRIVATE in ref.meta for ref in store.objects(COMPONENTS).values())
@@ -154,7 +176,9 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
             *([NO_COUNT] if rows is None else []),
             *harmless,
             *scale_notes(objectives),
+            *([NO_RECEIPT.format(store=typed(store.path), name=name)] if other else []),
             *(f"its numbers are those of {name}: what is forgotten there stays in {full}" for name in same),
+            *_withdrawn(store, full, numbers),
             *([PROMISE_STAYS] if PRIVATE in given.meta else [NO_PROMISE] if noisy else []),
         ],
     )
@@ -224,6 +248,22 @@ def _fitting(file: Path, data: bytes, given: Component, base: Base, train: Train
             do="use the same [tangent] section on both sides",
         )
     return given
+
+
+def _withdrawn(store: FeatureStore, name: str, numbers: str) -> list[str]:
+    """A note if a component with these ``numbers`` was forgotten here. It is none of the store's to refuse: its owner
+    may have let it in again, under whatever name."""
+    text = NUMBERS + numbers
+    if not store.is_forgotten(text):
+        return []
+    by = "before"
+    with suppress(StoreError):
+        own = ledger.tombstone(text, ledger.read_key(store.root, store.manifest))
+        by = ", ".join(f"by receipt {e['seq']}" for e in store.ledger() if own in e.get("ids", ())) or by
+    return [
+        f"this very component was forgotten here {by}, and compositions will have it again; if it is not to come back: "
+        f"taftcache forget {typed(store.path)} --component {shard_of(name)}"
+    ]
 
 
 def _same(one: Component, other: Component) -> bool:

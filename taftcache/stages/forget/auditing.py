@@ -25,6 +25,7 @@ from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.signature import checked_public_key, signed, signer_of
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.solving import is_decisive
+from taftcache.stages.train.untrained import untrained_notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,7 @@ def audit(
             certificates=certificates,
             newest=Pin.of(store),
             replayed=replayed,
-            notes=[*still_missing(store), *subtracted_notes(store), *to.notes],
+            notes=[*still_missing(store), *subtracted_notes(store), *untrained_notes(store), *to.notes],
         )
 
 

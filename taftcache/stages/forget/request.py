@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -18,7 +18,8 @@ from taftcache.backbone.still_there import folders
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, RecipeError, StoreError, TaftcacheError, UnknownSample
-from taftcache.names import CLASS, COMPONENT, HELD_OUT, SHARD, component_of, counted, shard_of, typed
+from taftcache.model.component_file import numbers_digest
+from taftcache.names import CLASS, COMPONENT, HELD_OUT, NUMBERS, SHARD, component_of, counted, shard_of, typed
 from taftcache.stages.completeness import imported
 from taftcache.stages.look.duplicates import copies_of
 from taftcache.stages.look.row_table import every_sample, folder_of, no_class
@@ -32,10 +33,11 @@ class Request:
     ``staged`` are those of ``samples`` that only a stopped extraction has: the next one leaves them out. ``leaving``
     has the number of rows by shard, ``emptied`` the shards that are left with none and go as a whole, ``classes`` those
     without a row left anywhere, which go from the list of classes; ``asked`` the shards, classes and components that
-    were named as such, in the form that tombstones have them. ``listed`` is how many skipped samples stay because
-    nothing says whether they belong to a class that was named. ``copies`` are the ids of rows that stay and hold the
-    very bytes of rows that leave, ``copies_taken`` those that were not named, but leave, too. ``unsearched`` shards are
-    damaged, so that copies in them were not looked for. ``matched`` has the ids that each pattern named.
+    were named as such, in the form that tombstones have them, and the numbers of these components. ``listed`` is how
+    many skipped samples stay because nothing says whether they belong to a class that was named. ``copies`` are the ids
+    of rows that stay and hold the very bytes of rows that leave, ``copies_taken`` those that were not named, but leave,
+    too. ``unsearched`` shards are damaged, so that copies in them were not looked for. ``matched`` has the ids that
+    each pattern named.
     """
 
     samples: list[str]
@@ -190,9 +192,17 @@ def requested(
         unsearched=unsearched,
         matched=matched,
         components=leaving,
-        asked=[*request.asked, *(COMPONENT + shard_of(name) for name in leaving)],
+        asked=[*request.asked, *(COMPONENT + shard_of(name) for name in leaving), *_numbers(store, leaving)],
         already=[*request.already, *already],
     )
+
+
+def _numbers(store: FeatureStore, components: Sequence[str]) -> Iterator[str]:
+    """The digests of components' numbers in the form that tombstones have them: their file may come again, under any
+    name. A damaged one is as unknown as its name is known."""
+    for name in components:
+        with suppress(StoreError):
+            yield NUMBERS + numbers_digest(store.read_object(name))
 
 
 def _imported(store: FeatureStore, names: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -17,8 +17,10 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import ArgumentError, StoreError, TaftcacheError
-from taftcache.names import PRIVATE, component_of, counted, is_model
+from taftcache.errors import ArgumentError, FormatError, StoreError, TaftcacheError, local_path
+from taftcache.model.component_file import read_header
+from taftcache.model.meta import Stated, meta_of
+from taftcache.names import PRIVATE, STATED, component_of, counted, is_model
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing, subtracted, subtracted_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
@@ -26,10 +28,12 @@ from taftcache.stages.look.row_table import Sample, every_sample, no_class
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.train.private.records import Budget, budget_of
+from taftcache.stages.train.untrained import untrained_notes
 from taftcache.tangent.spec import TAIL
 
 # What a report about rows says if their shard's component is private.
 UNCOVERED = "its promise bounds what it holds of any sample, but does not cover what is shown of the row itself"
+UNPROVEN = "this is what the file says of itself, and nothing was checked: taftcache audit proves it where its rows are"
 # The keys of a model's meta that are listed.
 LISTED = (
     "base_digest",
@@ -43,6 +47,7 @@ LISTED = (
     "coefficients",
     "ridge_choice",
     PRIVATE,
+    STATED,
 )
 T = TypeVar("T")
 NAMED = 10  # how many samples of a shard or a class, and how many missing files, are named
@@ -72,8 +77,8 @@ class InspectReport:
     bytes, digest and statistics. models: components and compositions: name, digest, certificate and how each was
     solved. activations: statistics; None if none can be read. integrity: which files were looked at. skipped: samples
     that were left out. left_out: the first thousand of those, with id, shard and reason. forgotten: tombstones, one for
-    each sample, class and shard that was forgotten. ledger_entries: how many. ledger: the entries. budget: what private
-    trainings may spend and have spent; None if there were none.
+    each sample, class and shard that was forgotten, and two for each component. ledger_entries: how many. ledger: the
+    entries. budget: what private trainings may spend and have spent; None if there were none.
     """
 
     store: Path
@@ -116,6 +121,22 @@ class ShardReport:
     activations: Activations
     component: dict[str, Any] | None
     first_samples: list[str]
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComponentFileReport:
+    """What a component's file says of itself; nothing here proves it.
+
+    base_digest: of its base point. tensors: shapes, by the parameter's name. said: its description. notes: that it is
+    not checked.
+    """
+
+    file: Path
+    bytes: int
+    base_digest: str
+    tensors: dict[str, list[int]]
+    said: dict[str, Any]
     notes: list[str] = field(default_factory=list)
 
 
@@ -217,7 +238,13 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
         ledger_entries=store.manifest.ledger.entries if store.manifest.ledger else 0,
         ledger=read(lambda: _entries(store), []),
         budget=budget,
-        notes=[*regressor_note(store), *still_missing(store), *subtracted_notes(store), *unknown],
+        notes=[
+            *regressor_note(store),
+            *still_missing(store),
+            *subtracted_notes(store),
+            *untrained_notes(store),
+            *unknown,
+        ],
     )
     return report, damage
 
@@ -283,6 +310,30 @@ def inspect_shard(store: Place, name: str) -> ShardReport:
         component=_model(component, ref, ref.whole_meta()) if ref is not None else None,
         first_samples=shard.sample_ids[:NAMED],
         notes=subtracted_notes(store, {name: shard.rows}) if name in subtracted(store) else [],
+    )
+
+
+def inspect_component(file: Path | str) -> ComponentFileReport:
+    """What the file of a component, which ``export_component`` wrote, says of itself; its numbers are not read.
+
+    Raises:
+        FormatError: not a component, or its description has a value of another type.
+    """
+    file = local_path(file)
+    try:
+        header, shapes = read_header(file)
+        meta_of(header.meta)
+        Stated.of(header.meta)
+    except FormatError as error:
+        do = "name a store, or a file that taftcache export-component wrote"
+        raise FormatError(f"cannot look into {file}: {error.fault}", got=error.got, do=do) from error
+    return ComponentFileReport(
+        file=file,
+        bytes=file.stat().st_size,
+        base_digest=header.base_digest,
+        tensors=shapes,
+        said=header.meta,
+        notes=[UNPROVEN],
     )
 
 

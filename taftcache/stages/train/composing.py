@@ -53,6 +53,7 @@ from taftcache.stages.train.record import promised, record_recipe, recorded_valu
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import judged, unfinished
 from taftcache.stages.train.trained_on import class_notes, class_rows, objective_of, scale_notes
+from taftcache.stages.train.untrained import untrained_notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +101,9 @@ def compose(
     alone.
 
     A model that the mode does not ask for is dropped once it is not current, and a note says so. Members are the
-    components of all shards that were not subtracted, and those that were imported. The passes of the exact solve run
-    on the workers of ``cluster`` if one is given, each over the shards that it keeps. ``recipe`` and ``overrides``
+    components of all shards that were not subtracted, and those that were imported; the latter alone, as a note then
+    says, if no shard was ever trained. The passes of the exact solve run on the workers of ``cluster`` if one is given,
+    each over the shards that it keeps. ``recipe`` and ``overrides``
     ({"compose.mode": "mean"}) as for ``train``.
 
     Raises:
@@ -176,6 +178,7 @@ def _report(
             *([f"composed as they are, though {OUTDATED}: {', '.join(stale)}; next: {again}"] if stale else []),
             *_unpromised_notes(objects),
             *_unlike_notes(store, list(summed["coefficients"])),
+            *untrained_notes(store),
             *(unfinished({EXACT: said}) if EXACT in objects else []),
         ],
     )
@@ -203,7 +206,7 @@ def _uncounted_notes(store: FeatureStore, weights: Weights, members: Sequence[st
     )
     return [
         f"{WEIGHTED} leaves out what has no coefficient: {', '.join(since)}; to give one, with a sum of 1: {command}, "
-        f"or weigh all by their rows: taftcache train {typed(store.path)} --set compose.weights=rows"
+        f"or weigh all by their rows: taftcache compose {typed(store.path)} --weight rows"
     ]
 
 

@@ -26,6 +26,7 @@ from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficien
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
+from taftcache.stages.train.untrained import untrained
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 from taftcache.tangent.rows import ArrayRows, RowSource
@@ -37,13 +38,14 @@ PROOF_TOLERANCE = 1e-9
 
 
 def members_of(store: FeatureStore) -> list[str]:
-    """Names of the components that a composition is made of, sorted.
+    """Names of the components that a composition is made of, sorted: of shards that were not subtracted, unless none
+    was ever trained, and imported ones.
 
     Raises:
-        CompositionError: a shard that is not subtracted has no component, or one whose solve was interrupted, or
-            there are no components at all.
+        CompositionError: one of these shards has no component, or one whose solve was interrupted, or there are no
+            components at all.
     """
-    out = subtracted(store)
+    out = {*subtracted(store), *untrained(store)}
     names = [component_of(shard.name) for shard in store.shards if shard.name not in out]
     solved = [name for name, ref in store.objects().items() if ref.meta.get("key") != INTERRUPTED]
     if missing := [name for name in names if name not in solved]:

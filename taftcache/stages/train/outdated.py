@@ -12,6 +12,7 @@ from taftcache.stages.completeness import subtracted
 from taftcache.stages.train.compositions import current_key, recorded_members
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.untrained import untrained
 
 OUTDATED = "not made from the rows and settings that the store has now"
 
@@ -84,7 +85,7 @@ def _composed_key(store: FeatureStore, name: str, settings: Settings) -> str:
 def stale_parts(store: FeatureStore, settings: Settings) -> list[str]:
     """Components of the shards in compositions that are missing, or were made from other rows or settings than the
     store has now. Private ones do not count: their noise is not drawn anew for other settings."""
-    objects, out = store.objects(), subtracted(store)
+    objects, out = store.objects(), {*subtracted(store), *untrained(store)}
     metas = {s: objects[name].meta if (name := component_of(s.name)) in objects else {} for s in store.shards}
     kept = {shard: meta for shard, meta in metas.items() if shard.name not in out and PRIVATE not in meta}
     try:

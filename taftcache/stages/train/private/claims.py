@@ -8,7 +8,7 @@ from typing import Any
 
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, StoreError
-from taftcache.model.component import read_meta
+from taftcache.model.component_file import read_meta
 from taftcache.model.description import DESCRIPTION, read_description
 from taftcache.names import PRIVATE, typed
 from taftcache.privacy.statement import Statement, audit_statement, composition_problems, is_joint
