@@ -328,9 +328,10 @@ def test_a_report_of_others_is_not_replaced(teachers, tmp_path, name):
 def test_images_that_no_store_takes_are_left_out(teachers, tmp_path, monkeypatch):
     """Of a class that only test images have, or that was forgotten; ``append``, which was advised, takes neither."""
     places = {name: shutil.copytree(path, tmp_path / name) for name, path in teachers.items()}
-    with FeatureStore(places["wide"], mode="a") as store, store.transaction() as change:
-        change.add_tombstones([CLASS + "gone"])
-        change.record({"event": "test"})
+    for place in places.values():
+        with FeatureStore(place, mode="a") as store, store.transaction() as change:
+            change.add_tombstones([CLASS + "gone"])
+            change.record({"event": "test"})
     train, classes = Subset(DigitsSource(), DIGITS), [*DigitsSource().classes, "new", "gone"]
     test = SimpleNamespace(classes=classes, items=[Item("test/new", 10), Item("test/gone", 11)])
     monkeypatch.setattr(teaching, "open_source", lambda data: (train, test))
