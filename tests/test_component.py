@@ -272,9 +272,16 @@ def test_a_certificate_s_json_lacks_only_what_was_not_estimated():
     assert msgspec.to_builtins(certificate(JudgedCertificate, decisive=False))["decisive"] is False
 
 
-def test_a_certificate_is_read_as_the_dict_that_it_was():
+def test_a_field_of_a_certificate_is_read_as_of_the_dict_that_it_was():
+    made = certificate(JudgedCertificate, ridge=0.5)
     with pytest.warns(DeprecationWarning, match=r"write \.ridge: "):
-        assert certificate(JudgedCertificate, ridge=0.5)["ridge"] == 0.5
+        assert made["ridge"] == 0.5
+    for name in ("nothing", "__class__"):
+        with pytest.raises(KeyError, match=name), pytest.warns(DeprecationWarning, match=name):
+            made[name]
+    for use in (list, dict, lambda one: "ridge" in one):
+        with pytest.raises(TypeError, match="JudgedCertificate"):
+            use(made)
 
 
 def test_what_is_new_to_this_release_is_passed_over():

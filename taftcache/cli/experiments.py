@@ -61,17 +61,18 @@ def compare(
 
     Example: taftcache compare quickstart --report table2 --set compare.shards=[20] --set compare.epochs=1 --set compare.seeds=1
     """  # noqa: E501
-    from taftcache.paper.comparison import check_read
+    from taftcache.paper.comparison import USUAL, check_read
     from taftcache.paper.pages import check_pages, write_pages
     from taftcache.report.plots import check_plots
 
     if out is not None:
         check_plots()
         writable(out, folder=True, again=True)
-        check_pages(out)
     named = [f"compare.reports={list(report)}"] if report else []
     recipe, _ = read_either("compare", target, [*(set_ or []), *named], device, opens=("images", "weights"))
     check_read(recipe, set_ or [])
+    if out is not None:
+        check_pages(out, recipe.compare.reports or USUAL)
     if "table3" in recipe.compare.reports:
         round_rows_alike(every_shape=True)
     done, keep = (partial(write_pages, folder=out), out / "models") if out is not None else (None, None)

@@ -50,9 +50,13 @@ class CertificateRecord(msgspec.Struct, frozen=True, kw_only=True):
     tightened: float | None = msgspec.field(default_factory=_unknown)
 
     def __getitem__(self, name: str) -> Any:
-        """A field by its name: reports of 0.1.0 had dicts. Deprecated."""
+        """A field by its name: reports of 0.1.0 had dicts. Deprecated; KeyError if there is no such field."""
         warn(f"write .{name}: certificates are records, no longer dicts", DeprecationWarning, stacklevel=2)
+        if name not in self.__struct_fields__:
+            raise KeyError(name)
         return getattr(self, name)
+
+    __iter__ = None  # or Python would go through it by the numbers 0, 1, …
 
 
 class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -35,6 +35,7 @@ TITLES = {
     "figure2b": "Figure 2b: the block as it was pre-trained (PT=T), or re-initialised (PT=F)",
     "figure2c": "Figure 2c: the class token as it comes (CLS=F), or a fresh one that is trained (CLS=T)",
 }
+USUAL = ("table2",)
 SECTIONS = ("data", "backbone", "tangent", "objective", "solver", "privacy", "compare")  # that a report repeats
 # Recipe keys that a comparison of models without noise sets itself, with the key of [compare] to use instead, if any.
 OWN = {
@@ -139,7 +140,7 @@ def compare(
         assert store.held_out is not None
         made: list[Figures] = []
         notes = unread(recipe)
-        for name in recipe.compare.reports or ("table2",):
+        for name in recipe.compare.reports or USUAL:
             start, known = time.perf_counter(), len(work.settings)
             lines = at_their_ends(list(REPORTS[name](work)), work.settings)
             made.append(

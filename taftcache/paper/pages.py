@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -44,18 +45,25 @@ VERDICTS: tuple[Verdict, ...] = ("holds", "within noise", "contradicted")
 KEYS = ("preset", "method", "shards", "removed", "forgotten", "radius", "epsilon")
 
 
-def check_pages(folder: Path) -> None:
-    """StoreWriteError if ``write_pages`` would replace files in ``folder`` that are no comparison's."""
+def check_pages(folder: Path, reports: Iterable[str]) -> None:
+    """StoreWriteError if ``write_pages`` would replace files in ``folder`` with these reports that are no
+    comparison's."""
     file, own = folder / "report.json", False
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(file.read_bytes()) if file.is_file() else None
         own = isinstance(found, dict) and {"reports", "spent", "recipe"} <= found.keys()
-    names = [f"{name}*.{kind}" for name in COLUMNS for kind in ("csv", "svg")]
-    check_replaced(folder, ["report.md", "report.json", *names], own=own)
+    written = re.compile(r"report\.(md|json)|({0})\.csv|(?=figure)({0})(-\d+)?\.svg".format("|".join(reports)))
+    there = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    check_replaced(folder, filter(written.fullmatch, there), own=own)
 
 
 def write_pages(report: CompareReport, folder: Path) -> list[Path]:
-    """report.md, report.json, and for each table and figure a CSV file and its plots; the files in that order."""
+    """report.md, report.json, and for each table and figure a CSV file and its plots; the files in that order.
+
+    Raises:
+        StoreWriteError: files of these names are there, and are no comparison's.
+    """
+    check_pages(folder, [made.report for made in report.reports])
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "report.md", folder / "report.json"]
     write_json(files[1], report)  # first: by it a run that goes on after a kill knows the others as its own

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -89,10 +89,9 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
         raise cannot("write", place, error) from error
 
 
-def check_replaced(folder: Path, patterns: Sequence[str], *, own: bool) -> None:
+def check_replaced(folder: Path, names: Iterable[str], *, own: bool) -> None:
     """StoreWriteError if ``folder`` has files with names that a command writes there, and they are not its ``own``."""
-    there = sorted({file.name for pattern in patterns for file in folder.glob(pattern)})
-    if there and not own:
+    if not own and (there := sorted(name for name in names if os.path.lexists(folder / name))):
         raise StoreWriteError(
             f"cannot write to {folder}: what is there, and would be replaced, was not written by this command",
             got=", ".join(there),

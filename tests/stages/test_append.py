@@ -407,6 +407,9 @@ def test_a_class_that_only_test_images_have(tmp_path, capsys):
     with pytest.raises(DataError, match=r"no training image has\n.*only in training: 0; only in test: 9") as refused:
         taftcache.extract(msgspec.structs.replace(given, store=recipe(tmp_path / "new").store))
     assert "--new-classes" not in refused.value.do
+    (places["train"] / "9").mkdir()  # a folder without an image trains nothing
+    with pytest.raises(DataError, match=r"no training image has\n.*only in training: 0; only in test: 9"):
+        taftcache.extract(msgspec.structs.replace(given, store=recipe(tmp_path / "new").store))
     for answer in ("refuse", "take"):
         with pytest.raises(DataError, match="no training image has") as refused:
             taftcache.append(given, new_classes=answer)
@@ -416,6 +419,9 @@ def test_a_class_that_only_test_images_have(tmp_path, capsys):
     (places["train"] / "2").rename(tmp_path / "aside")  # what is left of 2 has no training image
     report = taftcache.append(given, new_classes="skip")
     assert (report.added, report.new_classes) == ({"held-out": 5}, {"9": 5})
+    with FeatureStore(given.store.path) as store:
+        rows = zip(store.held_out.sample_ids, store.held_out.labels, strict=True)
+        assert [store.classes[k] for i, k in rows if "/more" in i] == ["2"] * 5
     text = "of classes that the store does not have: 9 (5); --new-classes take takes them in once there are training"
     assert text in report.notes[-1]
     assert any("RECIPE --new-classes take takes them in once there are tr" in n for n in taftcache.extract(given).notes)

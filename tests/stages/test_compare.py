@@ -18,7 +18,7 @@ from sklearn.linear_model import Ridge
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import DataError, RecipeError, StoreError
+from taftcache.errors import DataError, RecipeError, StoreError, StoreWriteError
 from taftcache.paper import figures as paper_figures
 from taftcache.paper import trial as paper_trial
 from taftcache.paper.comparison import REPORTS, TITLES, compare
@@ -435,14 +435,18 @@ def test_command(place, tmp_path, capsys):
     settings = {**SMALL, "shards": [2], "seeds": 1, "resets": [True], "reports": ["table2"]}
     file = toml(tmp_path / "tiny.toml", place, compare=settings)
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "report.md").write_text("mine")
+    for name in ("report.md", "table2.csv", "table2-notes.csv", "table2.svg", "table1.csv"):
+        (tmp_path / "out" / name).write_text("mine")
     with pytest.raises(SystemExit, match="5"):
         main(["compare", str(file), "-o", str(tmp_path / "out")])
-    assert "would be replaced, was not written by this command\n  got: report.md" in capsys.readouterr().err
-    (tmp_path / "out" / "report.md").rename(tmp_path / "out" / "notes.md")
+    says = "would be replaced, was not written by this command\n  got: report.md, table2.csv\n"
+    assert says in capsys.readouterr().err
+    for name in ("report.md", "table2.csv"):
+        (tmp_path / "out" / name).unlink()
     with pytest.raises(SystemExit, match="0"):
         main(["compare", str(file), "-o", str(tmp_path / "out"), "--json"])
-    check_pages(tmp_path / "out")  # which goes on there
+    check_pages(tmp_path / "out", ["table1"])  # which goes on there
+    assert (tmp_path / "out" / "table1.csv").read_text() == "mine"
     assert [made["report"] for made in json.loads(capsys.readouterr().out)["reports"]] == ["table2"]
     assert "## Table 2" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert set(REPORTS) == set(TITLES)
@@ -491,6 +495,10 @@ def test_a_model_that_stopped_early_is_marked_and_nothing_is_said_of_it(place, t
     for name in ("table2", "figure1a"):  # of composed models, too, of which the worst shard counts
         composed = [line for line in lines(made, name) if line.method == "TAFT"]
         assert {(line.preset, line.converged) for line in composed} == {("paper", None), ("exact", False)}
+    (tmp_path / "figure1a-2.svg").write_text("mine")
+    with pytest.raises(StoreWriteError, match=r"(?s)not written by this command.*got: figure1a-2\.svg\n"):
+        write_pages(made, tmp_path)
+    (tmp_path / "figure1a-2.svg").unlink()
     write_pages(made, tmp_path)
     rows = csv.DictReader((tmp_path / "table2.csv").read_text(encoding="utf-8").splitlines())
     assert {row["converged"] for row in rows if row["method"] == EXACT} == {"False"}

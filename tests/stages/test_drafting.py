@@ -375,15 +375,22 @@ def test_places_without_labelled_images(place, make, fault, do):
     assert not list(place.glob("*.toml"))
 
 
-@pytest.mark.parametrize("name", ["picture.png", "images", "pyproject.toml"])
+@pytest.mark.parametrize("name", ["picture.png", "images", "pyproject.toml", "student.toml"])
 def test_force_replaces_a_recipe_alone(place, name):
     """It took any file's place: that of an image, too, if -o named one by mistake."""
     shutil.copy(place / "images" / listed(place / "images")["file_name"][0], place / "picture.png")
     (place / "pyproject.toml").write_text("[project]\nname = 'mine'\n")
+    (place / "student.toml").write_text("[data]\n[student]\n")
     before = tree(place)
-    with pytest.raises(RecipeError, match="does not read as a recipe, which is all that force replaces"):
+    with pytest.raises(RecipeError, match="does not read as a recipe of images, which is all that force replaces"):
         taftcache.init_recipe("images", place / name, force=True)
     assert tree(place) == before
+
+
+@pytest.mark.parametrize("text", ["", "[data]\nsorce = 'folder'\n", "[backbone]\nweights = 7\n"])
+def test_force_replaces_a_recipe_with_mistakes(place, text):
+    (place / "mine.toml").write_text(text)
+    assert load_recipe(taftcache.init_recipe("images", "mine.toml", force=True).recipe).data.source == "folder"
 
 
 def test_the_nearest_folder_is_named(place):

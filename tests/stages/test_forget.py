@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import pytest
 import taftcache
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import DataError, RecipeError, SolveError, StoreError, UnknownSample
+from taftcache.errors import DataError, RecipeError, SolveError, StoreError, UnknownSample, UntrustedStore
+from taftcache.stages.forget import forgetting
 from taftcache.stages.train import held_out
 from tests.cache.making import create, fill, names
 from tests.stages.making import commits, open_store, recipe, tree
@@ -156,8 +158,9 @@ def test_held_out_rows_renew_the_mean_that_was_proved_on_them(store):
     assert planned.renewed == report.renewed
 
 
-def test_a_mean_that_stays_as_it_was_is_not_renewed(tmp_path):
-    """It is made again with any held-out row, but checked on the first 32 alone."""
+def test_a_mean_that_stays_as_it_was_is_not_renewed(tmp_path, monkeypatch):
+    """It is made again with any held-out row, but checked on the first 32 alone. A dry run makes it only then, and
+    answers even if it cannot."""
     x, y, path = np.random.default_rng(0).normal(size=(60, 6)), np.arange(60) % 2, tmp_path / "store"
     taftcache.import_vectors(x, y, path, overrides=["store.shards=2", "data.held_out=0.6", "compose.mode=mean"])
     taftcache.train(path)
@@ -165,6 +168,14 @@ def test_a_mean_that_stays_as_it_was_is_not_renewed(tmp_path):
     with FeatureStore(path) as opened:
         last, before = opened.held_out.sample_ids[-1], opened.objects()["models/mean"].digest
     assert taftcache.forget(path, [last], dry_run=True).renewed == []
+    with FeatureStore(path, mode="a") as opened, opened.transaction() as change:
+        change.drop("models/head")  # so that the mean alone is made again whatever leaves
+    with monkeypatch.context() as patched:
+        patched.setattr(forgetting, "remake", refused := Mock(side_effect=UntrustedStore("the hub is not allowed")))
+        assert taftcache.forget(path, [last], dry_run=True).renewed == ["models/mean"]
+        assert taftcache.forget(path, shards=["000"], dry_run=True).renewed == ["models/mean"]
+        assert taftcache.forget(path, shards=["000"], mode="subtract", dry_run=True).renewed == ["models/mean"]
+    assert refused.call_count == 1
     assert forget(path, last).renewed == []
     with FeatureStore(path) as opened:
         assert opened.ledger()[-1]["renewed"] == []

@@ -227,11 +227,17 @@ def test_overrides_of_a_function_are_those_of_its_command(finished, tmp_path):
     for wrong, error, says in (
         (["objective.los=rsl"], RecipeError, "did you mean objective.loss"),
         ("objective.loss=rsl", ArgumentError, "must be a list"),
-        (["store.shards=3"], (IdentityError, RecipeError), "store.shards"),
     ):
         for verb in (taftcache.train, taftcache.train_private, taftcache.compose):
             with pytest.raises(error, match=says):
                 verb(called, overrides=wrong)
+    for verb, error, says in (
+        (taftcache.train, IdentityError, "store.shards: the store has 2, the recipe 3"),
+        (taftcache.train_private, IdentityError, "store.shards: the store has 2, the recipe 3"),
+        (taftcache.compose, RecipeError, r"compose does not use store\.shards"),
+    ):
+        with pytest.raises(error, match=says):
+            verb(called, overrides=["store.shards=3"])
     assert FeatureStore(called).root_digest == root
     with pytest.raises(RecipeError, match=r"(?s)is a store, not a recipe.*train\('.*called', overrides="):
         taftcache.load_recipe(called)

@@ -24,6 +24,9 @@ from safetensors.torch import save_file
 
 import taftcache
 from taftcache.backbone.model import weights_digest
+from taftcache.backbone.sources.base import Item
+from taftcache.backbone.sources.digits import DigitsSource
+from taftcache.backbone.sources.subset import Subset
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import (
     ArgumentError,
@@ -37,6 +40,7 @@ from taftcache.errors import (
     StoreNotFound,
     StoreWriteError,
 )
+from taftcache.names import CLASS
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.stages.progress import Silent
 from taftcache.stages.train import teaching
@@ -48,7 +52,7 @@ from taftcache.teaching.students.checkpoint import optimiser_tensors, read_tenso
 from taftcache.teaching.students.images import Images, augmented
 from taftcache.teaching.students.students import StudentSettings, per_class
 from taftcache.teaching.students.trainer import CHECKPOINT, StudentOutcome, StudentTraining, _Run, measured
-from tests.teaching.making import VIT, teacher_recipe, teaching_recipe
+from tests.teaching.making import DIGITS, VIT, teacher_recipe, teaching_recipe
 from tests.test_house.pages import ROOT
 from tests.test_surroundings import AROUND
 
@@ -313,11 +317,33 @@ def test_an_outcome_is_read_by_the_fields_that_are_known(teachers, tmp_path):
         teach(recipe)
 
 
-def test_a_report_of_others_is_not_replaced(teachers, tmp_path):
-    (tmp_path / "report.md").write_text("mine")
+@pytest.mark.parametrize("name", ["report.md", "energy-by-teacher.svg", "per-class.svg"])
+def test_a_report_of_others_is_not_replaced(teachers, tmp_path, name):
+    (tmp_path / name).write_text("mine")
     with pytest.raises(StoreWriteError, match="would be replaced, was not written by this command"):
         teach(teaching_recipe(tmp_path, teachers))
-    assert [file.name for file in tmp_path.iterdir()] == ["report.md"]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+def test_images_that_no_store_takes_are_left_out(teachers, tmp_path, monkeypatch):
+    """Of a class that only test images have, or that was forgotten; ``append``, which was advised, takes neither."""
+    places = {name: shutil.copytree(path, tmp_path / name) for name, path in teachers.items()}
+    for place in places.values():
+        with FeatureStore(place, mode="a") as store, store.transaction() as change:
+            change.add_tombstones([CLASS + "gone"])
+            change.record({"event": "test"})
+    train, classes = Subset(DigitsSource(), DIGITS), [*DigitsSource().classes, "new", "gone"]
+    test = SimpleNamespace(classes=classes, items=[Item("test/new", 10), Item("test/gone", 11)])
+    monkeypatch.setattr(teaching, "open_source", lambda data: (train, test))
+    with open_students(teaching_recipe(tmp_path / "made", places), Silent()) as students:
+        assert len(students.joined.ids) == DIGITS
+        assert "gone (1), new (1); append takes none of them" in students.notes[0]
+    train.classes.append("new")  # one that training images may have is still to be appended
+    with (
+        pytest.raises(StoreError, match=r"has no row of test/new\n(.*\n)*.*taftcache append"),
+        open_students(teaching_recipe(tmp_path / "made", places), Silent()),
+    ):
+        pass
 
 
 def test_a_student_whose_file_is_gone_is_trained_again(teachers, tmp_path):

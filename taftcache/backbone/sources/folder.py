@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from taftcache.backbone.sources.base import SKIP, Item, Source, check_items, decoding
+from taftcache.backbone.sources.base import SKIP, Item, Labelled, Source, check_items, decoding
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
@@ -82,7 +82,7 @@ class FolderSource:
             return open_rgb(file)
 
 
-def empty_folders(source: Source) -> list[Path]:
+def empty_folders(source: Labelled) -> list[Path]:
     """Folders of classes that have no image; other sources know none."""
     if isinstance(source, Subset):
         return empty_folders(source.whole)

@@ -25,7 +25,7 @@ from taftcache.consent import names
 from taftcache.errors import DataError, StoreError, TaftcacheError
 from taftcache.names import CLASS, counted, first_few, them, typed, with_counts
 from taftcache.recipe import Recipe
-from taftcache.stages.extract.classes import NewClasses
+from taftcache.stages.extract.classes import NewClasses, classes_of
 from taftcache.stages.extract.plan import PlannedShard
 
 
@@ -64,7 +64,8 @@ def staying_out(
                 out.closed[i] = name
             elif name in strange:
                 out.strange[i] = name
-    return out._replace(alone={*out.strange.values()}.difference(*(s.classes for s in sources[:1] if s is not None)))
+    trained = {c for s in sources[:1] if s is not None for c in {*s.classes} - {e.name for e in empty_folders(s)}}
+    return out._replace(alone={*out.strange.values()} - trained)
 
 
 def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None) -> tuple[TombstoneFile, list[str]]:
@@ -170,24 +171,29 @@ def open_images(
     """
     source, test = open_source(data)
     sources = [part for part in (source, test) if part is not None]
-    notes, empty = _aside_notes(sources), {folder.name for part in sources for folder in empty_folders(part)}
+    notes, empty = _aside_notes(sources), [{folder.name for folder in empty_folders(part)} for part in sources]
+    if unknown := set[str]().union(*empty):
+        unknown -= _known(store, unknown)
+        for part, names in zip(sources, empty, strict=True):
+            _leave_out(part, names & unknown)
     if test is not None and new_classes != "skip":
-        _check_learnable(source, test, empty, store, append=new_classes is not None)
-    empty -= {part.classes[item.label] for part in sources for item in part.items}
-    if not (empty and (unknown := empty - _known(store, empty))):
+        _check_learnable(source, test, store, append=new_classes is not None)
+    if not unknown:
         return source, test, notes
-    for part in sources:
-        _leave_out(part, unknown)
     check_items(str(data.train), source.classes, source.items)
-    left = counted(len(unknown), "folder")
-    return source, test, [*notes, f"{left} left out, without an image and so no class: {first_few(sorted(unknown))}"]
+    if unknown := unknown.difference(*(part.classes for part in sources)):
+        left = counted(len(unknown), "folder")
+        notes.append(f"{left} left out, without an image and so no class: {first_few(sorted(unknown))}")
+    return source, test, notes
 
 
-def _check_learnable(source: Source, test: Source, empty: set[str], store: Path | None, *, append: bool) -> None:
+def _check_learnable(source: Source, test: Source, store: Path | None, *, append: bool) -> None:
     """DataError if only test images have a class that the store at this place neither has nor forgot. Classes that only
-    training images have are no error, for nothing needs to be held out of each class."""
-    pairs = ((source, test), (test, source))
-    only_train, only_test = ([c for c in a.classes if c not in {*b.classes, *empty}] for a, b in pairs)
+    training images have are no error, for nothing needs to be held out of each class; nor are those that a source of
+    training images declares, and has no image of."""
+    only_train, only_test = (
+        sorted({*classes_of(a).values()}.difference(b.classes)) for a, b in ((source, test), (test, source))
+    )
     if only_test and (unknown := {*only_test} - _known(store, {*only_test})):
         raise DataError(
             f"test images of {counted(len(unknown), 'class')} that no training image has",

@@ -18,7 +18,7 @@ from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
 from taftcache.backbone.sources.table import SPLIT, missing_files
 from taftcache.errors import DataError, RecipeError, UnreadableImage, local_path
 from taftcache.names import counted, first_few
-from taftcache.recipe import load_recipe
+from taftcache.recipe import unchecked_values
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")  # the first of these that exists is for testing
@@ -74,17 +74,18 @@ def file_for(place: Path, file: Path | str | None, force: bool) -> Path:
 
 
 def _check_recipe(file: Path) -> None:
-    """RecipeError unless ``file`` is a recipe of images, or empty."""
+    """RecipeError unless ``file`` has sections of a recipe of images, whatever is wrong in them, or is empty."""
     found = "a folder, or no plain file"
     if file.is_file():  # to read a pipe would wait for a writer
         try:
-            if file.stat().st_size:
-                load_recipe(file)
-            return
+            values = unchecked_values(file) if file.stat().st_size else {"data": {}}
+            if {"data", "backbone"} & values.keys() and "student" not in values:
+                return
+            found = f"TOML with {first_few(list(values)) or 'no key'}"
         except RecipeError as error:
             found = error.fault
     raise RecipeError(
-        f"{file} is there already, and does not read as a recipe, which is all that force replaces",
+        f"{file} is there already, and does not read as a recipe of images, which is all that force replaces",
         got=found,
         do="-o FILE for another name, or delete it first",
     )

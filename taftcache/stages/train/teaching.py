@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,13 +21,16 @@ from taftcache.names import counted, scaling_of
 from taftcache.recipe import Recipe, load_recipe
 from taftcache.report.plots import check_plots
 from taftcache.report.write import write_json
+from taftcache.stages.extract.classes import classes_of
 from taftcache.stages.extract.extraction import extract
+from taftcache.stages.extract.forgotten import left_out_notes, staying_out
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.writing import check_replaced, writable
 from taftcache.teaching.joined import Joined, check_features, join
 from taftcache.teaching.recipe import TeachingRecipe, checked_teaching, teacher_name
 from taftcache.teaching.spec import TeacherSpec
 from taftcache.teaching.students.comparison import compare
+from taftcache.teaching.students.pages import FILES
 from taftcache.teaching.students.settled import SETTINGS, check_settled, data_settings
 from taftcache.teaching.students.students import Students
 from taftcache.teaching.students.trainer import OnEpoch
@@ -75,7 +78,7 @@ def teach(recipe: TeachingRecipe, *, progress: Progress | None = None) -> TeachR
     recipe = checked_teaching(recipe)
     check_plots()
     writable(recipe.folder, folder=True, again=True)
-    check_replaced(recipe.folder, ["report.md", "report.json"], own=(recipe.folder / SETTINGS).is_file())
+    check_replaced(recipe.folder, FILES, own=(recipe.folder / SETTINGS).is_file())
     settings = check_settled(recipe)
     progress = or_silent(progress)
     begin = time.perf_counter()
@@ -111,12 +114,9 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
             teacher_name(spec): stack.enter_context(FeatureStore(_teacher_store(spec, recipe, progress)))
             for spec in recipe.teachers
         }
-        images: dict[str, str] = {}
-        places: dict[str, tuple[Source, int]] = {}
-        for source in open_source(recipe.data):
-            if source is not None:
-                images |= {item.id: source.classes[item.label] for item in source.items}
-                places |= {item.id: (source, k) for k, item in enumerate(source.items)}
+        sources = [source for source in open_source(recipe.data) if source is not None]
+        images, notes = _images(sources, list(stores.values()))
+        places = {item.id: (source, k) for source in sources for k, item in enumerate(source.items)}
         joined = join(stores, images, {teacher_name(t): t.weight for t in recipe.teachers})
         digests = {name: [shard.digest for shard in store.every_shard] for name, store in stores.items()}
         records = {name: partial(_with_backbone, store) for name, store in stores.items()}
@@ -133,7 +133,20 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
                 yield on_epoch
 
         of_row = [places[i] for i in joined.ids]
-        yield Students(recipe, joined, of_row, digests, records, bar, _split_notes(recipe, joined, stores))
+        notes += _split_notes(recipe, joined, stores)
+        yield Students(recipe, joined, of_row, digests, records, bar, notes)
+
+
+def _images(sources: Sequence[Source], stores: Sequence[FeatureStore]) -> tuple[dict[str, str], list[str]]:
+    """The class of every image by id, without images that no store has and one would never take: their class was
+    forgotten there, or only test images have it. A note on these."""
+    images, aside = classes_of(*sources), set[str]()
+    for store in stores:
+        out = staying_out(store.is_forgotten, *sources, known=store.classes)
+        aside |= out.closed.keys() | {i for i, name in out.strange.items() if name in out.alone}
+    left = [images.pop(i) for i in aside if not any(store.holds(i) for store in stores)]
+    kind = "classes that a teacher has forgotten, or lacks while only test images have them"
+    return images, left_out_notes(left, kind, "append takes none of them")
 
 
 def _with_backbone(store: FeatureStore) -> Recipe:

@@ -21,6 +21,9 @@ CURVES = {
 }
 """Title of a curve's table -> what changes along it, by its key in the recipe's [report]."""
 ENERGY = ("energy-by-teacher.svg", "energy-by-feature.svg")
+CURVE_FILES = {key: f"{key.replace('_', '-')}.svg" for key in CURVES.values()}
+FILES = ("report.md", "report.json", *ENERGY, *CURVE_FILES.values())
+"""All that ``write_page`` replaces or removes."""
 
 
 def write_page(
@@ -49,7 +52,7 @@ def write_page(
     for plot in plots:
         text += picture(plot.stem.replace("-", " "), plot.name)
     write_bytes(folder / "report.md", "\n".join(text).encode())
-    for name in (*ENERGY, *map(_curve_name, CURVES.values())):
+    for name in (*ENERGY, *CURVE_FILES.values()):
         if folder / name not in plots:
             (folder / name).unlink(missing_ok=True)
     told = {"recipe": recipe, "rows": counts, "tables": tables, "conclusions": conclusions, "notes": notes}
@@ -81,12 +84,8 @@ def _curve_plots(folder: Path, tables: Tables) -> list[Path]:
             for row in rows:
                 point = (float(row[key]), 100 * row["accuracy"], 100 * (row["deviation"] or 0.0))
                 lines.setdefault(row["prior"], []).append(point)
-            plots.append(curves(folder / _curve_name(key), title, "accuracy, per cent", lines))
+            plots.append(curves(folder / CURVE_FILES[key], title, "accuracy, per cent", lines))
     return plots
-
-
-def _curve_name(key: str) -> str:
-    return f"{key.replace('_', '-')}.svg"
 
 
 def table(rows: Sequence[Row]) -> list[str]:
