@@ -456,6 +456,10 @@ def test_a_sample_is_shown_whole(browse, server, atlas):
     assert side.locator(".heads rect").count() == 3 * 64
     assert side.locator(".near button").count() == 8
     table = side.locator("table").first
+    marked = [text for text in table.locator("tr").all_inner_texts() if "trained on this row" in text]
+    own = f"component {atlas.table.shards[atlas.table.shard[row]].name}"
+    whose = {text.split("\t")[0].strip() for text in marked}
+    assert whose == {own, "mean of the components", "model of all rows", "head alone, of all rows"}
     assert table.evaluate("(t) => t.offsetWidth <= t.parentElement.clientWidth"), "the margins are in sight"
     page.tab.click("#solve")
     page.tab.wait_for_selector("#leave >> text=Solved in")
