@@ -38,6 +38,7 @@ export function mapView(main) {
   function fill() {
     const rows = chosen(map.seen());
     list.fill(rows);
+    map.mark(rows);
     controls.say(rows.length);
     keep();
   }
