@@ -29,7 +29,7 @@ CHARTS = {
 }
 MAP = "echarts.getInstanceByDom(document.getElementById('map'))"
 POINTS = """() => echarts.getInstanceByDom(document.getElementById("map")).getOption().series
-  .filter((one) => one.id !== "selected").reduce((sum, one) => sum + one.data.length / 2, 0)"""
+  .filter((one) => !["selected", "found"].includes(one.id)).reduce((sum, one) => sum + one.data.length / 2, 0)"""
 TOOLTIPS = """() => [...document.querySelectorAll("main [_echarts_instance_]")].map((node) => {
   const [{ renderMode, confine }] = echarts.getInstanceByDom(node).getOption().tooltip;
   return [renderMode, confine];
@@ -42,6 +42,8 @@ TOLD = """() => [...document.querySelectorAll("main [_echarts_instance_]")].flat
     return made.getZr().storage.getDisplayList(true).map((one) => one.style.text ?? "").join(" ");
   });
 })"""
+RINGS = """() => echarts.getInstanceByDom(document.getElementById("map")).getOption().series
+  .find((one) => one.id === "found")?.data.length ?? 0"""
 PLACES = """() => {
   const made = echarts.getInstanceByDom(document.getElementById("map")), out = [];
   for (const one of made.getOption().series) for (let i = 0; i < one.data.length; i += 2)
@@ -195,6 +197,12 @@ def test_the_map_draws_every_sample_in_every_colour(browse, server, atlas):
     page.tab.select_option("#only", "wrong")
     wrong = (atlas.table.label == 3) & (atlas.classes_by["model"] != 3)
     assert int(page.tab.get_attribute("#chosen", "data-count")) == wrong.sum()
+    page.tab.select_option("#only", "")
+    found = sum("1" in atlas.table.ids[k] for k in np.flatnonzero(atlas.table.label == 3))
+    for text, rings in (("1", found), ("", 0)):
+        page.tab.fill("#search", text)
+        page.until(f"({RINGS})() === {rings}")  # round what a search has found
+    assert found
 
 
 def test_a_lasso_filters_the_table(browse, server, atlas):
@@ -456,6 +464,10 @@ def test_a_sample_is_shown_whole(browse, server, atlas):
     assert side.locator(".heads rect").count() == 3 * 64
     assert side.locator(".near button").count() == 8
     table = side.locator("table").first
+    marked = [text for text in table.locator("tr").all_inner_texts() if "trained on this row" in text]
+    own = f"component {atlas.table.shards[atlas.table.shard[row]].name}"
+    whose = {text.split("\t")[0].strip() for text in marked}
+    assert whose == {own, "mean of the components", "model of all rows", "head alone, of all rows"}
     assert table.evaluate("(t) => t.offsetWidth <= t.parentElement.clientWidth"), "the margins are in sight"
     page.tab.click("#solve")
     page.tab.wait_for_selector("#leave >> text=Solved in")

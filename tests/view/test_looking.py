@@ -43,8 +43,17 @@ def test_the_grid_shows_what_the_map_shows(browse, server, atlas):
     page.tab.select_option("#order", "margin")
     assert cells(page) == sorted(threes, key=lambda k: (atlas.margin[k], k))[: len(cells(page))]
     label, prediction, margin = page.tab.locator(f"#cell-{threes[0]} .name").all_inner_texts()
-    mark = "✓" if atlas.classes_by["model"][threes[0]] == 3 else "✗"
-    assert (label, prediction) == ("3", f"{mark} {atlas.classes_by['model'][threes[0]]}")
+    assert (label, atlas.classes_by["model"][threes[0]], prediction) == ("3", 3, "3 fitted")  # no ✓: it saw the label
+    held = next(k for k in threes if atlas.table.held_out[k])
+    page.tab.select_option("#shard", label="held-out")
+    says = atlas.classes_by["model"][held]
+    page.until(f"document.getElementById('cell-{held}') !== null")
+    assert page.tab.inner_text(f"#cell-{held} .name >> nth=1") == f"{'✓' if says == 3 else '✗'} {says}"
+    shown = page.tab.locator("table[aria-label='Samples'] td:nth-child(4)").all_inner_texts()
+    assert all(text[0] in "✓✗" and "trained" not in text for text in shown)
+    page.tab.select_option("#shard", label="000")
+    shown = page.tab.locator("table[aria-label='Samples'] td:nth-child(4)").all_inner_texts()
+    assert all("✓" not in text and text.endswith("trained on this row") for text in shown)
     assert float(margin.removeprefix("margin ")) == pytest.approx(atlas.margin[threes[0]], rel=0.01)
 
 

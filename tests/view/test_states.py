@@ -34,7 +34,7 @@ def components(tmp_path_factory) -> Path:
     """Vectors in three shards, trained and not composed; ten held-out ones are training rows, too."""
     x, y = load_digits(return_X_y=True)
     path = tmp_path_factory.mktemp("components") / "store"
-    test = x[110:150], y[110:150]
+    test = x[110:150], np.where(np.arange(40), y[110:150], 9 - y[110])  # one of another label
     taftcache.import_vectors(x[:120], y[:120], path, test=test, overrides=["store.shards=3", "objective.ridge=1e-3"])
     taftcache.train(path)
     return path
@@ -104,7 +104,13 @@ def test_before_composing_the_page_says_what_is_to_be_done(browse, components):
         page.go("overview")
         assert page.tab.inner_text("#leaks").startswith("10 of 40 held-out rows hold the very bytes of a training row")
         page.tab.click("#leaks button")
-        assert page.tab.get_attribute('button[data-name="duplicates"]', "aria-pressed") == "true"
+        page.tab.wait_for_selector("#lines")
+        kinds = page.tab.locator("#check td:first-child").all_inner_texts()
+        assert (kinds[0], set(kinds[1:])) == ("leak, other label", {"leak"})
+        boxes = page.tab.locator("#check tbody tr >> nth=0 >> input")
+        boxes.nth(1).check()
+        page.tab.click("#put")
+        assert [box.is_checked() for box in boxes.all()] == [False, True]
         page.tab.click('button[data-name="confused"]')
         assert NOT_YET in page.tab.inner_text("#check")
         page.tab.goto("about:blank")

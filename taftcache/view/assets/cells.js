@@ -1,9 +1,9 @@
 // Cells of pictures, of which only those that are seen are in the document.
-import { h, judgement, unmodified } from "./elements.js";
+import { fitted, h, judgement, unmodified } from "./elements.js";
 import { counted, short } from "./numbers.js";
 import { isPicked, onPick, pick } from "./picked.js";
 import { peeks, thumbnail } from "./pictures.js";
-import { className, state, UNKNOWN } from "./state.js";
+import { className, state, trainedOn, UNKNOWN } from "./state.js";
 
 const LEAST = 104, // px, of a cell's width
   LINE = 18, // px, of the text below its picture
@@ -120,7 +120,11 @@ function cellOf(row, image) {
     label = className(state.label[row]),
     known = model && model[row] !== UNKNOWN,
     ahead = margin && !Number.isNaN(margin[row]) ? `margin ${short(margin[row])}` : "";
-  const said = known ? `, taken for ${className(model[row])}, ${ahead}` : "";
+  const trained = trainedOn(state.overview.shards[state.shard[row]]),
+    says = trained ? fitted : judgement;
+  const said = known
+    ? `, taken for ${className(model[row])}${trained ? ", by a model that was trained on it" : ""}, ${ahead}`
+    : "";
   return h(
     "div",
     {
@@ -135,7 +139,11 @@ function cellOf(row, image) {
     h("span", { class: "tick", title: "into the basket, or out of it" }, "✓"),
     h("span", { class: "name" }, label),
     model &&
-      h("span", { class: "name" }, known ? judgement(model[row] === state.label[row], className(model[row])) : "–"),
+      h(
+        "span",
+        { class: "name" },
+        known ? says(model[row] === state.label[row], className(model[row]), "fitted") : "–",
+      ),
     model && h("span", { class: "name quiet" }, ahead),
   );
 }

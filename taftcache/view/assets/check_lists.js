@@ -6,7 +6,7 @@ import { className, modelTitle, noModel, shardName, state } from "./state.js";
 
 // A list is {said, notes, lines: [{rows, classes, picks, …}], columns: [{title, value(line), show, number, samples}]},
 // or {why} there is none; made(found) makes it from the server's answer. rows are a line's samples, and picks those of
-// them that go into the basket.
+// them that are saved, or go into the basket with others. A column of samples with a box has one for each of them.
 export const LISTS = {
   suspects: {
     title: "Suspected labels",
@@ -19,7 +19,9 @@ export const LISTS = {
     command: "--duplicates",
     about:
       "Pairs of rows that are nearly the same. One of a training row and a held-out one is a leak: the accuracy looks " +
-      "better than it is. Of a pair only the first sample is saved or put in the basket, so that the other stays.",
+      "better than it is. Pairs of different labels stand first: if they show the same, one label is wrong, and only you " +
+      "can say which. A tick puts a sample in the basket; of pairs of one label, only the first sample is saved, or put " +
+      "there with those shown, so that the other stays.",
     made: duplicates,
   },
   outliers: {
@@ -72,18 +74,21 @@ function duplicates({ threshold, rows, leaks_found, pairs_found, leaks, notes, .
     const [a, b] = line.rows.map(by);
     return a === b ? a : `${a}, ${b}`;
   };
+  const lines = [...first].map((a, k) => {
+    const pair = [a, second[k]],
+      classes = pair.map((row) => state.label[row]),
+      differ = classes[0] !== classes[1];
+    return { rows: pair, picks: differ ? [] : [a], classes, differ, alike: alike[k], leak: k < leaks };
+  });
   const kinds = `${counted(leaks_found, "leak")} and ${counted(pairs_found, "pair")} of rows of one role`;
   return {
     said: `Among ${counted(rows, "row")}: ${kinds}. The similarity is 1 for the same and 0 for two rows at random; ${threshold} and more is listed.`,
     notes,
-    lines: [...first].map((a, k) => {
-      const pair = [a, second[k]];
-      return { rows: pair, picks: [a], classes: pair.map((r) => state.label[r]), alike: alike[k], leak: k < leaks };
-    }),
+    lines: lines.sort((a, b) => b.differ - a.differ),
     columns: [
-      { title: "kind", value: (line) => (line.leak ? "leak" : "pair") },
-      sample,
-      { title: "and", value: (line) => state.ids[line.rows[1]], samples: (line) => [line.rows[1]] },
+      { title: "kind", value: (line) => (line.leak ? "leak" : "pair") + (line.differ ? ", other label" : "") },
+      { ...sample, box: true },
+      { title: "and", value: (line) => state.ids[line.rows[1]], samples: (line) => [line.rows[1]], box: true },
       { ...figure("similarity", "alike"), show: (line) => line.alike.toFixed(4) },
       { title: "class", value: both((row) => className(state.label[row])) },
       { title: "shard", value: both((row) => shardName(state.shard[row])) },

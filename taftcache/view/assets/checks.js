@@ -155,12 +155,13 @@ const distinct = (lines) => [...new Set(lines.flatMap(({ picks }) => picks))];
 
 // The columns as a table takes them, the one that puts a line's samples into the basket before them.
 function columnsOf(list, on) {
-  const shown = list.columns.map(({ title, value, show = value, number, samples }) => [
+  const shown = list.columns.map(({ title, value, show = value, number, samples, box }) => [
     title,
-    samples ? (line) => thumbs(samples(line), on.open) : show,
+    samples ? (line) => thumbs(samples(line), on.open, box) : show,
     number,
     value,
   ]);
+  if (list.columns.some(({ box }) => box)) return shown;
   return [["basket", ({ picks }) => pickBox(picks), true, ({ picks }) => +picks.every(isPicked)], ...shown];
 }
 
@@ -170,7 +171,7 @@ function mark(line, { rows }) {
 }
 
 // Buttons that open samples, with their pictures where there are any.
-function thumbs(rows, open) {
+function thumbs(rows, open, box) {
   const one = (row) => {
     const image = here.pictures ? thumbnail(row, 48, (e) => e.target.remove()) : null,
       named = rows.length === 1 || !image;
@@ -184,7 +185,13 @@ function thumbs(rows, open) {
     return button;
   };
   const more = rows.length > THUMBS ? h("span", { class: "quiet" }, `+ ${rows.length - THUMBS}`) : null;
-  return h("div", { class: "thumbs" }, rows.slice(0, THUMBS).map(one), more);
+  return h(
+    "div",
+    { class: "thumbs" },
+    box ? rows.map((row) => pickBox([row])) : null,
+    rows.slice(0, THUMBS).map(one),
+    more,
+  );
 }
 
 // An id that may go on in the next line after each "/".

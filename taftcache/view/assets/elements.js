@@ -140,5 +140,14 @@ export const choice = (id, label, options, value, change) =>
     ),
   );
 
+// What a model says of a row that it was trained on, which makes it no judge of the label: `mark` says so.
+export const fitted = (right, text, mark = "trained on this row") =>
+  h(
+    "span",
+    { title: "The model was trained on this row and its label" },
+    right ? text : judgement(false, text),
+    h("span", { class: "quiet" }, " " + mark),
+  );
+
 // A text marked as right or wrong, by more than its colour.
 export const judgement = (right, text) => h("span", { class: right ? "good" : "bad" }, (right ? "✓ " : "✗ ") + text);

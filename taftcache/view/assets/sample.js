@@ -1,10 +1,10 @@
 // One sample: picture, attention, models, neighbours, and what forgetting it would change.
 import { toggleButton } from "./picked.js";
-import { h, judgement, scrolled, table } from "./elements.js";
+import { fitted, h, judgement, scrolled, table } from "./elements.js";
 import { forgetting } from "./forgetting.js";
 import { counted, percent, short } from "./numbers.js";
 import { source } from "./source.js";
-import { className, modelTitle, shardName, state } from "./state.js";
+import { className, modelTitle, shardName, state, trainedOn } from "./state.js";
 
 // Into side, when the source has answered and no other sample was asked for; select(row) is called for a neighbour.
 export async function showSample(side, id, select) {
@@ -56,7 +56,9 @@ function brief(id) {
   const row = state.ids.indexOf(id),
     { model, margin } = state.columns;
   const said = model
-    ? `; ${modelTitle(state.overview.model)}: ${className(model[row])}, margin ${short(margin && margin[row])}`
+    ? `; ${modelTitle(state.overview.model)}` +
+      (trainedOn(state.overview.shards[state.shard[row]]) ? " (trained on this row)" : "") +
+      `: ${className(model[row])}, margin ${short(margin && margin[row])}`
     : "";
   return h("p", {}, `${classText(state.label[row])}shard ${shardName(state.shard[row])}${said}`);
 }
@@ -77,9 +79,10 @@ function models(found) {
   rows.sort((a, b) => rank(a) - rank(b) || a[0].localeCompare(b[0]));
   const best = (z) => z.indexOf(Math.max(...z));
   const margin = (z) => z[found.label] - Math.max(...z.filter((_, k) => k !== found.label));
+  const says = (name) => (trainedOn({ name: found.shard, role: found.role }, name) ? fitted : judgement);
   const columns = [
     ["model", ([name]) => modelTitle(name)],
-    ["class", ([, z]) => judgement(best(z) === found.label, className(best(z)))],
+    ["class", ([name, z]) => says(name)(best(z) === found.label, className(best(z)))],
     ["logit", ([, z]) => z[found.label].toFixed(2), true],
     ["margin", ([, z]) => (z.length > 1 ? margin(z).toFixed(2) : "–"), true],
   ];

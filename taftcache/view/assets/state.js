@@ -96,6 +96,14 @@ export function classesBy(model) {
   return classes;
 }
 
+// Whether a model was trained on the rows of a shard: a component on those of its own, a composition on those of its
+// members, the base on none.
+export function trainedOn({ name, role }, model = state.overview.model) {
+  const own = "components/" + name;
+  if (role === "held-out" || !model || model === "base") return false;
+  return model.startsWith("components/") ? model === own : state.overview.report.models.some((m) => m.name === own);
+}
+
 // Confusion and accuracies of predictions on the held-out rows.
 export function judged(predictions) {
   const K = state.overview.report.classes.length,

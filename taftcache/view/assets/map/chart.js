@@ -6,14 +6,16 @@ import { groups } from "./colours.js";
 import { moveByKeys } from "./keys.js";
 import { passing, places } from "./rows.js";
 
+const MOST_RINGS = 2000; // more would hide the map
 const hidden = { show: false };
 const BARE = { type: "value", scale: true, axisLine: hidden, axisTick: hidden, axisLabel: hidden, splitLine: hidden };
 
 // In node, which must be in the document; toggled() is called when the legend hides or shows a group. Returns {made:
-// the chart, draw: draws, seen: the rows that are drawn and not hidden, rowAt: of an event}.
+// the chart, draw: draws, mark(rows): rings those that a search has found, seen: the rows that are drawn and not hidden, rowAt: of an event}.
 export function mapChart(node, toggled) {
   let shown = [],
-    drawn = [];
+    drawn = [],
+    marked = 0;
   const made = chart(node, "", blank());
   node.setAttribute("role", "application"); // a screen reader keeps the keys of a picture to itself
   moveByKeys(made, node);
@@ -40,17 +42,26 @@ export function mapChart(node, toggled) {
     if (state.selected !== null && x && !Number.isNaN(x[state.selected]))
       series.push(ring(x[state.selected], y[state.selected]));
     made.setOption({ tooltip: { formatter: tooltip }, legend: legend(shown), series }, { replaceMerge: ["series"] });
+    marked = 0;
     if (!state.lasso) made.dispatchAction({ type: "brush", areas: [] });
     const label = `Map of ${counted(drawn.length, "sample")}, coloured by ${state.colour}; the table below lists them.`;
     node.setAttribute("aria-label", label);
     node.dataset.points = drawn.length;
+  }
+  // Rings round the rows that a search has found; none without one.
+  function mark(rows) {
+    const wanted = state.filters.text && rows.length <= MOST_RINGS ? rows : [];
+    if (!wanted.length && !marked) return;
+    marked = wanted.length;
+    const [x, y] = places();
+    made.setOption({ series: [rings((x ? wanted : []).map((row) => [x[row], y[row]]))] });
   }
   function seen() {
     if (!state.hidden.size) return drawn;
     const gone = new Set(shown.filter(([name]) => state.hidden.has(name)).flatMap(([, , part]) => part));
     return drawn.filter((row) => !gone.has(row));
   }
-  return { made, draw, seen, rowAt };
+  return { made, draw, mark, seen, rowAt };
 }
 
 const legend = (shown) => ({
@@ -98,6 +109,17 @@ const scatter = (id, name, color, symbolSize, data) => ({
   progressive: 0,
   symbolSize,
   itemStyle: { color, opacity: 0.85 },
+});
+
+const rings = (data) => ({
+  id: "found",
+  name: "found",
+  type: "scatter",
+  symbolSize: 12,
+  z: 4,
+  silent: true,
+  itemStyle: { color: "transparent", borderColor: css("--text"), borderWidth: 1.5 },
+  data,
 });
 
 // Round the sample that is chosen.

@@ -1,7 +1,7 @@
 // The rows of the map in groups of one colour.
 import { classColour, css, PALETTE, RAMP } from "../charts.js";
 import { short } from "../numbers.js";
-import { className, ready, shardName, state, UNKNOWN } from "../state.js";
+import { className, ready, shardName, state, trainedOn, UNKNOWN } from "../state.js";
 
 export const colours = () =>
   ALL.filter(([name]) =>
@@ -43,8 +43,12 @@ function byRight(rows, found) {
     ["unknown", css("--quiet")],
     ["right", PALETTE[0]],
     ["wrong", PALETTE[3]],
+    ["trained on, its label", PALETTE[4]],
+    ["trained on, another label", PALETTE[7]],
   ];
-  const kind = (row) => (found[row] === UNKNOWN ? 0 : found[row] === state.label[row] ? 1 : 2);
+  const trained = state.overview.shards.map((shard) => trainedOn(shard));
+  const kind = (row) =>
+    found[row] === UNKNOWN ? 0 : (found[row] === state.label[row] ? 1 : 2) + (trained[state.shard[row]] ? 2 : 0);
   return split(rows, kind).map(([k, part]) => [...kinds[k], part]);
 }
 

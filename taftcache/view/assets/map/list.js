@@ -1,10 +1,10 @@
 // The samples that the map's filters and lasso leave, in a table.
-import { h, judgement, link, replaceTable, scrolled, sorted, table } from "../elements.js";
+import { fitted, h, judgement, link, replaceTable, scrolled, sorted, table } from "../elements.js";
 import { saveIds } from "../files.js";
 import { count, counted, short } from "../numbers.js";
 import { keepButton } from "../picked.js";
 import { peeks } from "../pictures.js";
-import { className, modelTitle, shardName, state, UNKNOWN } from "../state.js";
+import { className, modelTitle, shardName, state, trainedOn, UNKNOWN } from "../state.js";
 
 const LISTED = 200;
 const CAPTION = "Samples";
@@ -41,8 +41,11 @@ export function sampleList(select) {
 
 function columns(select) {
   const { model, margin, moved } = state.columns;
+  const said = state.overview.shards.map((shard) => (trainedOn(shard) ? fitted : judgement));
   const prediction = (row) =>
-    model && model[row] !== UNKNOWN ? judgement(model[row] === state.label[row], className(model[row])) : "–";
+    model && model[row] !== UNKNOWN
+      ? said[state.shard[row]](model[row] === state.label[row], className(model[row]))
+      : "–";
   const every = [
     ["sample", (row) => link(state.ids[row], () => select(row)), false, (row) => state.ids[row]],
     ["class", (row) => className(state.label[row])],

@@ -38,6 +38,7 @@ export function mapView(main) {
   function fill() {
     const rows = chosen(map.seen());
     list.fill(rows);
+    map.mark(rows);
     controls.say(rows.length);
     keep();
   }
@@ -84,7 +85,12 @@ function intoView(side, place) {
 
 function whoseText() {
   const best = `best model${state.overview.damage.length ? " that can be read" : ""}`;
-  return noModel() || `Predictions and margins are of the store's ${best}: ${modelTitle(state.overview.model)}.`;
+  return (
+    noModel() ||
+    `Predictions and margins are of the store's ${best}: ${modelTitle(state.overview.model)}. ` +
+      "Where it was trained on the row (among the pictures: fitted), it has learned the label, right or not, and so " +
+      "confirms nothing: Check the data asks models that did not see the row."
+  );
 }
 
 // What the places mean, and whether all are known.
