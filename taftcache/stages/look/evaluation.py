@@ -144,7 +144,7 @@ def evaluate(
     hits = hits_of(settings.base, settings.recipe, rows, models, progress, logits)
     if names and settings.base.spec.init == "zero":
         del hits[UNTOUCHED]
-    if probe or store.nbytes <= SEARCHED:
+    if probe or (store.root.stable and store.nbytes <= SEARCHED):  # a bucket would send all of it
         notes += _leaked(store, leaked(store, progress), rows)
     against = None
     if probe:
