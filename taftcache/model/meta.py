@@ -7,7 +7,7 @@ No torch here, because commands that only list models must start fast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 from warnings import warn
 
 import msgspec
@@ -151,8 +151,8 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True):
     private: bool
     epsilon: float
     delta: float
-    relation: str
-    tuning: str = ONE_SETTING
+    relation: Annotated[str, msgspec.Meta(max_length=40)]
+    tuning: Annotated[str, msgspec.Meta(max_length=2000)] = ONE_SETTING
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> Stated | None:

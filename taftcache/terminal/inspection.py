@@ -146,7 +146,7 @@ def show_shard(report: ShardReport) -> None:
 def show_component_file(report: ComponentFileReport) -> None:
     """What a component's file says of itself."""
     m = report.said
-    rows = counted(m["rows"], "row") if "rows" in m else "rows unknown"
+    rows = counted(m["rows"], "row") if m.get("rows") is not None else "rows unknown"
     say(
         f"{report.file}: {m.get('kind', 'component')}, {rows}, base {report.base_digest[:16]}, "
         f"{readable_size(report.bytes)}"

@@ -35,6 +35,7 @@ def changed(whole: bytes, to: Path, says: Any) -> Path:
     said = {**given.meta[TRAINED_ON], **says} if isinstance(says, dict) else says
     if isinstance(says, dict) and "features" in says and says["features"] is not None:
         said["features"] = {**given.meta[TRAINED_ON]["features"], **says["features"]}
+        said["features"] = {key: value for key, value in said["features"].items() if value is not None}
     meta = {**given.meta, TRAINED_ON: {k: v for k, v in said.items() if v is not None}}
     to.write_bytes(replace(given, meta=meta).encode())
     return to
@@ -48,7 +49,9 @@ def changed(whole: bytes, to: Path, says: Any) -> Path:
         ({"features": {"preprocess.interpolation": "nearest"}}, "interpolation: the component has 'nearest', here it"),
         ({"features": {"backbone.weights_digest": "1" * 64, "backbone.file_digest": "2" * 64}},
          "weights_digest: the component has '1111111111111111', here"),
-        ({"features": {"backbone.model": "deit"}}, "model: the component has 'deit', here it is 'vit_tiny"),
+        ({"features": {"backbone.model": "deit", "backbone.weights_digest": "1" * 64, "backbone.file_digest": None}},
+         "weights_digest: the component has '1111111111111111', here"),
+        ({"features": {"backbone.file_digest": "2" * 64, "backbone.weights_digest": None}}, "file_digest: the compon"),
         ({"features": {"backbone.features": "every block"}}, "features: the component has 'every block', here"),
         ({"features": {"backbone.model_args.num_heads": 1}}, "num_heads: the component has 1, here it is 3"),
         ({"classes": ["emu", *DIGITS[1:]]}, "other classes.*: class 0 is 'emu' there, '0' here$"),
@@ -71,6 +74,8 @@ def test_a_component_of_other_features_or_classes_is_refused(finished, whole, tm
         ({}, ""),
         # the same file of weights, whose positions another machine resampled to other bits
         ({"features": {"backbone.weights_digest": "1" * 64}}, ""),
+        ({"features": {"backbone.model": "deit"}}, "may differ.*model: the component has 'deit', here it is 'vit_tiny"),
+        ({"features": {"backbone.model": None}}, ""),
         ({"features": {"backbone.precision": "bfloat16"}}, "may differ.*precision: the component has 'bfloat16'"),
         ({"features": {"backbone.model_args.act": "relu"}}, "backbone.model_args.act: 'relu' there, not said here"),
         ({"classes": None, "features": None, "objective": None}, "does not say its classes, features, objective"),
@@ -92,7 +97,8 @@ def test_what_is_harmless_or_cannot_be_compared_is_a_note(finished, whole, tmp_p
 
 
 def test_what_makes_no_sense_is_refused(finished, whole, tmp_path):
-    for says in ({"classes": 3}, {"class_rows": [1, 2]}, {"class_rows": [-1, 45, *[0] * 8]}):
+    long = {"objective": {"loss": "rsl" * 20}}
+    for says in ({"classes": 3}, {"class_rows": [1, 2]}, {"class_rows": [-1, 45, *[0] * 8]}, long):
         with pytest.raises(FormatError, match=r"^cannot import"):
             taftcache.import_component(finished, changed(whole, tmp_path / "given.safetensors", says), "elsewhere")
 

@@ -43,6 +43,7 @@ from taftcache.stages.train.trained_on import (
     other_features,
     scale_notes,
     trained_on,
+    unsaid_features,
 )
 from taftcache.stages.writing import whole
 from taftcache.tangent.base import Base
@@ -132,7 +133,9 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
 
     Raises:
         RecipeError: no such file, or a name that belongs to a shard or that the plan has for one. FormatError: not a
-    ERR"""
+        component as taftcache writes it. CompositionError: of other classes or features than the store's, around
+        another base point, of other parameters, or with numbers that are not finite.
+    """
     assert isinstance(store, FeatureStore)
     file = local_path(file)
     name = check_name(file.stem if name is None else name)
@@ -159,6 +162,7 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     same = [n for n in store.objects(COMPONENTS) if n != full and _same(read_component(store, n, base), given)]
     objectives = {n: objective_of(store, n) for n in store.objects(COMPONENTS)} | {full: said.objective}
     noisy = any(PRIVATE in ref.meta for ref in store.objects(COMPONENTS).values())
+    withdrawn = _withdrawn(store, full, numbers)  # before the commit, for it may find a damaged key
     if changed:
         with store.transaction() as change:
             put_component(change, full, component)
@@ -178,7 +182,7 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
             *scale_notes(objectives),
             *([NO_RECEIPT.format(store=typed(store.path), name=name)] if other else []),
             *(f"its numbers are those of {name}: what is forgotten there stays in {full}" for name in same),
-            *_withdrawn(store, full, numbers),
+            *withdrawn,
             *([PROMISE_STAYS] if PRIVATE in given.meta else [NO_PROMISE] if noisy else []),
         ],
     )
@@ -202,7 +206,7 @@ def _checked(store: FeatureStore, file: Path, given: Component) -> tuple[Trained
             got=f"there {first_few(said.classes)}; here {first_few(store.classes)}",
             do="use the same classes in the same order on both sides; a class may lack rows on one of them",
         )
-    if counts is not None and (len(counts) != len(store.classes) or min(counts) < 0 or sum(counts) != rows):
+    if counts is not None and (len(counts) != len(store.classes) or any(n < 0 for n in counts) or sum(counts) != rows):
         raise FormatError(
             f"cannot import {file}: its rows per class are not {len(store.classes)} counts that add up to its rows",
             got=f"{counts[:5]}, rows: {rows}",
@@ -215,9 +219,11 @@ def _checked(store: FeatureStore, file: Path, given: Component) -> tuple[Trained
             got="; ".join(different[:6]),
             do="extract with the same model, weights and preprocessing on both sides, and train it again there",
         )
-    unsaid = [what for what in ("classes", "features", "objective") if getattr(said, what) is None]
-    unchecked = [what for what in unsaid if what != "objective"]
-    return TrainedOn(objective=said.objective, class_rows=counts, unchecked=unchecked), [
+    unchecked = [] if said.classes is not None else ["classes"]
+    unchecked += ["features"] if said.features is None or unsaid_features(said.features, ours) else []
+    unsaid = [*unchecked, *([] if said.objective else ["objective"])]
+    unsaid += [] if counts is not None or PRIVATE in given.meta else ["rows per class"]
+    return TrainedOn(objective=said.objective or None, class_rows=counts, unchecked=unchecked), [
         *([f"the file does not say its {', '.join(unsaid)}, which could not be checked"] if unsaid else []),
         *([f"its features may differ from this store's: {'; '.join(noted)}"] if noted else []),
         *([OF_VECTORS] if "imported.scaling" in ours else []),

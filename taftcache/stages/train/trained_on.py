@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.cache.format.identity import differences
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError
+from taftcache.errors import FormatError, StoreError
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import PRIVATE, counted, first_few, shard_of
 from taftcache.objective.named import true_class_weight
@@ -30,9 +30,12 @@ FEATURES = (
     *(f"preprocess.{key}" for key in PreprocessSpec.__struct_fields__),
 )  # fmt: skip
 ARGUMENTS = "backbone.model_args."
+_NAME, _FILE, _WEIGHTS = "backbone.model", "backbone.file_digest", "backbone.weights_digest"
 _USUAL = {"backbone.features": "last", "backbone.precision": "float32"}  # identities leave these out
 _HARMLESS = ("backbone.precision",)  # it rounds rows, as their dtype does
 _MOST = 3  # groups of classes in a note
+# A file may come from anybody, and what is kept of it may leave again.
+_Short = Annotated[str, msgspec.Meta(max_length=32)]
 
 
 class TrainedOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,7 +48,7 @@ class TrainedOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     classes: list[str] | None = None
     features: dict[str, Any] | None = None
-    objective: dict[str, Any] | None = None
+    objective: Annotated[dict[_Short, float | _Short], msgspec.Meta(max_length=3)] | None = None
     class_rows: list[int] | None = None
     unchecked: list[str] = []
 
@@ -90,7 +93,8 @@ def features_of(identity: Mapping[str, Any]) -> dict[str, Any]:
     if (model := flat.get("backbone.model")) in (None, "none", "unknown"):  # imported rows
         flat = {key: value for key, value in flat.items() if not key.startswith("backbone.")}
     else:
-        flat |= {"backbone.model": str(model).partition(".")[0]}  # its tag names weights, which have digests
+        # Its tag names weights, which have digests; a name on a hub may be private.
+        flat |= {_NAME: None if set(":/") & set(str(model)) else str(model).partition(".")[0]}
         flat = _USUAL | flat
     arguments = flat.get(ARGUMENTS[:-1])
     said = {key: flat[key] for key in FEATURES if flat.get(key) is not None}
@@ -102,20 +106,32 @@ def features_of(identity: Mapping[str, Any]) -> dict[str, Any]:
 def other_features(given: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """In what a component's features differ from a store's, one line each: what is refused, and what is only noted.
 
-    An argument that one side leaves out may have its usual value there, so it is noted.
+    An argument that one side leaves out may have its usual value there, so it is noted. Of the same weights, so
+    is another name.
     """
     both = [key for key in given if key in ours]
-    file = "backbone.file_digest"
-    if file in both:  # of one file, the tensors may still round otherwise where positions are resampled
-        both.remove("backbone.weights_digest" if given[file] == ours[file] else file)
+    silent = {_FILE}
+    if (
+        _FILE in both and _WEIGHTS in both
+    ):  # of one file, tensors may still round otherwise where positions are resampled
+        both.remove(_WEIGHTS if given[_FILE] == ours[_FILE] else _FILE)
+    harmless = list(_HARMLESS)
+    if any(key in both and given[key] == ours[key] for key in (_WEIGHTS, _FILE)):
+        silent.add(_NAME)
+        harmless.append(f"{_NAME}: ")
     theirs, here = ({key: _short(key, said[key]) for key in both} for said in (given, ours))
     refused = differences("", theirs, here, "the component")
-    noted = [line for line in refused if line.startswith(_HARMLESS)]
+    noted = [line for line in refused if line.startswith(tuple(harmless))]
     for key in sorted(given.keys() ^ ours.keys()):
-        if key != file:
+        if key not in silent:
             side, other, said = ("there", "here", given) if key in given else ("here", "there", ours)
             noted.append(f"{key}: {_short(key, said[key])!r} {side}, not said {other}")
     return [line for line in refused if line not in noted], noted
+
+
+def unsaid_features(given: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """What a component leaves out of what this store's features must agree in."""
+    return [key for key in ours if key not in given and key not in (_NAME, _FILE) and not key.startswith(ARGUMENTS)]
 
 
 def other_classes(given: Sequence[str], ours: Sequence[str]) -> str:
@@ -150,7 +166,8 @@ def objective_of(store: FeatureStore, name: str) -> dict[str, Any] | None:
 
 
 def class_rows(store: FeatureStore, name: str) -> list[int] | None:
-    """How many rows of each class a component was made from; None if it does not say, or is private."""
+    """How many rows of each class a component was made from; None if it does not say, or is private, or if the
+    labels cannot be read."""
     meta = store.objects()[name].meta
     said: ComponentMeta = meta_of(meta)
     if PRIVATE in meta:
@@ -164,7 +181,10 @@ def class_rows(store: FeatureStore, name: str) -> list[int] | None:
     shards = [store.shard(shard) for shard in names]
     if said.row_digests != [shard.digest for shard in shards]:  # rows came or left since
         return None
-    labels = np.concatenate([np.asarray(shard.labels, np.int64) for shard in shards])
+    try:
+        labels = np.concatenate([np.asarray(shard.labels, np.int64) for shard in shards])
+    except StoreError:  # damaged labels are no reason to stop an export or a sum
+        return None
     return [int(n) for n in np.bincount(labels, minlength=len(store.classes))]
 
 

@@ -101,7 +101,10 @@ export function classesBy(model) {
 export function trainedOn({ name, role }, model = state.overview.model) {
   const own = "components/" + name;
   if (role === "held-out" || !model || model === "base") return false;
-  return model.startsWith("components/") ? model === own : state.overview.report.models.some((m) => m.name === own);
+  if (model.startsWith("components/")) return model === own;
+  const { models } = state.overview.report;
+  const coefficients = models.find((m) => m.name === model)?.coefficients;
+  return coefficients ? Boolean(coefficients[own]) : models.some((m) => m.name === own);
 }
 
 // Confusion and accuracies of predictions on the held-out rows.
