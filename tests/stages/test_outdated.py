@@ -50,13 +50,13 @@ def test_one_shard_under_other_settings_leaves_the_rest_outdated(exact, tmp_path
         show_predict(told)
         assert "next: taftcache train" in " ".join(capsys.readouterr().out.split())
         assert taftcache.predict(store, [image], model="models/head").notes == []
-        gone, note = taftcache.compose(store).notes
+        gone, note, *_ = taftcache.compose(store).notes
         assert gone.startswith("models/exact is gone")
         assert note.startswith("composed as they are, though not made from the rows and settings")
         assert note.endswith(": components/001; next: taftcache train")
         assert not any("not made from" in note for note in taftcache.train(store).notes)
         assert "models/mean; next: taftcache compose" in taftcache.predict(store, [image]).notes[0]
-        assert taftcache.compose(store).notes == []
+        assert not any("not made from" in note for note in taftcache.compose(store).notes)
         assert said(store) == []
 
 
@@ -79,7 +79,7 @@ def test_further_rows_leave_every_sum_outdated(images, tmp_path, new_shard):
             stale = ", ".join(f"components/{name}" for name in added if name != "held-out")
             assert [n.endswith(f": {stale}; next: taftcache train") for n in taftcache.compose(store).notes] == [True]
         taftcache.train(store)
-        assert taftcache.compose(store).notes == []
+        assert not any("not made from" in note for note in taftcache.compose(store).notes)
         assert not any("not made from" in note for note in taftcache.evaluate(store).notes)
 
 
@@ -150,7 +150,7 @@ def test_an_audit_between_append_and_train_passes_and_names_what_evaluate_names(
     report = taftcache.audit(path)
     assert report.findings == []
     (note,) = [note for note in report.notes if note.startswith("not trained yet on the rows that were added: ")]
-    (said,) = taftcache.evaluate(path).notes
+    (said,) = [note for note in taftcache.evaluate(path).notes if note.startswith("not made from")]
     old = said.removeprefix("not made from the rows and settings that the store has now: ").split("; ")[0]
     assert old == "components/000, models/exact, models/head, models/mean"
     assert old == note.removeprefix("not trained yet on the rows that were added: ").split("; ")[0]
