@@ -104,7 +104,7 @@ def export_component(store: Place, name: str, file: Path | str) -> ComponentRepo
     rows = _rows(said) or _rows_of_members(store, component.record)
     if rows and PRIVATE not in said:  # a sum names only its members, which tells nothing elsewhere
         said["rows"] = rows
-    said[TRAINED_ON] = msgspec.structs.replace(trained_on(store, name), unchecked=[]).as_dict()
+    said[TRAINED_ON] = trained_on(store, name).as_dict()
     data = replace(component, meta=said, dual=None).encode()
     store.check_may_leave()
     if changed := not (file.is_file() and file.read_bytes() == data):  # it is there if the stage runs again
@@ -152,7 +152,8 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     own = {"kind": "component", "norm": given.delta.norm().item(), "imported": True, TRAINED_ON: said.as_dict()}
     own |= {} if rows is None else {"rows": rows}
     with suppress(FormatError):
-        own |= {STATED: msgspec.to_builtins(promise)} if (promise := Stated.of(given.meta)) else {}
+        promise = Stated.of(given.meta)
+        own |= {} if promise is None else {STATED: msgspec.to_builtins(promise)}
     component = Component(base.digest, given.layout, given.delta, own)
     full = component_of(name)
     there = store.objects().get(full)

@@ -42,6 +42,7 @@ from taftcache.stages.extract.classes import unshared_notes
 from taftcache.stages.look.duplicates import leaked
 from taftcache.stages.look.probe import Probe, is_quick, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
+from taftcache.stages.look.vectors import starts_blank
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.train.held_out import KeptLogits, hits_of, rows_right
 from taftcache.stages.train.outdated import outdated, outdated_notes
@@ -81,8 +82,8 @@ class EvaluateReport:
     certificates show to be those of the exact optimum, by model. It is there if it was asked for. outdated: models that
     were solved from other rows than the store has now. notes: why there is no probe, which model does better than the
     default one, and more. Which held-out rows hold the bytes of a training row (looked for beside the probe, or if the
-    store has at most 1 GiB), which classes only they or only training rows have, and which private models have a
-    learning rate that they chose.
+    store is a folder of at most 1 GiB), which classes only they or only training rows have, and which private models
+    have a learning rate that they chose.
     """
 
     store: Path
@@ -142,7 +143,7 @@ def evaluate(
     whole = [name for name in names if not is_component(name)]
     logits = KeptLogits.of(rows, whole if len(store.classes) > 1 else (), len(store.classes))
     hits = hits_of(settings.base, settings.recipe, rows, models, progress, logits)
-    if names and settings.base.spec.init == "zero":
+    if names and starts_blank(store):
         del hits[UNTOUCHED]
     if probe or (store.root.stable and store.nbytes <= SEARCHED):  # a bucket would send all of it
         notes += _leaked(store, leaked(store, progress), rows)
@@ -184,13 +185,13 @@ def _beside_probe(
     """The default model beside the linear probe, whose hits join ``hits``; and notes, such as why there is no probe."""
     if reason := no_probe(store):
         return None, [f"no linear probe: {reason}"]
-    notes = list[str]()
     if default not in hits:
-        return None, notes
+        return None, []
     if not (any_time or is_quick(store, settings.base)):
         long = f"no linear probe: of {len(store.classes):,} classes it takes long"
         return None, [f"{long}; next: taftcache evaluate {typed(store.path)} --probe"]
     fitted, hits[PROBE] = linear_probe(store, settings, rows, progress)
+    notes = []
     if fitted.rows < fitted.of:
         notes.append(
             f"the linear probe was fitted to {fitted.rows} of {fitted.of} training rows, evenly taken: more of its "

@@ -136,10 +136,8 @@ def predict(
             found = [Prediction.of(i, row, store.classes, top, temperature) for i, row in each]
         else:
             images, others = _files(images)
-            loaded, (known, notes) = (
-                TangentModel.load(store, model, device, consent),
-                _known(store, model, device, consent),
-            )
+            loaded = TangentModel.load(store, model, device, consent)
+            known, notes = _known(store, model, device, consent)
             notes = [*others, *notes]
             loaded.temperature = None if known is None else known.temperature
             found, left = _classified(loaded, images, top, unreadable, progress)

@@ -7,17 +7,17 @@ other features has the right shapes, and makes a sum with it wrong without any s
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.cache.format.identity import differences
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, StoreError
-from taftcache.model.meta import ComponentMeta, meta_of
+from taftcache.model.meta import meta_of
 from taftcache.names import PRIVATE, counted, first_few, shard_of
 from taftcache.objective.named import true_class_weight
 
@@ -31,8 +31,8 @@ FEATURES = (
 )  # fmt: skip
 ARGUMENTS = "backbone.model_args."
 _NAME, _FILE, _WEIGHTS = "backbone.model", "backbone.file_digest", "backbone.weights_digest"
-_USUAL = {"backbone.features": "last", "backbone.precision": "float32"}  # identities leave these out
-_HARMLESS = ("backbone.precision",)  # it rounds rows, as their dtype does
+_PRECISION = "backbone.precision"  # it rounds rows, as their dtype does
+_USUAL = {"backbone.features": "last", _PRECISION: "float32"}  # identities leave these out
 _MOST = 3  # groups of classes in a note
 # A file may come from anybody, and what is kept of it may leave again.
 _Short = Annotated[str, msgspec.Meta(max_length=32)]
@@ -106,26 +106,19 @@ def features_of(identity: Mapping[str, Any]) -> dict[str, Any]:
 def other_features(given: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """In what a component's features differ from a store's, one line each: what is refused, and what is only noted.
 
-    An argument that one side leaves out may have its usual value there, so it is noted. Of the same weights, so
-    is another name.
+    An argument that one side leaves out may have its usual value there, so it is noted; so is another name of the same
+    weights.
     """
     both = [key for key in given if key in ours]
-    silent = {_FILE}
-    if (
-        _FILE in both and _WEIGHTS in both
-    ):  # of one file, tensors may still round otherwise where positions are resampled
+    if {_FILE, _WEIGHTS} <= {*both}:  # one file may give other tensors where positions are resampled
         both.remove(_WEIGHTS if given[_FILE] == ours[_FILE] else _FILE)
-    harmless = list(_HARMLESS)
-    if any(key in both and given[key] == ours[key] for key in (_WEIGHTS, _FILE)):
-        silent.add(_NAME)
-        harmless.append(f"{_NAME}: ")
+    named = [_NAME] if any(key in both and given[key] == ours[key] for key in (_WEIGHTS, _FILE)) else []
     theirs, here = ({key: _short(key, said[key]) for key in both} for said in (given, ours))
     refused = differences("", theirs, here, "the component")
-    noted = [line for line in refused if line.startswith(tuple(harmless))]
-    for key in sorted(given.keys() ^ ours.keys()):
-        if key not in silent:
-            side, other, said = ("there", "here", given) if key in given else ("here", "there", ours)
-            noted.append(f"{key}: {_short(key, said[key])!r} {side}, not said {other}")
+    noted = [line for line in refused if line.partition(": ")[0] in (_PRECISION, *named)]
+    for key in sorted((given.keys() ^ ours.keys()).difference([_FILE, *named])):
+        side, other, said = ("there", "here", given) if key in given else ("here", "there", ours)
+        noted.append(f"{key}: {_short(key, said[key])!r} {side}, not said {other}")
     return [line for line in refused if line not in noted], noted
 
 
@@ -166,26 +159,27 @@ def objective_of(store: FeatureStore, name: str) -> dict[str, Any] | None:
 
 
 def class_rows(store: FeatureStore, name: str) -> list[int] | None:
-    """How many rows of each class a component was made from; None if it does not say, or is private, or if the
-    labels cannot be read."""
+    """How many rows of each class a component was made from; None if it does not say, or is private, or if its shards
+    cannot be read."""
     meta = store.objects()[name].meta
-    said: ComponentMeta = meta_of(meta)
     if PRIVATE in meta:
         return None
+    said = meta_of(meta)
     if said.imported:
-        counts = TrainedOn.of(meta).class_rows
-        return counts if counts is not None and len(counts) == len(store.classes) else None
+        stated = TrainedOn.of(meta).class_rows
+        return stated if stated is not None and len(stated) == len(store.classes) else None
     names = said.shards or []
     if not names or not all(map(store.has_shard, names)):
         return None
-    shards = [store.shard(shard) for shard in names]
+    shards, counts = [store.shard(shard) for shard in names], Counter[int]()
     if said.row_digests != [shard.digest for shard in shards]:  # rows came or left since
         return None
     try:
-        labels = np.concatenate([np.asarray(shard.labels, np.int64) for shard in shards])
-    except StoreError:  # damaged labels are no reason to stop an export or a sum
+        for shard in shards:
+            counts.update(shard.statistics["rows_per_class"])
+    except StoreError:  # a damaged shard is no reason to stop an export or a sum
         return None
-    return [int(n) for n in np.bincount(labels, minlength=len(store.classes))]
+    return [counts[k] for k in range(len(store.classes))]
 
 
 def scale_notes(objectives: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
@@ -195,11 +189,8 @@ def scale_notes(objectives: Mapping[str, Mapping[str, Any] | None]) -> list[str]
     parts = []
     for key in ("loss", "alpha", "kappa"):
         by_value: dict[str, list[str]] = {}
-        for name, said in known.items():
-            if key in said:
-                by_value.setdefault(f"{said[key]:g}" if isinstance(said[key], float) else str(said[key]), []).append(
-                    name
-                )
+        for name, value in ((name, said[key]) for name, said in known.items() if key in said):
+            by_value.setdefault(f"{value:g}" if isinstance(value, float) else str(value), []).append(name)
         if len(by_value) > 1:
             parts.append(f"{key} is " + ", ".join(f"{v} in {first_few(names, 3)}" for v, names in by_value.items()))
     if not parts:
