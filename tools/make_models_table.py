@@ -10,6 +10,7 @@ the whole model: no cut, no rows, timm's own forward and classifier. The sizes a
 from __future__ import annotations
 
 import copy
+import json
 import sys
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from typing import Any
 
 import timm
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.func import functional_call, jvp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -29,6 +31,7 @@ from taftcache.backbone.cut.cut import Cut
 from taftcache.backbone.cut.locate import locate
 from taftcache.backbone.cut.remainder import forget_cached
 from taftcache.backbone.cut.trace import CallTrace, trace
+from taftcache.backbone.files import BUNDLED
 from taftcache.backbone.model import Backbone, wrap_model
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.tangent.base import Base, make_base
@@ -209,7 +212,25 @@ def _as_named(name: str) -> tuple[Any, CallTrace]:
 
 def page() -> str:
     """docs/models.md."""
-    return "\n".join([HEAD, *rows(), ""])
+    return "\n".join([HEAD, *rows(), "", bundled()])
+
+
+def bundled() -> str:
+    """The section about the model in the package, from its own files."""
+    numbers = sum(weight.numel() for weight in load_file(BUNDLED / "model.safetensors").values())
+    config = json.loads((BUNDLED / "config.json").read_text(encoding="utf-8"))
+    args, cfg = config["model_args"], config["pretrained_cfg"]
+    return BUNDLED_SECTION.format(numbers=numbers, **args, description=cfg["description"])
+
+
+BUNDLED_SECTION = """## The bundled ViT
+
+`backbone.weights = "bundled"` is the ViT that comes with the package, for the demo, for tests, and for small images \
+without a network: {depth} blocks of width {embed_dim}, {img_size} × {img_size} pixels in patches of \
+{patch_size} × {patch_size}, {numbers:,} parameters in float16. `tools/train_bundled_backbone.py` trained it from \
+nothing on CIFAR-10's 50,000 training images, and notes in its `config.json`: "{description}". So its accuracy on \
+CIFAR-10 says nothing about other data, and forgetting one of those images does not take it out of the backbone.
+"""
 
 
 HEAD = """# Models

@@ -283,3 +283,4 @@ def test_the_page_says_what_is_so(names):
         for cell in (tangent, adjoint, *[c.strip() for c in there[0].strip("|").split("|")][-2:]):
             assert float(cell) <= TOLERANCE
     assert all(f"`{f.model}`" in text for f in table.FAMILIES)
+    assert text.endswith(f"\n{table.bundled()}"), "out of date: python tools/make_models_table.py"
