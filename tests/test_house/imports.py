@@ -144,7 +144,7 @@ HOMES = {
     "pyarrow": {
         "stages.files.sample_files",
         "stages.files.vector_files",
-        "stages.forget.byproducts",
+        "stages.file_texts",
         "backbone.sources.columns",
     },
     "dask": {"remote", "cache.arrays"},
@@ -203,7 +203,7 @@ LATE: dict[str, str] = {
     "report.plots": "matplotlib is optional: reports without plots do without it",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
     "stages.files.vector_files": "pyarrow is optional: npy and npz files do without it",
-    "stages.forget.byproducts": "pyarrow is optional: of other files an audit finds ids without it",
+    "stages.file_texts": "pyarrow is optional: of other files an audit finds ids without it",
     "stages.look.probe": "scikit-learn takes a second to start, and only a comparison needs it",
     "stages.look.inspection": "manifests are shown without torch; what models say of rows needs it",
     "stages.signature": "cryptography is an optional library",
