@@ -62,7 +62,7 @@ MAY_IMPORT["teaching.students"] = MAY_IMPORT["teaching"] | {"teaching", "backbon
 _BELOW = MAY_IMPORT["teaching.students"] | _SOLVING | {"names", "consent", "model", "privacy"}
 _STAGE = _BELOW | {"cache.write", "cache.place", "stages", "teaching.students"}
 MAY_IMPORT["stages.extract"] = (
-    _STORE | {"errors", "names", "consent", "recipe", "cache.write", "cache.place", "stages"} | _TANGENT
+    _STORE | {"errors", "names", "consent", "recipe", "recipe_files", "cache.write", "cache.place", "stages"} | _TANGENT
 )
 MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.forward", "backbone.sources"}
 MAY_IMPORT["estimator_files"] = _SOLVING | {"model", "stages"}
