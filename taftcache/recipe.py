@@ -131,11 +131,6 @@ def load_recipe(
     return recipe
 
 
-def unchecked_values(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A recipe's plain values, whatever mistakes they have; RecipeError for a file that is not TOML."""
-    return read_toml(path)
-
-
 def checked_recipe(recipe: object) -> Recipe:
     """A recipe that a program made, checked as one from a file is.
 

@@ -1,4 +1,4 @@
-"""Numbers, sizes and lists as people read them."""
+"""What the tables of several commands share."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from taftcache.model.description import DESCRIPTION
 from taftcache.model.programs import PROGRAM
 from taftcache.paper.fits import Fits
 from taftcache.report.write import write_bytes
+from taftcache.stages.file_texts import read_texts
 from taftcache.stages.forget import byproducts
 from tests.stages.making import open_store
 
@@ -285,8 +286,8 @@ def test_a_component_whose_first_bytes_are_those_of_a_pickle_is_read(tmp_path, s
     said = json.dumps({"__metadata__": {"taftcache": "base_digest u/7"}})
     for name in ("one.safetensors", "one"):
         (tmp_path / name).write_bytes(size.to_bytes(8, "little") + said.ljust(size).encode())
-        read = byproducts._Texts()
-        byproducts._read(tmp_path / name, read)
+        read = read_texts(tmp_path / name)
+        assert read.whole
         assert "base_digest u/7" in read.about
     for packed in (
         pickle.dumps({"a": 1}, 2),
@@ -295,8 +296,7 @@ def test_a_component_whose_first_bytes_are_those_of_a_pickle_is_read(tmp_path, s
         b"\x80\x02]q\0(X\x01{",
     ):
         (tmp_path / "packed").write_bytes(packed)
-        with pytest.raises(ValueError, match="packed"):
-            byproducts._read(tmp_path / "packed", byproducts._Texts())
+        assert not read_texts(tmp_path / "packed").whole
 
 
 def test_what_is_packed_damaged_or_says_nothing_is_noted(tmp_path):

@@ -23,8 +23,8 @@ from taftcache.model.meta import meta_of
 from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
 from taftcache.report.paired import row_verdict
-from taftcache.stages.look import evaluation
 from taftcache.stages.look import probe as probing
+from taftcache.stages.look.duplicates import Hashes
 from taftcache.stages.look.evaluation import PROBE, accuracy_interval, certified_distance
 from taftcache.stages.train.record import settings_of
 from taftcache.tangent.operator import TangentOperator
@@ -113,7 +113,7 @@ def test_a_run_leaves_out_a_probe_that_takes_long(tmp_path, monkeypatch):
     path = tmp_path / "store"
     with monkeypatch.context() as patch:
         patch.setattr(probing, "MOST_QUICK", 0)
-        patch.setattr(evaluation, "leaked", lambda store, progress: ["a row"])
+        patch.setattr(Hashes, "leaked", lambda found: ["a row"])
         report = taftcache.run(parse_recipe(values(path))).evaluate
         assert report.against is None
         assert f"no linear probe: of 10 classes it takes long; next: taftcache evaluate {path} --probe" in report.notes

@@ -62,7 +62,7 @@ MAY_IMPORT["teaching.students"] = MAY_IMPORT["teaching"] | {"teaching", "backbon
 _BELOW = MAY_IMPORT["teaching.students"] | _SOLVING | {"names", "consent", "model", "privacy"}
 _STAGE = _BELOW | {"cache.write", "cache.place", "stages", "teaching.students"}
 MAY_IMPORT["stages.extract"] = (
-    _STORE | {"errors", "names", "consent", "recipe", "cache.write", "cache.place", "stages"} | _TANGENT
+    _STORE | {"errors", "names", "consent", "recipe", "recipe_files", "cache.write", "cache.place", "stages"} | _TANGENT
 )
 MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.forward", "backbone.sources"}
 MAY_IMPORT["estimator_files"] = _SOLVING | {"model", "stages"}
@@ -144,7 +144,7 @@ HOMES = {
     "pyarrow": {
         "stages.files.sample_files",
         "stages.files.vector_files",
-        "stages.forget.byproducts",
+        "stages.file_texts",
         "backbone.sources.columns",
     },
     "dask": {"remote", "cache.arrays"},
@@ -203,7 +203,7 @@ LATE: dict[str, str] = {
     "report.plots": "matplotlib is optional: reports without plots do without it",
     "stages.files.sample_files": "pyarrow is optional: npz and the projector's tables do without it",
     "stages.files.vector_files": "pyarrow is optional: npy and npz files do without it",
-    "stages.forget.byproducts": "pyarrow is optional: of other files an audit finds ids without it",
+    "stages.file_texts": "pyarrow is optional: of other files an audit finds ids without it",
     "stages.look.probe": "scikit-learn takes a second to start, and only a comparison needs it",
     "stages.look.inspection": "manifests are shown without torch; what models say of rows needs it",
     "stages.signature": "cryptography is an optional library",

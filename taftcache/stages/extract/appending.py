@@ -9,17 +9,15 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 from taftcache.backbone.forward.extract import RowCounts
 from taftcache.backbone.sources.base import Source
-from taftcache.cache.format.plan import in_order, next_name, shard_of
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import DataError, RecipeError, StoreError, UnreadableImage
+from taftcache.errors import DataError, StoreError, UnreadableImage
 from taftcache.names import (
     BASE,
-    COMPONENTS,
-    HELD_OUT,
     PRIVATE,
     component_of,
     counted,
@@ -53,7 +51,7 @@ from taftcache.stages.extract.forgotten import (
 )
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, elsewhere
-from taftcache.stages.extract.plan import PlannedShard, split
+from taftcache.stages.extract.plan import PlannedShard, plan_more
 from taftcache.stages.progress import Progress, or_silent
 
 # Keys of [data] that say where images lie and how they are read: new ones may lie elsewhere. The other keys decide
@@ -162,8 +160,9 @@ def append(
         notes += [] if relabel else other_classes_note(others)
         # ids of samples that were skipped, and decode now
         mended = {s.id for s in store.manifest.skipped if s.id in images and images.decodes(s.id)}
-        new = NewSamples(store, recipe, given, out, growth, mended=mended, relabelled=others if relabel else {})
-        return new.report(begin, None if dry_run else new.grow(origin, progress), notes)
+        plan = plan_append(store, recipe, given, out, growth, mended=mended, relabelled=others if relabel else {})
+        counts = None if dry_run else carry_out(store, recipe, plan, origin, progress)
+        return append_report(store, plan, counts, begin, notes)
 
 
 class _Images:
@@ -191,6 +190,126 @@ class _Images:
         return True
 
 
+@dataclass(frozen=True, kw_only=True)
+class AppendPlan:
+    """What becomes of samples that a store is given, and of the store.
+
+    root_before, rows: the store's root digest, and the rows of each shard, before anything is changed.
+    growth: how the store grows. keeps_labels: whether its rows keep their labels, which are indexes of classes.
+    lost: objects that have no column for the new classes, with their descriptions. outlived: those of them that
+        ``compose.weights`` names, and that no training makes again.
+    labels: shard -> id -> the class that this row gets.
+    shards: the new samples by the shard that they go to, in the order of names.
+    known: how many samples were there before. unread: how many of those had been skipped.
+    closed, strange: the classes of samples that are left out, one name for each sample; ``alone`` as in `StayOut`.
+    """
+
+    root_before: str
+    rows: dict[str, int]
+    growth: Growth
+    keeps_labels: bool
+    lost: dict[str, dict[str, Any]]
+    outlived: list[str]
+    labels: dict[str, dict[str, str]]
+    shards: list[PlannedShard]
+    known: int
+    unread: int
+    closed: list[str]
+    strange: list[str]
+    alone: Collection[str]
+
+
+def plan_append(
+    store: FeatureStore,
+    recipe: Recipe,
+    given: tuple[Sequence[str], Sequence[str] | None],
+    out: StayOut,
+    growth: Growth,
+    *,
+    mended: Collection[str] = (),
+    relabelled: Mapping[str, tuple[str, str]] | None = None,
+) -> AppendPlan:
+    """Decide which of the ``given`` samples a store takes, and into which shard; nothing is changed.
+
+    Args:
+        given: ids to train on, and those of a second source that is for testing, as ``split`` takes them.
+        out: those of them that stay out.
+        growth: how the store grows.
+        mended: those of them that were skipped, but decode now: each goes to the shard that left it out.
+        relabelled: rows of the store, as `other_classes` returns them, that get the class given for them.
+
+    Raises:
+        StoreError: a store that is not finished. RecipeError: a balanced plan has no place for further samples.
+        DataError: the store does not have the class of a new sample, or the one that a row is to get.
+    """
+    if not is_complete(store):
+        raise StoreError(
+            f"cannot append to {store.path}: the {making_of(store)} that makes it is not finished",
+            got=f"{len(store.manifest.shards)} of {planned_shards(store)} shards",
+            do=f"taftcache {making_of(store)} first",
+        )
+    skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
+    kinds = _by_kind(store, [*given[0], *(given[1] or ())], out, skipped.keys(), mended)
+    corrected = relabelled or {}
+    strange = [out.strange[i] for i in (*kinds["strange"], *(i for i in corrected if i in out.strange))]
+    if growth.new_classes == "refuse":
+        check_classes(store, strange)
+    lost = {n: ref.meta for n, ref in store.objects().items() if growth.added and not n.startswith(BASE)}
+    weights, new = recorded_recipe(store).compose.weights, {*kinds["new"]}
+    training, test = ([i for i in ids if i in new] if ids is not None else None for ids in given)
+    return AppendPlan(
+        root_before=store.root_digest,
+        rows={ref.name: ref.rows for ref in store.manifest.shards},
+        growth=growth,
+        keeps_labels=growth.classes[: len(store.classes)] == store.classes,
+        lost=lost,
+        outlived=[n for n in weights if lost.get(component_of(n), {}).get("imported")] if weights != "rows" else [],
+        labels=_by_shard(store, {i: c for i, c in corrected.items() if i not in out.strange}, growth.classes),
+        shards=plan_more(
+            store,
+            recipe,
+            training or [],
+            test,
+            mended={i: skipped[i] for i in kinds["mended"]},
+            new_shard=growth.new_shard,
+        ),
+        known=sum(len(kinds[kind]) for kind in ("known", "unread", "forgotten")),
+        unread=len(kinds["unread"]),
+        closed=[out.closed[i] for i in kinds["closed"]],
+        strange=strange,
+        alone=out.alone,
+    )
+
+
+_Kind = Literal["known", "unread", "forgotten", "closed", "strange", "mended", "new"]
+
+
+def _by_kind(
+    store: FeatureStore, given: Sequence[str], out: StayOut, skipped: Collection[str], mended: Collection[str]
+) -> Mapping[_Kind, list[str]]:
+    """Sort the ``given`` samples into kinds. The store has the rows of those that are "known", skipped those that are
+    "unread", and takes only those that are "mended" or "new"."""
+    rows = {i for shard in store.every_shard for i in shard.sample_ids}
+
+    def kind(sample: str) -> _Kind:
+        if sample in rows:
+            return "known"
+        if sample in skipped and sample not in mended:
+            return "unread"
+        if sample in out.ids:
+            return "forgotten"
+        if sample in out.closed:
+            return "closed"
+        if sample in out.strange:
+            return "strange"
+        return "mended" if sample in skipped else "new"
+
+    kinds: dict[_Kind, list[str]] = {kind: [] for kind in get_args(_Kind)}
+    for sample in given:
+        kinds[kind(sample)].append(sample)
+    return kinds
+
+
 def _by_shard(
     store: FeatureStore, relabelled: Mapping[str, tuple[str, str]], classes: Collection[str]
 ) -> dict[str, dict[str, str]]:
@@ -206,208 +325,130 @@ def _by_shard(
     return {name: some for name, some in labels.items() if some}
 
 
-class NewSamples:
-    """Those of some samples that a store does not know yet, by the shard that they go to.
+def carry_out(
+    store: FeatureStore, recipe: Recipe, plan: AppendPlan, origin: Callable[[], RowOrigin], progress: Progress
+) -> list[RowCounts]:
+    """Add classes, correct labels, and write the rows that ``origin`` makes; it is called only if there are any."""
+    rows = origin() if plan.shards else None  # it may refuse, so call it before anything is changed
+    if plan.growth.added:
+        for note in _class_notes(plan):  # now, too: a killed run writes no report, and the next one adds no class
+            progress.say(note)
+        with store.transaction() as change:
+            change.relabel(plan.growth.classes)
+            for name in plan.lost:
+                change.drop(name)
+            if plan.outlived:
+                values = store.manifest.recipe
+                change.update(recipe={**values, "compose": {**values["compose"], "weights": "rows"}})
+    for name, labels in plan.labels.items():
+        with store.transaction() as change:
+            change.correct(name, dict(zip(labels, class_indexes(store, [*labels.values()]), strict=True)))
+    return [] if rows is None else [_grow(store, recipe, shard, rows, progress) for shard in plan.shards]
 
-    Args:
-        given: ids to train on, and those of a second source that is for testing, as ``split`` takes them.
-        out: samples that stay out.
-        growth: how the store grows.
-        mended: ids of samples that were skipped, but decode now: each goes to the shard that left it out.
-        relabelled: rows of the store, as `other_classes` returns them, that get the class given for them.
 
-    Raises:
-        StoreError: a store that is not finished. RecipeError: a balanced plan has no place for further samples.
-        DataError: the store does not have the class of a new sample, or the one that a row is to get.
-    """
-
-    def __init__(
-        self,
-        store: FeatureStore,
-        recipe: Recipe,
-        given: tuple[Sequence[str], Sequence[str] | None],
-        out: StayOut,
-        growth: Growth,
-        mended: Collection[str] = (),
-        relabelled: Mapping[str, tuple[str, str]] | None = None,
-    ) -> None:
-        if not is_complete(store):
-            raise StoreError(
-                f"cannot append to {store.path}: the {making_of(store)} that makes it is not finished",
-                got=f"{len(store.manifest.shards)} of {planned_shards(store)} shards",
-                do=f"taftcache {making_of(store)} first",
-            )
-        self._store, self._recipe, self._before, self._growth = store, recipe, store.root_digest, growth
-        self._lost = {n: ref.meta for n, ref in store.objects().items() if growth.added and not n.startswith(BASE)}
-        foreign = {name for name, meta in self._lost.items() if meta.get("imported")}
-        given_weights = recorded_recipe(store).compose.weights
-        named = () if given_weights == "rows" else given_weights
-        self._outlived = [name for name in named if component_of(name) in foreign]  # which no training makes again
-        self._keeps = growth.classes[: len(store.classes)] == store.classes  # the labels, which are class indexes
-        self._rows = {ref.name: ref.rows for ref in store.manifest.shards}
-        rows = {i for shard in store.every_shard for i in shard.sample_ids}
-        skipped = {sample.id: sample.shard for sample in store.manifest.skipped}
-        left = skipped.keys() - set(mended)
-        self._closed = [name for i, name in out.closed.items() if i not in rows and i not in left]
-        strange = {i: name for i, name in out.strange.items() if i not in rows and i not in left}
-        corrected, gone, self._alone = relabelled or {}, out.strange.keys(), out.alone
-        self._strange = [*strange.values(), *(out.strange[i] for i in corrected.keys() & gone)]
-        if growth.new_classes == "refuse":
-            check_classes(store, self._strange)
-        mended = set(mended) - out.all
-        self._unread = sum(i in left for ids in given for i in ids or ())
-        known = rows | skipped.keys() | out.all
-        training, test = ([i for i in ids if i not in known] if ids is not None else None for ids in given)
-        new = len(training or ()) + len(test or ()) + len(mended) + len(self._closed) + len(strange)
-        self._known = sum(len(ids or ()) for ids in given) - new
-        kept = {i: both for i, both in corrected.items() if i not in gone}
-        self._labels = _by_shard(store, kept, growth.classes)
-        placed = self._placed(training or [], test)
-        self.shards = self._with(placed, {i: skipped[i] for i in mended}, from_test=test is not None)
-
-    def grow(self, origin: Callable[[], RowOrigin], progress: Progress) -> list[RowCounts]:
-        """Add classes, correct labels, and write the rows that ``origin`` makes; it is called only if there are any."""
-        rows = origin() if self.shards else None  # it may refuse, so call it before anything is changed
-        if self._growth.added:
-            for note in self._of_classes():  # now, too: a killed run writes no report, and the next one adds no class
-                progress.say(note)
-            with self._store.transaction() as change:
-                change.relabel(self._growth.classes)
-                for name in self._lost:
-                    change.drop(name)
-                if self._outlived:
-                    values = self._store.manifest.recipe
-                    change.update(recipe={**values, "compose": {**values["compose"], "weights": "rows"}})
-        for name, labels in self._labels.items():
-            with self._store.transaction() as change:
-                change.correct(name, dict(zip(labels, class_indexes(self._store, [*labels.values()]), strict=True)))
-        return [] if rows is None else [self._grow(shard, rows, progress) for shard in self.shards]
-
-    def report(self, begin: float, counts: Sequence[RowCounts] | None, notes: Sequence[str] = ()) -> AppendReport:
-        """What was done since ``begin``, a value of ``time.perf_counter``; ``counts`` is None after a dry run."""
-        if counts is None:
-            added = {shard.name: len(shard.ids) for shard in self.shards}
-        else:
-            now = {ref.name: ref.rows for ref in self._store.manifest.shards}
-            added = {shard.name: now.get(shard.name, 0) - self._rows.get(shard.name, 0) for shard in self.shards}
-        skipped = sum(count.skipped for count in counts or ())
-        touched = {name for name, rows in added.items() if rows} | self._labels.keys()
-        left = {name: self._rows[name] + added.get(name, 0) for name in subtracted(self._store) if name in touched}
-        return AppendReport(
-            store=self._store.path,
-            root_before=self._before,
-            root_digest=self._store.root_digest,
-            added={name: rows for name, rows in added.items() if rows},
-            relabelled={name: len(labels) for name, labels in self._labels.items()},
-            untouched=[name for name in self._rows if self._keeps and not added.get(name) and name not in self._labels],
-            known=self._known,
-            unread=self._unread,
-            images=sum(count.rows for count in counts or ()),
-            skipped=skipped,
-            skipped_ids=self._skipped() if skipped else [],  # only then: it reads the ids of every shard that grew
-            seconds=time.perf_counter() - begin,
-            dry_run=counts is None,
-            closed=dict(sorted(Counter(self._closed).items())),
-            new_classes=self._growth.added or dict(sorted(Counter(self._strange).items())),
-            dropped=list(filter(is_model, self._lost)),
-            notes=[
-                *notes,
-                *self._of_classes(),
-                *self._of_labels(),
-                *subtracted_notes(self._store, left),
-                *left_out_notes(self._closed),
-                *left_out_notes(self._strange, NOT_THERE, taking(len(self._strange), self._alone)),
-                *([] if counts is None else self._unmade()),
-            ],
+def _grow(store: FeatureStore, recipe: Recipe, shard: PlannedShard, origin: RowOrigin, progress: Progress) -> RowCounts:
+    """Write a shard with new samples among its old ones, or a new shard."""
+    if not store.has_shard(shard.name):
+        plan = store.manifest.plan | {"groups": planned_shards(store) + 1}
+        return fill(store, recipe, shard, origin, progress, plan=plan)
+    old = OldRows(store, shard.name, shard.ids)
+    if old.shard.tokens_shape != origin.tokens_shape:
+        raise StoreError(
+            f"the rows of shard {shard.name} have another shape than the new ones",
+            got=f"{list(old.shard.tokens_shape)}, new: {list(origin.tokens_shape)}",
         )
+    return fill(store, recipe, shard, origin, progress, old=old)
 
-    def _skipped(self) -> list[str]:
-        """Ids of new samples that no row was made of."""
-        made = [name for name in (shard.name for shard in self.shards) if self._store.has_shard(name)]
-        rows = {i for name in made for i in self._store.shard(name).sample_ids}
-        return [i for shard in self.shards for i in shard.ids if i not in rows]
 
-    def _unmade(self) -> list[str]:
-        return [
-            f"no shard {shard.name} was made: none of its {counted(len(shard.ids), 'sample')} can be read (first: "
-            f"{min(shard.ids)}); the next append tries again"
-            for shard in self.shards
-            if not self._store.has_shard(shard.name)
-        ]
+def append_report(
+    store: FeatureStore,
+    plan: AppendPlan,
+    counts: Sequence[RowCounts] | None,
+    begin: float,
+    notes: Sequence[str] = (),
+) -> AppendReport:
+    """What was done since ``begin``, a value of ``time.perf_counter``; ``counts`` is None after a dry run."""
+    if counts is None:
+        added = {shard.name: len(shard.ids) for shard in plan.shards}
+    else:
+        now = {ref.name: ref.rows for ref in store.manifest.shards}
+        added = {shard.name: now.get(shard.name, 0) - plan.rows.get(shard.name, 0) for shard in plan.shards}
+    skipped = sum(count.skipped for count in counts or ())
+    touched = {name for name, rows in added.items() if rows} | plan.labels.keys()
+    left = {name: plan.rows[name] + added.get(name, 0) for name in subtracted(store) if name in touched}
+    return AppendReport(
+        store=store.path,
+        root_before=plan.root_before,
+        root_digest=store.root_digest,
+        added={name: rows for name, rows in added.items() if rows},
+        relabelled={name: len(labels) for name, labels in plan.labels.items()},
+        untouched=[name for name in plan.rows if plan.keeps_labels and name not in touched],
+        known=plan.known,
+        unread=plan.unread,
+        images=sum(count.rows for count in counts or ()),
+        skipped=skipped,
+        skipped_ids=_skipped(store, plan) if skipped else [],  # only then: it reads the ids of every shard that grew
+        seconds=time.perf_counter() - begin,
+        dry_run=counts is None,
+        closed=dict(sorted(Counter(plan.closed).items())),
+        new_classes=plan.growth.added or dict(sorted(Counter(plan.strange).items())),
+        dropped=list(filter(is_model, plan.lost)),
+        notes=[
+            *notes,
+            *_class_notes(plan),
+            *_label_notes(store, plan),
+            *subtracted_notes(store, left),
+            *left_out_notes(plan.closed),
+            *left_out_notes(plan.strange, NOT_THERE, taking(len(plan.strange), plan.alone)),
+            *([] if counts is None else _unmade_notes(store, plan)),
+        ],
+    )
 
-    def _of_classes(self) -> list[str]:
-        """Notes on classes that were added, and on the models that went."""
-        if not (more := self._growth.added):
-            return []
-        models = {name: meta for name, meta in self._lost.items() if is_model(name)}
-        private = [name for name, meta in models.items() if PRIVATE in meta]
-        foreign = [name for name, meta in models.items() if meta.get("imported")]
-        gone = f"models that have no column for them, and go: {first_few(list(models))}"
-        return [
-            f"{counted(len(more), 'class')} more: {with_counts(more)}",
-            *([gone] if models else []),
-            *([f"trained privately, and what was spent stays spent: {first_few(private)}"] if private else []),
-            *([f"imported, which nobody here can make again: {first_few(foreign)}"] if foreign else []),
-            *([f"compose.weights is by rows now, for it names {first_few(self._outlived)}"] if self._outlived else []),
-        ]
 
-    def _of_labels(self) -> list[str]:
-        """Notes on what corrected labels leave behind: private components, and classes without a row."""
-        if not self._labels:
-            return []
-        objects, own = self._store.objects(), [component_of(name) for name in self._labels]
-        private = [name for name in own if name in objects and PRIVATE in objects[name].meta]
-        notes = [f"of the labels from before, until train --private: {', '.join(private)}"] if private else []
-        has, names = set[str](), self._store.classes
-        for shard in map(self._store.shard, self._rows):
-            corrected = self._labels.get(shard.name, {})
-            has |= {corrected.get(i, names[k]) for i, k in zip(shard.sample_ids, shard.labels, strict=True)}
-        if bare := [name for name in names if name not in has]:
-            notes.append(f"without a row, though the store keeps the class: {first_few(bare)}")
-        return notes
+def _skipped(store: FeatureStore, plan: AppendPlan) -> list[str]:
+    """Ids of new samples that no row was made of."""
+    rows = {i for shard in plan.shards if store.has_shard(shard.name) for i in store.shard(shard.name).sample_ids}
+    return [i for shard in plan.shards for i in shard.ids if i not in rows]
 
-    def _placed(self, ids: list[str], test: list[str] | None) -> list[PlannedShard]:
-        spec = self._recipe.store
-        training, tested = split(self._recipe, ids, test)
-        places: dict[str, list[str]] = {}
-        if training and self._growth.new_shard:
-            taken = {name.removeprefix(COMPONENTS) for name in self._store.objects(COMPONENTS)}  # imported ones, too
-            places[next_name([shard.name for shard in self._store.shards], taken)] = training
-        elif training and spec.plan != "hash":
-            raise RecipeError(
-                "cannot append to the shards of a balanced plan: one more sample would move others to other shards",
-                got=f"{counted(len(training), 'new sample')} for a store with plan = {spec.plan!r}",
-                do="put them into a shard of their own: --new-shard, or new_shard=True",
-            )
-        else:
-            for i in training:
-                places.setdefault(shard_of(i, spec.shards, spec.seed), []).append(i)
-        shards = [PlannedShard(name=name, ids=in_order(some, spec.seed)) for name, some in places.items()]
-        if tested is not None and tested.ids:
-            shards.append(tested)
-        return shards
 
-    def _with(self, placed: list[PlannedShard], mended: Mapping[str, str], *, from_test: bool) -> list[PlannedShard]:
-        """The shards ``placed``, with each ``mended`` sample in the shard that left it out."""
-        ids = {shard.name: list(shard.ids) for shard in placed}
-        for sample, name in mended.items():
-            ids.setdefault(name, []).append(sample)
-        seed = self._recipe.store.seed
-        return [
-            PlannedShard(name=name, ids=in_order(some, seed), from_test=from_test and name == HELD_OUT)
-            for name, some in sorted(ids.items())
-        ]
+def _unmade_notes(store: FeatureStore, plan: AppendPlan) -> list[str]:
+    """Notes on further shards that were not made."""
+    return [
+        f"no shard {shard.name} was made: none of its {counted(len(shard.ids), 'sample')} can be read (first: "
+        f"{min(shard.ids)}); the next append tries again"
+        for shard in plan.shards
+        if not store.has_shard(shard.name)
+    ]
 
-    def _grow(self, shard: PlannedShard, origin: RowOrigin, progress: Progress) -> RowCounts:
-        """Write a shard with new samples among its old ones, or a new shard."""
-        store, recipe = self._store, self._recipe
-        if not store.has_shard(shard.name):
-            plan = store.manifest.plan | {"groups": planned_shards(store) + 1}
-            return fill(store, recipe, shard, origin, progress, plan=plan)
-        old = OldRows(store, shard.name, shard.ids)
-        if old.shard.tokens_shape != origin.tokens_shape:
-            raise StoreError(
-                f"the rows of shard {shard.name} have another shape than the new ones",
-                got=f"{list(old.shard.tokens_shape)}, new: {list(origin.tokens_shape)}",
-            )
-        return fill(store, recipe, shard, origin, progress, old=old)
+
+def _class_notes(plan: AppendPlan) -> list[str]:
+    """Notes on classes that are added, and on the models that go."""
+    if not (more := plan.growth.added):
+        return []
+    models = {name: meta for name, meta in plan.lost.items() if is_model(name)}
+    private = [name for name, meta in models.items() if PRIVATE in meta]
+    foreign = [name for name, meta in models.items() if meta.get("imported")]
+    gone = f"models that have no column for them, and go: {first_few(list(models))}"
+    return [
+        f"{counted(len(more), 'class')} more: {with_counts(more)}",
+        *([gone] if models else []),
+        *([f"trained privately, and what was spent stays spent: {first_few(private)}"] if private else []),
+        *([f"imported, which nobody here can make again: {first_few(foreign)}"] if foreign else []),
+        *([f"compose.weights is by rows now, for it names {first_few(plan.outlived)}"] if plan.outlived else []),
+    ]
+
+
+def _label_notes(store: FeatureStore, plan: AppendPlan) -> list[str]:
+    """Notes on what corrected labels leave behind: private components, and classes without a row."""
+    if not plan.labels:
+        return []
+    objects, own = store.objects(), [component_of(name) for name in plan.labels]
+    private = [name for name in own if name in objects and PRIVATE in objects[name].meta]
+    notes = [f"of the labels from before, until train --private: {', '.join(private)}"] if private else []
+    has, names = set[str](), store.classes
+    for shard in map(store.shard, plan.rows):
+        corrected = plan.labels.get(shard.name, {})
+        has |= {corrected.get(i, names[k]) for i, k in zip(shard.sample_ids, shard.labels, strict=True)}
+    if bare := [name for name in names if name not in has]:
+        notes.append(f"without a row, though the store keeps the class: {first_few(bare)}")
+    return notes

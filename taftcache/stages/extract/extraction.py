@@ -40,8 +40,8 @@ from taftcache.stages.extract.forgotten import (
     without_forgotten,
 )
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, run_frozen
-from taftcache.stages.extract.identity import check_request, check_tail
-from taftcache.stages.extract.moving import follow, is_moved, may_move
+from taftcache.stages.extract.identity import check_request, check_tail, elsewhere
+from taftcache.stages.extract.moving import LIES_AT, follow, is_moved
 from taftcache.stages.extract.plan import PlannedShard, plan_images
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.tangent.spec import TAIL
@@ -141,7 +141,7 @@ def _complete(recipe: Recipe, forgotten_of: Place | None, progress: Progress, be
     remembered(path, forgotten_of)
     with FeatureStore(path) as store:
         whole = is_complete(store)
-        check_request(store, recipe, but=may_move(store, recipe) if whole else ())
+        check_request(store, recipe, but=elsewhere(store, recipe, LIES_AT) if whole else ())
         check_tail(store, recipe)
         if not whole:
             return None

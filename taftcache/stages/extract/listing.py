@@ -25,7 +25,7 @@ from taftcache.errors import DataError, StoreError
 from taftcache.names import BASE
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.estimators import MADE_FROM, NO_CLASSES
-from taftcache.stages.extract.appending import NewSamples
+from taftcache.stages.extract.appending import carry_out, plan_append
 from taftcache.stages.extract.classes import NewClasses, growth_of
 from taftcache.stages.extract.extraction import ImageRows, create_store, put_tail
 from taftcache.stages.extract.filling import fill
@@ -159,7 +159,8 @@ def _add(store: FeatureStore, recipe: Recipe, model: tuple[Reduction, Preprocess
         untrained = all(name.startswith(BASE) for name in store.objects())  # else models would be dropped
         take: NewClasses = "take" if untrained else "refuse"
         growth = growth_of(store, source, new_shard=False, relabel=False, new_classes=take)
-        NewSamples(store, recipe, (ids, None), StayOut(set(), {}, {}), growth).grow(lambda: images, Silent())
+        plan = plan_append(store, recipe, (ids, None), StayOut(set(), {}, {}), growth)
+        carry_out(store, recipe, plan, lambda: images, Silent())
     else:
         fill(store, recipe, plan_shards(recipe, ids)[SHARD], images, Silent())
 

@@ -18,7 +18,7 @@ from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
 from taftcache.backbone.sources.table import SPLIT, missing_files
 from taftcache.errors import DataError, RecipeError, UnreadableImage, local_path
 from taftcache.names import counted, first_few
-from taftcache.recipe import unchecked_values
+from taftcache.recipe_files import read_toml
 
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")  # the first of these that exists is for testing
@@ -78,7 +78,7 @@ def _check_recipe(file: Path) -> None:
     found = "a folder, or no plain file"
     if file.is_file():  # to read a pipe would wait for a writer
         try:
-            values = unchecked_values(file) if file.stat().st_size else {"data": {}}
+            values = read_toml(file) if file.stat().st_size else {"data": {}}
             if {"data", "backbone"} & values.keys() and "student" not in values:
                 return
             found = f"TOML with {first_few(list(values)) or 'no key'}"

@@ -10,24 +10,18 @@ from taftcache.consent import KINDS, SECTION, names, recorded_recipe
 from taftcache.errors import IdentityError
 from taftcache.names import counted
 from taftcache.recipe import Recipe, recipe_values
-from taftcache.stages.extract.identity import elsewhere
 from taftcache.stages.extract.reextraction import Reextraction
 from taftcache.stages.progress import Progress
 
-KEYS = ("train", "test", "root")  # of [data]: where the images lie
+LIES_AT = ("train", "test", "root")  # of [data]: where the images lie
 AGAIN = 8  # rows that are made again, or one of each shard if there are more shards
 ALIKE = 0.01  # a part of the row's norm: another processor's rounding is far below it, another image's row far above
-
-
-def may_move(store: FeatureStore, recipe: Recipe) -> frozenset[str]:
-    """The settings that say where images lie."""
-    return elsewhere(store, recipe, KEYS)
 
 
 def is_moved(store: FeatureStore, recipe: Recipe) -> bool:
     """Whether the recipe names another place for the images than the store's record does."""
     recorded = recorded_recipe(store).data
-    return any(getattr(recorded, key) != getattr(recipe.data, key) for key in KEYS)
+    return any(getattr(recorded, key) != getattr(recipe.data, key) for key in LIES_AT)
 
 
 def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
@@ -61,7 +55,7 @@ def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
         again += len(rows)
     recorded, data = store.manifest.recipe, recipe_values(recipe)["data"]
     with store.transaction() as change:
-        change.update(recipe=recorded | {"data": recorded["data"] | {key: data[key] for key in KEYS}})
+        change.update(recipe=recorded | {"data": recorded["data"] | {key: data[key] for key in LIES_AT}})
     return f"the images lie at {recipe.data.train} now: {counted(again, 'row')} made again from there are the store's"
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from taftcache.backbone.sources.base import Source
-from taftcache.cache.format.plan import assign, held_out, in_order
-from taftcache.errors import DataError
-from taftcache.names import HELD_OUT, counted
+from taftcache.cache.format.plan import assign, held_out, in_order, next_name, shard_of
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import DataError, RecipeError
+from taftcache.names import COMPONENTS, HELD_OUT, counted
 from taftcache.recipe import Recipe
 
 
@@ -58,6 +60,48 @@ def plan_shards(recipe: Recipe, ids: Sequence[str], test: Sequence[str] | None =
     parts = assign(training, spec.plan, spec.shards, spec.seed)
     planned = {name: PlannedShard(name=name, ids=part) for name, part in parts.items()}
     return planned if tested is None else planned | {HELD_OUT: tested}
+
+
+def plan_more(
+    store: FeatureStore,
+    recipe: Recipe,
+    ids: Sequence[str],
+    test: Sequence[str] | None,
+    *,
+    mended: Mapping[str, str],
+    new_shard: bool,
+) -> list[PlannedShard]:
+    """The shards that new samples of a store go to, in the order of names; ``ids`` and ``test`` as for ``split``.
+
+    Args:
+        mended: id -> shard, of samples that were skipped, and go to the shard that left them out.
+        new_shard: whether all training samples go to one more shard.
+
+    Raises:
+        RecipeError: a balanced plan has no place for further training samples.
+    """
+    spec, places = recipe.store, defaultdict[str, list[str]](list)
+    training, tested = split(recipe, ids, test)
+    if training and new_shard:
+        taken = {name.removeprefix(COMPONENTS) for name in store.objects(COMPONENTS)}  # imported ones, too
+        places[next_name([shard.name for shard in store.shards], taken)] = training
+    elif training and spec.plan != "hash":
+        raise RecipeError(
+            "cannot append to the shards of a balanced plan: one more sample would move others to other shards",
+            got=f"{counted(len(training), 'new sample')} for a store with plan = {spec.plan!r}",
+            do="put them into a shard of their own: --new-shard, or new_shard=True",
+        )
+    else:
+        for i in training:
+            places[shard_of(i, spec.shards, spec.seed)].append(i)
+    if tested is not None and tested.ids:
+        places[tested.name] += tested.ids
+    for i, name in mended.items():
+        places[name].append(i)
+    return [
+        PlannedShard(name=name, ids=in_order(some, spec.seed), from_test=test is not None and name == HELD_OUT)
+        for name, some in sorted(places.items())
+    ]
 
 
 def plan_images(recipe: Recipe, source: Source, test: Source | None) -> dict[str, PlannedShard]:

@@ -16,7 +16,7 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, StoreError, local_path
 from taftcache.names import counted
 from taftcache.recipe import Recipe, stored_at
-from taftcache.stages.extract.appending import AppendReport, NewSamples
+from taftcache.stages.extract.appending import AppendReport, append_report, carry_out, plan_append
 from taftcache.stages.extract.classes import NewClasses, classes_of, growth_of, other_classes
 from taftcache.stages.extract.forgotten import staying_out
 from taftcache.stages.files.imported_rows import ImportedRows
@@ -117,8 +117,9 @@ def _append(
         out = staying_out(store.is_forgotten, given, known=growth.classes)
         others = other_classes(store, classes_of(given) if relabel else {})
         ids = given.ids, _tested(store, recipe)
-        new = NewSamples(store, recipe, ids, out, growth, relabelled=others)
-        return new.report(begin, None if dry_run else new.grow(lambda: rows, progress))
+        plan = plan_append(store, recipe, ids, out, growth, relabelled=others)
+        counts = None if dry_run else carry_out(store, recipe, plan, lambda: rows, progress)
+        return append_report(store, plan, counts, begin)
 
 
 def _tested(store: FeatureStore, recipe: Recipe) -> list[str] | None:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
-from zipfile import ZipFile
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal
 
 from taftcache.backbone.files import file_digest
-from taftcache.backbone.sources.columns import arrow_table, parquet_batches
-from taftcache.backbone.sources.npz import FAULTS, read_header, read_member
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
 from taftcache.cache.format.manifest import FILE
-from taftcache.cache.hdf5 import FeatureFile, fields_of
 from taftcache.cache.place.lock import LOCK
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import OWN
@@ -35,42 +26,13 @@ from taftcache.model.component import Component
 from taftcache.model.description import DESCRIPTION, read_description
 from taftcache.names import ROWS_OF, counted, first_few, is_model, told_apart
 from taftcache.privacy.statement import audit_statement
+from taftcache.stages.file_texts import read_texts
 from taftcache.stages.forget.chain import FORGOTTEN
 from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.pin import is_pin
 from taftcache.stages.forget.receipts import replaced_shards
-from taftcache.stages.forget.traces import WORDS, headers, texts_in
 from taftcache.stages.train.private.claims import exported_meta
 
-MAX_TEXT = 256 << 20
-CELLS = re.compile(r"[\t\r\n,]")
-QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-DOUBLED = re.compile(r'"((?:[^"]|"")*)"')  # a quoted cell of a CSV file, in which quotes are doubled
-DEFUSED = ("'=", "'+", "'-", "'@")  # how the CSV of a report's page begins a text that a spreadsheet would compute
-BEGINNING = 512  # bytes at the start of a file: they tell what it is, whatever its name
-HDF5, NPY, ZIP, PARQUET = b"\x89HDF\r\n\x1a\n", b"\x93NUMPY", b"PK\x03\x04", b"PAR1"
-ARROW = b"\xff\xff\xff\xff"  # before each message of a stream
-MARKS = {
-    BOM_UTF8: "utf-8-sig",
-    BOM_UTF32_LE: "utf-32",
-    BOM_UTF32_BE: "utf-32",
-    BOM_UTF16_LE: "utf-16",
-    BOM_UTF16_BE: "utf-16",
-}
-LONGEST, DEEPEST = 4096, 64  # characters of a path, and how many of its endings are tried
-# gzip, bzip2, xz, zstandard, 7-Zip, SQLite, pickle: their contents are not searched, and a note says so.
-PACKED: tuple[bytes, ...] = (
-    b"\x1f\x8b",
-    b"BZh",
-    b"\xfd7zXZ\0",
-    b"\x28\xb5\x2f\xfd",
-    b"7z\xbc\xaf\x27\x1c",
-    b"SQLite format 3\0",
-)
-# Arrow files and Feather, too: they are usually compressed, and Arrow would unpack them to any size.
-PACKED += (b"ARROW1", b"FEA1")
-PACKED += tuple(bytes([0x80, version]) for version in range(2, 6))
-TAR_AT, TAR = 257, b"ustar"
 # In JSON, also within another text: the root digest that something was made from, and lists of shards' digests.
 ROOT = re.compile(r'"(?:root_digest|store)\\*": ?\\*"([0-9a-f]{64})')
 SHARDS = re.compile(r'\[\s*((?:\\*"[0-9a-f]{64}\\*",?\s*)+)\]')
@@ -98,32 +60,37 @@ def check_folder(store: FeatureStore, folder: Path, to: Findings, strict: bool =
     rows, and what was not searched; if ``strict``, these are findings too.
     """
     known = _Known.of(store)
-    found, noted = defaultdict[tuple[Path, str], list[Path]](list), defaultdict[str, list[Path]](list)
+    found, noted = defaultdict[tuple[Path, _Verdict], list[Path]](list), defaultdict[str, list[Path]](list)
     for path in _things(folder, Path(store.path)):
-        problem = _of_store(known, path) if path.is_dir() else _of_file(known, path)
+        verdict = _of_store(known, path) if path.is_dir() else _of_file(known, path)
         if not path.is_dir() and not _checked_claim(path, to):
-            noted[UNCHECKED].append(path)
-        if problem in NOTES:
-            noted[problem].append(path)
-        elif problem:
-            found[path.parent, problem].append(path)
-    for (parent, problem), paths in found.items():
-        if problem.startswith(A_STUDENT):  # one finding for its whole folder, whichever of its files are there
-            to.found(
-                "by-product", str(parent), problem, "delete what teach or export-model wrote there, and make it again"
-            )
-        elif len(paths) > SINGLY:
-            to.found("by-product", str(parent), f"{counted(len(paths), 'file')}, {paths[0].name} the first: {problem}")
-        else:
-            for path in paths:
-                to.found("by-product", str(path), problem, OTHER_STORE if FeatureStore.exists(path) else None)
-    for problem, paths in noted.items():
+            noted["unchecked"].append(path)
+        if verdict.kind == "found":
+            found[path.parent, verdict].append(path)
+        elif verdict.kind != "fine":
+            noted[verdict.kind].append(path)
+    for (parent, verdict), paths in found.items():
+        _add_finding(parent, verdict, paths, to)
+    for kind, paths in noted.items():
         which = first_few(told_apart([str(path.relative_to(folder)) for path in paths]))
-        said = f"{counted(len(paths), 'file')} ({which}) {NOTES[problem]}"
+        said = f"{counted(len(paths), 'file')} ({which}) {NOTES[kind]}"
         if strict:
             to.found("undecided", str(folder), said)
         else:
             to.notes.append(f"{folder}: {said}")
+
+
+def _add_finding(parent: Path, verdict: _Verdict, paths: list[Path], to: Findings) -> None:
+    """Add what was found of files in one folder."""
+    if verdict.of_student:  # one finding for its whole folder, whichever of its files are there
+        do = "delete what teach or export-model wrote there, and make it again"
+        to.found("by-product", str(parent), f"a student, {verdict.text}", do)
+    elif len(paths) > SINGLY:
+        first = f"{counted(len(paths), 'file')}, {paths[0].name} the first"
+        to.found("by-product", str(parent), f"{first}: {verdict.text}")
+    else:
+        for path in paths:
+            to.found("by-product", str(path), verdict.text, OTHER_STORE if FeatureStore.exists(path) else None)
 
 
 def _checked_claim(path: Path, to: Findings) -> bool:
@@ -137,17 +104,31 @@ def _checked_claim(path: Path, to: Findings) -> bool:
 
 
 OTHER_STORE = "delete it if it is an old copy; else forget the same samples there: taftcache forget STORE --file FILE"
-A_STUDENT = "a student, "
-UNSURE, UNREAD, UNCHECKED = "unsure", "not searched", "not checked"
 NOTES = {
-    UNSURE: "of rows or a state of a store that no receipt here names, as is one from before append: whatever was made "
-    "of this store before a request has what was forgotten; delete it, and export it again",
-    UNREAD: "not searched: unreadable, packed (an archive, say), or too large (Parquet and Arrow take pip install "
+    "unsure": "of rows or a state of a store that no receipt here names, as is one from before append: whatever was "
+    "made of this store before a request has what was forgotten; delete it, and export it again",
+    "unread": "not searched: unreadable, packed (an archive, say), or too large (Parquet and Arrow take pip install "
     "'taftcache[parquet]'); what was forgotten may be in there",
-    UNCHECKED: "promising privacy: whether their epsilon follows from their noise is checked with "
+    "unchecked": "promising privacy: whether their epsilon follows from their noise is checked with "
     "pip install 'taftcache[privacy]'",
 }
 SINGLY = 5  # up to this many files of one folder with the same problem are listed one by one
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What is to be said of a file or of another store.
+
+    kind: "found" if it holds, or was made from, what was forgotten: ``text`` says how; "unsure" and "unread" are notes.
+    of_student: it is of a student, whose files are one finding.
+    """
+
+    kind: Literal["fine", "unsure", "unread", "found"]
+    text: str = ""
+    of_student: bool = False
+
+
+FINE, UNSURE, UNREAD = _Verdict("fine"), _Verdict("unsure"), _Verdict("unread")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,23 +162,32 @@ class _Known:
             key=key,
         )
 
-    def problem(self, text: str) -> str | None:
-        """What is wrong with something that ``text`` describes: "" if it was made from what the store holds now, or if
-        there was no request; None if it does not name what it was made from."""
+    def judged(self, text: str) -> _Verdict | None:
+        """The verdict on something that ``text`` describes; None if it does not name what it was made from."""
         if not self.before:
-            return ""
-        lists = [set(DIGEST.findall(match[1])) for match in SHARDS.finditer(text)]
-        found = set(ROOT.findall(text))
-        roots = found - self.now
-        for root in (roots | self._keyed(roots)) & self.before.keys():
-            return f"made from the store as it was before {self.before[root]}"
-        if gone := self._keyed(chain.from_iterable(lists)) & self.replaced.keys():
-            return f"made from shards as they were before {min(self.replaced[own] for own in gone)}"
+            return FINE
+        roots, lists = set(ROOT.findall(text)), [set(DIGEST.findall(match[1])) for match in SHARDS.finditer(text)]
+        if place := self._state_before(roots):
+            return _Verdict("found", f"made from the store as it was before {place}")
+        if place := self._shards_before(lists):
+            return _Verdict("found", f"made from shards as they were before {place}")
         if any(named & self.shards and named - self.shards for named in lists):  # receipts of earlier releases
-            return "made from shards as they were before rows left them"
+            return _Verdict("found", "made from shards as they were before rows left them")
         if lists and all(named <= self.shards for named in lists):
-            return ""
-        return UNSURE if roots or lists else "" if found else None
+            return FINE
+        if lists or roots - self.now:
+            return UNSURE
+        return FINE if roots else None
+
+    def _state_before(self, roots: set[str]) -> str | None:
+        """The first receipt of which one of these root digests was the state before; None if there is none."""
+        old = roots - self.now
+        return min((self.before[own] for own in (old | self._keyed(old)) & self.before.keys()), default=None)
+
+    def _shards_before(self, lists: list[set[str]]) -> str | None:
+        """The first receipt whose request wrote anew or dropped one of these shards; None if there is none."""
+        gone = self._keyed(chain.from_iterable(lists)) & self.replaced.keys()
+        return min((self.replaced[own] for own in gone), default=None)
 
     def _keyed(self, digests: Iterable[str]) -> set[str]:
         return {ledger.tombstone(own, self.key) for own in digests} if self.key else set()
@@ -244,9 +234,10 @@ def _is_cut_off(names: set[str]) -> bool:
     return {LOCK, "shards"} <= names <= OWN - {FILE}
 
 
-def _of_store(known: _Known, path: Path) -> str:
+def _of_store(known: _Known, path: Path) -> _Verdict:
     if not FeatureStore.exists(path):
-        return "what a copy that was cut off left; it may hold any row" if known.before else ""
+        says = _Verdict("found", "what a copy that was cut off left; it may hold any row")
+        return says if known.before else FINE
     unread, held = False, list[str]()
     try:
         with FeatureStore(path, stale=True) as other:
@@ -261,189 +252,35 @@ def _of_store(known: _Known, path: Path) -> str:
             taken = [name for name, ref in other.objects().items() if is_model(name) and ref.meta.get("imported")]
             strange = not count and any(known.is_strange(other.read_object(name)) for name in taken)
     except TaftcacheError:
-        return UNREAD if known.before else ""
+        return UNREAD if known.before else FINE
     if count:
-        return f"a store with rows of forgotten ids: {count}"
+        return _Verdict("found", f"a store with rows of forgotten ids: {count}")
     if not known.before:
-        return ""
-    return UNREAD if unread else UNSURE if strange else ""
+        return FINE
+    return UNREAD if unread else UNSURE if strange else FINE
 
 
-def _of_file(known: _Known, path: Path) -> str:
+def _of_file(known: _Known, path: Path) -> _Verdict:
     if path.name.endswith(".partial"):
-        return "what a write that was killed left; it may hold anything" if known.before else ""
-    read, unread = _Texts(), False
-    try:
-        _read(path, read)
-    except (*FAULTS, KeyError, ImportError, TaftcacheError):
-        unread = True
-    text = read.about
-    if count := len({i for i in _meant(chain(read.ids, _candidates(text))) if known.store.is_forgotten(i)}):
-        return f"it holds forgotten ids: {count}"
-    if unread:
-        return _of_unread(known, path) if known.before else ""
-    if is_pin(text) or are_tombstones(text.encode()):
-        return ""
-    says = known.problem(text)
-    if says is None:  # a component that was exported, say, names neither
-        return UNSURE if "base_digest" in text and known.is_strange(path.read_bytes()) else ""
-    return A_STUDENT + says if says and says not in NOTES and f'"{ROWS_OF}"' in text else says
+        says = _Verdict("found", "what a write that was killed left; it may hold anything")
+        return says if known.before else FINE
+    read = read_texts(path)
+    if count := len({i for i in read.candidates() if known.store.is_forgotten(i)}):
+        return _Verdict("found", f"it holds forgotten ids: {count}")
+    if not read.whole:
+        return _of_unread(known, path) if known.before else FINE
+    if is_pin(read.about) or are_tombstones(read.about.encode()):
+        return FINE
+    verdict = known.judged(read.about)
+    if verdict is None:  # a component that was exported, say, names neither
+        return UNSURE if "base_digest" in read.about and known.is_strange(path.read_bytes()) else FINE
+    is_student = verdict.kind == "found" and f'"{ROWS_OF}"' in read.about
+    return replace(verdict, of_student=True) if is_student else verdict
 
 
-def _of_unread(known: _Known, path: Path) -> str:
-    """What is wrong with the model that ``path`` was exported with, if that model's description lists this file."""
+def _of_unread(known: _Known, path: Path) -> _Verdict:
+    """The verdict on the model that ``path`` was exported with, if that model's description lists this file."""
     with suppress(OSError, TaftcacheError):
         if read_description(path.parent).files.get(path.name) == file_digest(path):
-            says = known.problem(path.with_name(DESCRIPTION).read_text("utf-8"))
-            return UNREAD if says is None else says
+            return known.judged(path.with_name(DESCRIPTION).read_text("utf-8")) or UNREAD
     return UNREAD
-
-
-def _meant(texts: Iterable[str]) -> Iterator[str]:
-    """Each text; without the apostrophe that keeps a spreadsheet from computing it; and, of a path, its endings."""
-    for text in texts:
-        yield text
-        if text.startswith(DEFUSED):
-            yield text[1:]
-        if len(text) <= LONGEST:
-            path = text.replace("\\", "/")
-            at = path.rfind("/")
-            for _ in range(DEEPEST):
-                if at < 0:
-                    break
-                yield path[at + 1 :]
-                at = path.rfind("/", 0, at)
-
-
-def _candidates(text: str) -> Iterator[str]:
-    """What may be an id in a text: lines, words, cells of a table, and quoted strings as JSON and CSV write them."""
-    yield text
-    for line in text.split("\n"):
-        line = line.removesuffix("\r")
-        yield from {line, *WORDS.split(line), *line.split("\t"), *CELLS.split(line)}  # a set: each is hashed only once
-    for quoted in QUOTED.finditer(text):
-        with suppress(ValueError):
-            yield json.loads(quoted[0]).encode("utf-8", "replace").decode()  # a lone surrogate is in no id
-    yield from (cell[1].replace('""', '"') for cell in DOUBLED.finditer(text) if '""' in cell[1])
-
-
-@dataclass
-class _Texts:
-    """The texts of a file: those that may be ids, and other text (``about``). Keeps what was read before a fault."""
-
-    ids: set[str] = field(default_factory=set)
-    about: str = ""
-
-    def take(self, array: NDArray[Any]) -> None:
-        """Add every text of an array and of its fields; ValueError if there is more than ``MAX_TEXT``."""
-        for name in array.dtype.names or ():
-            self.take(array[name])
-        if array.dtype.kind in "OSU":
-            if array.nbytes > MAX_TEXT:
-                raise ValueError(array.nbytes)
-            self.ids.update(texts_in(array.ravel().tolist()))
-
-
-def _read(path: Path, to: _Texts) -> None:
-    """Add the texts of a file; its first bytes, or else its suffix, tell what it is.
-
-    Raises:
-        ValueError, KeyError, OSError, TaftcacheError, ImportError and others: it cannot be searched, or only in part.
-    """
-    with path.open("rb") as file:
-        begin = file.read(BEGINNING)
-    # A safetensors file begins with its header's size, whose bytes may be those of a pickle: 640 is 80 02.
-    size = int.from_bytes(begin[:8], "little")
-    headed = begin[8:9] == b"{" and size <= path.stat().st_size - 8
-    if not headed and (begin.startswith(PACKED) or begin[TAR_AT:].startswith(TAR)):
-        raise ValueError(path)
-    if begin.startswith(HDF5) or path.suffix in (".h5", ".hdf5"):
-        _hdf5(path, to)
-    elif begin.startswith(ZIP) or path.suffix == ".npz":
-        _npz(path, to)
-    elif begin.startswith(NPY):
-        to.take(np.load(path, mmap_mode="r", allow_pickle=False))
-    elif begin.startswith(PARQUET) or path.suffix in (".parquet", ".pq"):
-        _parquet(path, to)
-    elif begin.startswith(ARROW) or path.suffix == ".arrow":
-        _arrow(path, to)
-    elif headed or path.suffix == ".safetensors":
-        with path.open("rb") as file:
-            to.about = "".join(headers(file.read(8 + min(size, MAX_TEXT))))
-    elif path.stat().st_size > MAX_TEXT:
-        raise ValueError(path)
-    else:
-        form = next((form for mark, form in MARKS.items() if begin.startswith(mark)), "utf-8")
-        to.about = path.read_bytes().decode(form, "replace")
-
-
-def _hdf5(path: Path, to: _Texts) -> None:
-    with FeatureFile(path) as file:
-        if file.is_export:
-            to.ids.update(s.id for s in file.skipped)
-        for array in file.texts():
-            to.take(array)
-
-
-def _npz(path: Path, to: _Texts) -> None:
-    """Add every array of texts; ValueError if an array holds Python objects, or an entry is not an array."""
-    with ZipFile(path) as archive:
-        strange, size = False, 0
-        for entry in archive.infolist():
-            with archive.open(entry) as member:
-                dtype = read_header(member)[2]
-            strange |= dtype.hasobject
-            if dtype.hasobject or not any(kind.kind in "SU" for kind in fields_of(dtype)):
-                continue
-            size += entry.file_size
-            if size > MAX_TEXT:
-                raise ValueError(path)
-            array = read_member(archive, entry)
-            to.take(array)
-            if entry.filename == "about.npy":
-                to.about = str(array)
-        if strange:
-            raise ValueError(path)
-
-
-def _arrow(path: Path, to: _Texts) -> None:
-    """Add every text in an Arrow stream; ValueError if it is compressed or damaged, or is no such stream."""
-    import pyarrow as pa
-
-    try:
-        table = arrow_table(path)
-        texts = [k for k, kind in enumerate(table.schema.types) if re.search("string|binary", str(kind))]
-        _take(path, table.select(texts).to_batches(), to)
-    except pa.ArrowException as error:
-        raise ValueError(path) from error
-
-
-def _parquet(path: Path, to: _Texts) -> None:
-    """Add the texts of a Parquet file: every column that has any, and what taftcache wrote into its schema.
-
-    Raises:
-        ImportError: pyarrow is not installed. ValueError: not a Parquet file, or more text than ``MAX_TEXT``.
-    """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        with parquet.ParquetFile(path) as file:
-            schema = file.schema
-            texts = [k for k in range(len(schema)) if schema.column(k).physical_type.endswith("BYTE_ARRAY")]
-            names = sorted({schema.column(k).path for k in texts})
-            to.about = ((file.schema_arrow.metadata or {}).get(b"taftcache") or b"").decode("utf-8", "replace")
-            _take(path, parquet_batches(path, file, names) if names else (), to)
-    except pa.ArrowException as error:
-        raise ValueError(path) from error
-
-
-def _take(path: Path, batches: Iterable[Any], to: _Texts) -> None:
-    """Add the texts of Arrow's batches; ValueError if they are larger than ``MAX_TEXT``."""
-    size = 0
-    for batch in batches:
-        size += batch.nbytes
-        if size > MAX_TEXT:
-            raise ValueError(path)
-        for column in batch.columns:
-            to.ids.update(texts_in(column.to_pylist()))

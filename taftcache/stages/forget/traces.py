@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -19,12 +17,9 @@ from taftcache.cache.write.group import token_norm_sum
 from taftcache.cache.write.sweep import TRANSACTION
 from taftcache.errors import StoreError
 from taftcache.names import CLASS, counted, typed
+from taftcache.stages.file_texts import headers, texts_in
 from taftcache.stages.forget.finding import UNFINISHED, Findings
 from taftcache.stages.progress import Progress, noting
-
-MAX_HEADER = 64 << 20
-# Separates the words of a text, each of which may be an id.
-WORDS = re.compile(r"[\s,;:'\"()\[\]{}<>=|]+")
 
 
 def check_damage(store: FeatureStore, progress: Progress, to: Findings) -> None:
@@ -107,31 +102,3 @@ def _wrong_statistics(shard: Shard) -> str:
     if (recorded["max_abs"], recorded["mean_token_norm"]) != (largest, mean):
         return "max_abs and mean_token_norm are not those of its rows"
     return ""
-
-
-def headers(data: bytes) -> Iterator[str]:
-    """The text inside a file: the header of a safetensors file, or the whole file if it is short."""
-    size = int.from_bytes(data[:8], "little")
-    if 2 <= size <= min(MAX_HEADER, len(data) - 8) and data[8:9] == b"{":
-        yield data[8 : 8 + size].decode("utf-8", "replace").replace('\\"', '"')
-    elif len(data) <= 1 << 20:
-        yield data.decode("utf-8", "replace")
-
-
-def texts_in(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, whole and word by word, keys too; also bytes that are UTF-8."""
-    if isinstance(value, bytes):
-        with suppress(UnicodeDecodeError):
-            value = value.decode()
-    if isinstance(value, str):
-        yield value
-        words = WORDS.split(value)
-        if len(words) > 1:
-            yield from (word for word in words if word)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from texts_in(key)
-            yield from texts_in(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from texts_in(inner)

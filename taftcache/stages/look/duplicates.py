@@ -15,7 +15,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ArgumentError, StoreError, check_counts
 from taftcache.stages.look.inspection import private_notes
-from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.look.row_table import RowTable, Top
 from taftcache.stages.look.vectors import mean_vectors
 from taftcache.stages.progress import Progress, or_silent
 
@@ -88,13 +88,13 @@ def duplicates(
     progress, table = or_silent(progress), RowTable.of(store)
     scaled = _scaled(mean_vectors(table, progress))
     far = _far_out(scaled, table)
-    kinds = (_Best(top), _Best(top))
+    kinds = (Top(top), Top(top))
     held = table.held_out
     for first, second, alike in _reaching(scaled, threshold, progress):
         across = held[first] != held[second]
         for kind, chosen in zip(kinds, (across, ~across), strict=True):
-            kind.add(first[chosen], second[chosen], alike[chosen])
-    leaks, pairs = ([_pair(store, table, *found) for found in kind.listed()] for kind in kinds)
+            kind.add(-alike[chosen], first[chosen], second[chosen])
+    leaks, pairs = ([_pair(store, table, first, second, -unlike) for unlike, first, second in kind] for kind in kinds)
     return DuplicatesReport(
         store=store.path,
         root_digest=store.root_digest,
@@ -153,25 +153,6 @@ def _reaching(
                     first, second = first[first < second], second[first < second]
                 yield first + i, second + j, np.minimum(found[first, second], 1)
                 task.advance()
-
-
-class _Best:
-    """The ``top`` most similar of all pairs that were added, and the ``count`` of all."""
-
-    def __init__(self, top: int) -> None:
-        self._top, self.count = top, 0
-        self._first = self._second = np.empty(0, np.int64)
-        self._alike = np.empty(0, np.float32)
-
-    def add(self, first: NDArray[np.int64], second: NDArray[np.int64], alike: NDArray[np.float32]) -> None:
-        self.count += len(first)
-        first, second = np.concatenate([self._first, first]), np.concatenate([self._second, second])
-        alike = np.concatenate([self._alike, alike])
-        kept = np.lexsort((second, first, -alike))[: self._top]
-        self._first, self._second, self._alike = first[kept], second[kept], alike[kept]
-
-    def listed(self) -> Iterator[tuple[int, int, float]]:
-        yield from zip(self._first.tolist(), self._second.tolist(), self._alike.tolist(), strict=True)
 
 
 def _pair(store: FeatureStore, table: RowTable, first: int, second: int, alike: float) -> Pair:
@@ -251,11 +232,6 @@ def copies_of(store: FeatureStore, samples: Collection[str], progress: Progress)
     sought = found.chosen(these) | {staged[i] for i in named if i in staged}
     more = [i for i, own in staged.items() if own in sought and i not in named and not store.holds(i)]
     return [*found.ids_like(sought, ~these), *more], list(dict.fromkeys([*found.damaged, *damaged]))
-
-
-def leaked(store: FeatureStore, progress: Progress) -> list[str]:
-    """Ids of held-out rows with the same bytes as a training row."""
-    return Hashes.of(store, progress).leaked()
 
 
 def _hashes(tokens: NDArray[Any]) -> list[bytes]:

@@ -39,7 +39,7 @@ from taftcache.solve.labels import proven_labels
 from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.classes import unshared_notes
-from taftcache.stages.look.duplicates import leaked
+from taftcache.stages.look.duplicates import Hashes
 from taftcache.stages.look.probe import Probe, is_quick, linear_probe, no_probe
 from taftcache.stages.look.scoring import kept_components
 from taftcache.stages.look.vectors import starts_blank
@@ -146,7 +146,7 @@ def evaluate(
     if names and starts_blank(store):
         del hits[UNTOUCHED]
     if probe or (store.root.stable and store.nbytes <= SEARCHED):  # a bucket would send all of it
-        notes += _leaked(store, leaked(store, progress), rows)
+        notes += _leaked(store, Hashes.of(store, progress).leaked(), rows)
     against = None
     if probe:
         against, said = _beside_probe(store, settings, rows, default, hits, progress, any_time=probe != "quick")

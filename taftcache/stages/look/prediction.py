@@ -32,7 +32,7 @@ from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, 
 from taftcache.stages.extract.listing import ImageList
 from taftcache.stages.look.evaluation import Answers, held_out_answers, row_logits
 from taftcache.stages.look.inspection import private_notes
-from taftcache.stages.look.row_table import STEP_ROWS, RowTable
+from taftcache.stages.look.row_table import STEP_ROWS, RowTable, Top
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.look.vectors import sample_vectors
 from taftcache.stages.progress import Progress, or_silent
@@ -290,14 +290,14 @@ def find(
         rows = (
             scaled(vectors.reshape(len(parts), 1, -1), scaling, names).astype(rows_dtype(dtype)) if parts else vectors
         )
-    nearest = [_Nearest(top) for _ in names]
+    nearest = [Top(top) for _ in names]
     spread = _compare(table, as_read(rows, dtype), nearest, or_silent(progress)) if names else 0.0
     return FindReport(
         store=store.path,
         root_digest=store.root_digest,
         rows=len(table),
         found={
-            name: [_match(store, table, spread, *of) for of in near.listed()]
+            name: [_match(store, table, spread, row, apart, not other) for other, apart, row in near]
             for name, near in zip(names, nearest, strict=True)
         },
         notes=[*notes, *private_notes(store)],
@@ -314,8 +314,9 @@ def _rows_of(store: FeatureStore, images: list[Picture], consent: Consent | None
     return np.concatenate(sink.blocks)
 
 
-def _compare(table: RowTable, rows: NDArray[Any], nearest: Sequence[_Nearest], progress: Progress) -> float:
-    """Compare each of ``rows`` [q,t,d] with all rows of the table; E‖x − y‖² over the means of two random rows."""
+def _compare(table: RowTable, rows: NDArray[Any], nearest: Sequence[Top], progress: Progress) -> float:
+    """Add all rows of the table to those ``nearest`` to each of ``rows`` [q,t,d]; returns E‖x − y‖² over the means of
+    two random rows."""
     sought = sample_vectors(rows, first=False).astype(np.float64)
     total, squares = np.zeros(sought.shape[1]), 0.0
     with progress.task("find", len(table)) as task:
@@ -325,29 +326,11 @@ def _compare(table: RowTable, rows: NDArray[Any], nearest: Sequence[_Nearest], p
             total += means.sum(0)
             squares += float(np.square(means).sum())
             for near, row, mean in zip(nearest, rows, sought, strict=True):
-                near.add(here.start, np.square(means - mean).sum(1), (tokens == row).all((1, 2)))
+                other = (tokens != row).any((1, 2))  # those with the same bytes come first
+                near.add(other, np.square(means - mean).sum(1), np.arange(here.start, here.stop))
             task.advance(here.stop - here.start)
     n = max(len(table), 1)
     return max(0.0, 2 * (squares / n - float(np.square(total / n).sum())))
-
-
-class _Nearest:
-    """The ``top`` rows nearest to one row, those with the same bytes first."""
-
-    def __init__(self, top: int) -> None:
-        self._top = top
-        self._apart, self._same, self._row = np.empty(0), np.empty(0, bool), np.empty(0, np.int64)
-
-    def add(self, start: int, apart: NDArray[np.float64], same: NDArray[np.bool_]) -> None:
-        """Add rows ``start …`` of a table: the squares of their distances, and which have the same bytes."""
-        every = np.concatenate([self._apart, apart]), np.concatenate([self._same, same])
-        row = np.concatenate([self._row, start + np.arange(len(apart))])
-        kept = np.lexsort((row, every[0], ~every[1]))[: self._top]
-        self._apart, self._same, self._row = every[0][kept], every[1][kept], row[kept]
-
-    def listed(self) -> Iterator[tuple[int, float, bool]]:
-        """Row, square of the distance, and whether the bytes are the same."""
-        yield from zip(self._row.tolist(), self._apart.tolist(), self._same.tolist(), strict=True)
 
 
 def _match(store: FeatureStore, table: RowTable, spread: float, row: int, apart: float, same: bool) -> Match:

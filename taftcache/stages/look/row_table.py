@@ -160,3 +160,23 @@ class RowTable:
         every: list[Any] = list(self.steps())
         count = min(steps, len(every))
         return [every[k] for k in sorted({round(j * (len(every) - 1) / max(count - 1, 1)) for j in range(count)})]
+
+
+class Top:
+    """The ``top`` first of all that was added; ``count`` says how many were."""
+
+    def __init__(self, top: int) -> None:
+        self._top, self.count = top, 0
+        self._kept: tuple[NDArray[Any], ...] = ()
+
+    def add(self, *columns: NDArray[Any]) -> None:
+        """Add n things by some numbers of each, [n] in each column: the smaller number of the first column comes first,
+        and where these are equal, that of the next."""
+        self.count += len(columns[0])
+        every = tuple(map(np.concatenate, zip(self._kept, columns, strict=True))) if self._kept else columns
+        first = np.lexsort(every[::-1])[: self._top]
+        self._kept = tuple(column[first] for column in every)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """The numbers of each of them, in order."""
+        return zip(*(column.tolist() for column in self._kept), strict=True)

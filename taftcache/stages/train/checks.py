@@ -206,12 +206,17 @@ def check_kept(store: FeatureStore, settings: Settings, renewed: Iterable[str]) 
     left = [n for n in orphans(store, settings) if n.startswith(COMPONENTS) and n not in set(renewed)]
     if not left:
         return
-    foreign = [name for name in left if name in imported(store)]
-    raise RecipeError(
-        f"other [tangent] settings would leave {', '.join(left)} around another base point, or over other parameters",
-        got=_differing(store.manifest.recipe.get("tangent", {}), settings.recipe),
+    is_foreign = any(name in imported(store) for name in left)
+    raise left_behind(left, _differing(store.manifest.recipe.get("tangent", {}), settings.recipe), is_foreign)
+
+
+def left_behind(names: Sequence[str], got: str, is_foreign: bool = False) -> RecipeError:
+    """What to raise where settings would leave components behind; ``is_foreign`` if some of them are imported."""
+    return RecipeError(
+        f"other [tangent] settings would leave {', '.join(names)} around another base point, or over other parameters",
+        got=got,
         do="keep the store's [tangent] section, or train in a store of its own: imported components cannot be renewed"
-        if foreign
+        if is_foreign
         else "train all shards together, without --shard, or keep the store's [tangent] section",
     )
 

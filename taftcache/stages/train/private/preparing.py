@@ -18,7 +18,7 @@ from taftcache.privacy.budget import Promise, charge, check_delta, held_to, spen
 from taftcache.privacy.spec import Relation
 from taftcache.privacy.trainer import check_trained, plan
 from taftcache.recipe import Recipe, recipe_values
-from taftcache.stages.train.checks import orphans
+from taftcache.stages.train.checks import left_behind, orphans
 from taftcache.stages.train.private.records import charges_of, deciding, is_current, read_keys
 from taftcache.stages.train.record import wanted_shards, with_noise
 from taftcache.stages.train.settings import Settings
@@ -130,12 +130,7 @@ def _of_other_bases(store: FeatureStore, settings: Settings, wanted: Sequence[Sh
     ]
     renewed = [component_of(shard.name) for shard in wanted]
     if left := [name for name in private if is_component(name) and name not in renewed]:
-        raise RecipeError(
-            f"other [tangent] settings would leave {', '.join(left)} around another base point, or over other "
-            "parameters",
-            got=f"base {settings.base.digest[:16]}, train = {settings.train!r}",
-            do="train all shards together, without --shard, or keep the store's [tangent] section",
-        )
+        raise left_behind(left, f"base {settings.base.digest[:16]}, train = {settings.train!r}")
     return [*plain, *(name for name in private if not is_component(name))]
 
 

@@ -20,10 +20,8 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import ArgumentError, check_several
 from taftcache.model.component import Component, put_component
 from taftcache.names import BY_HELD_OUT, PRIVATE, component_of, is_component
-from taftcache.objective.cross_entropy import CrossEntropy
 from taftcache.objective.loss import Loss
-from taftcache.objective.named import true_class_weight
-from taftcache.objective.rsl import RSL
+from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.privacy.budget import EVENT, PLAN
 from taftcache.privacy.network import TangentNetwork, accuracy
 from taftcache.privacy.statement import Statement, after
@@ -244,12 +242,14 @@ def private_component(
 
 def _objective(recipe: Recipe, classes: int) -> dict[str, Any]:
     """What the component says of its loss, in the words of [objective]."""
-    name = "rsl" if recipe.privacy.loss == "rsl" else "cross_entropy"
-    return objective_said(name, recipe.objective.alpha, recipe.objective.kappa, classes)
+    return objective_said(_loss(recipe), recipe.objective.alpha, recipe.objective.kappa, classes)
 
 
 def private_loss(recipe: Recipe, classes: int) -> Loss:
     """The loss that ``privacy.loss`` names."""
-    if recipe.privacy.loss == "rsl":
-        return RSL(alpha=true_class_weight(recipe.objective.alpha, classes), kappa=recipe.objective.kappa)
-    return CrossEntropy()
+    return named_loss(_loss(recipe), true_class_weight(recipe.objective.alpha, classes), recipe.objective.kappa)
+
+
+def _loss(recipe: Recipe) -> str:
+    """``privacy.loss``, as [objective] calls it."""
+    return recipe.privacy.loss.replace("-", "_")
