@@ -241,7 +241,7 @@ class NewSamples:
         self._lost = {n: ref.meta for n, ref in store.objects().items() if growth.added and not n.startswith(BASE)}
         foreign = {name for name, meta in self._lost.items() if meta.get("imported")}
         given_weights = recorded_recipe(store).compose.weights
-        named = () if given_weights == "rows" else given_weights
+        named = () if isinstance(given_weights, str) else given_weights
         self._outlived = [name for name in named if component_of(name) in foreign]  # which no training makes again
         self._keeps = growth.classes[: len(store.classes)] == store.classes  # the labels, which are class indexes
         self._rows = {ref.name: ref.rows for ref in store.manifest.shards}
