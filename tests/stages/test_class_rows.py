@@ -202,13 +202,21 @@ def test_an_audit_counts_the_rows_again(path):
 
 
 @pytest.mark.parametrize(
-    "forged", [[], [0.5], [0.5] * (K + 1), {PARTS[0]: [1.0] * K}], ids=["none", "one", "more", "a sum of two"]
+    "forged",
+    [
+        {PARTS[0]: [], PARTS[1]: 0.5, PARTS[2]: 0.5},
+        {PARTS[0]: [0.5]},
+        {PARTS[0]: [0.5] * (K + 1)},
+        {PARTS[0]: [1.0] * K},
+        dict.fromkeys(PARTS, [1 / 3] * (K + 1)),
+    ],
+    ids=["of no class", "of one", "of one more", "a sum of two", "all of one more"],
 )
 def test_an_audit_names_coefficients_that_make_no_sum(path, forged):
     taftcache.compose(path, overrides=BY_CLASS)
 
     def change(meta):
-        said = meta["coefficients"] | (forged if isinstance(forged, dict) else {PARTS[0]: forged})
+        said = meta["coefficients"] | forged
         key = json.loads(meta["key"])
         return {**meta, "coefficients": said, "key": json.dumps({**key, "weights": said}, sort_keys=True)}
 

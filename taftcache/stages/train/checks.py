@@ -199,8 +199,8 @@ def _check_counted(store: FeatureStore, weights: ByRows, names: Iterable[str]) -
             do="set compose.weights to a coefficient for each component, by its name",
         )
     stay = {name for name, meta in metas.items() if meta.get("imported") or PRIVATE in meta}  # no training renews these
-    unsaid = [name for name, counts in class_rows_of(store, metas).items() if counts is None and name in stay]
-    if weights == "class-rows" and unsaid:
+    says = class_rows_of(store, metas) if weights == "class-rows" else {}
+    if unsaid := [name for name, counts in says.items() if counts is None and name in stay]:
         said = [shard_of(name) + (", trained privately" if PRIVATE in metas[name] else "") for name in unsaid]
         raise RecipeError(
             "no weights by the rows of each class: a component does not say how many it was made from",
