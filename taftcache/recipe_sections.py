@@ -130,18 +130,21 @@ class SolverSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return 1e-6 if isinstance(self.tolerance, str) else self.tolerance
 
 
+ByRows = Literal["rows", "class-rows"]
+
+
 class ComposeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How components become one model.
 
     mode: "mean" makes the paper's uniform average; "weighted" also makes models/weighted; "exact" also makes
         models/exact, the optimum over the rows of all shards; "auto" makes models/exact if the store holds the rows
         of all that is composed, in several shards, and neither privacy nor subtraction forbids it.
-    weights: for "weighted": a coefficient for each component, summing to one, or "rows", each shard's share of the
-        rows.
+    weights: for "weighted": a coefficient for each component, summing to one; "rows", each shard's share of the rows;
+        or, for a head that is trained alone, "class-rows", for each class each shard's share of that class's rows.
     """
 
     mode: Literal["auto", "mean", "weighted", "exact"] = "auto"
-    weights: dict[str, float] | Literal["rows"] = "rows"
+    weights: dict[str, float] | ByRows = "rows"
 
 
 class ForgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -97,7 +97,7 @@ def test_key_like_no_other():
         ("compare.presets=[]", 'compare.presets is [], but must be a list that is not empty, each "paper" or "exact"'),
         (
             "compose.weights={a='x'}",
-            "compose.weights is {'a': 'x'}, but must be a table of names, each a number or \"rows\"",
+            "compose.weights is {'a': 'x'}, but must be a table of names, each a number, \"rows\" or \"class-rows\"",
         ),
         ("data={}", "data.source is missing"),
         (f"store.seed={-(2**63) - 1}", "store.seed needs 65 bits, more than the 64 of an integer"),

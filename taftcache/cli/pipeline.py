@@ -7,7 +7,7 @@ import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -38,6 +38,7 @@ from taftcache.cli.options import (
 )
 from taftcache.errors import RecipeError
 from taftcache.recipe_files import bundled_recipes
+from taftcache.recipe_sections import ByRows
 from taftcache.report.tables import comma_separated
 from taftcache.report.write import write_bytes
 from taftcache.rounding import round_rows_alike
@@ -335,7 +336,8 @@ def compose(
         typer.Option(
             "--weight",
             metavar="COMPONENT=COEFFICIENT",
-            help="for weighted: a component's coefficient, one option for each; or rows: each its share of the rows",
+            help="for weighted: a component's coefficient, one option for each; or rows: each its share of the rows; "
+            "or class-rows: for each class, each its share of that class's rows",
         ),
     ] = None,
     workers: Workers = None,
@@ -451,8 +453,8 @@ def predict(
 
 def _weights(given: list[str]) -> str:
     """The value of ``compose.weights`` in TOML."""
-    if given == ["rows"]:
-        return "rows"
+    if len(given) == 1 and given[0] in get_args(ByRows):
+        return given[0]
     return f"{{{', '.join(f'{json.dumps(name)} = {mu}' for name, mu in dict(map(_weight, given)).items())}}}"
 
 

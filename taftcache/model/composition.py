@@ -1,11 +1,15 @@
 """Composition: a weighted sum of components is the component of the weighted sum.
 
 Σ_i μ_i f_lin(·; Δw_i) = f_lin(·; Σ_i μ_i Δw_i)   when Σ_i μ_i = 1 and all share one base point
+
+Of a head, logit k depends on row k of Δw alone, so it holds for every logit by itself, with coefficients μ_ik whose sum
+over i is one for every class k.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -15,26 +19,28 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, CompositionError
 from taftcache.model.component import Component, StoredComponents, read_base
-from taftcache.model.meta import ComponentMeta
+from taftcache.model.meta import Coefficient, ComponentMeta
 from taftcache.names import model_of
+from taftcache.tangent.parameters import Layout
 
 
-def compose(components: Mapping[str, Component], coefficients: Mapping[str, float] | None = None) -> Component:
+def compose(components: Mapping[str, Component], coefficients: Mapping[str, Coefficient] | None = None) -> Component:
     """Σ_i μ_i Δw_i, summed in the order of the names; the uniform mean without ``coefficients``.
 
     Raises:
-        CompositionError: no components, other bases or parameters, or coefficients for other names.
+        CompositionError: no components, other bases or parameters, coefficients for other names, or of each class where
+            the parameters do not fall apart by classes.
     """
     if not components:
         raise CompositionError("a composition needs at least one component", got="none", do="train the shards first")
     names = sorted(components)
-    mu = {name: 1 / len(names) for name in names} if coefficients is None else dict(coefficients)
+    mu = dict[str, Coefficient](dict.fromkeys(names, 1 / len(names)) if coefficients is None else coefficients)
     if sorted(mu) != names:
         raise CompositionError("coefficients are not for exactly the components", got=sorted(set(mu) ^ set(names)))
-    if not abs(sum(mu.values()) - 1) <= 1e-9:
+    if off := [total for total in _sums(mu) if not abs(total - 1) <= 1e-9]:
         raise CompositionError(
-            f"the coefficients' sum is {sum(mu.values())}, but must be 1",
-            got=f"{sum(mu.values())}",
+            f"the coefficients' sum is {off[0]}, but must be 1",
+            got=f"{off[0]}",
             do="divide them by their sum: each component brings the base model along",
         )
     meta = ComponentMeta(kind="composition", coefficients={name: mu[name] for name in names}).as_dict()
@@ -51,9 +57,37 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, floa
             )
         if part.layout != total.layout:
             raise CompositionError(f"{name} has other parameters than {names[0]}", got=f"{names[0]}, {name}")
-        total.delta.add_(part.delta, alpha=mu[name])
+        if isinstance(c := factors(mu[name], part.layout), Tensor):
+            total.delta.add_(part.delta * c)
+        else:
+            total.delta.add_(part.delta, alpha=c)
     assert total is not None, "there are components"
     return total
+
+
+def factors(coefficient: Coefficient, layout: Layout) -> float | Tensor:
+    """What each number of Δw [P] is multiplied by: one number, or [P] where classes have coefficients of their own.
+
+    Raises:
+        CompositionError: parameters that do not fall apart by classes, or another number of them.
+    """
+    if not isinstance(coefficient, list):
+        return coefficient
+    if any(shape[:1] != (len(coefficient),) for shape in layout.shapes.values()):
+        raise CompositionError(
+            "coefficients of each class are for a head alone, which has a row for each",
+            got=f"{len(coefficient)} coefficients, {', '.join(f'{n} {list(s)}' for n, s in layout.shapes.items())}",
+        )
+    each = torch.tensor(coefficient, dtype=torch.float64)
+    return torch.cat([each.repeat_interleave(prod(shape[1:])) for shape in layout.shapes.values()])
+
+
+def _sums(coefficients: Mapping[str, Coefficient]) -> list[float]:
+    """Σ_i μ_i [1], or [K] of each class."""
+    given = [mu if isinstance(mu, list) else [mu] for mu in coefficients.values()]
+    if len({*map(len, given)} - {1}) > 1 or not all(given):
+        raise CompositionError("the coefficients are not all of the same classes", got=[*map(len, given)])
+    return [sum(mu[k % len(mu)] for mu in given) for k in range(max(map(len, given)))]
 
 
 @at_its_place()
@@ -82,7 +116,8 @@ def weighted_sum(store: Place, weights: Mapping[str, float]) -> Component:
     return compose(StoredComponents(store, mu, base), mu)
 
 
-def identity_error(logits: Sequence[Tensor], coefficients: Sequence[float], composed: Tensor) -> float:
+def identity_error(logits: Sequence[Tensor], coefficients: Sequence[Coefficient], composed: Tensor) -> float:
     """max |Σ μ_i f(·;Δw_i) − f(·;ΣμΔw)| over rows and classes, relative to the largest logit."""
-    summed = sum((mu * z for mu, z in zip(coefficients, logits, strict=True)), torch.zeros_like(composed))
+    parts = zip(map(composed.new_tensor, coefficients), logits, strict=True)
+    summed = sum((mu * z for mu, z in parts), torch.zeros_like(composed))
     return ((summed - composed).abs().max() / composed.abs().max().clamp_min(1e-300)).item()

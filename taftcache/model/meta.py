@@ -16,6 +16,14 @@ from taftcache.errors import FormatError
 from taftcache.names import ONE_SETTING, PRIVATE
 from taftcache.solve_stats import SolveStats
 
+Coefficient = float | list[float]
+"""Of a component in a sum: of all of its Δw, or [K] of each class's row of the head."""
+
+
+def magnitude(coefficient: Coefficient) -> float:
+    """max_k |c_k|: how far a sum moves at most where the component moves by one."""
+    return max(map(abs, coefficient)) if isinstance(coefficient, list) else abs(coefficient)
+
 
 def _unknown() -> None:
     """A default that JSON says, as null: records that add fields leave out (``omit_defaults``) only what is a value."""
@@ -66,7 +74,7 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     key: what decided its bytes, as text; with equal keys there is nothing to solve again.
     converged, status, stats, convergence: how the solve ended, its figures, and (passes, residual) on the way.
     certificate: what is proven of it. norm: ‖Δw‖. ridge_choice: how λ was chosen, where it was.
-    coefficients, members: of a composition, μ and the digest by the component's name.
+    coefficients, members: of a composition, μ (of each class, if they differ) and the digest by the component's name.
     identity_error: how far Σ μ f(Δw_i) = f(Σ μ Δw_i) was off. start, from_mean: of the exact model, where its solve
     began, and ‖Δw − Δw_mean‖.
     privacy: the statement of a private one. imported: whether it came from another store.
@@ -85,7 +93,7 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     certificate: CertificateRecord | None = None
     norm: float | None = None
     ridge_choice: dict[str, Any] | None = None
-    coefficients: dict[str, float] | None = None
+    coefficients: dict[str, Coefficient] | None = None
     members: dict[str, str] | None = None
     identity_error: float | None = None
     start: str | None = None

@@ -110,6 +110,8 @@ def _sum(report: ComposeReport) -> str:
     """How many components the composition is the mean of, or the sum with its coefficients."""
     if report.model == MEAN:
         return f"mean of {counted(len(report.members), 'component')}"
+    if any(isinstance(mu, list) for mu in report.coefficients.values()):
+        return f"sum of {counted(len(report.members), 'component')}, each class by its own rows"
     return f"sum of {first_few([f'{mu:.4g} × {shard_of(name)}' for name, mu in report.coefficients.items()])}"
 
 

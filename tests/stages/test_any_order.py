@@ -55,6 +55,7 @@ SETTINGS = [
     "compose.weights={'000'=0.3,'001'=0.7}",
     "compose.weights={'000'=1.0}",
     "compose.weights='rows'",
+    "compose.weights='class-rows'",
     "privacy.relation=replace-one",
     "privacy.budget=100",
     "prior.teachers=['nowhere']",

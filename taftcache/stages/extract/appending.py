@@ -256,6 +256,7 @@ def plan_append(
         check_classes(store, strange)
     lost = {n: ref.meta for n, ref in store.objects().items() if growth.added and not n.startswith(BASE)}
     weights, new = recorded_recipe(store).compose.weights, {*kinds["new"]}
+    named = () if isinstance(weights, str) else weights
     training, test = ([i for i in ids if i in new] if ids is not None else None for ids in given)
     return AppendPlan(
         root_before=store.root_digest,
@@ -263,7 +264,7 @@ def plan_append(
         growth=growth,
         keeps_labels=growth.classes[: len(store.classes)] == store.classes,
         lost=lost,
-        outlived=[n for n in weights if lost.get(component_of(n), {}).get("imported")] if weights != "rows" else [],
+        outlived=[n for n in named if lost.get(component_of(n), {}).get("imported")],
         labels=_by_shard(store, {i: c for i, c in corrected.items() if i not in out.strange}, growth.classes),
         shards=plan_more(
             store,

@@ -9,7 +9,7 @@ from typing import Any
 from taftcache.cache.format.manifest import CURVE
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError, RecipeError, StoreError, StoreUnreachable, UntrustedStore
+from taftcache.errors import CompositionError, FormatError, RecipeError, StoreError, StoreUnreachable, UntrustedStore
 from taftcache.model.component import Component, StoredComponents, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of
@@ -32,6 +32,7 @@ from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.checks import STAYS
+from taftcache.stages.train.compositions import rows_said, weights_of
 from taftcache.stages.train.outdated import differs_by_rows, key_of, outdated, stale_parts, train_options
 from taftcache.stages.train.private.claims import NOT_ALL, claim_problems
 from taftcache.stages.train.private.records import KEYS
@@ -76,7 +77,7 @@ def check_models(store: FeatureStore, progress: Progress, to: Findings) -> dict[
             summed = kind == "stale composition" and not stale_parts(store, settings)
             to.found(kind, name, problem, f"taftcache compose {typed(store.path)}" if summed else again)
         elif name in (MEAN, WEIGHTED):
-            _check_sum(name, components, to)
+            _check_sum(name, components, store, to)
         elif name in keys and name not in behind:
             component, sources = components[name], [shards[shard_of(name)]] if is_component(name) else store.shards
             _check_rows(name, component, sources, to)
@@ -233,17 +234,28 @@ def _is_entry(entry: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> bool:
     return all(said.get(key) == value for key, value in told.items()) and meta.get("shards") == told["shards"]
 
 
-def _check_sum(name: str, components: StoredComponents, to: Findings) -> None:
-    """Check that a composition is the sum of its members with its coefficients, and that a mean has those of a mean."""
+def _check_sum(name: str, components: StoredComponents, store: FeatureStore, to: Findings) -> None:
+    """Check that a composition is the sum of its members with its coefficients, that a mean has those of a mean, and
+    that coefficients of each class follow from the members' rows."""
     total = components[name]
     mu = total.record.coefficients or {}
     if not mu.keys() <= components.keys():
         return
-    again = compose(components.of(mu), None if name == MEAN else mu)
+    try:
+        again = compose(components.of(mu), None if name == MEAN else mu)
+    except CompositionError as error:
+        to.found("stale composition", name, error.fault)
+        return
     if not (again.delta - total.delta).abs().max() <= 1e-12 * total.delta.abs().max():
         to.found("stale composition", name, "it is not the sum of its members")
     if again.record.coefficients != mu:
         to.found("stale composition", name, "its coefficients are not those of a mean")
+    if any(isinstance(each, list) for each in mu.values()):
+        rows = rows_said("class-rows", components.of(mu).metas(), store.shards, len(store.classes))
+        if None in rows.values() or weights_of("class-rows", rows) != mu:
+            to.found(
+                "stale composition", name, "its coefficients are not its members' shares of the rows of each class"
+            )
 
 
 def _check_rows(name: str, component: Component, sources: list[Shard], to: Findings) -> None:

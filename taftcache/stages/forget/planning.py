@@ -18,7 +18,7 @@ from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.forget.request import Request
 from taftcache.stages.train.checks import Weights, coefficients
 from taftcache.stages.train.composing import asks_exact
-from taftcache.stages.train.compositions import recorded_members, remaining_weights
+from taftcache.stages.train.compositions import recorded_members, remaining_weights, rows_said
 from taftcache.stages.train.private.records import KEYS
 
 Mode = Literal["subtract", "retrain", "resolve"]
@@ -83,6 +83,9 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
     if MEAN in objects and not whole:  # what came since joins once all are trained
         members = [name for name in there if name in recorded_members(MEAN, objects[MEAN].meta)]
     weights = remaining_weights(recipe, there)
+    if isinstance(weights, str):  # a component that was imported may not say how many rows it was made from
+        rows = rows_said(weights, {n: objects[n].meta for n in there}, store.shards, len(store.classes))
+        weights = weights if any(rows[name] or name in solve for name in there) else {}
     held = _composed_with(objects, request.components)
     if MEAN in held and whole and EXACT not in objects and asks_exact(store, recipe, request.components):
         held.add(EXACT)

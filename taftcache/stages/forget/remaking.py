@@ -20,9 +20,10 @@ from taftcache.stages.train.compositions import (
     composed,
     describe_exact,
     proof_rows,
+    rows_said,
     solve_exact,
     weighed,
-    weights_of_rows,
+    weights_of,
 )
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import solve_component
@@ -129,11 +130,11 @@ def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) 
         sums[MEAN] = composed(parts, digests, base, proof)
     if WEIGHTED in plan.renewed:
         given = plan.weights
-        counts = {name: meta.get("rows", 0) for name, meta in parts.metas().items()}
+        counts = rows_said(given, parts.metas(), rows.shards, base.config.classes)
         # A component imported since may have no coefficient yet, or not say how many rows it was made from.
-        names = [name for name in weighed(given, parts) if given != "rows" or counts[name]]
+        names = [name for name in weighed(given, parts) if not isinstance(given, str) or counts[name]]
         some = StoredComponents(store, names, base, made)
-        weights = weights_of_rows(given, {name: counts[name] for name in names})
+        weights = weights_of(given, {name: counts[name] for name in names})
         sums[WEIGHTED] = composed(some, {name: digests[name] for name in some}, base, proof, weights)
     return _Sums(made=sums, mean=sums.get(MEAN) or composed(parts, digests, base, proof), digests=digests)
 

@@ -22,7 +22,7 @@ from taftcache.model.calibration import FIRST, Calibration, calibration_of, temp
 from taftcache.model.card import Score
 from taftcache.model.component import StoredComponents, read_base, read_component
 from taftcache.model.composition import compose
-from taftcache.model.meta import ComponentMeta, meta_of
+from taftcache.model.meta import ComponentMeta, magnitude, meta_of
 from taftcache.names import (
     BY_HELD_OUT,
     PRIVATE,
@@ -307,8 +307,9 @@ def proven_shares(
 ) -> dict[str, float]:
     """By model, the share of ``rows`` whose class its certificate shows to be the one that the exact optimum gives.
 
-    The distance to the optimum is the certificate's; for a weighted sum of components it is Σ |μ| times theirs. A model
-    without one (a private component, say) is left out. Costs K half passes over the rows for each model.
+    The distance to the optimum is the certificate's; for a weighted sum of components it is Σ |μ| times theirs, with
+    the largest μ over the classes. A model without one (a private component, say) is left out. Costs K half passes over
+    the rows for each model.
     """
     said = {name: meta_of(ref.meta) for name, ref in store.objects().items() if is_model(name)}
     reach = {name: distance for name in names if (distance := certified_distance(said, name)) < inf}
@@ -345,7 +346,7 @@ def certified_distance(said: Mapping[str, ComponentMeta], name: str) -> float:
     own = said[name]
     if own.coefficients is not None:
         parts = own.coefficients.items()
-        return sum(abs(mu) * (certified_distance(said, part) if part in said else inf) for part, mu in parts)
+        return sum(magnitude(mu) * (certified_distance(said, part) if part in said else inf) for part, mu in parts)
     return inf if own.imported or own.certificate is None else own.certificate.distance_bound
 
 

@@ -18,6 +18,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import SolveError, UnknownSample, check_counts
+from taftcache.model.meta import magnitude
 from taftcache.model.predictor import TangentModel
 from taftcache.names import counted, model_of, scaling_of
 from taftcache.objective.objective import Objective
@@ -124,7 +125,7 @@ def sample_influence(
         )
     part = setting.part_of(shard)
     without = setting.solve_without(part, shard, row)
-    change = part.weight * (without.delta - part.component.delta)
+    change = part.weigh(without.delta - part.component.delta)
     whole = setting.model.delta
     own = ArrayRows(shard.tokens(slice(row, row + 1)), shard.labels[row : row + 1])
     before, after = (setting.logits(own, delta)[0] for delta in (whole, whole + change))
@@ -137,7 +138,7 @@ def sample_influence(
         label=store.classes[label],
         shard=shard.name,
         moved=change.norm().item(),
-        distance_bound=part.weight * bounds_of(part, without),
+        distance_bound=magnitude(part.weight) * bounds_of(part, without),
         own_logit=before[label].item(),
         own_logit_without=after[label].item(),
         own_label=store.classes[int(before.argmax())],
@@ -194,7 +195,7 @@ def query_influence(
     unit[0, label] = 1
     operator = TangentOperator(base, [rows], trained=setting.model.layout, dtype=torch.float64)
     direction = operator.accumulate(None, lambda z, change, labels: unit)
-    found = [_changes(setting, part, direction) for part in setting.parts]
+    found = [_changes(setting, part, direction, label) for part in setting.parts]
     method = max((each.method for each, _ in found), key=METHODS.index)
     passes = sum(each.passes for each, _ in found)
     samples = list[InfluentialSample]()
@@ -207,8 +208,8 @@ def query_influence(
             part = setting.part_of(shard)
             without = setting.solve_without(part, shard, row)
             passes += without.record.passes
-            solved = part.weight * (direction @ (without.delta - part.component.delta)).item()
-            bound = part.weight * direction.norm().item() * bounds_of(part, without)
+            solved = part.weight_of(label) * (direction @ (without.delta - part.component.delta)).item()
+            bound = abs(part.weight_of(label)) * direction.norm().item() * bounds_of(part, without)
             entry = replace(entry, solved=solved, bound=bound)
         samples.append(entry)
     return QueryInfluence(
@@ -225,10 +226,10 @@ def query_influence(
 
 
 def _changes(
-    setting: _Setting, part: ModelPart, direction: Tensor
+    setting: _Setting, part: ModelPart, direction: Tensor, label: int
 ) -> tuple[RowInfluence, list[tuple[float, Shard, int]]]:
-    """How the effect of leaving out a part's rows was computed, on the logit whose gradient is ``direction`` [P]; and
-    for each row what leaving it out adds to the logit, its shard, and its place there."""
+    """How the effect of leaving out a part's rows was computed, on the logit of ``label``, whose gradient is
+    ``direction`` [P]; and for each row what leaving it out adds to the logit, its shard, and its place there."""
     recipe, solver = setting.settings.recipe, setting.settings.recipe.solver
     objective = _objective(setting.settings, part)
     check_head_fits(setting.settings, part.shards, objective.train, chosen=False, left_out=1)
@@ -238,7 +239,8 @@ def _changes(
             goal=Goal(tolerance=solver.relative, max_passes=solver.max_passes), memory=memory_of(recipe),
         )  # fmt: skip
     places = [(shard, row) for shard in part.shards for row in range(shard.rows)]
-    return result, [(part.weight * change, *at) for change, at in zip(result.change.tolist(), places, strict=True)]
+    weight = part.weight_of(label)
+    return result, [(weight * change, *at) for change, at in zip(result.change.tolist(), places, strict=True)]
 
 
 class _Setting(ModelParts):

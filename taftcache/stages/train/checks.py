@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -13,21 +12,23 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, RecipeError, UnknownSample
-from taftcache.names import COMPONENTS, HEAD, HELD_OUT, component_of, counted, is_model, shard_of
+from taftcache.names import COMPONENTS, HEAD, HELD_OUT, PRIVATE, component_of, counted, is_model, shard_of
 from taftcache.objective.named import named_loss
 from taftcache.recipe import Recipe
+from taftcache.recipe_sections import ByRows
 from taftcache.solve.minimise import has_estimate
 from taftcache.stages.completeness import imported
 from taftcache.stages.extract.identity import check_tail, check_words
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.trained_on import class_rows_of
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import select
 from taftcache.tangent.spec import TAIL
 from taftcache.teaching.rows import open_teachers
 
 SUMS_TO_ONE = 1e-9
-Weights = dict[str, float] | Literal["rows"]
+Weights = dict[str, float] | ByRows
 
 
 def check_settings(store: FeatureStore, recipe: Recipe) -> None:
@@ -92,6 +93,7 @@ def check_fit(recipe: Recipe, classes: int, components: Collection[str]) -> None
     """Check a recipe against the number of classes and the names of the store's ``components``."""
     check_class_weights(recipe, classes)
     check_goal(recipe)
+    check_class_rows(recipe)
     given = coefficients(recipe.compose.weights)
     if unknown := sorted(set(given) - set(components)):
         raise RecipeError(
@@ -114,6 +116,21 @@ def check_goal(recipe: Recipe) -> None:
         )
 
 
+def trains_head(recipe: Recipe) -> bool:
+    """Whether a head is trained alone, which has a row of its own for each class."""
+    return recipe.tangent.blocks == 0 or recipe.tangent.train == "head"
+
+
+def check_class_rows(recipe: Recipe) -> None:
+    """RecipeError for weights of each class where the classes share what is trained."""
+    if recipe.compose.weights == "class-rows" and not trains_head(recipe):
+        raise RecipeError(
+            'compose.weights = "class-rows" is for a head that is trained alone: classes share what is below it',
+            got=f"tangent.blocks = {recipe.tangent.blocks!r}, tangent.train = {recipe.tangent.train!r}",
+            do='set compose.weights = "rows", or train the head alone: tangent.train = "head"',
+        )
+
+
 def check_class_weights(recipe: Recipe, classes: int) -> None:
     """RecipeError unless a list of class weights has one for each class, and one of them is above 0."""
     given = recipe.objective.class_weights
@@ -132,12 +149,12 @@ def check_class_weights(recipe: Recipe, classes: int) -> None:
 
 
 def coefficients(given: Weights) -> dict[str, float]:
-    """``compose.weights`` by component; empty if they are the shares of the rows.
+    """``compose.weights`` by component; empty if they are shares of the rows.
 
     Raises:
         RecipeError: a component named twice. CompositionError: a sum other than one.
     """
-    if given == "rows":
+    if isinstance(given, str):
         return {}
     by_name = {component_of(name): float(mu) for name, mu in given.items()}
     if len(by_name) < len(given):
@@ -152,26 +169,43 @@ def coefficients(given: Weights) -> dict[str, float]:
 
 
 def check_coefficients(weights: Weights, names: Iterable[str], store: FeatureStore | None = None) -> None:
-    """RecipeError unless each of these components has a coefficient, or all say how many rows they were made from.
+    """RecipeError unless each of these components has a coefficient, or all say how many rows (of each class) they were
+    made from.
 
     Coefficients that the ``store`` recorded need not cover all components: some may have come since.
     CompositionError for coefficients that do not sum to one.
     """
     given, wanted = coefficients(weights), set(names)
-    objects = {} if store is None else store.objects()
-    uncounted = sorted(name for name in wanted & objects.keys() if "rows" not in objects[name].meta)
-    if weights == "rows" and uncounted:
+    if isinstance(weights, str):
+        if store is not None:
+            _check_counted(store, weights, wanted & store.objects().keys())
+        return
+    known = store is not None and recorded_recipe(store).compose.weights == weights
+    if other := sorted(given.keys() - wanted if known else given.keys() ^ wanted):
+        raise RecipeError(
+            f"compose.weights does not fit the components: {', '.join(map(shard_of, other))}",
+            got=f"coefficients of {', '.join(map(shard_of, sorted(given)))}",
+            do=f'name {", ".join(map(shard_of, sorted(wanted)))} (0 leaves one out), or set compose.weights = "rows"',
+        )
+
+
+def _check_counted(store: FeatureStore, weights: ByRows, names: Iterable[str]) -> None:
+    """RecipeError where a component will never say the number of its rows that ``weights`` ask for."""
+    metas = {name: store.objects()[name].meta for name in sorted(names)}
+    if weights == "rows" and (uncounted := [name for name, meta in metas.items() if "rows" not in meta]):
         raise RecipeError(
             "no weights by rows: a component does not say how many rows it was made from",
             got=", ".join(map(shard_of, uncounted)),
             do="set compose.weights to a coefficient for each component, by its name",
         )
-    known = store is not None and recorded_recipe(store).compose.weights == weights
-    if weights != "rows" and (other := sorted(given.keys() - wanted if known else given.keys() ^ wanted)):
+    stay = {name for name, meta in metas.items() if meta.get("imported") or PRIVATE in meta}  # no training renews these
+    says = class_rows_of(store, metas) if weights == "class-rows" else {}
+    if unsaid := [name for name, counts in says.items() if counts is None and name in stay]:
+        said = [shard_of(name) + (", trained privately" if PRIVATE in metas[name] else "") for name in unsaid]
         raise RecipeError(
-            f"compose.weights does not fit the components: {', '.join(map(shard_of, other))}",
-            got=f"coefficients of {', '.join(map(shard_of, sorted(given)))}",
-            do=f'name {", ".join(map(shard_of, sorted(wanted)))} (0 leaves one out), or set compose.weights = "rows"',
+            "no weights by the rows of each class: a component does not say how many it was made from",
+            got="; ".join(said),
+            do='set compose.weights = "rows", or a coefficient for each component, by its name',
         )
 
 

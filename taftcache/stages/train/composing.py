@@ -12,7 +12,7 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
-from taftcache.model.meta import meta_of
+from taftcache.model.meta import Coefficient, meta_of
 from taftcache.names import (
     EXACT,
     MEAN,
@@ -35,6 +35,7 @@ from taftcache.stages.train.checks import (
     check_coefficients,
     coefficients,
     orphans,
+    trains_head,
 )
 from taftcache.stages.train.compositions import (
     composed,
@@ -43,16 +44,17 @@ from taftcache.stages.train.compositions import (
     exact_key,
     members_of,
     proof_rows,
+    rows_said,
     solve_exact,
     weighed,
-    weights_of_rows,
+    weights_of,
 )
 from taftcache.stages.train.held_out import HeldOutChange, held_out_change, hits_or_note
 from taftcache.stages.train.outdated import OUTDATED, stale_parts, train_options
 from taftcache.stages.train.record import promised, record_recipe, recorded_values, settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import judged, unfinished
-from taftcache.stages.train.trained_on import class_notes, class_rows, objective_of, scale_notes
+from taftcache.stages.train.trained_on import class_notes, class_rows_of, objective_of, scale_notes
 from taftcache.stages.train.untrained import untrained_notes
 
 
@@ -60,20 +62,20 @@ from taftcache.stages.train.untrained import untrained_notes
 class ComposeReport:
     """The composition ``model``, and what else was made.
 
-    members: components in it. coefficients: the coefficient of each. identity_error: how far Σ μ f(Δw_i) = f(Σ μ Δw_i)
-    was off. changed: whether anything was made or dropped. models: all compositions that are current now. made: those
-    that were not current before. dropped: those that are gone. left_out: shards that were subtracted. certificate: that
-    of the exact model. moved: ‖Δw_exact − Δw_mean‖. passes: how many the exact model took. held_out: what became of the
-    default model's accuracy. None if there was no composition before, or if nothing was made or dropped. notes: why
-    models are gone, which members are out of date, and more. They say how to have models again, which members have no
-    coefficient or no ε, and why the exact model ended above its tolerance.
+    members: components in it. coefficients: of each, one number, or one for each class. identity_error: how far
+    Σ μ f(Δw_i) = f(Σ μ Δw_i) was off. changed: whether anything was made or dropped. models: all compositions that are
+    current now. made: those that were not current before. dropped: those that are gone. left_out: shards that were
+    subtracted. certificate: that of the exact model. moved: ‖Δw_exact − Δw_mean‖. passes: how many the exact model
+    took. held_out: what became of the default model's accuracy. None if there was no composition before, or if nothing
+    was made or dropped. notes: why models are gone, which members are out of date, and more. They say how to have
+    models again, which members have no coefficient or no ε, and why the exact model ended above its tolerance.
     """
 
     store: Path
     root_digest: str
     model: str
     members: list[str]
-    coefficients: dict[str, float]
+    coefficients: dict[str, Coefficient]
     identity_error: float
     changed: bool
     models: list[str] = field(default_factory=list)
@@ -177,7 +179,7 @@ def _report(
             *(_uncounted_notes(store, asked.weights, members) if model == WEIGHTED else []),
             *([f"composed as they are, though {OUTDATED}: {', '.join(stale)}; next: {again}"] if stale else []),
             *_unpromised_notes(objects),
-            *_unlike_notes(store, list(summed["coefficients"])),
+            *_unlike_notes(store, settings.recipe, list(summed["coefficients"])),
             *untrained_notes(store),
             *(unfinished({EXACT: said}) if EXACT in objects else []),
         ],
@@ -222,13 +224,16 @@ def _unpromised_notes(objects: Mapping[str, ObjectRef]) -> list[str]:
     return notes
 
 
-def _unlike_notes(store: FeatureStore, members: Sequence[str]) -> list[str]:
-    """Notes on members of a sum with logits of other scales or, where no model of all rows stands beside the sum,
-    without rows of a class."""
-    notes = scale_notes({name: objective_of(store, name) for name in members})
-    if EXACT in store.objects():
+def _unlike_notes(store: FeatureStore, recipe: Recipe, members: Sequence[str]) -> list[str]:
+    """Notes on members of a sum with logits of other scales; and on those without rows of a class, unless a model of
+    all rows stands beside the sum, or it weighs each class by its own rows."""
+    notes, asked = scale_notes({name: objective_of(store, name) for name in members}), recipe.compose
+    if EXACT in store.objects() or (asked.mode, asked.weights) == ("weighted", "class-rows"):
         return notes
-    return notes + class_notes(store.classes, {name: class_rows(store, name) for name in members})
+    counts = class_rows_of(store, members)
+    can = trains_head(recipe) and None not in counts.values()
+    better = f"taftcache compose {typed(store.path)} --weight class-rows" if can else None
+    return notes + class_notes(store.classes, counts, better)
 
 
 class _Composing:
@@ -264,7 +269,8 @@ class _Composing:
         weights, members = None, self.members
         if given.mode == "weighted":
             members = StoredComponents(store, weighed(given.weights, self.names), base)
-            weights = weights_of_rows(given.weights, {n: meta.get("rows", 0) for n, meta in members.metas().items()})
+            rows_of = rows_said(given.weights, members.metas(), store.shards, len(store.classes))
+            weights = weights_of(given.weights, rows_of)
         digests = {name: self.digests[name] for name in members}
         if self.is_due(WEIGHTED, composition_key(digests, weights) if weights else None, dropped):
             made[WEIGHTED] = composed(members, digests, base, rows, weights)

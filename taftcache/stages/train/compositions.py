@@ -12,9 +12,10 @@ from torch import Tensor
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import CompositionError
+from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
 from taftcache.model.component import Component, StoredComponents
+from taftcache.model.meta import Coefficient
 from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
@@ -26,6 +27,7 @@ from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficien
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
+from taftcache.stages.train.trained_on import class_rows
 from taftcache.stages.train.untrained import untrained
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -70,23 +72,52 @@ def weighed(weights: Weights, names: Iterable[str]) -> list[str]:
     return [name for name in names if name in given or not given]
 
 
-def weights_of_rows(given: Weights, rows: Mapping[str, int]) -> dict[str, float]:
-    """The coefficients of ``models/weighted`` for components made from so many ``rows`` each.
+def rows_said(
+    weights: Weights, metas: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard], classes: int
+) -> dict[str, list[int] | None]:
+    """What ``weights`` by rows depend on, by component: its rows, as one number or as one [K] for each class that the
+    ``shards`` have; None if it does not say."""
+    if weights == "class-rows":
+        return {name: class_rows(meta, shards, classes) for name, meta in metas.items()}
+    return {name: [rows] if (rows := meta.get("rows")) else None for name, meta in metas.items()}
+
+
+def weights_of(given: Weights, rows: Mapping[str, list[int] | None]) -> dict[str, Coefficient]:
+    """The coefficients of ``models/weighted`` for components made from ``rows_said``.
 
     Raises:
-        RecipeError: coefficients for other components. CompositionError: they do not sum to one.
+        RecipeError: coefficients for other components, or of rows that are not said. CompositionError: they do not sum
+            to one.
     """
-    if given == "rows":
-        return {name: n / sum(rows.values()) for name, n in rows.items()}
-    check_coefficients(given, rows)
-    return coefficients(given)
+    if not isinstance(given, str):
+        check_coefficients(given, rows)
+        return dict(coefficients(given))
+    said = {name: counts for name, counts in rows.items() if counts is not None}
+    if len(said) < len(rows):
+        raise RecipeError(
+            f"no weights by {given}: a component does not say the rows that it was made from",
+            got=", ".join(shard_of(name) for name in rows if name not in said),
+            do="taftcache train, if rows came or left since; or set compose.weights to a coefficient for each",
+        )
+    shares = shares_of(said)
+    return dict(shares) if given == "class-rows" else {name: share for name, (share,) in shares.items()}
+
+
+def shares_of(rows: Mapping[str, Sequence[int]]) -> dict[str, list[float]]:
+    """Each component's share [K] of the rows of every class, n_ik / Σ_j n_jk; of a class that has none, its share of
+    all rows."""
+    of_class = [sum(column) for column in zip(*rows.values(), strict=True)]
+    return {
+        name: [n / of if of else sum(own) / sum(of_class) for n, of in zip(own, of_class, strict=True)]
+        for name, own in rows.items()
+    }
 
 
 def remaining_weights(recipe: Recipe, members: Sequence[str]) -> Weights:
     """``compose.weights`` for the components that are left, divided by their sum; empty when nothing is left of it."""
     given = recipe.compose.weights
-    if given == "rows":
-        return "rows"
+    if isinstance(given, str):
+        return given
     kept = {name: mu for name, mu in given.items() if component_of(name) in members}
     total = sum(kept.values())
     if len(kept) == len(given):
@@ -103,7 +134,7 @@ def current_key(store: FeatureStore, settings: Settings, name: str, digests: Map
     return composition_key(digests, weights)
 
 
-def composition_key(digests: Mapping[str, str], weights: Mapping[str, float] | None) -> str:
+def composition_key(digests: Mapping[str, str], weights: Mapping[str, Coefficient] | None) -> str:
     """What decides the bytes of a sum of components."""
     return json.dumps({"members": dict(digests), "weights": dict(weights) if weights else "uniform"}, sort_keys=True)
 
@@ -177,7 +208,7 @@ def composed(
     members: Mapping[str, str],
     base: Base,
     rows: RowSource,
-    weights: Mapping[str, float] | None = None,
+    weights: Mapping[str, Coefficient] | None = None,
 ) -> Component:
     """Σ μ_i Δw_i with its proof in ``meta``, holding two components at a time; ``members`` are their digests by name.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.cache.format.identity import differences
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import FormatError, StoreError
 from taftcache.model.meta import meta_of
@@ -75,7 +76,7 @@ def trained_on(store: FeatureStore, name: str) -> TrainedOn:
     names = list(store.objects()[name].meta.get("members") or [name])
     if not all(part in store.objects() for part in names):  # of a sum whose members are gone nothing is known
         return TrainedOn()
-    objectives, counts = [objective_of(store, part) for part in names], [class_rows(store, part) for part in names]
+    objectives, counts = [objective_of(store, part) for part in names], [*class_rows_of(store, names).values()]
     known = [said for said in counts if said is not None]
     unchecked = {what for part in names for what in TrainedOn.of(store.objects()[part].meta).unchecked}
     return TrainedOn(
@@ -158,28 +159,30 @@ def objective_of(store: FeatureStore, name: str) -> dict[str, Any] | None:
         return None
 
 
-def class_rows(store: FeatureStore, name: str) -> list[int] | None:
-    """How many rows of each class a component was made from; None if it does not say, or is private, or if its shards
-    cannot be read."""
-    meta = store.objects()[name].meta
+def class_rows(meta: Mapping[str, Any], shards: Sequence[Shard], classes: int) -> list[int] | None:
+    """How many rows of each of so many ``classes`` the component with this ``meta`` was made from; None if it does not
+    say, or is private, or if those of the ``shards`` that it names cannot be read, or have other rows now."""
     if PRIVATE in meta:
         return None
     said = meta_of(meta)
     if said.imported:
         stated = TrainedOn.of(meta).class_rows
-        return stated if stated is not None and len(stated) == len(store.classes) else None
-    names = said.shards or []
-    if not names or not all(map(store.has_shard, names)):
-        return None
-    shards, counts = [store.shard(shard) for shard in names], Counter[int]()
-    if said.row_digests != [shard.digest for shard in shards]:  # rows came or left since
+        return stated if stated is not None and len(stated) == classes else None
+    own, counts = [shard for shard in shards if shard.name in (said.shards or [])], Counter[int]()
+    if not own or said.row_digests != [shard.digest for shard in own]:  # rows came or left since
         return None
     try:
-        for shard in shards:
+        for shard in own:
             counts.update(shard.statistics["rows_per_class"])
     except StoreError:  # a damaged shard is no reason to stop an export or a sum
         return None
-    return [counts[k] for k in range(len(store.classes))]
+    return [counts[k] for k in range(classes)]
+
+
+def class_rows_of(store: FeatureStore, names: Iterable[str]) -> dict[str, list[int] | None]:
+    """``class_rows`` of a store's components, by name."""
+    objects, shards = store.objects(), store.shards
+    return {name: class_rows(objects[name].meta, shards, len(store.classes)) for name in names}
 
 
 def scale_notes(objectives: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
@@ -201,8 +204,11 @@ def scale_notes(objectives: Mapping[str, Mapping[str, Any] | None]) -> list[str]
     ]
 
 
-def class_notes(classes: Sequence[str], counts: Mapping[str, Sequence[int] | None]) -> list[str]:
-    """A note if members of a sum, by name with their rows per class, have no rows of a class that others have."""
+def class_notes(
+    classes: Sequence[str], counts: Mapping[str, Sequence[int] | None], better: str | None = None
+) -> list[str]:
+    """A note if members of a sum, by name with their rows per class, have no rows of a class that others have;
+    ``better``: a command that may help."""
     known = {shard_of(name): said for name, said in counts.items() if said is not None}
     lacking: dict[tuple[str, ...], list[str]] = {}
     for k, name in enumerate(classes):
@@ -214,9 +220,10 @@ def class_notes(classes: Sequence[str], counts: Mapping[str, Sequence[int] | Non
     groups = [f"class {first_few(names, 3)}: no rows in {first_few(who, 3)}" for who, names in lacking.items()]
     rest = sum(map(len, [*lacking.values()][_MOST:]))
     said = "; ".join([*groups[:_MOST], *([f"{counted(rest, 'class')} more in others"] if rest else [])])
+    tip = f"; try weighing each class by its own rows: {better}" if better else ""
     return [
         f"{said}; the sum holds such a class down: the model of a member that has its rows, or a model of all rows, is "
-        "better at it"
+        f"better at it{tip}"
     ]
 
 

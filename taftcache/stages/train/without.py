@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, SolveError, UnknownSample
 from taftcache.model.component import Component, read_component
+from taftcache.model.composition import factors
+from taftcache.model.meta import Coefficient
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, typed
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.settings import DECISIVE
@@ -46,10 +49,18 @@ class ModelPart:
     """One solved problem that enters a model with ``weight``: its rows are those of ``shards``."""
 
     name: str
-    weight: float
+    weight: Coefficient
     component: Component
     shards: list[Shard]
     train: Train
+
+    def weigh(self, change: Tensor) -> Tensor:
+        """By what [P] a ``change`` [P] of the part's Δw changes the model's."""
+        return change * factors(self.weight, self.component.layout)
+
+    def weight_of(self, k: int) -> float:
+        """Its weight in the model's logit of class k."""
+        return self.weight[k] if isinstance(self.weight, list) else self.weight
 
     @property
     def solves_these(self) -> bool:

@@ -183,6 +183,12 @@ def _check_settings(store: FeatureStore, recipe: Recipe, rates: Sequence[float])
             got='compose.mode = "exact"',
             do='set compose.mode = "mean"',
         )
+    if recipe.compose.mode == "weighted" and recipe.compose.weights == "class-rows":
+        raise RecipeError(
+            "private components cannot be weighed by their rows of each class, which they never say",
+            got='compose.weights = "class-rows"',
+            do='set compose.weights = "rows", or compose.mode = "mean"',
+        )
     kind, shards = store.manifest.plan["kind"], store.manifest.plan["shards"]
     if kind == "balanced" and shards > 1 and recipe.privacy.relation == "add-remove":
         raise RecipeError(
