@@ -140,14 +140,19 @@ export const choice = (id, label, options, value, change) =>
     ),
   );
 
-// What a model says of a row that it was trained on, which makes it no judge of the label: `mark` says so.
-export const fitted = (right, text, mark = "trained on this row") =>
-  h(
-    "span",
-    { title: "The model was trained on this row and its label" },
-    right ? text : judgement(false, text),
-    h("span", { class: "quiet" }, " " + mark),
-  );
+const SAW = {
+  yes: "The model was trained on this row and its label",
+  perhaps:
+    "The shard has changed since the model was trained, or its solve was interrupted: nothing says which rows it saw",
+};
+
+// What a model says of a row, given whether it was trained on it ("yes", "perhaps" or ""): then it is no judge of the
+// label, and a mark says so.
+export function verdict(saw, right, text, mark = "trained on this row") {
+  if (!saw) return judgement(right, text);
+  const said = h("span", { class: "quiet" }, saw === "yes" ? ` ${mark}` : ` perhaps ${mark}`);
+  return h("span", { title: SAW[saw] }, right ? text : judgement(false, text), said);
+}
 
 // A text marked as right or wrong, by more than its colour.
 export const judgement = (right, text) => h("span", { class: right ? "good" : "bad" }, (right ? "✓ " : "✗ ") + text);

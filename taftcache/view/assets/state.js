@@ -3,7 +3,7 @@ import { h } from "./elements.js";
 import { source, unpack } from "./source.js";
 
 export const UNKNOWN = -1;
-// taken: the class that it is taken for, by the model named `by` ("": the store's best).
+// taken: the class that it is taken for; by: the model that judges, where it is not the store's best.
 const NO_FILTERS = { class: "", shard: "", only: "", taken: "", by: "", text: "" };
 
 export const state = {
@@ -30,6 +30,7 @@ export const state = {
   pair: { before: "", after: "", rows: "held-out", show: "changed", class: "" }, // models compared, and what is listed
   order: { key: "", falling: false }, // of the pictures beside the map
   check: { list: "suspects", class: "", shard: "" },
+  judge: "", // who judged the suspected labels, once that list was made
   out: new Set(),
   model: null,
 };
@@ -96,16 +97,21 @@ export function classesBy(model) {
   return classes;
 }
 
-// Whether a model was trained on the rows of a shard: a component on those of its own, a composition on those of its
-// members, the base on none.
-export function trainedOn({ name, role }, model = state.overview.model) {
-  const own = "components/" + name;
-  if (role === "held-out" || !model || model === "base") return false;
-  if (model.startsWith("components/")) return model === own;
-  const { models } = state.overview.report;
-  const coefficients = models.find((m) => m.name === model)?.coefficients;
-  return coefficients ? Boolean(coefficients[own]) : models.some((m) => m.name === own);
+// The model that judges the map's samples, with its class and its margin of every row; null what is not known.
+export function judge() {
+  const name = state.filters.by || state.overview.model,
+    best = name === state.overview.model;
+  return { name, best, classes: classesBy(name), margin: (best && state.columns.margin) || null };
 }
+
+// Whether a model was trained on the rows of a shard, given by its number: "yes", "perhaps" or "".
+export const trainedOn = (shard, model) => state.overview.trained[model]?.[shardName(shard)] ?? "";
+
+// The shards of which nothing says which rows a model saw.
+export const unsure = (model) =>
+  Object.entries(state.overview.trained[model] ?? {})
+    .filter(([, saw]) => saw === "perhaps")
+    .map(([name]) => name);
 
 // Confusion and accuracies of predictions on the held-out rows.
 export function judged(predictions) {
