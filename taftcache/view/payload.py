@@ -54,6 +54,7 @@ def overview(atlas: Atlas) -> dict[str, Any]:
         "ledger": intact(lambda: ledger(atlas)),
         "objective": atlas.store.manifest.recipe.get("objective", {}),
         "path": [p._asdict() for p in atlas.path],
+        "head_ridges": atlas.head_ridges,
     }
 
 
@@ -189,6 +190,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         "why_no_attention": "",
         "forget": None,
         "private": "",
+        "unsolved": "",
         "picture": pictures.encoded(name) is not None,
         "why_no_picture": pictures.why_not,
     }
@@ -203,6 +205,8 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         own = component_of(shard.name)
         if shard.role == "train" and scorer.is_private(own):
             out["private"] = f"{own} is private: {UNCOVERED}."
+        elif shard.role == "train" and own in scorer.models and saw(atlas.store, own).get(shard.name) != "yes":
+            out["unsolved"] = f"{own} was not solved from the rows that its shard has now: taftcache train."
         elif shard.role == "train" and own in scorer.models:
             out["forget"] = forgetting(atlas, tokens, shard, row)
     return out

@@ -63,7 +63,10 @@ def test_a_cell_shows_its_samples(browse, server, atlas, model):
     assert ("margin" in heads) == (model == "models/exact")  # the default model's is none of it
     assert column(page, "Samples", 4) == [f"✗ {p}"] * len(want)
     assert page.tab.locator(".cell .name:nth-of-type(4)").all_inner_texts() == [f"✗ {p}"] * len(want)
-    whose = {"models/exact": "the store's best model: model of all rows", "components/001": "those of component 001"}
+    whose = {
+        "models/exact": "the store's best model: model of all rows",
+        "components/001": "chosen under Classes: component 001.",
+    }
     assert whose[model] in page.tab.inner_text("#whose")
     page.tab.select_option("#colour", "error")
     assert page.tab.evaluate(f"{MAP}.getOption().series.map((one) => one.name)") == ["wrong"]
@@ -179,6 +182,43 @@ def test_a_long_basket_stays_in_the_tab(browse, server, atlas):
     page.tab.wait_for_selector("body[data-done]")
     assert f"{count} samples" in page.tab.inner_text("main")
     assert page.tab.inner_text("#count") == f" ({count})"
+    other = browse()
+    other.tab.route("**/ids*", answer)
+    other.tab.route("**/pictures*", lambda asked: asked.fulfill(json={"why_not": "no image has such an id"}))
+    other.open(page.tab.url)
+    for _ in range(2):
+        assert other.tab.inner_text("#lost") == "Too long for the address, and not in this tab: the basket."
+        assert "it stayed in the tab where it was filled" in other.tab.inner_text("main")
+        assert "Empty" not in other.tab.inner_text("main")
+        other.go("map")
+        assert not other.tab.query_selector("#lost")
+        other.go("basket")
+        other.tab.reload()
+        other.tab.wait_for_selector("body[data-done]")
+    other.go("map")
+    other.tab.click("#put")
+    other.tab.click("#empty")
+    other.go("basket")
+    assert "Empty" in other.tab.inner_text("main")
+
+
+def test_a_basket_that_no_browser_keeps_says_so(browse, server):
+    page = browse()
+
+    def answer(route):
+        body = route.fetch().json()
+        route.fulfill(json={**body, "ids": [name + "x" * 500 for name in body["ids"]]})
+
+    page.tab.route("**/ids*", answer)
+    page.tab.route("**/pictures*", lambda asked: asked.fulfill(json={"why_not": "no image has such an id"}))
+    page.tab.add_init_script("Storage.prototype.setItem = () => { throw new Error('full'); };")
+    page.open(server.url + "#map?class=3")
+    page.tab.click("#put")
+    page.go("basket")
+    assert "it goes when the page is loaded again, so save the ids" in page.tab.inner_text("main")
+    page.tab.reload()
+    page.tab.wait_for_selector("body[data-done]")
+    assert "the basket" in page.tab.inner_text("#lost")
 
 
 @pytest.mark.law("The page's basket prints the command that forgets it")

@@ -415,11 +415,11 @@ def saw(store: FeatureStore, model: str) -> dict[str, Saw]:
 
     "perhaps": the shard was written anew since, because rows came or left or got other labels, or the solve was
     interrupted. A component keeps the digests of its shards and no ids, so nothing says which of the rows it saw. One
-    from another store was trained on rows of that store.
+    from another store names no shard: it was trained on rows of that store.
     """
     objects = store.objects()
     said = meta_of(objects[model].meta)
-    if said.coefficients is None or said.imported:
+    if said.coefficients is None:
         return _saw_itself(store, objects[model])
     found: dict[str, Saw] = {}
     for member in (name for name, mu in said.coefficients.items() if mu):
@@ -433,8 +433,6 @@ def saw(store: FeatureStore, model: str) -> dict[str, Saw]:
 def _saw_itself(store: FeatureStore, ref: ObjectRef) -> dict[str, Saw]:
     """``saw`` of what is no sum."""
     said = meta_of(ref.meta)
-    if said.imported:
-        return {}
     if PRIVATE in ref.meta:  # what its random key stands for is kept beside it
         said = msgspec.structs.replace(said, key=(intact(lambda: read_keys(store)) or {}).get(said.key or ""))
     then = dict(zip(said.shards or [], said.row_digests, strict=False))

@@ -1,5 +1,6 @@
 // Cells of pictures, of which only those that are seen are in the document.
-import { h, unmodified, verdict } from "./elements.js";
+import { h, verdict } from "./elements.js";
+import { unmodified } from "./lines.js";
 import { counted, short } from "./numbers.js";
 import { isPicked, onPick, pick } from "./picked.js";
 import { peeks, thumbnail } from "./pictures.js";

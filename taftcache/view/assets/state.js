@@ -20,6 +20,8 @@ export const state = {
   selected: null,
   missing: null, // an id of the address that no sample has, instead of a selected one
   missingPicks: [], // such ids of the basket in the address
+  lostBasket: "", // the key of the address's basket where this tab does not have it, until one is made here
+  lost: [], // such parts of the address, to be told once
   lasso: null, // corners, in the places of lassoIn
   lassoIn: null,
   hidden: new Set(), // names in the map's legend

@@ -2,6 +2,7 @@
 import { h, link, replaceTable, scrolled, sorted, table, verdict } from "../elements.js";
 import { saveIds } from "../files.js";
 import { count, counted, short } from "../numbers.js";
+import { reveal } from "../lines.js";
 import { keepButton } from "../picked.js";
 import { peeks } from "../pictures.js";
 import { className, judge, modelTitle, shardName, state, trainedOn, UNKNOWN } from "../state.js";
@@ -11,7 +12,8 @@ const CAPTION = "Samples";
 
 // select(row) is called for the row chosen. Returns {said, node: to place, fill(rows), first: row or undefined}.
 export function sampleList(select) {
-  let listed = [];
+  let listed = [],
+    opened = null;
   const said = h("p", { id: "chosen", role: "status", "aria-live": "polite" }),
     region = scrolled(table(CAPTION, columns(select), []), true),
     tools = h("p", { class: "tools" }),
@@ -27,10 +29,13 @@ export function sampleList(select) {
       (rows.length > LISTED ? `; the first ${LISTED} are listed, the headers sort all` : "");
     said.dataset.count = rows.length;
     const mark = (line, row) => {
-      line.setAttribute("aria-selected", row === state.selected);
+      line.setAttribute("aria-current", row === state.selected);
       peeks(line, () => row);
     };
     replaceTable(region, table(CAPTION, columns(select), rows, mark, LISTED));
+    const line = region.querySelector('[aria-current="true"]');
+    if (line && opened !== state.selected) reveal(region, line);
+    opened = state.selected;
     tools.replaceChildren(
       h("button", { type: "button", onclick: () => saveIds(listed) }, "Save the ids as a file"),
       keepButton(() => listed),

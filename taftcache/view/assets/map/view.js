@@ -48,10 +48,10 @@ export function mapView(main) {
     words.say();
     fill();
   }
-  function select(row) {
+  function select(row, stay) {
     state.selected = row;
     draw();
-    showSample(side, state.ids[row], select).then(() => intoView(side, place));
+    showSample(side, state.ids[row], select).then(() => stay || intoView(side, place));
   }
   function enter() {
     if (list.first() !== undefined) select(list.first());

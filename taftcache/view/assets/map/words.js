@@ -23,9 +23,9 @@ function whoseText() {
     { model, damage } = state.overview;
   if (!best)
     return (
-      `Predictions are those of ${modelTitle(name)}, as under Classes; its margins are not shown.` +
-      (classes?.includes(UNKNOWN) ? " It was asked for the held-out rows alone." : "") +
-      (model ? ` Clear goes back to ${modelTitle(model)}.` : "")
+      `Predictions are those of the model that was chosen under Classes: ${modelTitle(name)}. There are no margins of it` +
+      (classes?.includes(UNKNOWN) ? ", and predictions of the held-out rows alone." : ".") +
+      (model ? ` Clear goes back to the store's best: ${modelTitle(model)}.` : "")
     );
   if (noModel()) return noModel();
   const from = state.filters.only === "basket" && state.judge;
