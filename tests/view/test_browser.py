@@ -620,7 +620,7 @@ def test_a_panel_in_a_notebook(browse, seen, atlas, tmp_path):
     with FeatureStore(seen) as store:
         view = StoreView(store)
     cell = view.panel("map")._repr_html_()
-    assert len(cell) < 1_000_000
+    assert len(cell) < 1_100_000
     (tmp_path / "cell.html").write_text(f"<!doctype html>{cell}")
     page = browse()
     page.tab.goto(f"file://{tmp_path}/cell.html")

@@ -85,6 +85,7 @@ const TITLES = {
 export const modelTitle = (name) => TITLES[name] || name.replace("components/", "component ");
 
 const COLUMNS = { base: "base", "models/head": "head" };
+const spread = new WeakMap(); // classes of all rows, by those of the held-out ones
 
 // A model's class of every row: of the held-out rows alone where only those were asked for; null while none are known.
 export function classesBy(model) {
@@ -92,11 +93,14 @@ export function classesBy(model) {
   if (state.columns[COLUMNS[model]]) return state.columns[COLUMNS[model]];
   const found = state.held?.models[model];
   if (!found) return null;
-  const held = state.overview.shards.findIndex((s) => s.role === "held-out"),
-    start = state.shard.indexOf(held);
-  const classes = new Int32Array(state.ids.length).fill(UNKNOWN);
-  state.held.rows.forEach((row, k) => (classes[start + row] = found[k]));
-  return classes;
+  if (!spread.has(found)) {
+    const held = state.overview.shards.findIndex((s) => s.role === "held-out"),
+      start = state.shard.indexOf(held);
+    const classes = new Int32Array(state.ids.length).fill(UNKNOWN);
+    state.held.rows.forEach((row, k) => (classes[start + row] = found[k]));
+    spread.set(found, classes);
+  }
+  return spread.get(found);
 }
 
 // The model that judges the map's samples, with its class and its margin of every row; null what is not known.
