@@ -65,7 +65,7 @@ const EMPTY =
   "Empty. Put samples in it from the map, its pictures or its table, from the lists of what may be wrong, from a sample's own page or from a comparison.";
 
 const LOST =
-  "Not here: the basket of this address was too long for it, so it stayed in the tab where it was filled, until that tab was closed. A basket that was saved as a file of ids is in that file.";
+  "Not here: the basket of this address was too long for it, so it stayed in the tab where it was filled, for as long as that tab is open. A basket that was saved as a file of ids is in that file.";
 
 const STAYS = {
   "": "",

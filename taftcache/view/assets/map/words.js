@@ -23,8 +23,8 @@ function whoseText() {
     { model, damage } = state.overview;
   if (!best)
     return (
-      `Predictions are those of the model that was chosen under Classes: ${modelTitle(name)}. There are no margins of it` +
-      (classes?.includes(UNKNOWN) ? ", and predictions of the held-out rows alone." : ".") +
+      `Predictions are those of the model that was chosen under Classes: ${modelTitle(name)}. Its margins are not ` +
+      `known here${classes?.includes(UNKNOWN) ? ", nor its predictions of training rows" : ""}.` +
       (model ? ` Clear goes back to the store's best: ${modelTitle(model)}.` : "")
     );
   if (noModel()) return noModel();
