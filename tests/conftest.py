@@ -60,6 +60,7 @@ TOGETHER = {
         "view/test_bundle.py",
         "view/test_forgotten.py",
         "view/test_looking.py",
+        "view/test_reach.py",
         "view/test_workbench.py",
     ),
 }

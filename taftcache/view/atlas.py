@@ -59,7 +59,8 @@ class Atlas:
     known), ``neighbours`` [n,2] or None, ``norm`` (of the sample's vector), classes ``base``, ``model`` (by the store's
     best, whose name is the atlas's ``model``, None where there is none), ``own`` (by the component of its own shard)
     and ``head``, -1 where unknown, ``margin`` of that model's true class over the best other one, and ``moved``, how
-    far its shard's component moves without a training row, exactly; NaN where that has no closed form.
+    far its shard's component moves without a training row, exactly; NaN where that has no closed form. ``path`` is the
+    head's at every λ, and ``head_ridges`` has the λ of the store's own heads.
 
     leaked: ids of held-out rows that hold the very bytes of a training row, once all rows are read. damage: what is
     wrong with files that were read so far. What needs none of these is worked out all the same, and the best model is
@@ -92,6 +93,7 @@ class Atlas:
         self.moved = np.full(n, np.nan, np.float32)
         self.held_out: HeldOutLogits | None = None
         self.path: list[PathPoint] = []
+        self.head_ridges: dict[str, float] = {}
         self.ready = {name: Event() for name in WORK}
         self._scorer: Scorer | None = None
         self._stop = Event()
@@ -271,8 +273,9 @@ class Atlas:
 
     def _head_path(self, progress: StageProgress) -> None:
         with importing:
-            from taftcache.stages.look.head_path import head_path
+            from taftcache.stages.look.head_path import head_path, heads_ridges
 
+        self.head_ridges = heads_ridges(self.store, self.scorer())
         self.path = head_path(self.table, self.scorer(), self._stop)
         progress.done = progress.total = len(self.path)
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from taftcache.cache.format.fault import intact, problem_of
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import FormatError, StoreError
-from taftcache.names import PRIVATE, component_of, is_component, promise_text, shard_of
+from taftcache.names import PRIVATE, component_of, is_component, is_model, promise_text, shard_of
 from taftcache.stages.forget.receipts import receipts
-from taftcache.stages.look.inspection import UNCOVERED, inspect_intact
+from taftcache.stages.look.inspection import UNCOVERED, inspect_intact, saw
 from taftcache.stages.look.vectors import describe_vectors, has_tail, starts_blank
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest
@@ -36,8 +36,8 @@ def packed(array: NDArray[Any]) -> dict[str, str]:
 
 
 def overview(atlas: Atlas) -> dict[str, Any]:
-    """What ``taftcache inspect`` reports, the default model, what the map is made of, the ledger (None if it is
-    damaged), and all that is known of damage."""
+    """What ``taftcache inspect`` reports, the default model, which shards' rows each model saw, what the map is
+    made of, the ledger (None if it is damaged), and all that is known of damage."""
     report, damage = inspect_intact(atlas.store)
     axes = atlas.axes
     models = [{**m, "promise": promise_text(m[PRIVATE])} if m.get(PRIVATE) else m for m in report.models]
@@ -47,12 +47,14 @@ def overview(atlas: Atlas) -> dict[str, Any]:
         "leaked": len(atlas.leaked),
         "what": atlas.what,
         "model": atlas.model,
+        "trained": {name: saw(atlas.store, name) for name in atlas.store.objects() if is_model(name)},
         "shards": [{"name": s.name, "role": s.role} for s in atlas.table.shards],
         "vectors": describe_vectors(atlas.store),
         "explained": [] if axes is None else [float(x) for x in axes.explained],
         "ledger": intact(lambda: ledger(atlas)),
         "objective": atlas.store.manifest.recipe.get("objective", {}),
         "path": [p._asdict() for p in atlas.path],
+        "head_ridges": atlas.head_ridges,
     }
 
 
@@ -188,6 +190,7 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         "why_no_attention": "",
         "forget": None,
         "private": "",
+        "unsolved": "",
         "picture": pictures.encoded(name) is not None,
         "why_no_picture": pictures.why_not,
     }
@@ -202,6 +205,8 @@ def sample(atlas: Atlas, name: str, pictures: Pictures) -> dict[str, Any]:
         own = component_of(shard.name)
         if shard.role == "train" and scorer.is_private(own):
             out["private"] = f"{own} is private: {UNCOVERED}."
+        elif shard.role == "train" and own in scorer.models and saw(atlas.store, own).get(shard.name) != "yes":
+            out["unsolved"] = f"{own} was not solved from the rows that its shard has now: taftcache train."
         elif shard.role == "train" and own in scorer.models:
             out["forget"] = forgetting(atlas, tokens, shard, row)
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -12,9 +13,13 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import StoreError
+from taftcache.names import is_model
 from taftcache.stages.look import inspection
+from taftcache.stages.look.inspection import saw
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.statistics import OUTLIER, SAMPLED_CHUNKS, SAMPLED_ROWS, activations
+from taftcache.stages.train.solving import INTERRUPTED
+from tests.stages.forging import forge_meta
 from tests.stages.making import open_store, recipe
 
 
@@ -186,3 +191,55 @@ def test_looking_loads_no_torch(finished, code):
     text = code.format(path=str(finished)) + "; import sys; print({'torch', 'timm', 'sklearn'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def seen(store) -> dict[str, dict[str, str]]:
+    return {name: saw(store, name) for name in store.objects() if is_model(name)}
+
+
+@pytest.mark.law("A row that came after a model was trained is not said to be one that it saw")
+def test_what_a_model_saw_is_what_its_keys_say(images, tmp_path):
+    """It was judged by shard, so that rows appended since counted as trained on, as did shards of later training."""
+    source = shutil.copytree(images, tmp_path / "images")
+    asked = recipe(tmp_path / "store", data={"source": "folder", "train": str(source)}, compose={"mode": "exact"})
+    taftcache.run(asked)
+    sums = ("models/mean", "models/exact", "models/head")
+    with open_store(tmp_path / "store") as store:
+        both = {"000": "yes", "001": "yes"}
+        assert seen(store) == {f"components/{k}": {k: "yes"} for k in both} | dict.fromkeys(sums, both)
+    shutil.copy(sorted((source / "0").iterdir())[0], source / "1" / "new.png")
+    (grown,) = (name for name, rows in taftcache.append(asked).added.items() if rows)
+    with open_store(tmp_path / "store") as store:
+        perhaps = both | {grown: "perhaps"}
+        single = {f"components/{k}": {k: said} for k, said in perhaps.items()}
+        assert seen(store) == single | dict.fromkeys(sums, perhaps)
+        taftcache.train(store)
+        assert seen(store)[f"components/{grown}"] == {grown: "yes"}
+        assert {name: saw(store, name) for name in sums[:2]} == dict.fromkeys(sums[:2], perhaps)
+        taftcache.compose(store)
+        assert {name: saw(store, name) for name in sums} == dict.fromkeys(sums, both)
+    shutil.copy(sorted((source / "0").iterdir())[1], source / "1" / "newer.png")
+    taftcache.append(asked, new_shard=True)
+    with open_store(tmp_path / "store") as store:
+        taftcache.train(store)
+        assert saw(store, "components/002") == {"002": "yes"}
+        assert {name: saw(store, name) for name in sums[:2]} == dict.fromkeys(sums[:2], both)
+
+
+def test_what_others_saw(exact, private, tmp_path):
+    """A private component's key is random; a component from elsewhere saw other rows; one that was stopped has no key;
+    and a coefficient may be zero."""
+    with open_store(private) as store:
+        assert seen(store)["models/mean"] == {"000": "yes", "001": "yes"}
+        with store.transaction() as change:
+            change.drop("state/private-keys")
+        assert seen(store)["components/000"] == {"000": "perhaps"}
+    with open_store(exact) as store:
+        taftcache.export_component(store, "models/mean", tmp_path / "mean.safetensors")
+        taftcache.import_component(store, tmp_path / "mean.safetensors", "elsewhere")
+        assert saw(store, "components/elsewhere") == {}
+    forge_meta(exact, "components/000", lambda meta: {**meta, "key": INTERRUPTED})
+    forge_meta(exact, "models/mean", lambda meta: {**meta, "coefficients": {"components/000": 0, "components/001": 1}})
+    with open_store(exact) as store:
+        assert saw(store, "components/000") == {"000": "perhaps"}
+        assert saw(store, "models/mean") == {"001": "yes"}

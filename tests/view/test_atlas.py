@@ -29,6 +29,7 @@ from taftcache.view.atlas import WORK, Atlas
 from taftcache.view.embedding import ANCHORS, nearest, neighbour_map, principal_axes
 from taftcache.view.pictures import Pictures, patch_grid
 from taftcache.view.pictures import seen as cropped
+from tests.stages.forging import forge_meta
 from tests.stages.making import recipe
 
 
@@ -429,3 +430,40 @@ def test_a_notebooks_view_works_out_what_it_is_asked_for(finished):
     some, every = few["columns"]["columns"], all_["columns"]["columns"]
     assert [view["progress"]["stages"]["influence"]["done"] for view in (few, all_)] == [0, 2]
     assert {name for name in every if some.get(name) != every[name]} == {"moved"}
+
+
+@pytest.mark.parametrize("mode", ["exact", "mean"])
+def test_the_ridges_of_a_stores_heads(tmp_path, mode):
+    """With the recipe that ``init`` writes, the model of all rows is the head, and no λ was marked on its path."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((40, 5)), np.arange(40) % 2
+    taftcache.import_vectors(x, y, tmp_path / "store", overrides=["store.shards=2", "objective.ridge=auto"])
+    taftcache.train(tmp_path / "store")
+    taftcache.compose(tmp_path / "store", overrides=[f"compose.mode={mode}"])
+    with FeatureStore(tmp_path / "store") as store:
+        made = Atlas(store)
+        made.work(skip=("rows", "influence", "neighbours"))
+        ridges = {name: ref.meta["certificate"]["ridge"] for name, ref in store.objects().items()
+                  if "certificate" in ref.meta}  # fmt: skip
+        whole = {name: ridge for name, ridge in ridges.items() if name == "models/exact"}
+    assert payload.overview(made)["head_ridges"] == made.head_ridges == (whole or ridges)
+    assert len(made.head_ridges) == (1 if mode == "exact" else 2)
+
+
+def test_of_a_shard_that_grew_since_no_influence_is_said(seen, tmp_path):
+    """It was that of a component that those rows were never in."""
+    path = shutil.copytree(seen, tmp_path / "store")
+    with FeatureStore(path, mode="a") as store:
+        key = store.objects()["components/001"].meta["key"]
+        digest = next(shard.digest for shard in store.shards if shard.name == "001")
+    forge_meta(path, "components/001", lambda meta: {**meta, "key": key.replace(digest, "0" * 64)})
+    with FeatureStore(path) as store:
+        made = Atlas(store)
+        made.work(skip=("head path", "neighbours"))
+        rows = [int((made.table.shard == k).argmax()) for k in range(2)]
+        assert np.isfinite(made.moved[rows]).tolist() == [True, False]
+        said = [payload.sample(made, made.table.ids[k], Pictures(store)) for k in rows]
+    assert [one["unsolved"] for one in said] == [
+        "", "components/001 was not solved from the rows that its shard has now: taftcache train."
+    ]  # fmt: skip
+    assert [one["forget"] is None for one in said] == [False, True]

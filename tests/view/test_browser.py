@@ -13,6 +13,7 @@ import pytest
 import taftcache
 from taftcache import StoreView, write_report
 from taftcache.cache.store import FeatureStore
+from tests.view.test_contrast import contrast
 
 pytestmark = pytest.mark.slow
 
@@ -337,6 +338,74 @@ def test_ticks_of_accuracies_that_hardly_differ(browse, server):
     assert ridges == [f"1e{k:+}" for k in range(-8, 3, 2)]
 
 
+HEADS = {"models/exact": 1e-5}, {"components/000": 1e-3, "components/001": 1e-3, "components/002": 1e-2}
+
+
+@pytest.mark.parametrize(
+    ("heads", "said", "at"),
+    [
+        (None, "λ = 1e-3, that of the head alone, of all rows", [1e-3]),
+        (HEADS[0], "λ = 1e-5, that of the model of all rows", [1e-5]),
+        pytest.param(HEADS[1], "λ = 1e-3, that of the 2 components; λ = 1e-2, that of the component 002", [1e-3, 1e-2],
+                     marks=pytest.mark.full),
+        pytest.param({}, "λ = 1e-3, that of the recipe", [1e-3], marks=pytest.mark.full),
+    ],
+    ids=["stored", "whole", "components", "none"],
+)  # fmt: skip
+def test_the_ridge_that_was_chosen_is_marked(browse, server, heads, said, at):
+    page = changed(browse(), heads=lambda body: heads is None or body.update(head_ridges=heads))
+    page.open(server.url + "#training")
+    assert page.tab.inner_text("#ridges") == f"Marked: {said}."
+    node = page.tab.query_selector_all("main .chart[_echarts_instance_]")[-1]
+    series = page.tab.evaluate("(node) => echarts.getInstanceByDom(node).getOption().series.map((x) => x.data)", node)
+    assert [line[0][0] for line in series[2:]] == at
+
+
+# [row of the class, column of the prediction, colour] of every cell of the confusion, and what stands along it.
+CELLS = """(node) => { const made = echarts.getInstanceByDom(node), found = [];
+  for (const one of made.getModel().getSeries()) for (let k = 0; k < one.getData().count(); k++)
+    found.push([one.getData().get("y", k), one.getData().get("x", k), one.getData().getItemVisual(k, "style").fill]);
+  return found; }"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_one_row_of_the_confusion_is_seen(browse, server, atlas, scheme):
+    page = browse(400, 844, scheme)
+
+    def answer(route):  # of a class with many rows, one that is taken for another, and a class with more of them
+        body = route.fetch().json()
+        y, p = np.repeat(np.arange(10, dtype="<i4"), 40), np.repeat(np.arange(10, dtype="<i4"), 40)
+        p[0], p[40:50] = 9, 0
+        labels, models = body["labels"], body["models"]
+        for packed, array in ((labels, y), (models["models/exact"], p)):
+            packed["data"] = base64.b64encode(array.tobytes()).decode()
+        route.fulfill(json={**body, "models": {"models/exact": models["models/exact"]}, "components": []})
+
+    page.tab.route("**/held-out*", answer)
+    page.open(server.url + "#classes")
+    node = page.tab.wait_for_selector("main .chart[_echarts_instance_]")
+    cells = {(y, p): hexed(colour) for y, p, colour in page.tab.evaluate(CELLS, node)}
+    assert len(cells) == 12
+    back = hexed(page.tab.evaluate("getComputedStyle(document.body).backgroundColor"))
+    one, ten, right = cells[0, 9], cells[1, 0], cells[2, 2]
+    assert contrast(one, back) > 1.2
+    assert contrast(ten, back) > contrast(one, back)
+    assert min(far(one, right), far(ten, right)) > 60  # what is wrong has another hue
+    option = page.tab.evaluate("(node) => { const o = echarts.getInstanceByDom(node).getOption();"
+                               "return [o.xAxis[0].name, o.yAxis[0].name]; }", node)  # fmt: skip
+    assert option == ["predicted", "class"]
+
+
+def hexed(colour: str) -> str:
+    parts = re.findall(r"[\d.]+", colour)[:3]
+    return colour if colour.startswith("#") else "#" + "".join(f"{round(float(v)):02x}" for v in parts)
+
+
+def far(a: str, b: str) -> float:
+    pairs = [(int(a[k : k + 2], 16), int(b[k : k + 2], 16)) for k in (1, 3, 5)]
+    return sum((x - y) ** 2 for x, y in pairs) ** 0.5
+
+
 @pytest.mark.parametrize(("top", "step"), [(1, 0.0033), (1, 0), (0.9815, 0)])
 def test_no_tick_is_beyond_all_rows(browse, server, top, step):
     """Nor is half of the chart empty where a curve is level."""
@@ -551,7 +620,7 @@ def test_a_panel_in_a_notebook(browse, seen, atlas, tmp_path):
     with FeatureStore(seen) as store:
         view = StoreView(store)
     cell = view.panel("map")._repr_html_()
-    assert len(cell) < 1_000_000
+    assert len(cell) < 1_100_000
     (tmp_path / "cell.html").write_text(f"<!doctype html>{cell}")
     page = browse()
     page.tab.goto(f"file://{tmp_path}/cell.html")

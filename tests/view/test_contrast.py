@@ -10,11 +10,12 @@ import pytest
 
 STYLE = (Path(__file__).resolve().parents[2] / "taftcache" / "view" / "assets" / "page.css").read_text(encoding="utf-8")
 LIGHT, DARK = (
-    dict(re.findall(r"--(\w+): (#[0-9a-f]{3,6});", block)) for block in re.findall(r":root \{([^}]*)\}", STYLE)
+    dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", block)) for block in re.findall(r":root \{([^}]*)\}", STYLE)
 )
 THEMES = {"light": LIGHT, "dark": {**LIGHT, **DARK}}
 # What the style sets in which colour on which ground: texts need 4.5 to 1, controls and marks 3 to 1.
-TEXTS = [*product(("text", "quiet", "accent", "good", "bad"), ("back", "panel")), ("back", "accent"), ("text", "fill")]
+TEXTS = [*product(("text", "quiet", "accent", "good", "bad"), ("back", "panel")), ("back", "accent"),
+         *product(("text",), ("fill", "fill-least", "fault", "fault-least"))]  # fmt: skip
 CONTROLS = [*product(("edge", "focus", "accent"), ("back", "panel"))]
 CHOSEN = 0.18  # of the accent, behind the line that is chosen
 

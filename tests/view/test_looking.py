@@ -152,6 +152,11 @@ def test_the_lists_of_what_may_be_wrong(browse, server, atlas):
     page.tab.click("text=Show them on the map")
     page.tab.wait_for_selector(f"#list tbody tr >> text={near[1].sample}")
     assert page.tab.get_attribute("#chosen", "data-count") == "1"
+    whose = page.tab.inner_text("#whose")
+    assert "the store's best model: model of all rows." in whose
+    assert whose.endswith(f"Check the data are judged by others: {report.method}.")
+    page.tab.click("#clear")
+    assert report.method not in page.tab.inner_text("#whose")
 
 
 def test_a_table_that_is_saved_has_no_text_that_a_spreadsheet_computes(opened):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -57,9 +58,52 @@ def test_a_cell_shows_its_samples(browse, server, atlas, model):
     page.tab.wait_for_selector('main[data-view="map"]')
     assert saved_ids(page) == want
     assert ("as component 001 says" in page.tab.inner_text("#chosen")) == (model != "models/exact")
+    heads = page.tab.locator("table[aria-label='Samples'] th").all_inner_texts()
+    assert heads[3] == ("prediction" if model == "models/exact" else "prediction of component 001")
+    assert ("margin" in heads) == (model == "models/exact")  # the default model's is none of it
+    assert column(page, "Samples", 4) == [f"✗ {p}"] * len(want)
+    assert page.tab.locator(".cell .name:nth-of-type(4)").all_inner_texts() == [f"✗ {p}"] * len(want)
+    whose = {
+        "models/exact": "the store's best model: model of all rows",
+        "components/001": "chosen under Classes: component 001.",
+    }
+    assert whose[model] in page.tab.inner_text("#whose")
+    page.tab.select_option("#colour", "error")
+    assert page.tab.evaluate(f"{MAP}.getOption().series.map((one) => one.name)") == ["wrong"]
+    page.tab.click("#clear")
+    assert "the store's best model: model of all rows" in page.tab.inner_text("#whose")
     page.tab.go_back()
     page.tab.wait_for_selector('main[data-view="classes"]')
     assert page.tab.input_value("#model") == model
+
+
+def test_rows_of_a_shard_that_changed_since_are_perhaps_trained_on(browse, server, atlas):
+    def changed(route):
+        body = route.fetch().json()
+        body["trained"]["models/exact"]["001"] = "perhaps"
+        del body["trained"]["models/exact"]["002"]
+        route.fulfill(json=body)
+
+    page = browse()
+    page.tab.route("**/overview*", changed)
+    page.open(server.url + "#map?colour=error")
+    table, right = atlas.table, atlas.classes_by["model"] == atlas.table.label
+    groups = page.tab.evaluate(f"{MAP}.getOption().series.map((one) => [one.name, one.data.length / 2])")
+    marks = {0: "trained on, ", 1: "perhaps trained on, ", 2: "", 3: ""}
+    names = [marks[shard] + (("its label" if ok else "another label") if shard < 2 else ("right" if ok else "wrong"))
+             for shard, ok in zip(table.shard, right, strict=True)]  # fmt: skip
+    assert dict(groups) == Counter(names)
+    for shard, mark in (("000", " trained on this row"), ("001", " perhaps trained on this row"), ("002", "")):
+        page.tab.select_option("#shard", label=shard)
+        said = column(page, "Samples", 4)
+        assert all(re.sub(r"^([✓✗] )?\d", "", text) == mark for text in said), shard
+        assert any("✓" in text for text in said) == (not mark)
+    assert "1 shard (001) has changed since it was trained" in page.tab.inner_text("#worth")
+    sample = table.ids[int((table.shard == 1).argmax())]
+    page.tab.goto(server.url + "#map/" + sample.replace("/", "%2F"))
+    page.tab.wait_for_selector("aside table")
+    (line,) = [text for text in page.tab.locator("aside tr").all_inner_texts() if text.startswith("model of all rows")]
+    assert "perhaps trained on this row" in line
 
 
 @pytest.mark.full
@@ -138,6 +182,43 @@ def test_a_long_basket_stays_in_the_tab(browse, server, atlas):
     page.tab.wait_for_selector("body[data-done]")
     assert f"{count} samples" in page.tab.inner_text("main")
     assert page.tab.inner_text("#count") == f" ({count})"
+    other = browse()
+    other.tab.route("**/ids*", answer)
+    other.tab.route("**/pictures*", lambda asked: asked.fulfill(json={"why_not": "no image has such an id"}))
+    other.open(page.tab.url)
+    for _ in range(2):
+        assert other.tab.inner_text("#lost") == "Too long for the address, and not in this tab: the basket."
+        assert "it stayed in the tab where it was filled" in other.tab.inner_text("main")
+        assert "Empty" not in other.tab.inner_text("main")
+        other.go("map")
+        assert not other.tab.query_selector("#lost")
+        other.go("basket")
+        other.tab.reload()
+        other.tab.wait_for_selector("body[data-done]")
+    other.go("map")
+    other.tab.click("#put")
+    other.tab.click("#empty")
+    other.go("basket")
+    assert "Empty" in other.tab.inner_text("main")
+
+
+def test_a_basket_that_no_browser_keeps_says_so(browse, server):
+    page = browse()
+
+    def answer(route):
+        body = route.fetch().json()
+        route.fulfill(json={**body, "ids": [name + "x" * 500 for name in body["ids"]]})
+
+    page.tab.route("**/ids*", answer)
+    page.tab.route("**/pictures*", lambda asked: asked.fulfill(json={"why_not": "no image has such an id"}))
+    page.tab.add_init_script("Storage.prototype.setItem = () => { throw new Error('full'); };")
+    page.open(server.url + "#map?class=3")
+    page.tab.click("#put")
+    page.go("basket")
+    assert "it goes when the page is loaded again, so save the ids" in page.tab.inner_text("main")
+    page.tab.reload()
+    page.tab.wait_for_selector("body[data-done]")
+    assert "the basket" in page.tab.inner_text("#lost")
 
 
 @pytest.mark.law("The page's basket prints the command that forgets it")
@@ -400,6 +481,14 @@ def test_two_models_compared(opened, server, atlas):
         page.tab.select_option("#rows", rows)
         said = page.tab.inner_text("#changes")
         assert ("interval" in said, "points" in said, "by heart" in said) == (judged, judged, not judged), rows
+    page.tab.select_option("#show", "all")
+    for rows, mark in (("training", "trained on this row"), ("held-out", "")):
+        page.tab.select_option("#rows", rows)
+        for k in (3, 4):
+            said = column(page, "Samples compared", k)
+            assert all(text.endswith(mark) and ("✓" in text or "✗" in text or mark) for text in said), (rows, k)
+            assert any("✓" in text for text in said) == (not mark)
+    page.tab.select_option("#rows", "all")
     page.tab.select_option("#show", "right")
     right = (head != table.label) & (best == table.label)
     assert page.tab.get_attribute("#listed", "data-count") == str(right.sum())

@@ -7,7 +7,10 @@ from threading import Event
 from typing import NamedTuple
 
 from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import SolveError
+from taftcache.model.meta import meta_of
+from taftcache.names import EXACT, HEAD
 from taftcache.objective.problem import Problem
 from taftcache.solve.inverses.head_path import HeadPath
 from taftcache.stages.look.row_table import Reader, RowTable
@@ -52,6 +55,16 @@ def head_path(table: RowTable, scorer: Scorer, stop: Event) -> list[PathPoint]:
         PathPoint(ridge=ridge, norm=norm, train=some / train.rows, held_out=more / held.rows if held.rows else None)
         for ridge, norm, some, more in zip(GRID, norms, right, right_held, strict=True)
     ]
+
+
+def heads_ridges(store: FeatureStore, scorer: Scorer) -> dict[str, float]:
+    """λ of the store's head of all rows, by its name: a model of all rows may be one; without it, of the components
+    that are heads. Empty where no head was solved."""
+    heads = [name for name in scorer.models if scorer.layouts[name] == scorer.base.head_layout]
+    proven = {name: meta_of(store.objects()[name].meta).certificate for name in heads}
+    ridges = {name: proof.ridge for name, proof in proven.items() if proof is not None}
+    whole = [name for name in (HEAD, EXACT) if name in ridges][:1]
+    return {name: ridges[name] for name in whole or ridges}
 
 
 class _Stopped(Exception):

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 
-from taftcache.cache.format.fault import DAMAGE
+from taftcache.cache.format.fault import DAMAGE, intact
 from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
@@ -20,14 +21,14 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, FormatError, StoreError, TaftcacheError, local_path
 from taftcache.model.component_file import read_header
 from taftcache.model.meta import Stated, meta_of
-from taftcache.names import PRIVATE, STATED, component_of, counted, is_model
+from taftcache.names import PRIVATE, STATED, component_of, counted, is_component, is_model, shard_of
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing, subtracted, subtracted_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
 from taftcache.stages.look.row_table import Sample, every_sample, no_class
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
-from taftcache.stages.train.private.records import Budget, budget_of
+from taftcache.stages.train.private.records import Budget, budget_of, read_keys
 from taftcache.stages.train.untrained import untrained_notes
 from taftcache.tangent.spec import TAIL
 
@@ -50,6 +51,7 @@ LISTED = (
     STATED,
 )
 T = TypeVar("T")
+Saw = Literal["yes", "perhaps"]
 NAMED = 10  # how many samples of a shard or a class, and how many missing files, are named
 LEFT_OUT = 1000  # skipped samples that are named: a store may have millions
 
@@ -405,6 +407,37 @@ def inspect_sample(store: Place, sample: str) -> SampleReport:
         moved_bound=bound,
         notes=notes,
     )
+
+
+def saw(store: FeatureStore, model: str) -> dict[str, Saw]:
+    """Whether a component or model was trained on the rows that each training shard has now; those that are left out
+    have none that it saw.
+
+    "perhaps": the shard was written anew since, because rows came or left or got other labels, or the solve was
+    interrupted. A component keeps the digests of its shards and no ids, so nothing says which of the rows it saw. One
+    from another store names no shard: it was trained on rows of that store.
+    """
+    objects = store.objects()
+    said = meta_of(objects[model].meta)
+    if said.coefficients is None:
+        return _saw_itself(store, objects[model])
+    found: dict[str, Saw] = {}
+    for member in (name for name, mu in said.coefficients.items() if mu):
+        if member in objects and objects[member].digest == (said.members or {}).get(member):
+            found |= _saw_itself(store, objects[member])
+        elif is_component(member) and store.has_shard(shard_of(member)):  # it was made again since, or is gone
+            found[shard_of(member)] = "perhaps"
+    return found
+
+
+def _saw_itself(store: FeatureStore, ref: ObjectRef) -> dict[str, Saw]:
+    """``saw`` of what is no sum."""
+    said = meta_of(ref.meta)
+    if PRIVATE in ref.meta:  # what its random key stands for is kept beside it
+        said = msgspec.structs.replace(said, key=(intact(lambda: read_keys(store)) or {}).get(said.key or ""))
+    then = dict(zip(said.shards or [], said.row_digests, strict=False))
+    now = {shard.name: shard.digest for shard in store.manifest.shards}
+    return {name: "yes" if then.get(name) == now[name] else "perhaps" for name in said.shards or [] if name in now}
 
 
 def private_parts(store: FeatureStore) -> list[str]:

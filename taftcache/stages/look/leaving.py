@@ -32,7 +32,8 @@ WORK = 4 * 4096.0**3
 
 def moved_by_each(store: FeatureStore, scorer: Scorer, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Moves | None]]:
     """Each of ``shards`` with how far each of its rows moved its component, ‖Δw₋ₙ − Δw‖ [N]; None if that has no
-    closed form: for a private component, or an objective that is not quadratic or has weights, a ball or a prior.
+    closed form (a private component, or an objective that is not quadratic or has weights, a ball or a prior), or if
+    the component was not solved from the rows that the shard has now.
 
     Raises:
         StoreError: the inversions would take more than ``WORK``.
@@ -62,6 +63,8 @@ def _work(scorer: Scorer, shard: Shard) -> float:
 
 def _moves(store: FeatureStore, name: str, shard: Shard) -> Moves | None:
     parts = ModelParts(store, name, Silent())
+    if not all(part.solves_these for part in parts.parts):
+        return None
     component = parts.model
     operator = TangentOperator(parts.base, [shard], trained=component.layout, dtype=torch.float64)
     found = moves(Problem(operator, parts.settings.loss, component.record.certified.ridge))

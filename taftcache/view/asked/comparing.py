@@ -17,6 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.names import MEAN, default_model, is_model, one_of_trained
 from taftcache.stages.estimators import lacks_classes
+from taftcache.stages.look.inspection import saw
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import has_tail, starts_blank
 from taftcache.view.asked.aside import Aside
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 HERE, THERE = "here", "there"
 BASE = "base"
+SAW = ("", "yes", "perhaps")  # whether a model was trained on a row, as numbers
 KEPT = 12  # models of which every row's class and margin are kept
 
 
@@ -72,6 +74,12 @@ class Side:
                 del self.said[next(iter(self.said))]
             self.said[model] = found
         return self.said[model]
+
+    def trained(self, model: str) -> NDArray[np.uint8]:
+        """Whether a model was trained on each row [n] of the table: places in ``SAW``."""
+        seen = {} if model == BASE else saw(self.store, model)
+        by_shard = np.array([SAW.index(seen.get(shard.name, "")) for shard in self.table.shards], np.uint8)
+        return np.asarray(by_shard[self.table.shard])
 
 
 class Comparisons:
@@ -137,15 +145,21 @@ class Comparisons:
         names = list(dict.fromkeys([*here.store.classes, *other.store.classes]))
         labels = _renamed(here, names)[here.table.label[rows]]
         same = labels == _renamed(other, names)[other.table.label[theirs]]
-        columns: list[tuple[NDArray[np.int32], NDArray[np.float32]]] = []
+        columns: list[dict[str, NDArray[Any]]] = []
         for side, model in pair:
             said, at = side.say(model, report), rows if side is here else theirs
             # margins are those of the class that the sample has here
             ahead = said.margins[at] if side is here else np.where(same, said.margins[at], np.nan)
-            columns.append((_renamed(side, names)[said.classes[at]], ahead.astype(np.float32)))
+            columns.append(
+                {
+                    "class": _renamed(side, names)[said.classes[at]],
+                    "margin": ahead.astype(np.float32),
+                    "trained": side.trained(model)[at],
+                }
+            )
         # held out in one store alone, a row was seen by the other's models: it is in neither group
         held, theirs_held = here.table.held_out[rows], other.table.held_out[theirs]
-        (before, _), (after, _) = columns
+        before, after = (column["class"] for column in columns)
         groups = {"held-out": held & theirs_held, "training": ~(held | theirs_held), "all": np.ones(len(rows), bool)}
         found = {name: changes_of(labels[part], before[part], after[part]) for name, part in groups.items()}
         return {
@@ -157,8 +171,8 @@ class Comparisons:
             "in": {name: packed(part.astype(np.uint8)) for name, part in groups.items()},
             "groups": {name: changes and asdict(changes) for name, changes in found.items()},
             **{
-                key: {"class": packed(classes), "margin": packed(ahead)}
-                for key, (classes, ahead) in zip(("before", "after"), columns, strict=True)
+                key: {name: packed(values) for name, values in column.items()}
+                for key, column in zip(("before", "after"), columns, strict=True)
             },
         }
 

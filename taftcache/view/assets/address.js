@@ -104,22 +104,35 @@ const attempt = (work) => {
   }
 };
 
-function shortened(text) {
-  if (text.length <= LONGEST) return text.startsWith(KEPT) ? KEPT + text : text;
+function keyOf(text) {
   let key = 5381;
   for (let i = 0; i < text.length; i++) key = (key * 33 + text.charCodeAt(i)) >>> 0;
-  const name = KEPT + key.toString(36);
-  return attempt(() => sessionStorage.setItem("taftcache " + name, text) ?? name) ?? "";
+  return KEPT + key.toString(36);
 }
 
-function lengthened(text) {
+const kept = (key) => attempt(() => sessionStorage.getItem("taftcache " + key));
+
+function shortened(text) {
+  if (text.length <= LONGEST) return text.startsWith(KEPT) ? KEPT + text : text;
+  const key = keyOf(text);
+  attempt(() => sessionStorage.setItem("taftcache " + key, text));
+  return key;
+}
+
+// "" for the key of what another tab has, or none; name is what state.lost then calls it.
+function lengthened(text, name) {
   if (!text.startsWith(KEPT)) return text;
   if (text.startsWith(KEPT + KEPT)) return text.slice(KEPT.length); // no key
-  return attempt(() => sessionStorage.getItem("taftcache " + text)) ?? "";
+  const found = kept(text);
+  if (found === null) state.lost.push(name);
+  return found ?? "";
 }
 
-// Whether the basket is too long for the address.
-export const basketStays = () => BASKET.write().length > LONGEST;
+// Where the basket is when it is too long for the address: "tab", or "nowhere" if this browser keeps nothing so long.
+export function basketStays() {
+  const text = BASKET.write();
+  return text.length <= LONGEST ? "" : kept(keyOf(text)) === text ? "tab" : "nowhere";
+}
 
 function written() {
   const query = new URLSearchParams();
@@ -127,6 +140,7 @@ function written() {
     const text = part.write();
     if (text) query.set(key, shortened(text));
   }
+  if (state.lostBasket) query.set("basket", state.lostBasket);
   const id = state.selected === null ? state.missing : state.ids[state.selected],
     sample = BESIDE.includes(state.view) && id !== null ? "/" + encodeURIComponent(id) : "";
   const tail = query.toString();
@@ -147,8 +161,10 @@ export function restore(first) {
   if (sample !== null) state.selected = row < 0 ? null : row;
   if (tail === null && !history.state?.kept) return;
   const query = new URLSearchParams(tail ?? "");
-  for (const [key, part] of Object.entries(PARTS)) part.read(lengthened(query.get(key) ?? ""));
-  if (first && query.has("basket")) BASKET.read(lengthened(query.get("basket")));
+  for (const [key, part] of Object.entries(PARTS)) part.read(lengthened(query.get(key) ?? "", key));
+  if (!first || !query.has("basket")) return;
+  BASKET.read(lengthened(query.get("basket"), "basket"));
+  if (state.lost.includes("basket")) state.lostBasket = query.get("basket");
 }
 
 function split(text) {

@@ -35,7 +35,7 @@ export function basketView(main) {
     samples = h("section", {}, h("h2", {}, "Samples"), h("p", { class: "tools" }, emptyButton()), region, more);
   function draw() {
     const rows = [...state.basket].sort((a, b) => a - b);
-    head.replaceChildren(...(rows.length ? about(rows) : [h("p", {}, EMPTY)]));
+    head.replaceChildren(...(rows.length ? about(rows) : [h("p", {}, state.lostBasket ? LOST : EMPTY)]));
     replaceTable(region, table("Basket", COLUMNS, rows, null, LISTED));
     more.hidden = rows.length <= LISTED;
     samples.hidden = !rows.length;
@@ -64,12 +64,21 @@ function missing() {
 const EMPTY =
   "Empty. Put samples in it from the map, its pictures or its table, from the lists of what may be wrong, from a sample's own page or from a comparison.";
 
+const LOST =
+  "Not here: the basket of this address was too long for it, so it stayed in the tab where it was filled, for as long as that tab is open. A basket that was saved as a file of ids is in that file.";
+
+const STAYS = {
+  "": "",
+  tab: " It is too long for the address, so it stays in this tab.",
+  nowhere:
+    " It is too long for the address, and for what this browser keeps: it goes when the page is loaded again, so save the ids.",
+};
+
 const OUTDATED =
   "The store has changed since, and some of them may be gone from it. The reloaded page has the command for those that are left.";
 
 function about(rows) {
-  const stays = basketStays() ? " It is too long for the address, so it stays in this tab." : "";
-  const first = h("p", {}, `${counted(rows.length, "sample")}. Nothing here changes the store.${stays}`);
+  const first = h("p", {}, `${counted(rows.length, "sample")}. Nothing here changes the store.${STAYS[basketStays()]}`);
   if (outdated()) return [first, h("p", {}, OUTDATED)];
   return [first, ...toForget(rows), ...(source.live ? [price(rows), change(rows)] : [])];
 }

@@ -1,9 +1,10 @@
 // Cells of pictures, of which only those that are seen are in the document.
-import { fitted, h, judgement, unmodified } from "./elements.js";
+import { h, verdict } from "./elements.js";
+import { unmodified } from "./lines.js";
 import { counted, short } from "./numbers.js";
 import { isPicked, onPick, pick } from "./picked.js";
 import { peeks, thumbnail } from "./pictures.js";
-import { className, state, trainedOn, UNKNOWN } from "./state.js";
+import { className, judge, state, trainedOn, UNKNOWN } from "./state.js";
 
 const LEAST = 104, // px, of a cell's width
   LINE = 18, // px, of the text below its picture
@@ -12,6 +13,11 @@ const GAP = 6; // px, below the text
 const BEYOND = 2; // lines of cells above and below what is seen
 const REST_MS = 60; // without scrolling, until pictures are asked for
 const POOL = 600; // pictures that are kept until they are seen again
+const BY = {
+  yes: ", by a model that was trained on it",
+  perhaps: ", by a model that was perhaps trained on it",
+  "": "",
+};
 
 // open(row) shows a sample. Returns {node, fill(rows), lay: after the room has changed}.
 export function pictureCells(open) {
@@ -116,15 +122,12 @@ function picturePool() {
 }
 
 function cellOf(row, image) {
-  const { model, margin } = state.columns,
+  const { name, classes, margin } = judge(),
     label = className(state.label[row]),
-    known = model && model[row] !== UNKNOWN,
+    known = classes && classes[row] !== UNKNOWN,
     ahead = margin && !Number.isNaN(margin[row]) ? `margin ${short(margin[row])}` : "";
-  const trained = trainedOn(state.overview.shards[state.shard[row]]),
-    says = trained ? fitted : judgement;
-  const said = known
-    ? `, taken for ${className(model[row])}${trained ? ", by a model that was trained on it" : ""}, ${ahead}`
-    : "";
+  const saw = trainedOn(state.shard[row], name);
+  const said = known ? `, taken for ${className(classes[row])}${BY[saw]}${ahead && ", "}${ahead}` : "";
   return h(
     "div",
     {
@@ -138,13 +141,13 @@ function cellOf(row, image) {
     h("span", { class: "frame" }, image),
     h("span", { class: "tick", title: "into the basket, or out of it" }, "✓"),
     h("span", { class: "name" }, label),
-    model &&
+    classes &&
       h(
         "span",
         { class: "name" },
-        known ? says(model[row] === state.label[row], className(model[row]), "fitted") : "–",
+        known ? verdict(saw, classes[row] === state.label[row], className(classes[row]), "fitted") : "–",
       ),
-    model && h("span", { class: "name quiet" }, ahead),
+    classes && h("span", { class: "name quiet" }, ahead),
   );
 }
 

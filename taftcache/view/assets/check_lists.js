@@ -52,6 +52,7 @@ function suspects({ method, rows, disagreeing, notes, ...packed }) {
     says = unpack(packed.says),
     margin = unpack(packed.margin);
   const of = `${count(disagreeing)} of ${counted(rows, "row")} ${noun(disagreeing, "is", "are")} given another class`;
+  state.judge = method;
   return {
     said: `Judged by ${method}, ${of}. The margin is the logit of the label less the largest other one.`,
     notes,

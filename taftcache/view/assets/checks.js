@@ -3,6 +3,7 @@ import { keep } from "./address.js";
 import { confused, LISTS } from "./check_lists.js";
 import { choice, h, scrolled, sorted, table, working } from "./elements.js";
 import { saveIds, saveTable } from "./files.js";
+import { reveal } from "./lines.js";
 import { count, counted, inLine } from "./numbers.js";
 import { isPicked, keepButton, pickBox, pickedBar } from "./picked.js";
 import { noPictures, peeks, thumbnail } from "./pictures.js";
@@ -37,6 +38,8 @@ export function checksView(main) {
     showSample(side, state.ids[row], open);
     for (const line of place.querySelectorAll("tr[data-rows]"))
       line.setAttribute("aria-current", line.dataset.rows.split(" ").includes(String(row)));
+    const line = place.querySelector('tr[aria-current="true"]');
+    if (line) reveal(line.closest(".scroll"), line);
     if (innerWidth < NARROW) side.scrollIntoView();
   }
   function choose(name) {

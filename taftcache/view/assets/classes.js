@@ -99,47 +99,71 @@ function accuracyTable(results) {
   return table("Accuracy of each class by model", columns, order);
 }
 
+// The cells of the confusion that count any row: [predicted, class, root of the part of the class's rows], so that one row
+// of many is seen.
+function confusionCells({ counts, of }) {
+  const K = of.length,
+    cells = [];
+  for (let y = 0; y < K; y++)
+    for (let p = 0; p < K; p++) if (counts[y * K + p]) cells.push([p, y, Math.sqrt(counts[y * K + p] / of[y])]);
+  return cells;
+}
+
+// What is right is of one colour, and what is wrong of another; the least of either is no zero.
+const shades = (seriesIndex, least, most) => ({
+  show: false,
+  seriesIndex,
+  min: 0,
+  max: 1,
+  inRange: { color: [css(least), css(most)] },
+});
+
 function confusionChart(node, result) {
   const classes = state.overview.report.classes,
     K = classes.length,
-    cells = [];
-  for (let y = 0; y < K; y++)
-    for (let p = 0; p < K; p++) {
-      const rows = result.counts[y * K + p];
-      if (rows) cells.push([p, y, rows / result.of[y]]);
-    }
-  const pairs = cells.filter(([p, y]) => p !== y).length;
-  const high = Math.min(560, Math.max(320, 60 + 26 * Math.min(K, 20))),
+    cells = confusionCells(result),
+    wrong = cells.filter(([p, y]) => p !== y),
+    pairs = wrong.length;
+  const wide = widest(classes),
+    across = node.clientWidth - wide - 60,
+    turned = K * (wide + 16) > across, // to have the name of every class that there is room for
+    below = turned ? Math.ceil(0.87 * wide) + 14 : 26;
+  const high = Math.min(560, Math.max(320, 60 + 26 * Math.min(K, 20))) + below,
     bare = { splitLine: { show: false } };
   node.style.height = high + "px";
   const label =
     `Confusion of ${modelTitle(state.model)}: ${counted(pairs, "pair")} of classes ${noun(pairs, "is", "are")} taken ` +
     "for one another; " +
     "the table beside lists them";
+  const series = (data) => ({
+    type: "heatmap",
+    data,
+    progressive: 0,
+    itemStyle: { borderColor: css("--back"), borderWidth: K <= 40 ? 1 : 0 },
+    label: { show: K <= 15, color: css("--text"), formatter: ({ data: [p, y] }) => result.counts[y * K + p] },
+  });
+  const tooltip = ({ data: [p, y] }) => {
+    const rows = result.counts[y * K + p];
+    return `${className(y)} taken for ${className(p)}: ${counted(rows, "row")}, ${percent(rows / result.of[y])} of it`;
+  };
   const made = chart(node, label, {
-    grid: { left: 8, right: 8 + widest(classes) / 2, top: 8, bottom: 30, containLabel: true },
+    grid: { left: 8, right: 8 + (turned ? 0 : wide / 2), top: 30, bottom: 30, containLabel: true },
     xAxis: {
-      ...namesAxis(classes, widest(classes) + 16, node.clientWidth - widest(classes) - 30),
+      ...namesAxis(classes, turned ? 18 : wide + 16, across, turned ? 60 : 0),
       ...bare,
       name: "predicted",
+      nameGap: below,
     },
-    yAxis: { ...namesAxis(classes, 16, high - 60), ...bare, inverse: true },
-    visualMap: { show: false, min: 0, max: 1, inRange: { color: [css("--panel"), css("--fill")] } },
-    tooltip: {
-      formatter: ({ data: [p, y, part] }) => `${className(y)} taken for ${className(p)}: ${percent(part)} of its rows`,
+    yAxis: {
+      ...namesAxis(classes, 16, high - below - 60),
+      ...bare,
+      inverse: true,
+      name: "class",
+      nameLocation: "start",
     },
-    series: [
-      {
-        type: "heatmap",
-        data: cells,
-        progressive: 0,
-        label: {
-          show: K <= 15,
-          color: css("--text"),
-          formatter: ({ data: [p, y] }) => result.counts[y * K + p],
-        },
-      },
-    ],
+    visualMap: [shades(0, "--fill-least", "--fill"), shades(1, "--fault-least", "--fault")],
+    tooltip: { formatter: tooltip },
+    series: [series(cells.filter(([p, y]) => p === y)), series(wrong)],
   });
   made.on("click", ({ data: [p, y] }) => lookAtCell(y, p));
 }

@@ -2,7 +2,7 @@
 import { keep, lookAtSample } from "./address.js";
 import { keepButton } from "./picked.js";
 import { chart, css, dropCharts, PALETTE } from "./charts.js";
-import { choice, h, judgement, link, scrolled, table } from "./elements.js";
+import { choice, h, link, scrolled, table, verdict } from "./elements.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
 import { ask, source, unpack } from "./source.js";
 import { modelTitle, noModel, state } from "./state.js";
@@ -111,10 +111,15 @@ const read = (found) => ({
   ...found,
   rows: unpack(found.rows),
   label: unpack(found.label),
-  in: Object.fromEntries(Object.entries(found.in).map(([name, part]) => [name, unpack(part)])),
-  before: { class: unpack(found.before.class), margin: unpack(found.before.margin) },
-  after: { class: unpack(found.after.class), margin: unpack(found.after.margin) },
+  in: unpacked(found.in),
+  before: unpacked(found.before),
+  after: unpacked(found.after),
 });
+
+const unpacked = (parts) => Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, unpack(part)]));
+
+// Whether a model was trained on a row, by the server's number.
+const SAW = ["", "yes", "perhaps"];
 
 const KINDS = {
   changed: (b, a) => b !== a,
@@ -211,7 +216,7 @@ function summary(found) {
 
 function columns(answer) {
   const { classes, label, before, after, rows } = answer;
-  const said = (which) => (k) => judgement(which.class[k] === label[k], classes[which.class[k]]);
+  const said = (which) => (k) => verdict(SAW[which.trained[k]], which.class[k] === label[k], classes[which.class[k]]);
   const number = (title, of) => [title, (k) => short(of(k)), true, of];
   return [
     ["sample", (k) => link(state.ids[rows[k]], () => lookAtSample(rows[k])), false, (k) => state.ids[rows[k]]],

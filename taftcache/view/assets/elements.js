@@ -1,4 +1,5 @@
 // Elements of the page.
+import { byLines, controls, oneTabStop, sayHidden, watchColumns } from "./lines.js";
 
 // An element with attributes (on… are listeners) and children: nodes, texts, lists of them; null is left out.
 export function h(tag, attributes = {}, ...children) {
@@ -22,7 +23,8 @@ export const onSort = (listener) => listeners.push(listener);
 // line with its row. A header sorts all rows, of which the first `most` are shown.
 export function table(caption, columns, rows, onRow, most = Infinity) {
   const body = h("tbody"),
-    heads = columns.map((column) => header(column, turn));
+    heads = columns.map((column) => header(column, turn)),
+    setTabStop = oneTabStop(body);
   function turn([title, , number]) {
     const [by, way] = sorts.get(caption) || [],
       first = number ? "down" : "up";
@@ -39,6 +41,7 @@ export function table(caption, columns, rows, onRow, most = Infinity) {
       else heads[k].removeAttribute("aria-sort");
     });
     body.replaceChildren(...sorted(caption, columns, rows).slice(0, most).map(line));
+    setTabStop();
   }
   function line(row) {
     const cells = columns.map(([, value, number]) => h("td", { class: number ? "n" : "" }, h("div", {}, value(row))));
@@ -78,8 +81,8 @@ export function sorted(caption, columns, rows) {
 const asNumber = (text) => Number.parseFloat(text.replaceAll(",", ""));
 
 // A table that scrolls by itself, also by keyboard.
-export const scrolled = (inner, tall) =>
-  h(
+export function scrolled(inner, tall) {
+  const region = h(
     "div",
     {
       class: tall ? "scroll tall" : "scroll",
@@ -87,33 +90,24 @@ export const scrolled = (inner, tall) =>
       role: "region",
       "aria-label": inner.getAttribute("aria-label"),
       onkeydown: byLines,
+      onscroll: () => sayHidden(region),
     },
     inner,
   );
-
-// Whether a key is pressed without those that make it the browser's: to zoom, to go back.
-export const unmodified = ({ ctrlKey, altKey, metaKey }) => !(ctrlKey || altKey || metaKey);
-
-const STEPS = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" };
-
-// From a button in a line of a table, up and down go to that of the next one.
-function byLines(event) {
-  const next = STEPS[event.key] && event.target.closest("tbody tr")?.[STEPS[event.key]]?.querySelector("button");
-  if (!next) return;
-  next.focus();
-  event.preventDefault();
+  watchColumns(region, inner);
+  return region;
 }
 
 // Put another table into the region of one before, where it stays scrolled, and at the same line by keyboard.
 export function replaceTable(region, inner) {
   const { activeElement: from } = document,
-    line = region.contains(from) ? from.closest("tbody tr") : null,
-    buttons = (of) => [...of.querySelectorAll("button")];
+    line = region.contains(from) ? from.closest("tbody tr") : null;
   region.replaceChildren(inner);
+  watchColumns(region, inner);
   const lines = inner.tBodies[0].rows;
   if (!line || !lines.length) return;
   const to = lines[Math.min(line.rowIndex, lines.length) - 1]; // the header's is 0
-  buttons(to)[buttons(line).indexOf(from)]?.focus({ preventScroll: true });
+  controls(to)[controls(line).indexOf(from)]?.focus({ preventScroll: true });
 }
 
 // A button that looks like a link.
@@ -140,14 +134,19 @@ export const choice = (id, label, options, value, change) =>
     ),
   );
 
-// What a model says of a row that it was trained on, which makes it no judge of the label: `mark` says so.
-export const fitted = (right, text, mark = "trained on this row") =>
-  h(
-    "span",
-    { title: "The model was trained on this row and its label" },
-    right ? text : judgement(false, text),
-    h("span", { class: "quiet" }, " " + mark),
-  );
+const SAW = {
+  yes: "The model was trained on this row and its label",
+  perhaps:
+    "The shard has changed since the model was trained, or its solve was interrupted: nothing says which rows it saw",
+};
+
+// What a model says of a row, given whether it was trained on it ("yes", "perhaps" or ""): then it is no judge of the
+// label, and a mark says so.
+export function verdict(saw, right, text, mark = "trained on this row") {
+  if (!saw) return judgement(right, text);
+  const said = h("span", { class: "quiet" }, saw === "yes" ? ` ${mark}` : ` perhaps ${mark}`);
+  return h("span", { title: SAW[saw] }, right ? text : judgement(false, text), said);
+}
 
 // A text marked as right or wrong, by more than its colour.
 export const judgement = (right, text) => h("span", { class: right ? "good" : "bad" }, (right ? "✓ " : "✗ ") + text);

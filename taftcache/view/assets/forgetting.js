@@ -7,7 +7,9 @@ import { className } from "./state.js";
 const POLL_MS = 300;
 
 export function forgetting(found) {
-  if (!found.forget) return found.private ? [h("h3", {}, "Privacy"), h("p", {}, found.private)] : [];
+  if (found.private) return [h("h3", {}, "Privacy"), h("p", {}, found.private)];
+  if (found.unsolved) return [h("h3", {}, "If it were forgotten"), h("p", {}, `Not known: ${found.unsolved}`)];
+  if (!found.forget) return [];
   const place = h("div", { id: "leave", role: "status", "aria-live": "polite" });
   const out = [h("h3", {}, "If it were forgotten"), h("p", {}, bounds(found.forget)), place];
   if (found.left_out) showAnswer(place, found, found.left_out);

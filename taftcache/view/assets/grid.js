@@ -4,15 +4,15 @@ import { pictureCells } from "./cells.js";
 import { choice, h } from "./elements.js";
 import { inLine } from "./numbers.js";
 import { noPictures } from "./pictures.js";
-import { state, UNKNOWN } from "./state.js";
+import { judge, state, UNKNOWN } from "./state.js";
 
 // What cells can be ordered by: [key, title, column]
 const ORDERS = [
   ["", "order of the store", () => null],
   ["label", "class", () => state.label],
   ["shard", "shard", () => state.shard],
-  ["model", "prediction", () => state.columns.model],
-  ["margin", "margin", () => state.columns.margin],
+  ["model", "prediction", () => judge().classes],
+  ["margin", "margin", () => judge().margin],
   ["moved", "influence", () => state.columns.moved],
 ];
 

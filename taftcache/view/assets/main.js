@@ -52,11 +52,18 @@ function show(focus) {
     else link.removeAttribute("aria-current");
   const draw = view === "ledger" && !state.overview.ledger ? damagedLedger : VIEWS[view];
   shown = draw(main) || null;
+  if (state.lost.length) main.prepend(h("p", { id: "lost", role: "status" }, lostText()));
   main.dataset.view = view;
   keep();
   if (!focus) return;
   scrollTo({ top: 0, behavior: "instant" });
   main.focus({ preventScroll: true });
+}
+
+// What of the address is not in this tab; it is told once.
+function lostText() {
+  const names = state.lost.splice(0).map((name) => (name === "basket" ? "the basket" : `what was chosen as “${name}”`));
+  return `Too long for the address, and not in this tab: ${names.join(", ")}.`;
 }
 
 // Links to views are the page's own: a frame of a notebook has no address that a browser could go to.

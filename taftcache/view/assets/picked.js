@@ -17,6 +17,7 @@ export function pick(rows, on) {
   for (const row of rows)
     if (on) state.basket.add(row);
     else state.basket.delete(row);
+  state.lostBasket = "";
   showCount();
   keep();
   for (const node of document.querySelectorAll('[data-watches="basket"]'))

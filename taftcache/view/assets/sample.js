@@ -1,6 +1,6 @@
 // One sample: picture, attention, models, neighbours, and what forgetting it would change.
 import { toggleButton } from "./picked.js";
-import { fitted, h, judgement, scrolled, table } from "./elements.js";
+import { h, scrolled, table, verdict } from "./elements.js";
 import { forgetting } from "./forgetting.js";
 import { counted, percent, short } from "./numbers.js";
 import { source } from "./source.js";
@@ -54,10 +54,11 @@ const classText = (label) => (state.overview.what ? "" : `class ${className(labe
 // What the columns say, where a report holds no more.
 function brief(id) {
   const row = state.ids.indexOf(id),
-    { model, margin } = state.columns;
+    { model, margin } = state.columns,
+    saw = trainedOn(state.shard[row], state.overview.model);
   const said = model
     ? `; ${modelTitle(state.overview.model)}` +
-      (trainedOn(state.overview.shards[state.shard[row]]) ? " (trained on this row)" : "") +
+      (saw ? ` (${saw === "yes" ? "" : "perhaps "}trained on this row)` : "") +
       `: ${className(model[row])}, margin ${short(margin && margin[row])}`
     : "";
   return h("p", {}, `${classText(state.label[row])}shard ${shardName(state.shard[row])}${said}`);
@@ -79,10 +80,10 @@ function models(found) {
   rows.sort((a, b) => rank(a) - rank(b) || a[0].localeCompare(b[0]));
   const best = (z) => z.indexOf(Math.max(...z));
   const margin = (z) => z[found.label] - Math.max(...z.filter((_, k) => k !== found.label));
-  const says = (name) => (trainedOn({ name: found.shard, role: found.role }, name) ? fitted : judgement);
+  const saw = (name) => trainedOn(state.shard[found.row], name);
   const columns = [
     ["model", ([name]) => modelTitle(name)],
-    ["class", ([name, z]) => says(name)(best(z) === found.label, className(best(z)))],
+    ["class", ([name, z]) => verdict(saw(name), best(z) === found.label, className(best(z)))],
     ["logit", ([, z]) => z[found.label].toFixed(2), true],
     ["margin", ([, z]) => (z.length > 1 ? margin(z).toFixed(2) : "–"), true],
   ];

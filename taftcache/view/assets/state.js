@@ -3,7 +3,7 @@ import { h } from "./elements.js";
 import { source, unpack } from "./source.js";
 
 export const UNKNOWN = -1;
-// taken: the class that it is taken for, by the model named `by` ("": the store's best).
+// taken: the class that it is taken for; by: the model that judges, where it is not the store's best.
 const NO_FILTERS = { class: "", shard: "", only: "", taken: "", by: "", text: "" };
 
 export const state = {
@@ -20,6 +20,8 @@ export const state = {
   selected: null,
   missing: null, // an id of the address that no sample has, instead of a selected one
   missingPicks: [], // such ids of the basket in the address
+  lostBasket: "", // the key of the address's basket where this tab does not have it, until one is made here
+  lost: [], // such parts of the address, to be told once
   lasso: null, // corners, in the places of lassoIn
   lassoIn: null,
   hidden: new Set(), // names in the map's legend
@@ -30,6 +32,7 @@ export const state = {
   pair: { before: "", after: "", rows: "held-out", show: "changed", class: "" }, // models compared, and what is listed
   order: { key: "", falling: false }, // of the pictures beside the map
   check: { list: "suspects", class: "", shard: "" },
+  judge: "", // who judged the suspected labels, once that list was made
   out: new Set(),
   model: null,
 };
@@ -82,6 +85,7 @@ const TITLES = {
 export const modelTitle = (name) => TITLES[name] || name.replace("components/", "component ");
 
 const COLUMNS = { base: "base", "models/head": "head" };
+const spread = new WeakMap(); // classes of all rows, by those of the held-out ones
 
 // A model's class of every row: of the held-out rows alone where only those were asked for; null while none are known.
 export function classesBy(model) {
@@ -89,23 +93,31 @@ export function classesBy(model) {
   if (state.columns[COLUMNS[model]]) return state.columns[COLUMNS[model]];
   const found = state.held?.models[model];
   if (!found) return null;
-  const held = state.overview.shards.findIndex((s) => s.role === "held-out"),
-    start = state.shard.indexOf(held);
-  const classes = new Int32Array(state.ids.length).fill(UNKNOWN);
-  state.held.rows.forEach((row, k) => (classes[start + row] = found[k]));
-  return classes;
+  if (!spread.has(found)) {
+    const held = state.overview.shards.findIndex((s) => s.role === "held-out"),
+      start = state.shard.indexOf(held);
+    const classes = new Int32Array(state.ids.length).fill(UNKNOWN);
+    state.held.rows.forEach((row, k) => (classes[start + row] = found[k]));
+    spread.set(found, classes);
+  }
+  return spread.get(found);
 }
 
-// Whether a model was trained on the rows of a shard: a component on those of its own, a composition on those of its
-// members, the base on none.
-export function trainedOn({ name, role }, model = state.overview.model) {
-  const own = "components/" + name;
-  if (role === "held-out" || !model || model === "base") return false;
-  if (model.startsWith("components/")) return model === own;
-  const { models } = state.overview.report;
-  const coefficients = models.find((m) => m.name === model)?.coefficients;
-  return coefficients ? Boolean(coefficients[own]) : models.some((m) => m.name === own);
+// The model that judges the map's samples, with its class and its margin of every row; null what is not known.
+export function judge() {
+  const name = state.filters.by || state.overview.model,
+    best = name === state.overview.model;
+  return { name, best, classes: classesBy(name), margin: (best && state.columns.margin) || null };
 }
+
+// Whether a model was trained on the rows of a shard, given by its number: "yes", "perhaps" or "".
+export const trainedOn = (shard, model) => state.overview.trained[model]?.[shardName(shard)] ?? "";
+
+// The shards of which nothing says which rows a model saw.
+export const unsure = (model) =>
+  Object.entries(state.overview.trained[model] ?? {})
+    .filter(([, saw]) => saw === "perhaps")
+    .map(([name]) => name);
 
 // Confusion and accuracies of predictions on the held-out rows.
 export function judged(predictions) {

@@ -37,7 +37,12 @@ export function trainingView(main) {
           ? convergence
           : h("p", { class: "quiet" }, models.some((model) => model.certificate) ? ONE_STEP : NO_SOLVE),
       ),
-      h("section", {}, h("h2", {}, "Regularisation path of the head"), points.length ? path : waiting("head path")),
+      h(
+        "section",
+        {},
+        h("h2", {}, "Regularisation path of the head"),
+        ...(points.length ? [marks(), path] : [waiting("head path")]),
+      ),
     ),
   );
   if (solves.length) convergenceChart(convergence, solves);
@@ -80,11 +85,28 @@ function convergenceChart(place, solves) {
   });
 }
 
+// Each λ of the store's heads, or the one that it was told, with whose it is: [λ, whose].
+function ridges() {
+  const { head_ridges: found, objective } = state.overview,
+    by = Map.groupBy(Object.keys(found), (name) => found[name]);
+  const told = [...by].map(([ridge, names]) => [
+    ridge,
+    names.length > 1 ? `${count(names.length)} components` : modelTitle(names[0]),
+  ]);
+  if (!told.length && typeof objective.ridge === "number") told.push([objective.ridge, "recipe"]);
+  return told.sort(([a], [b]) => a - b);
+}
+
+// 1e-5, 3.2e-6
+const power = (v) => v.toExponential(1).replace(".0e", "e");
+
+function marks() {
+  const said = ridges().map(([ridge, whose]) => `λ = ${power(ridge)}, that of the ${whose}`);
+  return said.length ? h("p", { class: "quiet", id: "ridges" }, `Marked: ${said.join("; ")}.`) : "";
+}
+
 function pathChart(place, points) {
-  const head = state.overview.report.models.find((m) => m.name === "models/head"),
-    asked = state.overview.objective.ridge, // a number, or "auto", which is no place on the axis
-    ridge = typeof asked === "number" ? asked : head && head.certificate ? head.certificate.ridge : null,
-    rates = points.flatMap((x) => [x.train, x.held_out]).filter((v) => v !== null);
+  const rates = points.flatMap((x) => [x.train, x.held_out]).filter((v) => v !== null);
   const line = (key, name, color) => ({
     name,
     type: "line",
@@ -92,14 +114,14 @@ function pathChart(place, points) {
     color,
     data: points.filter((x) => x[key] !== null).map((x) => [x.ridge, x[key]]),
   });
-  const here = {
-    name: "λ of the store's head",
+  const mark = ([ridge], k) => ({
+    name: `λ = ${power(ridge)}`,
     type: "line",
     showSymbol: false,
     color: css("--text"),
-    lineStyle: { type: "dashed" },
+    lineStyle: { type: ["dashed", "dotted", "solid"][k % 3] },
     data: [Math.min(...rates), Math.max(...rates)].map((v) => [ridge, v]),
-  };
+  });
   chart(place, "Accuracy of the head alone by λ, on training and held-out rows", {
     grid: { left: 12, right: 24, top: 50, bottom: 30, containLabel: true },
     xAxis: {
@@ -115,7 +137,7 @@ function pathChart(place, points) {
     series: [
       line("held_out", "held out", PALETTE[0]),
       line("train", "training rows", PALETTE[1]),
-      ...(ridge === null ? [] : [here]),
+      ...ridges().map(mark),
     ],
   });
 }

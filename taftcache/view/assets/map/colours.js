@@ -1,7 +1,7 @@
 // The rows of the map in groups of one colour.
 import { classColour, css, PALETTE, RAMP } from "../charts.js";
 import { short } from "../numbers.js";
-import { className, ready, shardName, state, trainedOn, UNKNOWN } from "../state.js";
+import { className, judge, ready, shardName, state, trainedOn, UNKNOWN } from "../state.js";
 
 export const colours = () =>
   ALL.filter(([name]) =>
@@ -22,8 +22,9 @@ const ALL = [
 
 // By the colour that is chosen, each group a series: [name, colour, rows].
 export function groups(rows) {
-  const column = { class: state.label, shard: state.shard, error: state.columns.model }[state.colour];
-  const known = column || state.columns[state.colour];
+  const { classes, margin } = judge(),
+    columns = { ...state.columns, class: state.label, shard: state.shard, model: classes, error: classes, margin },
+    known = columns[state.colour];
   if (!known) return [["not known", css("--quiet"), rows]];
   if (state.colour === "error") return byRight(rows, known);
   return ["class", "shard", "model"].includes(state.colour) ? byName(rows, known) : bySize(rows, known);
@@ -45,10 +46,13 @@ function byRight(rows, found) {
     ["wrong", PALETTE[3]],
     ["trained on, its label", PALETTE[4]],
     ["trained on, another label", PALETTE[7]],
+    ["perhaps trained on, its label", PALETTE[5]],
+    ["perhaps trained on, another label", PALETTE[1]],
   ];
-  const trained = state.overview.shards.map((shard) => trainedOn(shard));
+  const { name } = judge(),
+    seen = state.overview.shards.map((_, k) => ["", "yes", "perhaps"].indexOf(trainedOn(k, name)));
   const kind = (row) =>
-    found[row] === UNKNOWN ? 0 : (found[row] === state.label[row] ? 1 : 2) + (trained[state.shard[row]] ? 2 : 0);
+    found[row] === UNKNOWN ? 0 : (found[row] === state.label[row] ? 1 : 2) + 2 * seen[state.shard[row]];
   return split(rows, kind).map(([k, part]) => [...kinds[k], part]);
 }
 

@@ -1,5 +1,5 @@
 // The map by keyboard.
-import { unmodified } from "../elements.js";
+import { unmodified } from "../lines.js";
 import { state } from "../state.js";
 import { places } from "./rows.js";
 
@@ -27,13 +27,31 @@ export function moveByKeys(made, node) {
 
 // A zoom window, in percent of the axis, scaled round its middle and moved by a part of its width.
 function moved(zoom, by, scale) {
-  const span = Math.min(100, (zoom.end - zoom.start) * scale),
-    middle = (zoom.start + zoom.end) / 2 + by * span * 0.15;
+  const span = Math.min(100, (zoom.end - zoom.start) * scale);
+  return around((zoom.start + zoom.end) / 2 + by * span * 0.15, span);
+}
+
+function around(middle, span) {
   const start = Math.min(Math.max(middle - span / 2, 0), 100 - span);
   return { start, end: start + span };
 }
 
-// Enter selects the sample nearest to the middle, Shift and an arrow key the next one that way.
+// A map that is zoomed goes after a row that it does not show.
+function follow(made, row) {
+  const [x, y] = places(),
+    [px, py] = made.convertToPixel({ xAxisIndex: 0, yAxisIndex: 0 }, [x[row], y[row]]),
+    box = made.getModel().getComponent("grid").coordinateSystem.getRect();
+  const parts = [(px - box.x) / box.width, 1 - (py - box.y) / box.height];
+  if (parts.every((part) => part >= 0 && part <= 1)) return;
+  const batch = made.getOption().dataZoom.map(({ start, end }, dataZoomIndex) => ({
+    dataZoomIndex,
+    ...around(start + parts[dataZoomIndex] * (end - start), end - start),
+  }));
+  made.dispatchAction({ type: "dataZoom", batch });
+}
+
+// Enter selects the sample nearest to the middle, Shift and an arrow key the next one that way: then the keyboard stays
+// on the map, and so does the window.
 export function stepByKeys({ made, seen }, select) {
   const node = made.getDom();
   node.addEventListener("keydown", (event) => {
@@ -41,7 +59,9 @@ export function stepByKeys({ made, seen }, select) {
     if (!way && event.key !== "Enter") return;
     event.preventDefault();
     const row = nearest(made, seen(), way);
-    if (row !== null) select(row);
+    if (row === null) return;
+    select(row, Boolean(way));
+    follow(made, row);
   });
 }
 

@@ -2,15 +2,15 @@
 import { keep } from "../address.js";
 import { h } from "../elements.js";
 import { knownAs } from "../known.js";
-import { percent } from "../numbers.js";
 import { showSample } from "../sample.js";
-import { modelTitle, noModel, ready, state } from "../state.js";
+import { state } from "../state.js";
 import { mapChart } from "./chart.js";
 import { stepByKeys } from "./keys.js";
 import { clearControls, mapControls } from "./controls.js";
 import { mapLasso } from "./lasso.js";
-import { chosen, placed, space } from "./rows.js";
+import { chosen, space } from "./rows.js";
 import { byMouse, shownSamples } from "./shown.js";
+import { mapWords } from "./words.js";
 
 const HELP =
   "Wheel or + − to zoom, drag or arrow keys to move, 0 to see all, Shift and arrow keys to go from sample to sample, Enter for the one in the middle; the lasso or the filters choose samples for the table, the search finds among them.";
@@ -18,16 +18,15 @@ const HELP =
 const quiet = (text) => h("p", { class: "quiet" }, text);
 
 export function mapView(main) {
-  const axes = h("p", { class: "quiet", id: "axes" }),
+  const words = mapWords(),
     place = h("div", { class: "map", id: "map", tabindex: "0", "aria-describedby": "keys" }),
     side = h("aside", { class: "side", "aria-label": "Sample" }),
     list = shownSamples(select, draw);
   const controls = mapControls({ change: draw, search: fill, enter, lasso: () => lasso.arm(true), clear });
-  const whose = quiet("");
-  const below = [list.picked, h("p", { class: "quiet", id: "keys" }, HELP), whose, list.said, list.node];
+  const below = [list.picked, h("p", { class: "quiet", id: "keys" }, HELP), words.below, list.said, list.node];
   main.append(
     h("h1", {}, "Map of the samples"),
-    axes,
+    ...words.above,
     controls.node,
     h("div", { class: "atlas" }, h("div", {}, list.beside(place), ...below), side),
   );
@@ -46,14 +45,13 @@ export function mapView(main) {
     if (state.lassoIn !== space()) state.lasso = null; // the points have moved
     document.getElementById("space").value = space();
     map.draw();
-    axes.textContent = axesText();
-    whose.textContent = whoseText();
+    words.say();
     fill();
   }
-  function select(row) {
+  function select(row, stay) {
     state.selected = row;
     draw();
-    showSample(side, state.ids[row], select).then(() => intoView(side, place));
+    showSample(side, state.ids[row], select).then(() => stay || intoView(side, place));
   }
   function enter() {
     if (list.first() !== undefined) select(list.first());
@@ -81,30 +79,4 @@ export function mapView(main) {
 // A sample that is not beside the map but below it.
 function intoView(side, place) {
   if (side.offsetTop > place.offsetTop + place.offsetHeight) side.scrollIntoView();
-}
-
-function whoseText() {
-  const best = `best model${state.overview.damage.length ? " that can be read" : ""}`;
-  return (
-    noModel() ||
-    `Predictions and margins are of the store's ${best}: ${modelTitle(state.overview.model)}. ` +
-      "Where it was trained on the row (among the pictures: fitted), it has learned the label, right or not, and so " +
-      "confirms nothing: Check the data asks models that did not see the row."
-  );
-}
-
-// What the places mean, and whether all are known.
-function axesText() {
-  if (space() === "neighbours")
-    return placed() === "neighbours"
-      ? "Neighbours stay together (t-SNE of a part of the rows, the others between their nearest of those); distances far apart mean nothing."
-      : ready("neighbours")
-        ? "There is no neighbour embedding here; these are principal axes."
-        : "The neighbour embedding is being made; principal axes meanwhile.";
-  const explained = state.overview.explained;
-  return (
-    `Each point is a sample: ${state.overview.vectors}, along the two principal axes` +
-    (explained.length ? ` (${percent(explained[0])} and ${percent(explained[1] ?? 0)} of the variance).` : ".") +
-    (state.columns.x === undefined ? " Being read." : "")
-  );
 }
