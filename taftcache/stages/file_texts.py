@@ -115,7 +115,10 @@ def _read(path: Path, to: FileTexts) -> None:
         _arrow(path, to)
     elif headed or path.suffix == ".safetensors":
         with path.open("rb") as file:
-            to.about = "".join(headers(file.read(8 + min(size, MAX_TEXT))))
+            texts = [*headers(file.read(8 + min(size, MAX_TEXT)))]
+        if not texts:
+            raise ValueError(path)
+        to.about = texts[0]
     elif path.stat().st_size > MAX_TEXT:
         raise ValueError(path)
     else:

@@ -15,7 +15,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import FormatError, StoreError
 from taftcache.names import PRIVATE, component_of, is_component, is_model, promise_text, shard_of
 from taftcache.stages.forget.receipts import receipts
-from taftcache.stages.look.inspection import UNCOVERED, inspect_intact, saw
+from taftcache.stages.look.inspection import UNCOVERED, inspect_intact, private_keys, saw
 from taftcache.stages.look.vectors import describe_vectors, has_tail, starts_blank
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest
@@ -39,7 +39,7 @@ def overview(atlas: Atlas) -> dict[str, Any]:
     """What ``taftcache inspect`` reports, the default model, which shards' rows each model saw, what the map is
     made of, the ledger (None if it is damaged), and all that is known of damage."""
     report, damage = inspect_intact(atlas.store)
-    axes = atlas.axes
+    axes, keys = atlas.axes, private_keys(atlas.store)
     models = [{**m, "promise": promise_text(m[PRIVATE])} if m.get(PRIVATE) else m for m in report.models]
     return {
         "report": {**asdict(report), "store": str(report.store), "models": models},
@@ -47,7 +47,7 @@ def overview(atlas: Atlas) -> dict[str, Any]:
         "leaked": len(atlas.leaked),
         "what": atlas.what,
         "model": atlas.model,
-        "trained": {name: saw(atlas.store, name) for name in atlas.store.objects() if is_model(name)},
+        "trained": {name: saw(atlas.store, name, keys) for name in atlas.store.objects() if is_model(name)},
         "shards": [{"name": s.name, "role": s.role} for s in atlas.table.shards],
         "vectors": describe_vectors(atlas.store),
         "explained": [] if axes is None else [float(x) for x in axes.explained],

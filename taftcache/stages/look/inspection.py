@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -409,32 +409,38 @@ def inspect_sample(store: Place, sample: str) -> SampleReport:
     )
 
 
-def saw(store: FeatureStore, model: str) -> dict[str, Saw]:
+def saw(store: FeatureStore, model: str, keys: Mapping[str, str] | None = None) -> dict[str, Saw]:
     """Whether a component or model was trained on the rows that each training shard has now; those that are left out
     have none that it saw.
 
     "perhaps": the shard was written anew since, because rows came or left or got other labels, or the solve was
     interrupted. A component keeps the digests of its shards and no ids, so nothing says which of the rows it saw. One
-    from another store names no shard: it was trained on rows of that store.
+    from another store names no shard: it was trained on rows of that store. ``keys``: the store's ``private_keys``, for
+    a caller with many models; without them they are read.
     """
-    objects = store.objects()
+    objects, keys = store.objects(), private_keys(store) if keys is None else keys
     said = meta_of(objects[model].meta)
     if said.coefficients is None:
-        return _saw_itself(store, objects[model])
+        return _saw_itself(store, objects[model], keys)
     found: dict[str, Saw] = {}
     for member in (name for name, mu in said.coefficients.items() if mu):
         if member in objects and objects[member].digest == (said.members or {}).get(member):
-            found |= _saw_itself(store, objects[member])
+            found |= _saw_itself(store, objects[member], keys)
         elif is_component(member) and store.has_shard(shard_of(member)):  # it was made again since, or is gone
             found[shard_of(member)] = "perhaps"
     return found
 
 
-def _saw_itself(store: FeatureStore, ref: ObjectRef) -> dict[str, Saw]:
+def private_keys(store: FeatureStore) -> dict[str, str]:
+    """What the random keys of private components stand for; none where the object that says it is damaged."""
+    return intact(lambda: read_keys(store)) or {}
+
+
+def _saw_itself(store: FeatureStore, ref: ObjectRef, keys: Mapping[str, str]) -> dict[str, Saw]:
     """``saw`` of what is no sum."""
     said = meta_of(ref.meta)
     if PRIVATE in ref.meta:  # what its random key stands for is kept beside it
-        said = msgspec.structs.replace(said, key=(intact(lambda: read_keys(store)) or {}).get(said.key or ""))
+        said = msgspec.structs.replace(said, key=keys.get(said.key or ""))
     then = dict(zip(said.shards or [], said.row_digests, strict=False))
     now = {shard.name: shard.digest for shard in store.manifest.shards}
     return {name: "yes" if then.get(name) == now[name] else "perhaps" for name in said.shards or [] if name in now}

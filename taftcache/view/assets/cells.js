@@ -36,7 +36,7 @@ export function pictureCells(open) {
   function lay() {
     at.columns = Math.max(1, Math.floor(filler.clientWidth / LEAST));
     at.wide = filler.clientWidth / at.columns;
-    at.high = Math.round(at.wide) + LINE * (state.columns.model ? 3 : 1) + GAP;
+    at.high = Math.round(at.wide) + LINE * (judge().classes ? 3 : 1) + GAP;
     filler.style.height = Math.ceil(at.rows.length / at.columns) * at.high + "px";
     redraw();
   }

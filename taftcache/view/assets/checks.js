@@ -38,7 +38,9 @@ export function checksView(main) {
     showSample(side, state.ids[row], open);
     for (const line of place.querySelectorAll("tr[data-rows]"))
       line.setAttribute("aria-current", line.dataset.rows.split(" ").includes(String(row)));
-    const line = place.querySelector('tr[aria-current="true"]');
+    const lines = [...place.querySelectorAll('tr[aria-current="true"]')], // a sample may stand in several pairs
+      clicked = document.activeElement.closest("tr"),
+      line = lines.includes(clicked) ? clicked : lines[0];
     if (line) reveal(line.closest(".scroll"), line);
     if (innerWidth < NARROW) side.scrollIntoView();
   }

@@ -137,7 +137,8 @@ export const choice = (id, label, options, value, change) =>
 const SAW = {
   yes: "The model was trained on this row and its label",
   perhaps:
-    "The shard has changed since the model was trained, or its solve was interrupted: nothing says which rows it saw",
+    "The shard has changed or was solved again since the model was made, or its solve was interrupted: nothing says " +
+    "which rows it saw",
 };
 
 // What a model says of a row, given whether it was trained on it ("yes", "perhaps" or ""): then it is no judge of the

@@ -88,7 +88,8 @@ function convergenceChart(place, solves) {
 // Each λ of the store's heads, or the one that it was told, with whose it is: [λ, whose].
 function ridges() {
   const { head_ridges: found, objective } = state.overview,
-    by = Map.groupBy(Object.keys(found), (name) => found[name]);
+    by = new Map();
+  for (const [name, ridge] of Object.entries(found)) by.set(ridge, [...(by.get(ridge) ?? []), name]);
   const told = [...by].map(([ridge, names]) => [
     ridge,
     names.length > 1 ? `${count(names.length)} components` : modelTitle(names[0]),
