@@ -167,6 +167,33 @@ def test_values_are_fitted_in_the_space_of_the_rows_too(outputs):
     assert (solve_head(fitted).value - dense(fitted)).norm() <= 1e-8 * dense(fitted).norm()
 
 
+class OwnSquares:
+    """Squares of a regression's errors, whose curvature has the form of the values."""
+
+    quadratic = True
+
+    def value(self, z, y):
+        return (z - y).square().sum(1)
+
+    def gradient(self, z, y):
+        return 2 * (z - y)
+
+    def hessian(self, z, y, v):
+        return torch.full_like(y.reshape(z.shape), 2) * v
+
+    def root(self, z, y, v):
+        return 2**0.5 * v
+
+
+@pytest.mark.parametrize("rows", [20, 60])
+def test_a_curvature_is_asked_for_as_the_rows_targets_are(rows):
+    wide = problem(rows, 1.0).operator
+    values = np.random.default_rng(0).normal(size=(rows, 3))
+    objective = Objective(loss=OwnSquares(), train="head")
+    choice = choose_ridge(wide.base, [ArrayRows(wide.sources[0].tokens, values)], objective)
+    assert choice.method == "leave-one-out"
+
+
 def test_newtons_matrices_are_of_the_size_of_few_rows(monkeypatch):
     """Of 40 rows of 2,000 columns a fit took two seconds: an eigendecomposition of a matrix of the columns."""
     posed = replace(problem(9, 1.0, weighted=True), loss=CrossEntropy())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,9 +12,10 @@ from torch import Tensor
 from taftcache.objective.problem import Problem
 from taftcache.solve.head.at_ridge import OnRows
 from taftcache.solve.head.moments import head_moments, own_normals, own_rows
+from taftcache.solve.head.own import Changed, Corrections, Factored, Own, Solve
 from taftcache.solve.head.size import HeadSize, grouped
 from taftcache.solve.head.sweep import swept
-from taftcache.solve.head.terms import extended
+from taftcache.solve.head.terms import extended, seen
 from taftcache.solve.inverses.cholesky import cholesky, solved
 
 
@@ -47,8 +47,9 @@ class ByMoments:
     def near(self, ridges: Sequence[float]) -> Iterator[Tensor]:
         """W(λ) [K,d+1] for one λ after another, near enough to choose by: exact if every class has few rows; otherwise
         without the matrix [n,n] that ``at`` makes for a class. The moments are written over."""
-        moments, most = self.moments, HeadSize.of(self.problem).few_of_a_class(once=True)
-        if not (moments.shared or (moments.above and int(moments.counts.max()) <= most)):
+        moments, size = self.moments, HeadSize.of(self.problem)
+        few = moments.above and int(moments.counts.max()) <= size.few_of_a_class(once=True)
+        if not (moments.shared or few):
             return swept(self.problem, moments, ridges)
         return (self.at(ridge, last=k == len(ridges)).weights for k, ridge in enumerate(ridges, 1))
 
@@ -77,21 +78,21 @@ class HeadAtMoments:
         counts = moments.counts.tolist()
         self._asked = list(range(len(counts)) if only is None else only)
         own = {} if moments.shared else {k: counts[k] for k in self._asked if counts[k]}
-        most = HeadSize.of(of.problem).few_of_a_class(once=last) if moments.above else 0
+        most = HeadSize.of(of.problem).few_of_a_class(once=last) if own and moments.above else 0
         changed = {k: m for k, m in own.items() if m <= most}
         factored = {k: n for k in own if k not in changed}
         # Those that are factored come first: the matrix that theirs are made from may then be written over.
         self._groups = [*grouped(factored, n), *grouped(changed, n)]
         self._is_changed = changed.keys()
         # What is made of them, if all fit at once.
-        self._kept: dict[int, _Own] | None = {} if len(grouped(factored | changed, n)) < 2 else None
+        self._kept: dict[int, Own] | None = {} if len(grouped(factored | changed, n)) < 2 else None
 
-    def _own(self, group: int) -> _Own:
+    def _own(self, group: int) -> Own:
         """What a group of classes has of its own."""
         if self._kept is not None and group in self._kept:
             return self._kept[group]
         classes = self._groups[group]
-        made: _Own = (self._changed if classes[0] in self._is_changed else self._factored)(classes)
+        made: Own = (self._changed if classes[0] in self._is_changed else self._factored)(classes)
         if self._kept is not None:
             self._kept[group] = made
         return made
@@ -103,12 +104,12 @@ class HeadAtMoments:
         normal.diagonal().add_(self._ridge)
         return cholesky(normal, self._ridge, out=normal)
 
-    def _factored(self, classes: Sequence[int]) -> _Factored:
+    def _factored(self, classes: Sequence[int]) -> Factored:
         assert not (self._last and "_root" in self.__dict__), "what the classes' matrices are made from is written over"
         own = own_normals(self._problem, classes, self._moments.normal, self._ridge)
-        return _Factored(classes, cholesky(own, self._ridge, out=own))
+        return Factored(classes, cholesky(own, self._ridge, out=own))
 
-    def _changed(self, classes: Sequence[int]) -> _Changed | _Corrections:
+    def _changed(self, classes: Sequence[int]) -> Changed | Corrections:
         counts = self._moments.counts[classes].tolist()
         ends = dict(zip(classes, accumulate(counts, initial=0), strict=False))
         U = self._root.new_empty(sum(counts), len(self._root))
@@ -119,11 +120,11 @@ class HeadAtMoments:
         parts = dict(zip(classes, Y.split(counts), strict=True))
         roots = {k: _inner_root(y) for k, y in parts.items()}
         if self._last:
-            return _Changed({k: (y, roots[k]) for k, y in parts.items()})
+            return Changed({k: (y, roots[k]) for k, y in parts.items()})
         torch.linalg.solve_triangular(self._root.mT, Y.T, upper=True, out=Y.T)
         for k, y in parts.items():
             y.copy_(torch.linalg.solve_triangular(roots[k], y, upper=False))
-        return _Corrections(parts, Y)
+        return Corrections(parts, Y)
 
     @cached_property
     def weights(self) -> Tensor:
@@ -137,7 +138,7 @@ class HeadAtMoments:
 
     def inverse(self, full: Tensor) -> Tensor:
         """A⁻¹ of each class's row of ``full`` [K,d+1]."""
-        found = _Solve(self, full)
+        found = Solve(full, lambda: self._root)
         for group in range(len(self._groups)):
             self._own(group).solve(found)
         return found.rows
@@ -151,7 +152,7 @@ class HeadAtMoments:
 
     def left_out_logits(self, on_rows: OnRows | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """As ``HeadAt.left_out_logits``, block by block."""
-        problem, start, beside = self._problem, 0, _Solve(self, self._moments.right)
+        start, beside = 0, Solve(self._moments.right, lambda: self._root)
         leverages = self._of_each_row(
             lambda x: torch.linalg.solve_triangular(self._root, x.T, upper=False).square_().sum(0),
             lambda own, x, common: own.leverages(x, common),
@@ -159,27 +160,20 @@ class HeadAtMoments:
             beside,
         )
         weights = -beside.rows
-        for state, labels in problem.operator.blocks():
+        for x, labels, _, weight, target, away in seen(self._problem):
             here = leverages[start : start + len(labels)]
             if not self._moments.shared:
                 places = torch.tensor(self._asked, device=here.device)
-                here = here.new_zeros(len(labels), len(weights)).index_copy_(1, places, here)
-            base = problem.logits(state.logits, None).double()
-            curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, : here.shape[1]]
-            weight = curvature / problem.operator.rows
-            if problem.weights is not None:
-                weight = weight * problem.weights.at(labels, start, base)
-            away = problem.loss.gradient(base, labels) / curvature  # from the target
-            change = extended(state.feature) @ weights.T
-            yield base - away + (change + away) / (1 - weight * here).clamp_min(1e-12), labels
+                here = torch.zeros_like(weight).index_copy_(1, places, here)
+            yield target + (x @ weights.T + away) / (1 - weight * here).clamp_min(1e-12), labels
             start += len(labels)
 
     def _of_each_row(
         self,
         common: Callable[[Tensor], Tensor],
-        own: Callable[[_Factored | _Corrections, Tensor, Tensor], Iterator[tuple[int, Tensor]]],
+        own: Callable[[Factored | Corrections, Tensor, Tensor], Iterator[tuple[int, Tensor]]],
         on_rows: OnRows | None = None,
-        beside: _Solve | None = None,
+        beside: Solve | None = None,
     ) -> Tensor:
         """A number for each row and each class asked for [N,A], or [N,1] if it is the same for all classes. ``common``
         computes it [b] from rows x̃ [b,n]; from what a group has of its own, x̃ and that result, ``own`` computes what
@@ -193,7 +187,7 @@ class HeadAtMoments:
         done = told = 0
         for group in range(len(self._groups)):
             start, made = 0, self._own(group)
-            assert not isinstance(made, _Changed), "the last λ is only solved for"
+            assert not isinstance(made, Changed), "the last λ is only solved for"
             if beside is not None:
                 made.solve(beside)
             for state, labels in operator.blocks():
@@ -208,91 +202,9 @@ class HeadAtMoments:
         return found
 
 
-class _Solve:
-    """A⁻¹ of each class's row of ``full`` [K,n], to which each group of classes adds what these have of their own."""
-
-    def __init__(self, at: HeadAtMoments, full: Tensor) -> None:
-        self._at, self.full = at, full
-        self.less: dict[int, Tensor] = {}  # what a class's own rows take of C⁻¹ times its row [n]
-        self.replaced: dict[int, Tensor] = {}  # A⁻¹ times the class's row [n], where A itself is factored
-
-    @cached_property
-    def turned(self) -> Tensor:
-        """L⁻¹ times each row [n,K], less what the classes' own rows take of that."""
-        found: Tensor = torch.linalg.solve_triangular(self._at._root, self.full.T, upper=False)
-        return found
-
-    @property
-    def rows(self) -> Tensor:
-        """[K,n], once every group was there."""
-        found: Tensor = torch.linalg.solve_triangular(self._at._root.mT, self.turned, upper=True).T
-        for k, row in self.less.items():
-            found[k] -= row
-        for k, row in self.replaced.items():
-            found[k] = row
-        return found
-
-
 def _inner_root(Y: Tensor) -> Tensor:
     """M [m,m] of Yᵀ [m,n]."""
     inner = Y @ Y.T
     inner.diagonal().add_(1)
     found: Tensor = torch.linalg.cholesky(inner)
     return found
-
-
-class _Factored(NamedTuple):
-    """Some classes with the factors of their own A [C,n,n]."""
-
-    classes: Sequence[int]
-    roots: Tensor
-
-    def solve(self, beside: _Solve) -> None:
-        rows = solved(self.roots, beside.full[self.classes, :, None])[:, :, 0]
-        beside.replaced.update(zip(self.classes, rows, strict=True))
-
-    def leverages(self, x: Tensor, common: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """For each class, x̃ᵀA⁻¹x̃ [b] of rows [b,n]."""
-        for k, root in zip(self.classes, self.roots, strict=True):
-            yield k, torch.linalg.solve_triangular(root, x.T, upper=False).square_().sum(0)
-
-    def squares(self, x: Tensor, common: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """For each class, ‖A⁻¹x̃‖² [b] of rows [b,n]."""
-        for k, root in zip(self.classes, self.roots, strict=True):
-            yield k, solved(root, x.T).square_().sum(0)
-
-
-class _Changed(NamedTuple):
-    """Yᵀ [m,n] and M [m,m] of some classes: for one solve."""
-
-    parts: dict[int, tuple[Tensor, Tensor]]
-
-    def solve(self, beside: _Solve) -> None:
-        for k, (Y, M) in self.parts.items():
-            column = beside.turned[:, k]
-            column -= (torch.cholesky_solve((Y @ column)[:, None], M).T @ Y)[0]
-
-
-class _Corrections(NamedTuple):
-    """Bᵀ [m,n] of some classes, and all of them one below the other: for many rows."""
-
-    parts: dict[int, Tensor]
-    joined: Tensor
-
-    def solve(self, beside: _Solve) -> None:
-        for k, B in self.parts.items():
-            beside.less[k] = (beside.full[k] @ B.T) @ B
-
-    def leverages(self, x: Tensor, common: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """For each class, x̃ᵀA⁻¹x̃ [b] of rows [b,n]; ``common``: x̃ᵀC⁻¹x̃."""
-        parts = (x @ self.joined.T).square_().split([len(B) for B in self.parts.values()], 1)
-        for k, part in zip(self.parts, parts, strict=True):
-            yield k, common - part.sum(1)
-
-    def squares(self, x: Tensor, common: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """For each class, ‖A⁻¹x̃‖² [b] of rows [b,n]; ``common``: C⁻¹x̃ of each."""
-        for k, B in self.parts.items():
-            yield k, torch.addmm(common, x @ B.T, B, alpha=-1).square_().sum(1)
-
-
-_Own = _Factored | _Changed | _Corrections

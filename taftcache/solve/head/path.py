@@ -11,7 +11,7 @@ from taftcache.objective.problem import Problem
 from taftcache.solve.head.at_ridge import Unseen
 from taftcache.solve.head.by_rows import ByRows
 from taftcache.solve.head.moments import head_moments, own_normals
-from taftcache.solve.head.terms import extended
+from taftcache.solve.head.terms import extended, seen
 from taftcache.tangent.operator import TangentOperator
 
 
@@ -106,23 +106,15 @@ class PathByMoments:
         return [Unseen(*found, weight) for found in zip(ridges, mean, each, strict=True)]
 
     def _left_out(self, ridges: Sequence[float]) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Labels [b], D [b,K or 1], by how much predictions made without the row are off [b,L,K], and targets [b,K]."""
-        problem, start = self._problem, 0
+        """Labels [b], D [b,K], by how much predictions made without the row are off [b,L,K], and targets [b,K]."""
         heads = torch.cat([self.weights(ridge) for ridge in ridges]).T  # [n,L·K]
         inverses = torch.stack([1 / (self._values + ridge) for ridge in ridges], 1)  # [C,L,n]
-        for state, labels in problem.operator.blocks():
-            x, base = extended(state.feature), problem.logits(state.logits, None).double()
+        for x, labels, curvature, weight, target, away in seen(self._problem):
             own = [(x @ V).square_() @ S.T for V, S in zip(self._vectors, inverses, strict=True)]  # x̃ᵀ(Σ + λI)⁻¹x̃ [b,L]
-            curvature = problem.loss.hessian(base, labels, torch.ones_like(base))[:, : len(own)]
-            weight = curvature / problem.operator.rows
-            if problem.weights is not None:
-                weight = weight * problem.weights.at(labels, start, base)
             # If one row alone decides a direction, h is 1 up to rounding; without rounding, λ > 0 keeps it below.
-            held = 1 / (1 - weight[:, None] * torch.stack(own, 2)).clamp_min(1e-12)
+            held = 1 / (1 - weight[:, None, : len(own)] * torch.stack(own, 2)).clamp_min(1e-12)
             change = (x @ heads).view(len(labels), len(ridges), -1)
-            away = problem.loss.gradient(base, labels) / curvature  # from the target
-            yield labels, curvature, change.add_(away[:, None]).mul_(held), base - away
-            start += len(labels)
+            yield labels, curvature, change.add_(away[:, None]).mul_(held), target
 
 
 def correct(problem: Problem, heads: Tensor, operator: TangentOperator) -> Tensor:

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
+from torch import Tensor
 
 from taftcache.objective.loss import Loss
 from taftcache.objective.problem import Problem
+from taftcache.tangent.operator import first_target
 
 # Bytes that a group of classes may take, for their normal matrices if each has its own, or for their rows.
 GROUP_BYTES = 512 << 20
 FEW = 3  # times the rows of a class: if a row has as many numbers, one solve is cheaper from what they change
 
 
+def _class_zero() -> Tensor:
+    return torch.zeros(1, dtype=torch.int64, device="cpu")
+
+
 @dataclass(frozen=True)
 class HeadSize:
     """What decides how a head is solved.
 
-    rows: N. numbers: d+1, which a head reads of each row. classes: K.
     loss: a quadratic one.
+    rows: N. numbers: d+1, which a head reads of each row. classes: K.
+    target: that of one row, [1] or [1,K].
     """
 
     loss: Loss
     rows: int
     numbers: int
     classes: int
+    target: Callable[[], Tensor] = _class_zero
 
     @classmethod
     def of(cls, problem: Problem) -> HeadSize:
         """The size of a problem over the head alone."""
-        operator = problem.operator
-        return cls(problem.loss, operator.rows, operator.base.config.width + 1, operator.classes)
+        operator, config = problem.operator, problem.operator.base.config
+        target = partial(first_target, operator.sources, config.classes)
+        return cls(problem.loss, operator.rows, config.width + 1, config.classes, target)
 
     @property
     def by_rows(self) -> bool:
@@ -48,9 +57,10 @@ class HeadSize:
     @cached_property
     def extra(self) -> float:
         """How much larger the loss's D is for a row's own class than for the others; 0 if all have the same."""
-        z = torch.zeros(1, self.classes, dtype=torch.float64, device="cpu")
-        diagonal = self.loss.hessian(z, torch.zeros(1, dtype=torch.int64, device="cpu"), torch.ones_like(z))
-        return (diagonal[0, 0] - diagonal[0, -1]).item()
+        z, target = torch.zeros(1, self.classes, dtype=torch.float64, device="cpu"), self.target()
+        diagonal = self.loss.hessian(z, target, torch.ones_like(z))
+        own = 0 if target.is_floating_point() else int(target)
+        return (diagonal[0, own] - diagonal[0, own - 1]).item()
 
     @property
     def together(self) -> int:

@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from taftcache.errors import SolveError
 from taftcache.objective.problem import Problem
+
+
+class Seen(NamedTuple):
+    """Some rows as a head sees them at Δw = 0."""
+
+    x: Tensor  # [b,d+1] x̃
+    labels: Tensor  # [b]
+    curvature: Tensor  # [b,K] D
+    weight: Tensor  # [b,K] ωD/N
+    target: Tensor  # [b,K] the logits of least loss
+    away: Tensor  # [b,K] from them to the base point's
+
+
+def seen(problem: Problem) -> Iterator[Seen]:
+    """All rows, in one pass."""
+    start = 0
+    for state, labels in problem.operator.blocks():
+        base = problem.logits(state.logits, None).double()
+        curvature = problem.loss.hessian(base, labels, torch.ones_like(base))
+        weight, away = curvature / problem.operator.rows, problem.loss.gradient(base, labels) / curvature
+        if problem.weights is not None:
+            weight = weight * problem.weights.at(labels, start, base)
+        yield Seen(extended(state.feature), labels, curvature, weight, base - away, away)
+        start += len(labels)
 
 
 def extended(feature: Tensor) -> Tensor:
