@@ -129,7 +129,7 @@ class HeadAtMoments:
     @cached_property
     def weights(self) -> Tensor:
         """W(λ) [K,d+1]."""
-        return -self.inverse(self._moments.right)
+        return self.inverse(-self._moments.right)
 
     def common(self, places: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """As ``HeadAt.common``; the ``places`` have no part in it."""
@@ -152,14 +152,14 @@ class HeadAtMoments:
 
     def left_out_logits(self, on_rows: OnRows | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """As ``HeadAt.left_out_logits``, block by block."""
-        start, beside = 0, Solve(self._moments.right, lambda: self._root)
+        start, beside = 0, Solve(-self._moments.right, lambda: self._root)
         leverages = self._of_each_row(
             lambda x: torch.linalg.solve_triangular(self._root, x.T, upper=False).square_().sum(0),
             lambda own, x, common: own.leverages(x, common),
             on_rows,
             beside,
         )
-        weights = -beside.rows
+        weights = beside.rows
         for x, labels, _, weight, target, away in seen(self._problem):
             here = leverages[start : start + len(labels)]
             if not self._moments.shared:
