@@ -45,11 +45,11 @@ class ByMoments:
         return HeadAtMoments(self, ridge, only, last)
 
     def near(self, ridges: Sequence[float]) -> Iterator[Tensor]:
-        """W(λ) [K,d+1] for one λ after another, near enough to choose by: exact if every class has few rows; otherwise
-        without the matrix [n,n] that ``at`` makes for a class. The moments are written over."""
+        """W(λ) [K,d+1] for one λ after another, near enough to choose by, if each class has its own D: exact if every
+        class has few rows; otherwise without the matrix [n,n] that ``at`` makes for a class. The moments are written
+        over."""
         moments, size = self.moments, HeadSize.of(self.problem)
-        few = moments.above and int(moments.counts.max()) <= size.few_of_a_class(once=True)
-        if not (moments.shared or few):
+        if not moments.above or int(moments.counts.max()) > size.few_of_a_class(once=True):
             return swept(self.problem, moments, ridges)
         return (self.at(ridge, last=k == len(ridges)).weights for k, ridge in enumerate(ridges, 1))
 
