@@ -45,8 +45,8 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.recipe import load_recipe
+from taftcache.solve.head.choice import path_of
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
-from taftcache.solve.inverses.head_path import HeadPath
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.inverses.kronecker import KroneckerPreconditioner
 from taftcache.solve.inverses.sampled import SampledInverse, sampled_fits
@@ -292,7 +292,7 @@ def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, floa
         return min(times)
 
     def path() -> None:
-        made = HeadPath(problem)
+        made = path_of(problem)
         made.weights(min(made.leave_one_out(ridges.tolist()), key=lambda e: e.loss).ridge)
 
     peer = RidgeCV(alphas, fit_intercept=False)
@@ -303,7 +303,7 @@ def head_times(base: Base, shards: Sequence[Shard], loss: RSL) -> dict[str, floa
         "ridge_of_one": timed(lambda: Ridge(alphas[9], fit_intercept=False).fit(X, target)),
         "logistic_regression": timed(lambda: LogisticRegression(max_iter=200).fit(X, labels.numpy())),
     }
-    chosen = min(HeadPath(problem).leave_one_out(ridges.tolist()), key=lambda e: e.loss).ridge
+    chosen = min(path_of(problem).leave_one_out(ridges.tolist()), key=lambda e: e.loss).ridge
     near = TangentOperator(base, shards, trained=base.head_layout, memory=8 << 30)
     pair = ProblemPair(*(Problem(each, CrossEntropy(), 1e-4) for each in (near, operator)))
     solved = newton(pair, Goal(tolerance=1e-3, max_passes=400))

@@ -18,14 +18,14 @@ from taftcache.errors import SolveError
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.weights import RowWeights
+from taftcache.solve.head.at_ridge import Unseen
+from taftcache.solve.head.choice import every_head, head_of, is_closed
+from taftcache.solve.head.terms import flat
 from taftcache.solve.inverses.class_kernel import class_kernel_fits
 from taftcache.solve.inverses.dual import kernel_inverse_fits
-from taftcache.solve.inverses.head_path import Unseen, has_path
-from taftcache.solve.inverses.head_rows import every_head
 from taftcache.solve.inverses.inverse import ShiftedInverse
 from taftcache.solve.methods.conjugate import Lazy, pcg
-from taftcache.solve.methods.head import quick_heads
-from taftcache.solve.methods.many_ridges import ridge_deltas, swept_heads
+from taftcache.solve.methods.many_ridges import ridge_deltas
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.methods.span_newton import SpanNewton, span_fits
 from taftcache.solve.pair import ProblemPair, pose
@@ -139,8 +139,8 @@ def choose_ridge(
         return RidgeChoice(ALONE, "default, for a row alone", [], 0)
     if head:
         exact = pose(base, sources, replace(objective, ridge=ridges[0]), arithmetic, torch.float64)
-        if has_path(exact):
-            found = every_head(exact, ridges[0]).leave_one_out(ridges)
+        if (every := every_head(exact, ridges[0])) is not None:
+            found = every.leave_one_out(ridges)
             best = _best(found)
             return RidgeChoice(best, "leave-one-out", [*map(TriedRidge.of, found)], 2, _end_of(best, ridges))
     drawn = order_of(sources) if hashes is None else np.argsort(hashes, kind="stable")
@@ -277,17 +277,11 @@ def _downwards(
     """Δw for each of the increasing ``ridges``, from the largest down."""
     asked = replace(objective, ridge=ridges[0])
     pair = ProblemPair(*(pose(base, sources, asked, arithmetic, dtype) for dtype in (torch.float32, torch.float64)))
-    if has_path(pair.exact):
-        path = every_head(pair.exact, ridges[0])
-        for ridge in reversed(ridges):
-            yield _Solved(ridge, path.delta(ridge), pair.exact.operator.passes, more=False)
-        return
-    downwards = ridges[::-1]
-    if pair.exact.operator.head_alone and asked.loss.quadratic:
-        for ridge, delta in zip(
-            downwards, quick_heads(pair.exact, downwards) or swept_heads(pair.exact, downwards), strict=True
-        ):
-            yield _Solved(ridge, delta, pair.exact.operator.passes, more=True)
+    if is_closed(pair.exact):
+        every, downwards = every_head(pair.exact, ridges[0]), ridges[::-1]
+        heads = head_of(pair.exact).near(downwards) if every is None else map(every.weights, downwards)
+        for ridge, W in zip(downwards, heads, strict=True):
+            yield _Solved(ridge, flat(pair.exact, W), pair.exact.operator.passes, more=every is None)
         return
     if asked.loss.quadratic and class_kernel_fits(pair.inner):
         found = ridge_deltas(pair, ridges, STEPS)

@@ -34,11 +34,11 @@ from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
 from taftcache.objective.rsl import RSL
 from taftcache.solve.directions import conjugate_solution
+from taftcache.solve.head.at_ridge import HeadAt
+from taftcache.solve.head.choice import head_of, is_closed
+from taftcache.solve.head.terms import flat, whole
 from taftcache.solve.inverses.class_kernel import ClassKernel, kernel_product
 from taftcache.solve.inverses.dual import DualInverse, kernel, kernel_inverse_fits
-from taftcache.solve.inverses.head_moments import flat, whole
-from taftcache.solve.inverses.head_path import HeadInverse, is_closed
-from taftcache.solve.inverses.head_rows import HeadAtRidge, left_out_heads
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.minimise import minimise, through_rows
 from taftcache.solve.settings import GOAL, Arithmetic, Goal
@@ -129,14 +129,14 @@ def _by_head(problem: Problem, direction: Tensor, delta: Tensor) -> RowInfluence
     """From the head's own inverses, for the classes in which ``direction`` is not zero."""
     full = whole(problem, direction)
     asked = full.any(1).nonzero()[:, 0].tolist()
-    at = left_out_heads(problem).at(problem.ridge, asked)
+    at = head_of(problem).at(problem.ridge, asked)
     v = flat(problem, at.inverse(full))
     along = torch.cat([image[:, asked] for image in problem.operator.matvec(v)])
     change = (along * _steps(problem, at, asked)).sum(1) + direction @ (flat(problem, at.weights) - delta)
     return RowInfluence(change, CLOSED, _left_of(problem, direction, v), problem.operator.passes)
 
 
-def _steps(problem: Problem, at: HeadAtRidge | HeadInverse, asked: Sequence[int] | slice = slice(None)) -> Tensor:
+def _steps(problem: Problem, at: HeadAt, asked: Sequence[int] | slice = slice(None)) -> Tensor:
     """(D/N)(z − target)/(1 − h) for each row and each class asked for [N,A]: 1/N of a quadratic loss's gradient at the
     logits with the row left out."""
     parts = [problem.loss.gradient(z, labels)[:, asked] for z, labels in at.left_out_logits()]
@@ -225,7 +225,7 @@ def moves(problem: Problem) -> Tensor | None:
 def _head_moves(problem: Problem) -> Tensor:
     """‖Δw₋ₙ − Δw‖ [N] for a head: with y = A⁻¹x̃ a class's weights move by c + y (ωD/N)(z − target)/(1 − h), where
     c = W' − W = (λ − λ')A⁻¹W."""
-    N, heads = problem.operator.rows, left_out_heads(problem)
+    N, heads = problem.operator.rows, head_of(problem)
     weights = heads.at(problem.ridge).weights
     if N == 1:  # without it Δw is zero
         return torch.stack([weights.norm()])

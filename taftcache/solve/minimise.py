@@ -37,8 +37,8 @@ from taftcache.solve.solution import Interrupted, Solution, Status, unless_inter
 from taftcache.solve_stats import SolveStats
 from taftcache.tangent.base import Base
 from taftcache.tangent.device import full_float32
-from taftcache.tangent.operator import targets
-from taftcache.tangent.rows import RowSource, blocks_of
+from taftcache.tangent.operator import first_target
+from taftcache.tangent.rows import RowSource
 
 Method = Literal["auto", "conjugate"]
 # N·K at which the exact kernel's Cholesky costs about as much as the space of the rows; at three times that, ten times.
@@ -252,8 +252,7 @@ class _Problems:
             raise SolveError("no rows to solve over: a solve needs at least one row", got="sources without rows")
         objective.check()
         if objective.loss.quadratic:
-            block, K = next(blocks_of(next(source for source in sources if source.rows), 1)), base.config.classes
-            check_quadratic(objective.loss, torch.from_numpy(targets(block, K)[:1]), K)
+            check_quadratic(objective.loss, first_target(sources, base.config.classes), base.config.classes)
         # Bytes in float64: the tokens and half as much for everything else; for the head alone, its input and logits.
         config, head = base.config, base.trained(objective.train) == base.head_layout
         row = 8 * (config.width + config.classes) if head else 12 * prod(config.shape)

@@ -233,6 +233,12 @@ class TangentOperator:
             skip = max(0, skip - count)
 
 
+def first_target(sources: Sequence[RowSource], classes: int) -> Tensor:
+    """The target of the first row of all, [1] or [1,K]; see ``targets``."""
+    block = next(blocks_of(next(source for source in sources if source.rows), 1))
+    return torch.from_numpy(targets(block, classes)[:1])
+
+
 def targets(block: Block, classes: int) -> np.ndarray:
     """A copy of a block's labels: classes [b] as int64, values of a regression [b] or [b,K] as float64.
 

@@ -19,7 +19,8 @@ from taftcache.objective.loss import Loss
 from taftcache.objective.named import named_loss
 from taftcache.objective.objective import MOST, Objective
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.head_path import HeadPath
+from taftcache.solve.head.choice import path_of
+from taftcache.solve.head.terms import flat
 from taftcache.solve.minimise import minimise
 from taftcache.solve.proof import looked_at, prove
 from taftcache.solve.settings import Goal
@@ -223,7 +224,7 @@ def _problem(drawn: Drawn) -> Problem:
 
 def _path(drawn: Drawn, tolerance: float, passes: int) -> Solution:
     problem = _problem(drawn)
-    return _certified(problem, HeadPath(problem).delta(drawn.ridge), tolerance)
+    return _certified(problem, flat(problem, path_of(problem).weights(drawn.ridge)), tolerance)
 
 
 def _any(drawn: Drawn, tolerance: float, passes: int) -> Solution:

@@ -13,7 +13,9 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.weights import RowWeights
 from taftcache.solve import choosing
 from taftcache.solve.choosing import ALONE, GRID, NEAR, STEPS, choose_ridge, ridge_path
-from taftcache.solve.inverses.head_path import HeadPath, Unseen, has_path
+from taftcache.solve.head.at_ridge import Unseen
+from taftcache.solve.head.choice import every_head, path_of
+from taftcache.solve.head.terms import flat
 from taftcache.solve.leave_one_out import leave_one_out
 from taftcache.solve.settings import Arithmetic
 from taftcache.tangent.rows import RowSubset
@@ -29,9 +31,9 @@ both_losses = pytest.mark.parametrize("loss", [LOSS, UNEVEN], ids=["even", "unev
 @both_losses
 @pytest.mark.parametrize("ridge", [1e-6, 1e-3, 1.0])
 def test_decompositions_give_every_head(ridge, loss):
-    path = HeadPath(make_problem(loss=loss, head=True))
+    problem = make_problem(loss=loss, head=True)
     whole = dense(loss=loss, ridge=ridge, head=True).solution
-    assert (path.delta(ridge) - whole).norm() <= 1e-8 * whole.norm()
+    assert (flat(problem, path_of(problem).weights(ridge)) - whole).norm() <= 1e-8 * whole.norm()
 
 
 @both_losses
@@ -43,13 +45,13 @@ def test_leave_one_out_is_leaving_each_row_out(ridge, weighted, loss):
     problem = make_problem(loss=loss, head=True)
     if omega is not None:
         problem = type(problem)(problem.operator, problem.loss, problem.ridge, RowWeights(by_sample=omega))
-    (found,) = HeadPath(problem).leave_one_out([ridge])
+    (found,) = path_of(problem).leave_one_out([ridge])
     losses, correct = [], 0
     for n in range(N):
         weights = torch.ones(N, dtype=torch.float64) if omega is None else omega.clone()
         weights[n] = 0
         without = type(problem)(problem.operator, problem.loss, ridge, RowWeights(by_sample=weights))
-        head = HeadPath(without).weights(ridge)
+        head = path_of(without).weights(ridge)
         ((state, y),) = problem.operator.blocks()
         z = state.logits + torch.cat([state.feature, torch.ones(N, 1)], 1) @ head.T
         losses.append(loss.value(z, y)[n].item())
@@ -61,12 +63,12 @@ def test_leave_one_out_is_leaving_each_row_out(ridge, weighted, loss):
 
 
 def test_decompositions_of_many_classes_need_memory(monkeypatch):
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 1000)
-    HeadPath(make_problem(loss=LOSS, head=True))
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", 1000)
+    path_of(make_problem(loss=LOSS, head=True))
     with pytest.raises(SolveError, match="its own D"):
-        HeadPath(make_problem(loss=UNEVEN, head=True))
-    assert has_path(make_problem(loss=LOSS, head=True))
-    assert not has_path(make_problem(loss=UNEVEN, head=True))
+        path_of(make_problem(loss=UNEVEN, head=True))
+    assert every_head(make_problem(loss=LOSS, head=True), 1e-8) is not None
+    assert every_head(make_problem(loss=UNEVEN, head=True), 1e-8) is None
     assert choose_ridge(case().base, rows(), Objective(loss=UNEVEN, train="head")).method == "validation"
     base, direction = case().base, torch.ones(case().base.head_layout.size, dtype=torch.float64)
     objective = Objective(loss=UNEVEN, ridge=1e-2, train="head")
@@ -154,7 +156,7 @@ def test_accuracies_are_compared_as_rows_weigh(weight):
 
 def test_a_head_chooses_by_all_rows_and_a_tail_by_some(monkeypatch):
     """Of 50,000 rows the λ of 4,096 of them, scaled, had 2.5 points less than the λ of all."""
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 1000)
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", 1000)
     monkeypatch.setattr("taftcache.solve.choosing.MOST_ROWS", N // 4)
     seen, real = [], choosing.set_aside
     monkeypatch.setattr(

@@ -19,14 +19,17 @@ from taftcache.objective.rsl import RSL
 from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights
 from taftcache.solve.choosing import HEAD_GRID, choose_ridge, ridge_path
-from taftcache.solve.inverses import head_moments
+from taftcache.solve.head import moments as sums
+from taftcache.solve.head.by_moments import ByMoments
+from taftcache.solve.head.by_rows import ByRows
+from taftcache.solve.head.choice import every_head, head_of, path_of
+from taftcache.solve.head.path import PathByMoments, PathByRows, correct
+from taftcache.solve.head.size import HeadSize
+from taftcache.solve.head.terms import flat
 from taftcache.solve.inverses.cholesky import cholesky, solved
-from taftcache.solve.inverses.head_path import HeadNormals, HeadPath, has_path
-from taftcache.solve.inverses.head_rows import HeadRows, every_head, left_out_heads
 from taftcache.solve.leave_one_out import moves
 from taftcache.solve.methods.decisive import typical
-from taftcache.solve.methods.head import head_bytes, left_out_bytes, own_numbers, quick_heads, solve_head
-from taftcache.solve.methods.many_ridges import swept_heads
+from taftcache.solve.methods.head import solve_head
 from taftcache.solve.methods.newton import newton
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.settings import Goal
@@ -76,12 +79,12 @@ def test_a_head_of_few_rows_is_the_dense_solution(monkeypatch, rows, alpha, weig
     monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
     posed = problem(rows, alpha, weighted)
     exact = dense(posed)
-    path = HeadPath(posed)
+    path = path_of(posed)
     assert path._values.shape[-1] == rows
     assert path._vectors.stride() == (rows * rows, 1, rows)  # what LAPACK writes over: else torch takes a copy
     solved = solve_head(posed)
     assert solved.converged
-    for value in (solved.value, path.delta(posed.ridge)):
+    for value in (solved.value, flat(posed, path.weights(posed.ridge))):
         assert (value - exact).norm() <= 1e-8 * exact.norm()
 
 
@@ -91,20 +94,19 @@ def test_a_head_of_few_rows_is_the_dense_solution(monkeypatch, rows, alpha, weig
 @pytest.mark.parametrize(of_cases, CASES + MOST)
 def test_a_head_in_the_space_of_its_rows_is_the_dense_solution(monkeypatch, rows, alpha, weighted):
     monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
-    monkeypatch.setattr("taftcache.solve.inverses.head_rows.COLUMNS", 5)
+    monkeypatch.setattr("taftcache.solve.head.by_rows.COLUMNS", 5)
     posed = problem(rows, alpha, weighted)
-    found = HeadRows(posed)
+    found = ByRows(posed)
     for ridge in (1e-6, 1e-3, 1.0):
         exact = dense(replace(posed, ridge=ridge))
-        assert (found.delta(ridge) - exact).norm() <= 1e-8 * exact.norm()
+        assert (flat(posed, found.weights(ridge)) - exact).norm() <= 1e-8 * exact.norm()
     ridges = [1e-4, 1e-1]
-    if alpha == 1:
-        return  # where one decomposition serves all classes
-    for ours, theirs in zip(found.leave_one_out(ridges), HeadPath(posed).leave_one_out(ridges), strict=True):
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-7)
-        assert torch.equal(ours.right, theirs.right)
-        assert (ours.weight is None) == (theirs.weight is None)
-        assert ours.weight is None or torch.equal(ours.weight, theirs.weight)
+    for path in path_of(posed), PathByMoments(posed):
+        for ours, theirs in zip(found.leave_one_out(ridges), path.leave_one_out(ridges), strict=True):
+            assert ours.loss == pytest.approx(theirs.loss, rel=1e-7)
+            assert torch.equal(ours.right, theirs.right)
+            assert (ours.weight is None) == (theirs.weight is None)
+            assert ours.weight is None or torch.equal(ours.weight, theirs.weight)
 
 
 @pytest.mark.parametrize("apart", [1e-1, 1e-3])
@@ -124,18 +126,18 @@ def test_rows_that_are_nearly_alike_lose_nothing_to_rounding(apart, ridge):
 def test_a_head_in_the_space_of_its_rows_refuses_what_has_no_solution():
     posed = problem(9, 2.0, repeated=True)
     with pytest.raises(SolveError, match="rounding is larger than the ridge"):
-        HeadRows(posed).delta(1e-20)
+        ByRows(posed).weights(1e-20)
     wide = posed.operator.sources[0]
     tokens = wide.tokens.copy()
     tokens[4, 0, 7] = np.inf
     with pytest.raises(SolveError, match="not finite"):
-        HeadRows(replace(posed, operator=posed.operator.over([ArrayRows(tokens, wide.labels)])))
+        ByRows(replace(posed, operator=posed.operator.over([ArrayRows(tokens, wide.labels)])))
 
 
 def test_every_head_is_had_in_the_cheapest_way():
-    assert isinstance(every_head(problem(D + 1, 2.0), 1e-8), HeadRows)
-    assert isinstance(every_head(problem(D + 2, 2.0), 1e-8), HeadPath)
-    assert isinstance(every_head(problem(9, 1.0), 1e-8), HeadPath)
+    assert isinstance(every_head(problem(D + 1, 2.0), 1e-8), ByRows)
+    assert isinstance(every_head(problem(D + 2, 2.0), 1e-8), PathByMoments)
+    assert isinstance(every_head(problem(D + 1, 1.0), 1e-8), PathByRows)
 
 
 @pytest.mark.parametrize(("scale", "ridge"), [(1e5, 1e-8), (1e8, 1e-2)])
@@ -146,8 +148,8 @@ def test_products_of_which_rounding_leaves_little_are_not_taken_for_a_choice(sca
     tokens = wide.tokens.copy()
     tokens[:, 0, 3] = scale * np.random.default_rng(0).normal(size=30)
     posed = replace(posed, operator=posed.operator.over([ArrayRows(tokens, wide.labels)]))
-    assert isinstance(every_head(posed, ridge), HeadPath)
-    assert isinstance(every_head(posed, 1e9), HeadRows)
+    assert isinstance(every_head(posed, ridge), PathByRows)
+    assert isinstance(every_head(posed, 1e9), ByRows)
     objective = Objective(loss=posed.loss, train="head")
     assert len(choose_ridge(posed.operator.base, posed.operator.sources, objective, grid=[ridge, 1.0]).curve) == 2
 
@@ -163,6 +165,33 @@ def test_values_are_fitted_in_the_space_of_the_rows_too(outputs):
     rows = ArrayRows(wide.tokens, values[:, 0] if outputs == 1 else values)
     fitted = Problem(TangentOperator(base, [rows], dtype=torch.float64), SquaredError(), 1e-3)
     assert (solve_head(fitted).value - dense(fitted)).norm() <= 1e-8 * dense(fitted).norm()
+
+
+class OwnSquares:
+    """Squares of a regression's errors, whose curvature has the form of the values."""
+
+    quadratic = True
+
+    def value(self, z, y):
+        return (z - y).square().sum(1)
+
+    def gradient(self, z, y):
+        return 2 * (z - y)
+
+    def hessian(self, z, y, v):
+        return torch.full_like(y.reshape(z.shape), 2) * v
+
+    def root(self, z, y, v):
+        return 2**0.5 * v
+
+
+@pytest.mark.parametrize("rows", [20, 60])
+def test_a_curvature_is_asked_for_as_the_rows_targets_are(rows):
+    wide = problem(rows, 1.0).operator
+    values = np.random.default_rng(0).normal(size=(rows, 3))
+    objective = Objective(loss=OwnSquares(), train="head")
+    choice = choose_ridge(wide.base, [ArrayRows(wide.sources[0].tokens, values)], objective)
+    assert choice.method == "leave-one-out"
 
 
 def test_newtons_matrices_are_of_the_size_of_few_rows(monkeypatch):
@@ -187,12 +216,12 @@ def test_newtons_matrices_are_of_the_size_of_few_rows(monkeypatch):
 def test_what_follows_from_a_heads_decompositions(monkeypatch, rows, alpha, weighted):
     monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
     posed, ridges = problem(rows, alpha, weighted), [1e-4, 1e-1]
-    found = HeadPath(posed)
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.few", lambda *_: False)
-    whole = HeadPath(posed)
+    found, whole = path_of(posed), PathByMoments(posed)
     assert whole._values.shape[-1] == D + 1
     other = problem(30, alpha).operator
-    assert torch.equal(found.correct(other, ridges), whole.correct(other, ridges))
+    right, same = (correct(posed, torch.stack([path.weights(at) for at in ridges]), other) for path in (found, whole))
+    assert torch.equal(right, same)
+    assert right.sum() > 0
     for ours, theirs in zip(found.leave_one_out(ridges), whole.leave_one_out(ridges), strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-7)
         assert torch.equal(ours.right, theirs.right)
@@ -203,12 +232,12 @@ def test_what_follows_from_a_heads_decompositions(monkeypatch, rows, alpha, weig
 def test_what_each_row_decides_is_the_same_in_either_space(monkeypatch, rows, alpha, weighted):
     """Of classes of fewer rows than numbers, of more, and of both, a few at a time, and one of them alone."""
     monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 8 * 30 * (D + 1))
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", 8 * 30 * (D + 1))
     posed = problem(rows, alpha, weighted, lopsided=rows == 100)  # 16, 16 and 68 rows, where a feature has 41 numbers
     full = torch.randn(3, D + 1, dtype=torch.float64, generator=torch.manual_seed(0))
     for ridge, only in (1e-4, None), (1e-1, None), (1e-4, [1]):
         asked = [0, 1, 2] if only is None else only
-        found, same = HeadRows(posed).at(ridge, only), HeadNormals(posed).at(ridge, only)
+        found, same = ByRows(posed).at(ridge, only), ByMoments(posed).at(ridge, only)
         told, said = [], []
         ((rows_logits, y),), blocks = found.left_out_logits(said.append), list(same.left_out_logits(told.append))
         assert sum(said) == sum(told) == rows
@@ -219,7 +248,7 @@ def test_what_each_row_decides_is_the_same_in_either_space(monkeypatch, rows, al
         for ours, theirs, near in (
             (found.weights[asked], same.weights[asked], digits),
             (found.inverse(full)[asked], same.inverse(full)[asked], digits),
-            (found.squares()[:, asked], same.squares().expand(rows, 3)[:, asked], digits),
+            (found.squares(), same.squares().expand(rows, len(asked)), digits),
             (rows_logits[:, asked], logits[:, asked], 1e-5),  # of leverages near 1 the others keep fewer digits
         ):
             assert (ours - theirs).abs().max() <= near * theirs.abs().max()
@@ -231,7 +260,7 @@ def test_what_each_row_decides_is_the_same_in_either_space(monkeypatch, rows, al
 @pytest.mark.parametrize("rows", [2, 20, D + 1, 60, 100])
 def test_how_far_a_head_moves_is_solving_without_the_row(monkeypatch, rows, room, alpha):
     """Also where there is no room for a matrix of each class."""
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", room)
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", room)
     posed = problem(rows, alpha, lopsided=rows == 100)
     found, whole, source = moves(posed), solve_head(posed).value, posed.operator.sources[0]
     for n in (0, rows // 2, rows - 1):
@@ -248,25 +277,25 @@ def test_a_row_alone_takes_all_with_it(alpha):
 
 
 def test_rows_that_are_more_than_their_numbers_have_normal_matrices():
-    assert isinstance(left_out_heads(problem(D + 1, 3.0)), HeadRows)
-    assert isinstance(left_out_heads(problem(D + 2, 1.0)), HeadNormals)
-    assert isinstance(left_out_heads(problem(D + 2, 3.0)), HeadNormals)
+    assert isinstance(head_of(problem(D + 1, 3.0)), ByRows)
+    assert isinstance(head_of(problem(D + 2, 1.0)), ByMoments)
+    assert isinstance(head_of(problem(D + 2, 3.0)), ByMoments)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_sums_of_many_rows_have_their_lower_triangle_alone(monkeypatch, weighted):
     """Rows of a class wait for others, for a matrix is read and written once for all of them; a few columns at a time
     below the diagonal are half of the work."""
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.TOGETHER", 7)
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.COLUMNS", 5)  # of 41
+    monkeypatch.setattr("taftcache.solve.head.moments.TOGETHER", 7)
+    monkeypatch.setattr("taftcache.solve.head.moments.COLUMNS", 5)  # of 41
     monkeypatch.setattr("taftcache.tangent.operator.BLOCK_ROWS", 8)
     added = []
-    real = head_moments._add_squares
-    monkeypatch.setattr(head_moments, "_add_squares", lambda *given: added.append(len(given[2])) or real(*given))
+    real = sums._add_squares
+    monkeypatch.setattr(sums, "_add_squares", lambda *given: added.append(len(given[2])) or real(*given))
     posed = problem(100, 3.0, weighted)
     exact = dense(posed)
-    solved, path = solve_head(posed), HeadPath(posed)
-    for value in (solved.value, path.delta(posed.ridge)):
+    solved, path = solve_head(posed), path_of(posed)
+    for value in (solved.value, flat(posed, path.weights(posed.ridge))):
         assert (value - exact).norm() <= 1e-8 * exact.norm()
     assert solved.converged
     own = added[13 : len(added) // 2]  # what follows 13 blocks of all classes
@@ -304,9 +333,9 @@ def test_a_heads_path_has_the_solution_at_every_ridge(monkeypatch, decomposed, t
     """Of more rows than the space of the rows takes, small ridges all had what the first of them did; also where each
     class has its own D and there is no room for a decomposition each."""
     if not decomposed:
-        monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 1000)
+        monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", 1000)
     posed, ridges = problem(200, 2.0), [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
-    assert has_path(posed) == decomposed
+    assert (every_head(posed, ridges[0]) is not None) == decomposed
     objective = Objective(loss=posed.loss, train="head")
     found = ridge_path(posed.operator.base, posed.operator.sources, objective, ridges)
     start = posed.evaluate(torch.zeros_like(found[0], dtype=torch.float64))[1].norm()
@@ -319,10 +348,9 @@ def test_what_a_classs_own_rows_change_in_the_common_matrix_gives_the_same_head(
     """Classes of few rows beside a wide feature: one matrix is factored, and not one a class."""
     posed = problem(60, 3.0, weighted, classes=6)
     whole = solve_head(posed)
-    assert quick_heads(posed, [1.0]) is None
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 8 * 13 * D)  # a class or so at a time
-    assert quick_heads(posed, [1.0]) is not None
-    monkeypatch.setattr("taftcache.solve.methods.head.own_normals", None)
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", 8 * 13 * D)  # a class or so at a time
+    for name in ("own_normals", "swept"):
+        monkeypatch.setattr(f"taftcache.solve.head.by_moments.{name}", None)
     found = solve_head(posed)
     assert found.converged
     assert (found.value - whole.value).norm() <= 1e-10 * whole.value.norm()
@@ -337,19 +365,19 @@ def test_what_a_classs_own_rows_change_in_the_common_matrix_gives_the_same_head(
 def test_a_sweep_over_ridges_is_near_every_solution(monkeypatch, rows, together, alpha, weighted):
     """Each class of many rows has its own matrix, of which none is summed here."""
     posed, ridges = problem(rows, alpha, weighted), [1.0, 1e-2, 1e-4]
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 8 * (D + 1) ** 2 * together)
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.own_normals", None)
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", 8 * (D + 1) ** 2 * together)
+    monkeypatch.setattr("taftcache.solve.head.by_moments.own_normals", None)
     before = posed.operator.passes
-    found, passes = list(swept_heads(posed, ridges)), posed.operator.passes - before
-    for ridge, delta in zip(ridges, found, strict=True):
+    found, passes = list(head_of(posed).near(ridges)), posed.operator.passes - before
+    for ridge, W in zip(ridges, found, strict=True):
         exact = dense(replace(posed, ridge=ridge))
-        assert (delta - exact).norm() <= 2e-5 * exact.norm()
+        assert (flat(posed, W) - exact).norm() <= 2e-5 * exact.norm()
     groups = -(-len(ridges) // together)
     assert passes <= 2 + groups * (12 if alpha < 100 else 35)
 
 
 def test_a_choice_ends_where_rounding_is_larger_than_the_ridge(monkeypatch):
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 1000)
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", 1000)
     posed = problem(200, 3.0)
     tokens = posed.operator.sources[0].tokens.copy()
     mixed = tokens[:2, 0].reshape(-1)[:51].reshape(3, 17)
@@ -360,24 +388,35 @@ def test_a_choice_ends_where_rounding_is_larger_than_the_ridge(monkeypatch):
     assert choice.curve[-1].ridge == HEAD_GRID[-1]
     with pytest.raises(SolveError, match="rounding is larger than the ridge"):
         choose_ridge(base, wide, Objective(loss=posed.loss, train="head"), grid=[1e-8])
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 2 * 8 * (D + 1) ** 2)  # two λ at a time
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", 2 * 8 * (D + 1) ** 2)  # two λ at a time
     posed = replace(posed, operator=posed.operator.over(wide))
-    swept = swept_heads(posed, [1e4, 1e-8, 1e-9])
+    swept = head_of(posed).near([1e4, 1e-8, 1e-9])
     exact = solve_head(replace(posed, ridge=1e4)).value
-    assert (next(swept) - exact).norm() <= 1e-3 * exact.norm()  # near in the metric of a matrix of condition 10⁸
+    assert (
+        flat(posed, next(swept)) - exact
+    ).norm() <= 1e-3 * exact.norm()  # near in the metric of a matrix of condition 10⁸
     with pytest.raises(SolveError, match="rounding is larger than the ridge"):
         next(swept)
 
 
 def test_a_class_of_many_rows_or_of_a_smaller_curvature_has_a_matrix_of_its_own(monkeypatch):
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 8 * 13 * D)
-    assert quick_heads(problem(80, 3.0, classes=6), [1.0]) is None
-    posed = problem(60, 0.3, classes=6)
-    with monkeypatch.context() as patched:  # both are known without the moments
-        patched.setattr("taftcache.solve.methods.head.head_moments", None)
-        assert quick_heads(problem(60, 3.0), [1.0]) is None
-        assert quick_heads(posed, [1.0]) is None
-    assert (solve_head(posed).value - dense(posed)).norm() <= 1e-8 * solve_head(posed).value.norm()
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", 8 * 13 * D)
+    made: list[int] = []
+    real = sums.own_normals
+    monkeypatch.setattr(
+        "taftcache.solve.head.by_moments.own_normals", lambda *given: made.extend(given[1]) or real(*given)
+    )
+    for posed, own in (
+        (problem(60, 0.3, classes=6), list(range(6))),
+        (problem(80, 3.0, classes=6), [0, 1]),  # 14 rows of 41 numbers, and 13 of the others
+        (problem(80, 3.0, classes=6, lopsided=True), [5]),
+    ):
+        made.clear()
+        assert (solve_head(posed).value - dense(posed)).norm() <= 1e-8 * solve_head(posed).value.norm()
+        assert made == own * 2
+        with monkeypatch.context() as patched:  # nor is it cheap at several λ
+            patched.setattr("taftcache.solve.head.by_moments.swept", lambda *_: iter(["swept"]))
+            assert list(head_of(posed).near([1.0])) == ["swept"]
 
 
 class Matrices(TorchDispatchMode):
@@ -397,58 +436,75 @@ class Matrices(TorchDispatchMode):
         return found
 
 
-def path_of(posed):
-    return HeadPath(posed).leave_one_out([1e-1, 1e-2])
+def every_ridge(posed):
+    return path_of(posed).leave_one_out([1e-1, 1e-2])
 
 
 @pytest.mark.parametrize(
     ("solve", "alpha", "most"),
     [
         (solve_head, 1.0, 1),
-        (lambda posed: list(quick_heads(posed, [1e-1, 1e-2, 1e-3])), 3.0, 2),
+        (lambda posed: list(head_of(posed).near([1e-1, 1e-2, 1e-3])), 3.0, 2),
         (solve_head, 0.3, 2),  # a class's own beside the common one
-        (path_of, 1.0, 1),
+        (every_ridge, 1.0, 1),
     ],
     ids=["one λ", "several", "a class each", "every λ"],
 )
 def test_matrices_as_wide_as_the_feature_are_no_more_than_there_must_be(monkeypatch, solve, alpha, most):
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 8 * 13 * D)
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", 8 * 13 * D)
     posed = problem(60, alpha, classes=6)
     with Matrices(D + 1) as counted:
         solve(posed)
     assert counted.most == most
     every = solve is path_of
-    assert head_bytes(posed, chosen=every) == 8 * (D + 1) ** 2 * (most + 2 * every)  # LAPACK takes two more
+    assert HeadSize.of(posed).solve_bytes(chosen=every) == 8 * (D + 1) ** 2 * (
+        most + 2 * every
+    )  # LAPACK takes two more
 
 
 @pytest.mark.parametrize(("alpha", "most"), [(1.0, 2), (0.3, 3), (3.0, 2)])
 def test_what_leaves_rows_out_holds_few_matrices(monkeypatch, alpha, most):
     """The moments and what is inverted of them; a class's own, where it has one."""
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", 8 * 13 * D)
-    monkeypatch.setattr("taftcache.solve.methods.head.GROUP_BYTES", 8 * 13 * D)
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", 8 * 13 * D)
     posed = problem(60, alpha, classes=30)  # two rows each
     with Matrices(D + 1) as counted:
-        at = left_out_heads(posed).at(1e-2)
+        at = head_of(posed).at(1e-2)
         list(at.left_out_logits())
         at.squares()
     assert counted.most == most
-    own = 2 * (D + 1 + 12) if alpha != 1 else 0  # a class of rows more than 13, twice
+    own, size = 0 if alpha == 1 else D + 1, HeadSize.of(posed)
     of_rows = 24 * 60 * 30
-    assert left_out_bytes(posed, 30) - of_rows == 8 * (D + 1) * (2 * (D + 1) + own) >= 8 * (D + 1) ** 2 * most
-    assert own_numbers(posed.loss, 30, 60, D + 1) == {1.0: 0, 0.3: 30 * (D + 1), 3.0: 60}[alpha]
-    few = problem(D, alpha)
-    assert left_out_bytes(few, 3) == head_bytes(few, chosen=False)
+    assert size.left_out_bytes(30) - of_rows == 8 * (D + 1) * (2 * (D + 1) + own) >= 8 * (D + 1) ** 2 * most
+    assert size.own_columns == {1.0: 0, 0.3: 30 * (D + 1), 3.0: 60}[alpha]
 
 
-@pytest.mark.parametrize("alpha", [1.0, 3.0])
-def test_matrices_of_few_rows_are_no_more_than_there_must_be(monkeypatch, alpha):
-    monkeypatch.setattr("taftcache.solve.inverses.head_rows.COLUMNS", 7)
+def left_out(posed):
+    at = head_of(posed).at(1e-2)
+    return list(at.left_out_logits()), at.squares()
+
+
+@pytest.mark.parametrize(
+    ("solve", "alpha", "most"),
+    [
+        (solve_head, 1.0, 1),
+        (solve_head, 3.0, 1),
+        (every_ridge, 1.0, 2),
+        (lambda posed: every_head(posed, 1e-8).leave_one_out([1e-1, 1e-2]), 3.0, 2),
+        (left_out, 1.0, 3),
+        (left_out, 3.0, 4),
+    ],
+)
+def test_matrices_of_few_rows_are_no_more_than_there_must_be(monkeypatch, solve, alpha, most):
+    monkeypatch.setattr("taftcache.solve.head.by_rows.COLUMNS", 7)
     monkeypatch.setattr("taftcache.solve.methods.head.SAMPLE", 5)
     posed = problem(30, alpha)
     with Matrices(30) as counted:
-        solve_head(posed)
-    assert counted.most == 3
-    assert head_bytes(posed, chosen=False) == 8 * 30 * (D + 1 + (3 if alpha == 1 else 4) * 30)
+        solve(posed)
+    assert counted.most == most
+    size = HeadSize.of(posed)
+    many = 8 * 30 * (D + 1 + (3 if alpha == 1 else 4) * 30)
+    assert size.solve_bytes(chosen=True) == size.left_out_bytes(3) == many
+    assert size.solve_bytes(chosen=False) == many - 2 * 8 * 30 * 30
 
 
 def test_a_cholesky_factor_in_the_place_of_its_matrix_is_the_same():

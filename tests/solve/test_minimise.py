@@ -41,7 +41,7 @@ def test_head_is_the_dense_solution(loss, ridge):
 def test_head_in_groups_of_classes(monkeypatch, classes_a_group):
     loss = RSL(alpha=3.0, kappa=5.0)
     whole = solve_head(make_problem(loss=loss, head=True))
-    monkeypatch.setattr("taftcache.solve.inverses.head_moments.GROUP_BYTES", classes_a_group * 8 * 13 * 13)
+    monkeypatch.setattr("taftcache.solve.head.size.GROUP_BYTES", classes_a_group * 8 * 13 * 13)
     parts = solve_head(make_problem(loss=loss, head=True))
     assert parts.stats.passes - whole.stats.passes == -(-K // classes_a_group) - 1
     assert (parts.value - whole.value).norm() <= 1e-13 * whole.value.norm()

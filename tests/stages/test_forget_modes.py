@@ -20,7 +20,7 @@ from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of
 from taftcache.names import is_model
 from taftcache.recipe import parse_recipe
-from taftcache.solve.methods.head import head_products
+from taftcache.solve.head.size import HeadSize
 from taftcache.stages.completeness import subtracted
 from taftcache.stages.forget import request
 from taftcache.stages.forget.request import read_ids
@@ -205,7 +205,7 @@ def test_a_dry_run_counts_rows_and_passes_and_what_memory_holds(exact):
                 closed = metas[name].stats.solver == "closed form"
                 assert closed == (name == "models/head")
                 said = settings_of(store)
-                products = head_products(said.loss, said.base.config.width, 10, n, 0) if closed else 0
+                products = HeadSize(said.loss, n, said.base.config.width + 1, 10).products(0) if closed else 0
                 assert seconds == pytest.approx(passes + 7 * products)
 
 

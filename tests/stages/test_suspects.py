@@ -19,7 +19,7 @@ from taftcache.cli import main
 from taftcache.errors import SolveError, StoreError
 from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import choose_ridge
-from taftcache.solve.inverses.head_path import HeadPath
+from taftcache.solve.head.choice import path_of
 from taftcache.stages.look import duplicates as twins
 from taftcache.stages.look import outliers as far
 from taftcache.stages.look import suspects as judging
@@ -135,7 +135,7 @@ def test_without_components_a_row_is_judged_by_a_head_solved_without_it(untraine
             operator = TangentOperator(
                 base, [ArrayRows(tokens[keep], labels[keep])], trained=base.head_layout, dtype=torch.float64
             )
-            head = HeadPath(Problem.of(objective, operator)).weights(ridge)
+            head = path_of(Problem.of(objective, operator)).weights(ridge)
             row = TangentOperator(base, [ArrayRows(tokens[[n]], labels[[n]])], dtype=torch.float64)
             ((state, _),) = row.blocks()
             z = state.logits + torch.cat([state.feature, state.feature.new_ones(1, 1)], 1) @ head.T

@@ -40,5 +40,5 @@ def below_rounding(ridge: float, largest: float) -> SolveError:
 def solved(root: Tensor, right: Tensor) -> Tensor:
     """(LLᵀ)⁻¹ times ``right`` [..,n,m] for L = ``root`` [..,n,n], which ``torch.cholesky_solve`` would copy first."""
     turned = torch.linalg.solve_triangular(root, right, upper=False)
-    found: Tensor = torch.linalg.solve_triangular(root.mT, turned, upper=True)
+    found: Tensor = torch.linalg.solve_triangular(root.mT, turned, upper=True, out=turned)
     return found

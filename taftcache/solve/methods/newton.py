@@ -18,7 +18,7 @@ from torch import Tensor
 
 from taftcache.objective.problem import Problem
 from taftcache.solve.directions import Inverse, conjugate_directions
-from taftcache.solve.inverses.few_rows import own_basis
+from taftcache.solve.head.own_basis import own_basis
 from taftcache.solve.inverses.inverse import approximate_inverse
 from taftcache.solve.pair import ProblemPair
 from taftcache.solve.proof import check_finite, reached

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from threading import Event
 from typing import NamedTuple
 
+import torch
+
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import SolveError
 from taftcache.model.meta import meta_of
 from taftcache.names import EXACT, HEAD
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.head_path import HeadPath
+from taftcache.solve.head.choice import path_of
+from taftcache.solve.head.path import correct
 from taftcache.stages.look.row_table import Reader, RowTable
 from taftcache.stages.look.scoring import Scorer
 from taftcache.tangent.rows import ArrayBlock
@@ -46,9 +49,11 @@ def head_path(table: RowTable, scorer: Scorer, stop: Event) -> list[PathPoint]:
         for role in ("train", "held-out")
     )
     try:
-        path = HeadPath(Problem(train, scorer.loss, 1.0))
-        norms = path.heads(GRID).flatten(1).norm(dim=1).tolist()
-        right, right_held = (path.correct(each, GRID).tolist() for each in (train, held))
+        problem = Problem(train, scorer.loss, 1.0)
+        path = path_of(problem)
+        heads = torch.stack([path.weights(ridge) for ridge in GRID])
+        norms = heads.flatten(1).norm(dim=1).tolist()
+        right, right_held = (correct(problem, heads, each).tolist() for each in (train, held))
     except _Stopped:
         return []
     return [

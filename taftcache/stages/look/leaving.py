@@ -15,8 +15,8 @@ from taftcache.errors import RecipeError, StoreError
 from taftcache.names import component_of, counted, is_component
 from taftcache.objective.problem import Problem
 from taftcache.report.paired import RowVerdict, row_verdict
+from taftcache.solve.head.size import HeadSize
 from taftcache.solve.leave_one_out import moves
-from taftcache.solve.methods.head import own_numbers
 from taftcache.stages.look.row_table import STEP_ROWS
 from taftcache.stages.look.scoring import HeldOutLogits, Scorer
 from taftcache.stages.progress import Progress, Silent
@@ -56,9 +56,8 @@ def _work(scorer: Scorer, shard: Shard) -> float:
     classes, n = scorer.base.config.classes, scorer.base.config.width + 1
     if scorer.layouts[component_of(shard.name)] != scorer.base.head_layout:
         return float(shard.rows * classes) ** 3
-    if shard.rows <= n:
-        return 3.0 * shard.rows**3
-    return 3.0 * shard.rows * n * (n + own_numbers(scorer.loss, classes, shard.rows, n))
+    size = HeadSize(scorer.loss, shard.rows, n, classes)
+    return 3.0 * shard.rows**3 if size.by_rows else 3.0 * shard.rows * n * (n + size.own_columns)
 
 
 def _moves(store: FeatureStore, name: str, shard: Shard) -> Moves | None:

@@ -20,7 +20,7 @@ from taftcache.model.component import Component, StoredComponents
 from taftcache.model.composition import compose
 from taftcache.names import MEAN, component_of, counted, first_few
 from taftcache.solve.choosing import choose_ridge
-from taftcache.solve.inverses.head_rows import left_out_heads
+from taftcache.solve.head.choice import head_of
 from taftcache.solve.pair import pose
 from taftcache.stages.completeness import subtracted
 from taftcache.stages.estimators import check_has_classes
@@ -205,7 +205,7 @@ def _by_head(
         ridge = choose_ridge(base, store.shards, objective, arithmetic=settings.arithmetic).ridge
     with progress.task("leave-one-out of the head", rows) as task:
         # without the row, λ stands beside a mean over one row less; here, beside a mean over all rows
-        blocks = list(left_out_heads(problem).at(ridge * (rows - 1) / rows).left_out_logits(task.advance))
+        blocks = list(head_of(problem).at(ridge * (rows - 1) / rows).left_out_logits(task.advance))
     return f"the head solved without the row (exact leave-one-out, λ = {ridge:.1e})", iter(blocks)
 
 

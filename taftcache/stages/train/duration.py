@@ -16,7 +16,8 @@ from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import HEAD, is_component, shard_of
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
-from taftcache.solve.methods.head import CLOSED_FORM, head_products
+from taftcache.solve.head.size import HeadSize
+from taftcache.solve.methods.head import CLOSED_FORM
 from taftcache.solve.pair import pose
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
@@ -68,7 +69,11 @@ def expected_seconds(
     try:
         settings = settings_of(store)
         cost = cache(partial(_row_cost, settings, tuple(store.shards)))
-        products = partial(head_products, settings.loss, settings.base.config.width, len(store.classes))
+        numbers, classes = settings.base.config.width + 1, len(store.classes)
+
+        def products(rows: int, tried: int) -> float:
+            return HeadSize(settings.loss, rows, numbers, classes).products(tried)
+
         for name, meta in metas.items():
             mode: Train = "head" if name == HEAD else settings.train
             if not meta.passes or settings.is_taught(mode):

@@ -18,10 +18,8 @@ from taftcache.model.component import Component
 from taftcache.model.meta import ComponentMeta
 from taftcache.names import readable_size
 from taftcache.objective.objective import Objective
-from taftcache.objective.problem import Problem
 from taftcache.solve.choosing import RidgeChoice, choose_ridge
-from taftcache.solve.inverses.head_moments import GROUP_BYTES
-from taftcache.solve.methods.head import head_bytes, left_out_bytes
+from taftcache.solve.head.size import GROUP_BYTES, HeadSize
 from taftcache.solve.methods.row_space import Restart
 from taftcache.solve.minimise import minimise, resume
 from taftcache.solve.settings import DECISIVE, Arithmetic, Goal, OnPass
@@ -82,16 +80,17 @@ def check_head_fits(
     elsewhere = settings.is_taught(mode) and not left_out
     if layout != settings.base.head_layout or not settings.loss.quadratic or elsewhere:
         return
-    problem = Problem(TangentOperator(settings.base, sources, trained=layout), settings.loss, 1.0)
-    beside = left_out_bytes(problem, left_out) if left_out else 0
-    needed = max(head_bytes(problem, chosen=chosen), beside)
+    config, rows = settings.base.config, sum(shard.rows for shard in sources)
+    size = HeadSize(settings.loss, rows, config.width + 1, config.classes)
+    beside = size.left_out_bytes(left_out) if left_out else 0
+    needed = max(size.solve_bytes(chosen=chosen), beside)
     device = float64_device(recipe.device)
     if needed > max(GROUP_BYTES, free := free_memory(device)):
-        rest = max(head_bytes(problem, chosen=False), beside)
+        rest = max(size.solve_bytes(chosen=False), beside)
         given = f", and a number for objective.ridge needs {readable_size(rest)}" if rest < needed else ""
         raise SolveError(
             "the head reads too many numbers of a row for its closed form to fit in memory",
-            got=f"{settings.base.config.width:,} numbers, {problem.operator.rows:,} rows:"
+            got=f"{config.width:,} numbers, {rows:,} rows:"
             f" {readable_size(needed)} needed, {readable_size(free)} free on {device}",
             do='backbone.features = "last" with tangent.blocks = 1, a model of fewer numbers,'
             f" or more memory (solver.memory is for rows, and changes nothing here){given}",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
-from taftcache.solve.inverses.head_moments import GROUP_BYTES
+from taftcache.solve.head.size import GROUP_BYTES
 from taftcache.solve.inverses.kronecker import LARGEST_FACTOR
 from taftcache.tangent.base import Base
 from taftcache.tangent.config import TailConfig

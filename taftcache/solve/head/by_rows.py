@@ -1,46 +1,24 @@
-"""The head of a quadratic loss in the space of its rows, if there are no more rows than numbers in each; and the choice
-between that space and the one of the weights."""
+"""The head of a quadratic loss in the space of its rows, if there are no more rows than numbers in each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from taftcache.objective.problem import Problem
+from taftcache.solve.head.at_ridge import OnRows, Unseen
+from taftcache.solve.head.terms import common_diagonal, extended, refuse_not_finite
 from taftcache.solve.inverses.cholesky import below_rounding, cholesky
-from taftcache.solve.inverses.head_moments import common_diagonal, extended, flat, matrices, refuse_not_finite
-from taftcache.solve.inverses.head_path import HeadNormals, HeadPath, OnRows, Unseen
 
 COLUMNS = 512  # of the rows' products that are made at once: half of the rest mirrors the other half
 NO_WEIGHT = 1e-30, 1e-290  # stand for 0, relative to the largest weight and absolute, so that 1/D stays finite
 
 
-def rows_are_few(problem: Problem) -> bool:
-    """Whether there are no more rows than numbers x̃ [d+1] that a head reads of each: their products are cheaper."""
-    return problem.operator.rows <= problem.operator.base.config.width + 1
-
-
-def every_head(problem: Problem, least: float) -> HeadPath | HeadRows:
-    """The head at every λ from ``least`` on, for a problem that ``has_path``: by one eigendecomposition if it serves
-    all classes. If each has its own D, by one for each class; or, with few rows, by a Cholesky factor of their products
-    for each λ, provided that rounding leaves enough of it."""
-    count, _ = matrices(problem)
-    if rows_are_few(problem) and count > 1:
-        rows = HeadRows(problem)
-        if rows.serves(least):
-            return rows
-    return HeadPath(problem)
-
-
-def left_out_heads(problem: Problem) -> HeadRows | HeadNormals:
-    """The head at any λ, and exactly what each row decides of it, for a problem that ``is_closed``."""
-    return (HeadRows if rows_are_few(problem) else HeadNormals)(problem)
-
-
-class HeadRows:
+class ByRows:
     """The head at any λ from the products of the rows with each other, and its exact leave-one-out errors.
 
     With X [N,d+1] the rows x̃ = [feature; 1], W = βᵀX with β [N,K]. With D_nk the curvature, times the row's weight, and
@@ -89,61 +67,81 @@ class HeadRows:
         largest = self.products.diagonal().sum()  # and no eigenvalue is larger
         return bool(ridge * self.shift.min() > 10**digits * torch.finfo(torch.float64).eps * largest)
 
-    def at(self, ridge: float, only: Sequence[int] | None = None) -> HeadAtRidge:
-        """The head at one λ > 0, for all classes or ``only`` for some."""
+    def at(self, ridge: float, only: Sequence[int] | None = None, *, last: bool = False) -> HeadAtRows:
+        """The head at one λ > 0, for all classes or ``only`` for some.
+
+        Args:
+            last: whether this is all that is asked of these rows: it takes the memory of their products.
+        """
         if not self.serves(ridge, digits=0):
             raise below_rounding(ridge, self.products.diagonal().max().item())
-        matrix = self.products.clone().mT  # symmetric, and column by column
+        matrix = (self.products if last else self.products.clone()).mT  # symmetric, and column by column
         matrix.diagonal().add_(ridge * self.shift)
-        inverse = torch.cholesky_inverse(cholesky(matrix, ridge, out=matrix))
-        del matrix
-        own = [each for each in self.own if only is None or each[0] in only]
+        inverse = torch.cholesky_inverse(cholesky(matrix, ridge, out=matrix), out=matrix)
+        asked = range(self.sought.shape[1]) if only is None else only
+        own = [each for each in self.own if each[0] in asked]
         inner = []
         for _, rows, more in own:
             part = inverse[rows[:, None], rows]
             part.diagonal().add_(1 / (ridge * more))
             inner.append(torch.linalg.lu_factor(part))
-        return HeadAtRidge(self, ridge, inverse, own, inner)
+        return HeadAtRows(self, ridge, list(asked), inverse, own, inner)
 
-    def delta(self, ridge: float) -> Tensor:
-        """W(λ) as Δw [P], near enough to choose by: the first solve of ``HeadAtRidge.solution``."""
-        return flat(self.problem, self.at(ridge).duals().T @ self.rows)
+    def near(self, ridges: Sequence[float]) -> Iterator[Tensor]:
+        """W(λ) [K,d+1] for one λ after another, near enough to choose by."""
+        return map(self.weights, ridges)
+
+    def weights(self, ridge: float) -> Tensor:
+        """W(λ) [K,d+1], near enough to choose by: the first solve of ``HeadAtRows.solution``."""
+        return self.at(ridge).duals.T @ self.rows
 
     def leave_one_out(self, ridges: Sequence[float]) -> list[Unseen]:
-        """As ``HeadPath.leave_one_out``, for classes."""
-        return [self._left_out(ridge) for ridge in ridges]
+        """As ``EveryHead.leave_one_out``."""
+        return [self.unseen(ridge, next(self.at(ridge).left_out_logits())[0]) for ridge in ridges]
 
-    def _left_out(self, ridge: float) -> Unseen:
+    def unseen(self, ridge: float, z: Tensor) -> Unseen:
+        """The errors at one λ of the logits [N,K] that each row has without it."""
         labels, weights = self.labels, self.problem.weights
-        ((z, _),) = self.at(ridge).left_out_logits()
-        loss, right = self.problem.loss.value(z, labels), (z.argmax(1) == labels).cpu()
+        loss = self.problem.loss.value(z, labels)
+        right = None if labels.is_floating_point() else (z.argmax(1) == labels).cpu()
         if weights is None:
             return Unseen(ridge, loss.mean().item(), right)
         weight = weights.at(labels, 0, z)[:, 0]
         return Unseen(ridge, (loss * weight).mean().item(), right, weight.cpu())
 
+    def shifts(self) -> Tensor:
+        """S_k/λ = N/D [N,K]."""
+        found = self.shift[:, None].repeat(1, self.sought.shape[1])
+        for k, rows, more in self.own:
+            found[rows, k] += more
+        return found
+
 
 @dataclass(frozen=True)
-class HeadAtRidge:
+class HeadAtRows:
     """The head at one λ.
 
     of: the rows.
     ridge: λ.
+    asked: the classes that are asked for. Results for others ignore their own D.
     common_inverse: (XXᵀ + S)⁻¹ [N,N].
-    own: the entries of ``of.own`` for the classes that are asked for. Results for others ignore their own D.
+    own: the entries of ``of.own`` for these classes.
     inner: for each of them, the factors of (S_k − S)⁻¹ + (XXᵀ + S)⁻¹ over its own rows [m,m].
     """
 
-    of: HeadRows
+    of: ByRows
     ridge: float
+    asked: list[int]
     common_inverse: Tensor
     own: list[tuple[int, Tensor, Tensor]]
     inner: list[tuple[Tensor, Tensor]]
 
+    @property
     def duals(self) -> Tensor:
         """β [N,K]."""
         return self._solved(self.of.sought)
 
+    @cached_property
     def solution(self) -> tuple[Tensor, Tensor]:
         """β [N,K] and W [K,d+1]; a second solve restores what rounding took from both.
 
@@ -151,13 +149,32 @@ class HeadAtRidge:
         β is added to W too, instead of making W anew from β.
         """
         X, sought = self.of.rows, self.of.sought
-        beta = self.duals()
+        beta = self.duals
         W = X.T @ beta
         left = sought - X @ W - (self.ridge * self.of.shift)[:, None] * beta
         for k, rows, more in self.own:
             left[rows, k] -= self.ridge * more * beta[rows, k]
         step = self._solved(left)
         return beta + step, (W + X.T @ step).T
+
+    @property
+    def weights(self) -> Tensor:
+        """W(λ) [K,d+1]."""
+        return self.solution[1]
+
+    def common(self, places: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``HeadAt.common``: C⁻¹Xᵀa is Xᵀ(XXᵀ + S)⁻¹(S/λ)a, and x̃ and λW/N are such sums of rows."""
+        duals, _ = self.solution
+        alone = torch.zeros(len(duals), len(places), dtype=duals.dtype, device=duals.device)
+        alone[places, torch.arange(len(places))] = 1
+        columns = torch.cat([alone, self.ridge / len(duals) * duals], 1)
+        found = self.of.rows.T @ (self.common_inverse @ (self.of.shift[:, None] * columns))
+        return found[:, : len(places)], found[:, len(places) :]
+
+    def inverse(self, full: Tensor) -> Tensor:
+        """A⁻¹ of each class's row of ``full`` [K,d+1], A = 1/N Σ D x̃x̃ᵀ + λI = λ(I + XᵀS_k⁻¹X)."""
+        X = self.of.rows
+        return (full - (X.T @ self._solved(X @ full.T)).T) / self.ridge
 
     def diagonal(self) -> Tensor:
         """[(XXᵀ + S_k)⁻¹]_nn of every row and class [N,K]."""
@@ -167,43 +184,23 @@ class HeadAtRidge:
             found[:, k] -= (across * torch.linalg.lu_solve(*inner, across)).sum(0)
         return found
 
-    @property
-    def weights(self) -> Tensor:
-        """W(λ) [K,d+1]."""
-        return self.solution()[1]
-
-    def inverse(self, full: Tensor) -> Tensor:
-        """A⁻¹ of each class's row of ``full`` [K,d+1], A = 1/N Σ D x̃x̃ᵀ + λI = λ(I + XᵀS_k⁻¹X)."""
-        X = self.of.rows
-        return (full - (X.T @ self._solved(X @ full.T)).T) / self.ridge
-
     def squares(self) -> Tensor:
-        """‖A⁻¹x̃‖² = (N/D)²[G − G S_k G]_nn of each row and class [N,K], G = (XXᵀ + S_k)⁻¹; N² for each of a class's."""
-        shifts, found = self._shifts(), self.diagonal()
+        """‖A⁻¹x̃‖² = (N/D)²[G − G S_k G]_nn of each row and class asked for [N,A], G = (XXᵀ + S_k)⁻¹; N² operations for
+        each of a class's rows."""
+        shifts, found = self.of.shifts(), self.diagonal()
         away = self.common_inverse.square() @ (self.ridge * shifts)
         for (k, rows, _), inner in zip(self.own, self.inner, strict=True):
             across = self.common_inverse[rows]
             own = torch.addmm(self.common_inverse, across.T, torch.linalg.lu_solve(*inner, across), alpha=-1)
             away[:, k] = own.square_() @ (self.ridge * shifts[:, k])
-        return shifts.square() * (found - away).clamp_min_(0)
+        return (shifts.square() * (found - away).clamp_min_(0))[:, self.asked]
 
     def left_out_logits(self, on_rows: OnRows | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """As ``HeadInverse.left_out_logits``, in one block [N,K] of all rows."""
-        logits = self.of.target - self.duals() / self.diagonal()
+        """As ``HeadAt.left_out_logits``, in one block [N,K] of all rows."""
+        logits = self.of.target - self.duals / self.diagonal()
         if on_rows is not None:
             on_rows(len(logits))
         yield logits, self.of.labels
-
-    def _shifts(self) -> Tensor:
-        """S_k/λ = N/D [N,K]."""
-        found = self.of.shift[:, None].repeat(1, self.of.sought.shape[1])
-        for k, rows, more in self.own:
-            found[rows, k] += more
-        return found
-
-    def common(self, at: Tensor) -> Tensor:
-        """(1/N Σ D x̃x̃ᵀ + λI)⁻¹Xᵀa [d+1,m] for a = ``at`` [N,m], with the D that all classes have in common."""
-        return self.of.rows.T @ (self.common_inverse @ (self.of.shift[:, None] * at))
 
     def _solved(self, right: Tensor) -> Tensor:
         """(XXᵀ + S_k)⁻¹ of each class's column of ``right`` [N,K]."""

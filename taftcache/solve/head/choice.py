@@ -1,0 +1,54 @@
+"""Which closed form serves a head."""
+
+from __future__ import annotations
+
+from taftcache.errors import SolveError
+from taftcache.objective.problem import Problem
+from taftcache.solve.head.at_ridge import EveryHead
+from taftcache.solve.head.by_moments import ByMoments
+from taftcache.solve.head.by_rows import ByRows
+from taftcache.solve.head.path import PathByMoments, PathByRows
+from taftcache.solve.head.size import HeadSize
+
+
+def is_closed(problem: Problem) -> bool:
+    """Whether there are rows, the head alone is trained on them, and the loss is quadratic."""
+    return problem.operator.head_alone and problem.loss.quadratic and problem.operator.rows > 0
+
+
+def head_of(problem: Problem) -> ByRows | ByMoments:
+    """The head at any λ, for a problem that ``is_closed``: from the products of few rows, or from sums over many.
+
+    Raises:
+        SolveError: features or logits that are not finite.
+    """
+    return (ByRows if HeadSize.of(problem).by_rows else ByMoments)(problem)
+
+
+def path_of(problem: Problem) -> PathByRows | PathByMoments:
+    """The head at every λ by one eigendecomposition, or by one for each class if each has its own D.
+
+    Raises:
+        SolveError: another problem than one that ``is_closed``, or no room for so many decompositions.
+    """
+    size = HeadSize.of(problem)
+    if not (is_closed(problem) and size.decomposes):
+        raise SolveError(
+            "a head for every λ needs a square loss over the head alone, and memory where each class has its own D",
+            got=f"{problem.loss}, {problem.operator.rows} rows, {problem.operator.classes} classes",
+            do="a square loss with alpha = 1, or solve each λ on its own",
+        )
+    return PathByRows(ByRows(problem)) if size.by_rows else PathByMoments(problem)
+
+
+def every_head(problem: Problem, least: float) -> EveryHead | None:
+    """The head at every λ from ``least`` on, in the cheapest way: by ``path_of``; or, if few rows have a D of their
+    own in each class, by a Cholesky factor of their products for each λ, provided that rounding leaves enough of it.
+    None if there is no ``path_of``."""
+    size = HeadSize.of(problem)
+    if not (is_closed(problem) and size.decomposes):
+        return None
+    if size.by_rows and size.extra:
+        rows = ByRows(problem)
+        return rows if rows.serves(least) else PathByRows(rows)
+    return path_of(problem)
