@@ -316,11 +316,12 @@ def test_what_is_packed_damaged_or_says_nothing_is_noted(tmp_path):
     with zipfile.ZipFile(place / "backup.zip", "w") as zipped:
         zipped.writestr("ids.txt", gone)
     (place / "rows.pkl").write_bytes(pickle.dumps([gone]))
+    (place / "headless.safetensors").write_bytes(b"\xff" * (2 << 20))
     taftcache.forget(store, [gone])
     report = taftcache.audit(store, also=[place])
     assert [f.where for f in report.findings] == []
     unread, unsure = ([n for n in report.notes if word in n] for word in ("not searched", "no receipt here"))
-    assert [note.partition(" (")[0] for note in unread] == [f"{place}: 4 files"]
+    assert [note.partition(" (")[0] for note in unread] == [f"{place}: 5 files"]
     assert [note.partition(" (")[0] for note in unsure] == [f"{place}: 2 files"]  # the component, and who took it in
     with pytest.raises(RecipeError, match="--also FOLDER"):
         taftcache.audit(store, strict=True)
