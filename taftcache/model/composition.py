@@ -82,7 +82,15 @@ def weighted_sum(store: Place, weights: Mapping[str, float]) -> Component:
     return compose(StoredComponents(store, mu, base), mu)
 
 
-def identity_error(logits: Sequence[Tensor], coefficients: Sequence[float], composed: Tensor) -> float:
-    """max |Σ μ_i f(·;Δw_i) − f(·;ΣμΔw)| over rows and classes, relative to the largest logit."""
-    summed = sum((mu * z for mu, z in zip(coefficients, logits, strict=True)), torch.zeros_like(composed))
-    return ((summed - composed).abs().max() / composed.abs().max().clamp_min(1e-300)).item()
+def identity_error(base: Tensor, changes: Sequence[Tensor], coefficients: Sequence[float], composed: Tensor) -> float:
+    """max |Σ μ_i f(·;Δw_i) − f(·;ΣμΔw)| over rows and classes, relative to the largest |f_w| + Σ |μ_i J Δw_i|.
+
+    Args:
+        base: f_w of the rows [n,K]. changes: J Δw_i [n,K] of each component. composed: f(·;ΣμΔw) [n,K].
+    """
+    parts = list(zip(coefficients, changes, strict=True))
+    summed = sum((mu * (base + change) for mu, change in parts), torch.zeros_like(composed))
+    # Not relative to the logits: a private Δw takes the head away, and where it learned little they are so near to zero
+    # that what the terms were rounded by looks large beside them.
+    size = sum(((mu * change).abs() for mu, change in parts), base.abs())
+    return ((summed - composed).abs().max() / size.max().clamp_min(1e-300)).item()

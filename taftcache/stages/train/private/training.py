@@ -32,6 +32,7 @@ from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.signature import Signer, signed, signer_of
+from taftcache.stages.train.compositions import check_composes
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private.preparing import Preparation, prepare, private_key
 from taftcache.stages.train.private.records import (
@@ -101,6 +102,7 @@ def train_private(
         RecipeError: no such key, a shard's budget does not suffice, the promise is not the one that the store's first
             private training fixed, the plan cannot keep it, or the rates are wrong. StoreError: several rates but no
             held-out rows to choose by, or a missing teacher. SolveError: the noise that epsilon needs is out of reach.
+        CompositionError: a sum with what was trained could not be proven.
     """
     assert isinstance(store, FeatureStore)
     check_several(shards=shards)
@@ -119,6 +121,7 @@ def train_private(
             progress.say(note)  # while nothing is fixed yet
     for shard in work.todo:
         component = private_component(store, settings, shard, rates, progress)
+        check_composes(component, settings.base)
         with store.transaction() as change:
             _put(change, store, work, shard, component, signer)
     if not work.todo and (work.dropped or recorded_values(store, settings.recipe) != store.manifest.recipe):
