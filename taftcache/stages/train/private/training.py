@@ -19,6 +19,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import ArgumentError, check_several
 from taftcache.model.component import Component, put_component
+from taftcache.model.meta import TRAINED_ON
 from taftcache.names import BY_HELD_OUT, PRIVATE, component_of, is_component
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import named_loss, true_class_weight
@@ -48,7 +49,7 @@ from taftcache.stages.train.record import (
     settings_of,
 )
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.trained_on import TRAINED_ON, objective_said
+from taftcache.stages.train.trained_on import objective_said
 
 
 @dataclass(frozen=True, kw_only=True)
