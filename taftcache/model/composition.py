@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, floa
         raise CompositionError(
             f"the coefficients' sum is {sum(mu.values())}, but must be 1",
             got=f"{sum(mu.values())}",
-            do="divide them by their sum: each component brings the base model along",
+            do=to_one(sum(mu.values())),
         )
     meta = ComponentMeta(kind="composition", coefficients={name: mu[name] for name in names}).as_dict()
     total: Component | None = None
@@ -54,6 +55,13 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, floa
         total.delta.add_(part.delta, alpha=mu[name])
     assert total is not None, "there are components"
     return total
+
+
+def to_one(total: float) -> str:
+    """What to do about coefficients whose sum is ``total`` and not one."""
+    can = isfinite(total) and abs(total) > 1e-9
+    do = "divide them by their sum" if can else "give numbers whose sum is one"
+    return f"{do}: each component brings the base model along"
 
 
 @at_its_place()

@@ -13,6 +13,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, RecipeError, UnknownSample
+from taftcache.model.composition import to_one
 from taftcache.names import COMPONENTS, HEAD, HELD_OUT, component_of, counted, is_model, shard_of
 from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.recipe import Recipe
@@ -150,7 +151,7 @@ def coefficients(given: Weights) -> dict[str, float]:
         raise CompositionError(
             f"the coefficients of compose.weights sum to {sum(by_name.values()):.6g}, not to one",
             got=", ".join(f"{name} = {mu}" for name, mu in given.items()),
-            do="divide them by their sum: each component brings the base model along",
+            do=to_one(sum(by_name.values())),
         )
     return by_name
 
