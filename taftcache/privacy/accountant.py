@@ -26,7 +26,7 @@ CALIBRATED = 1e-4  # an ε that was asked for is met to within this, from below
 INTERVAL = 1e-4  # of the privacy loss distribution
 FAR = 500.0  # above this, ε is by the closed form alone
 LEAST_NOISE = 0.1  # of sampled releases: with less, where ε is 1,000 and more, accounting takes minutes and gigabytes
-MOST_NOISE = 1e9
+MOST_NOISE = 1e9  # where a search for the multiplier ends
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

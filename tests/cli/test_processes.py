@@ -107,7 +107,9 @@ def test_a_folder_that_was_deleted_is_named(finished, tmp_path, line):
     # from a folder without it, Python cannot import what lies there
     ended = subprocess.run(["bash", "-c", told], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT})
     assert ended.returncode == 2
-    assert ended.stderr.endswith("taftcache: the current folder is not there any more: it was deleted\n  try: cd to another\n")
+    assert ended.stderr.endswith(
+        "taftcache: the current folder is not there any more: it was deleted\n  try: cd to another\n"
+    )
 
 
 ROOT = str(Path(__file__).parents[2])
