@@ -16,12 +16,11 @@ from taftcache.errors import FormatError
 from taftcache.names import ONE_SETTING, PRIVATE
 from taftcache.solve_stats import SolveStats
 
+TRAINED_ON = "trained_on"  # the key of what a component was trained on
+
 
 def _unknown() -> None:
     """A default that JSON says, as null: records that add fields leave out (``omit_defaults``) only what is a value."""
-
-
-TRAINED_ON = "trained_on"  # the key of what a component was trained on
 
 
 class CertificateRecord(msgspec.Struct, frozen=True, kw_only=True):
