@@ -13,14 +13,14 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.loss import column
 
-LARGEST = 1e38  # of α and κ: twice as much still fits into float32, in which solvers compute
+LARGEST = 1e9  # of α and κ: the loss, α κ², and the square of a gradient, (2 α κ)², still fit into float32
 _ABOVE = {"alpha": "a number above 0: 1 is the paper's", "kappa": "a number above 0: 15 is usual"}
 
 
 class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """ℓ(z, y) = 1/K [ α (z_y − κ)² + Σ_{i≠y} z_i² ] (TAFT, rescaled square loss).
 
-    α weighs the true class, κ is the logit it should have; both must be above 0, and at most 1e38 (else SolveError).
+    α weighs the true class, κ is the logit it should have; both must be above 0 and at most 1e9 (else SolveError).
     α = κ = 1 is the mean squared error against one-hot labels; the authors' release has α = 1.
     """
 

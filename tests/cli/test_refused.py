@@ -51,7 +51,7 @@ REFUSED_BY_THE_PLAN = [
         *REFUSED_BY_THE_PLAN,
         (["solver.tolerence=1"], 2, ["did you mean solver.tolerance?"]),
         (["store.shards"], 2, ["override"]),
-        (["objective.kappa=1e100"], 6, ["kappa of the rescaled square loss is above 1e+38"]),
+        (["objective.kappa=1e100"], 6, ["kappa of the rescaled square loss is above 1e+09"]),
         (["data={source='folder', train='nowhere'}"], 3, ["nowhere"]),
         (["data.limit=5", "store.shards=9", 'store.plan="balanced"'], 3, ["leave shards empty"]),
         (["store.path="], 2, ["store.path is empty", "stores/NAME"]),
