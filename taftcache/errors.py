@@ -228,6 +228,8 @@ def several_texts(name: str, given: Iterable[str]) -> list[str]:
     Raises:
         ArgumentError: as ``check_several``.
     """
+    if given is None:
+        raise ArgumentError(f"{name} must be a list", got="None", do=f"{name}=[], or leave it out")
     texts = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes | PurePath) else given
     check_several(**{name: texts})
     return [str(text) for text in texts]

@@ -203,15 +203,12 @@ def test_weighted_sum_of_logits_is_the_logits_of_the_weighted_sum(n, uniform):
         case.base, [ArrayRows(case.tokens.numpy(), case.tokens.new_zeros(5).numpy())], dtype=torch.float64
     )
 
-    def logits(delta: torch.Tensor) -> torch.Tensor:
-        (change,) = operator.matvec(delta)
-        return case.forward(case.base.state) + change
-
-    each = [logits(parts[name].delta) for name in sorted(parts)]
-    coefficients = [weights[name] for name in sorted(parts)]
-    assert identity_error(each, coefficients, logits(composed.delta)) < 1e-12
+    base = case.forward(case.base.state)
+    each, coefficients = zip(*((*operator.matvec(parts[n].delta), weights[n]) for n in sorted(parts)), strict=True)
+    sum_ = base + next(iter(operator.matvec(composed.delta)))
+    assert identity_error(base, each, coefficients, sum_) < 1e-12
     if n > 1:
-        assert identity_error(each, [2 * mu for mu in coefficients], logits(composed.delta)) > 0.1
+        assert identity_error(base, each, [2 * mu for mu in coefficients], sum_) > 0.1
 
 
 @pytest.mark.law("A component has the same bytes in every process, and composes only around its own base")

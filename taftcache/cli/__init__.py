@@ -33,6 +33,7 @@ from taftcache.cli import experiments, forgetting, inspection, models, pipeline,
 from taftcache.errors import (
     INTERRUPTED,
     INTERRUPTED_CODE,
+    RecipeError,
     StoreChanged,
     StoreUnreachable,
     StoreWriteError,
@@ -49,7 +50,6 @@ AGAIN = 2  # how often a command starts again if another process has committed m
 EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
 LESS = "end other programs; --set solver.memory=0B needs less to train, --set extract.workers=1 to decode images"
-NO_FOLDER, ELSEWHERE = "the current folder was deleted", "cd to one that is there"
 HELP = {"--help", "--show-completion"}
 PIPE_CODE = 141  # what a shell reports if nobody reads standard output any more
 EXHAUSTED_CODE = 137  # what a shell reports if the system kills a process for its memory
@@ -67,6 +67,7 @@ class _Commands(TyperGroup):
         self.as_json, self.helps = "--json" in self.words, not HELP.isdisjoint(self.words)
         try:
             try:
+                self._check_start()
                 return self._tried(*arguments, **named)
             finally:
                 OUT.file.flush()  # a failed write shows here, and not only when the process exits
@@ -74,17 +75,25 @@ class _Commands(TyperGroup):
             self._end(error)
         except OSError as error:
             self._check_written(error)
-            if not isinstance(error, FileNotFoundError) or _has_folder():
-                if error.filename is not None:  # a name that is too long, say, wherever it was looked at first
-                    self._end(cannot("open", error.filename, error, StoreUnreachable))
-                self._unforeseen(error)
-                raise
-            complain(f"taftcache: {NO_FOLDER}", f"  try: {ELSEWHERE}")
-            self._report("FileNotFoundError", NO_FOLDER, UsageError.exit_code, do=ELSEWHERE)
-            sys.exit(UsageError.exit_code)
+            if error.filename is not None:  # a name that is too long, say, wherever it was looked at first
+                self._end(cannot("open", error.filename, error, StoreUnreachable))
+            self._unforeseen(error)
+            raise
         except Exception as error:
             self._unforeseen(error)
             raise
+
+    def _check_start(self) -> None:
+        """Refuse what no command can be given: a folder that is gone, in which libraries end the process without a word
+        of that; and an empty argument. As a path that would be the current folder, as a name the usual one."""
+        if not self.helps and not _has_folder():
+            raise RecipeError("the current folder is not there any more: it was deleted", do="cd to another")
+        if any(re.fullmatch(r"(--[a-z-]+=)?", word) for word in self.words):
+            raise RecipeError(
+                "an argument is empty",
+                got=shlex.join(["taftcache", *self.words]),
+                do='give it a value, or leave it out; the current folder is "."',
+            )
 
     def _end(self, error: TaftcacheError) -> NoReturn:
         fault, *more = error.lines()

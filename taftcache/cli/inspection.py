@@ -81,13 +81,19 @@ def inspect(
     of_rows = {"--suspects": suspects, "--duplicates": duplicates, "--outliers": outliers}
     of_parts = {"--sample": sample, "--shard": shard, "--class": label, "--ids": ids}
     asked, beside = ([name for name, given in options.items() if given] for options in (of_rows, of_parts))
+    if store.is_file() and (asked or beside):
+        raise RecipeError(
+            f"{(asked + beside)[0]} is for a store, and {store} is a file",
+            got=" ".join(asked + beside),
+            do="leave it out to see what a component's file says, or name a store",
+        )
     if asked or top is not None or threshold is not None:
         _check_reading(asked, beside, threshold)
         _read_rows(store, asked[0], top or 20, threshold, as_json)
     else:
         if sample is not None:
             _check_alone(beside)
-        if store.is_file() and not beside:
+        if store.is_file():
             print_report(taftcache.inspect_component(store), as_json)
         else:
             _show_part(store, sample, shard, label, ids, as_json)

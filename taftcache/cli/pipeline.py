@@ -455,7 +455,10 @@ def _weights(given: list[str]) -> str:
     """The value of ``compose.weights`` in TOML."""
     if len(given) == 1 and given[0] in get_args(ByRows):
         return given[0]
-    return f"{{{', '.join(f'{json.dumps(name)} = {mu}' for name, mu in dict(map(_weight, given)).items())}}}"
+    pairs = [_weight(text) for text in given]
+    if len(dict(pairs)) < len(pairs):  # a table has one value for each name, and would take the last
+        raise RecipeError("--weight names a component twice", got=", ".join(given), do="leave one of them out")
+    return f"{{{', '.join(f'{json.dumps(name)} = {mu}' for name, mu in pairs)}}}"
 
 
 def _weight(text: str) -> tuple[str, float]:

@@ -17,7 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
 from taftcache.errors import CompositionError, FormatError, StoreError
-from taftcache.model.component_file import KEY, header_of, no_component
+from taftcache.model.component_file import KEY, check_dtypes, header_of, no_component
 from taftcache.model.meta import ComponentMeta, meta_of
 from taftcache.names import PRIVATE, is_model, one_of_trained, typed
 from taftcache.tangent.base import Base, make_base
@@ -99,7 +99,9 @@ class Component:
         """
         try:
             size = int.from_bytes(data[:8], "little")
-            header = header_of(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
+            described = json.loads(data[8 : 8 + size])
+            header = header_of(described.pop("__metadata__")[KEY])
+            check_dtypes({name: said["dtype"] for name, said in described.items()})
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise no_component(error) from error

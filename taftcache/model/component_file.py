@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from taftcache.errors import FormatError
 
 # safetensors keeps metadata in a hash map whose order varies between runs: with one key the bytes are always the same.
 KEY = "taftcache"
+FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class ComponentHeader(msgspec.Struct, frozen=True):
@@ -31,8 +33,9 @@ def read_header(file: Path) -> tuple[ComponentHeader, dict[str, list[int]]]:
     """
     try:
         with safe_open(file, "np") as opened:
-            shapes = {name: list(opened.get_slice(name).get_shape()) for name in sorted(opened.keys())}
-            return header_of(opened.metadata()[KEY]), shapes
+            slices = {name: opened.get_slice(name) for name in sorted(opened.keys())}
+            check_dtypes({name: part.get_dtype() for name, part in slices.items()})
+            return header_of(opened.metadata()[KEY]), {name: list(part.get_shape()) for name, part in slices.items()}
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise no_component(error) from error
 
@@ -54,6 +57,16 @@ def no_component(error: Exception) -> FormatError:
         got=str(error),
         do="name a file that taftcache export-component wrote",
     )
+
+
+def check_dtypes(dtypes: Mapping[str, str]) -> None:
+    """FormatError for tensors, by name, that are not of floating-point numbers."""
+    if other := [f"{name}: {dtype}" for name, dtype in dtypes.items() if dtype not in FLOATS]:
+        raise FormatError(
+            "not a component: its numbers are not floating-point numbers",
+            got=", ".join(other[:4]),
+            do="name a file that taftcache export-component wrote",
+        )
 
 
 def header_of(text: str) -> ComponentHeader:

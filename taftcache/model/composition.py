@@ -9,7 +9,7 @@ over i is one for every class k.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import isfinite, prod
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ def compose(components: Mapping[str, Component], coefficients: Mapping[str, Coef
         raise CompositionError(
             f"the coefficients' sum is {off[0]}, but must be 1",
             got=f"{off[0]}",
-            do="divide them by their sum: each component brings the base model along",
+            do=to_one(off[0]),
         )
     meta = ComponentMeta(kind="composition", coefficients={name: mu[name] for name in names}).as_dict()
     total: Component | None = None
@@ -90,6 +90,13 @@ def _sums(coefficients: Mapping[str, Coefficient]) -> list[float]:
     return [sum(mu[k % len(mu)] for mu in given) for k in range(max(map(len, given)))]
 
 
+def to_one(total: float) -> str:
+    """What to do about coefficients whose sum is ``total`` and not one."""
+    can = isfinite(total) and abs(total) > 1e-9
+    do = "divide them by their sum" if can else "give numbers whose sum is one"
+    return f"{do}: each component brings the base model along"
+
+
 @at_its_place()
 def weighted_sum(store: Place, weights: Mapping[str, float]) -> Component:
     """Σ_i μ_i Δw_i of some of a store's components or models, in memory: unlike ``compose``, it writes nothing.
@@ -116,8 +123,17 @@ def weighted_sum(store: Place, weights: Mapping[str, float]) -> Component:
     return compose(StoredComponents(store, mu, base), mu)
 
 
-def identity_error(logits: Sequence[Tensor], coefficients: Sequence[Coefficient], composed: Tensor) -> float:
-    """max |Σ μ_i f(·;Δw_i) − f(·;ΣμΔw)| over rows and classes, relative to the largest logit."""
-    parts = zip(map(composed.new_tensor, coefficients), logits, strict=True)
-    summed = sum((mu * z for mu, z in parts), torch.zeros_like(composed))
-    return ((summed - composed).abs().max() / composed.abs().max().clamp_min(1e-300)).item()
+def identity_error(
+    base: Tensor, changes: Sequence[Tensor], coefficients: Sequence[Coefficient], composed: Tensor
+) -> float:
+    """max |Σ μ_i f(·;Δw_i) − f(·;ΣμΔw)| over rows and classes, relative to the largest |f_w| + Σ |μ_i J Δw_i|.
+
+    Args:
+        base: f_w of the rows [n,K]. changes: J Δw_i [n,K] of each component. composed: f(·;ΣμΔw) [n,K].
+    """
+    parts = list(zip(map(base.new_tensor, coefficients), changes, strict=True))
+    summed = sum((mu * (base + change) for mu, change in parts), torch.zeros_like(composed))
+    # Not relative to the logits: a private Δw takes the head away, and where it learned little they are so near to zero
+    # that what the terms were rounded by looks large beside them.
+    size = sum(((mu * change).abs() for mu, change in parts), base.abs())
+    return ((summed - composed).abs().max() / size.max().clamp_min(1e-300)).item()

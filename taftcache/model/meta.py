@@ -16,6 +16,8 @@ from taftcache.errors import FormatError
 from taftcache.names import ONE_SETTING, PRIVATE
 from taftcache.solve_stats import SolveStats
 
+TRAINED_ON = "trained_on"  # the key of what a component was trained on
+
 Coefficient = float | list[float]
 """Of a component in a sum: of all of its Δw, or [K] of each class's row of the head."""
 
@@ -169,3 +171,62 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.convert(meta[PRIVATE], cls) if PRIVATE in meta else None
         except msgspec.ValidationError as error:
             raise FormatError("not a privacy statement as taftcache writes it", got=str(error)) from error
+
+
+# A file may come from anybody, and what is kept of it may leave again.
+_Short = Annotated[str, msgspec.Meta(max_length=32)]
+
+
+class TrainedOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a component's file says, beside its solve, so that another store can compare; None where it says nothing.
+
+    classes: names, in the order of the head's columns. features: those of the store's identity, flat, and the arguments
+    of its architecture (``stages/train/trained_on.py``). objective: loss, α and κ. class_rows: how many rows each class
+    has, in that order; never of a private component. unchecked: in a store that imported it, what its file did not say.
+    """
+
+    classes: list[str] | None = None
+    features: dict[str, Any] | None = None
+    objective: Annotated[dict[_Short, float | _Short], msgspec.Meta(max_length=3)] | None = None
+    class_rows: list[int] | None = None
+    unchecked: list[str] = []
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> TrainedOn:
+        """What a component's ``meta`` says of it; FormatError for what taftcache does not write."""
+        try:
+            return msgspec.convert(meta.get(TRAINED_ON, {}), cls)
+        except msgspec.ValidationError as error:
+            raise FormatError(
+                "what a component says that it was trained on has a value of the wrong type", got=str(error)
+            ) from error
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dict(msgspec.to_builtins(self))
+
+
+def rows_said(meta: Mapping[str, Any]) -> int | None:
+    """How many rows a component says that it was made from; None if it gives no possible number."""
+    rows = meta.get("rows")
+    return rows if type(rows) is int and 0 < rows < 2**53 else None
+
+
+def checked(meta: Mapping[str, Any]) -> TrainedOn:
+    """What the ``meta`` in a component's file says that it was trained on, once all that it says can be read.
+
+    Raises:
+        FormatError: a value of another type, a promise of privacy included; or rows per class that contradict the rest.
+    """
+    meta_of(meta)
+    Stated.of(meta)
+    said, rows = TrainedOn.of(meta), rows_said(meta)
+    counts, classes = said.class_rows, said.classes
+    if counts is None or rows is None:
+        return said
+    if any(n < 0 for n in counts) or sum(counts) != rows or len(counts) != len(classes or counts):
+        raise FormatError(
+            "its rows per class are not a count for each class that add up to its rows",
+            got=f"{counts[:5]}, rows: {rows}",
+        )
+    return said

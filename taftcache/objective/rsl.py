@@ -13,14 +13,15 @@ from torch import Tensor
 from taftcache.errors import SolveError
 from taftcache.objective.loss import column
 
+LARGEST = 1e9  # of α and κ: the loss, α κ², and the square of a gradient, (2 α κ)², still fit into float32
 _ABOVE = {"alpha": "a number above 0: 1 is the paper's", "kappa": "a number above 0: 15 is usual"}
 
 
 class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """ℓ(z, y) = 1/K [ α (z_y − κ)² + Σ_{i≠y} z_i² ] (TAFT, rescaled square loss).
 
-    α weighs the true class, κ is the logit it should have; both must be above 0 (else SolveError). α = κ = 1 is the
-    mean squared error against one-hot labels; the authors' release has α = 1.
+    α weighs the true class, κ is the logit it should have; both must be above 0 and at most 1e9 (else SolveError).
+    α = κ = 1 is the mean squared error against one-hot labels; the authors' release has α = 1.
     """
 
     quadratic: ClassVar[bool] = True
@@ -32,6 +33,10 @@ class RSL(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         for name, value in (("alpha", self.alpha), ("kappa", self.kappa)):
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < inf:
                 raise SolveError(f"{name} of the rescaled square loss is not above 0", got=repr(value), do=_ABOVE[name])
+            if value > LARGEST:
+                raise SolveError(
+                    f"{name} of the rescaled square loss is above {LARGEST:g}", got=repr(value), do=_ABOVE[name]
+                )
 
     def value(self, z: Tensor, y: Tensor) -> Tensor:
         """ℓ of each row [n] for logits z [n,K] and classes y [n]."""

@@ -25,6 +25,8 @@ AGREE = 1e-3  # largest relative difference between closed form and privacy loss
 CALIBRATED = 1e-4  # an ε that was asked for is met to within this, from below
 INTERVAL = 1e-4  # of the privacy loss distribution
 FAR = 500.0  # above this, ε is by the closed form alone
+LEAST_NOISE = 0.1  # of sampled releases: with less, where ε is 1,000 and more, accounting takes minutes and gigabytes
+MOST_NOISE = 1e9  # where a search for the multiplier ends
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,28 +124,45 @@ def calibrate(make: Callable[[float], Sequence[Release]], target: float, delta: 
     2·10^-3 if rows are sampled.
 
     Raises:
-        SolveError: no z is large enough, because releases that do not depend on z spend more.
+        SolveError: no z is large enough, because releases that do not depend on z spend more; or rows are sampled, and
+            z would be below ``LEAST_NOISE``.
     """
 
     def fits(z: float) -> bool:
         releases = make(z)
+        of_all = gaussian_epsilon(gaussian_mu(releases), delta)
         if all(r.rate == 1 for r in releases):
-            return gaussian_epsilon(gaussian_mu(releases), delta) <= target * (1 - CALIBRATED)
-        return distribution_epsilon(releases, delta, 20 * INTERVAL) <= target
+            return of_all <= target * (1 - CALIBRATED)
+        # If every step took all rows, ε would be no smaller; that is known at once, however large it is.
+        return of_all <= target or distribution_epsilon(releases, delta, 20 * INTERVAL) <= target
 
-    if not fits(1e9):
-        raise SolveError(
-            "no amount of noise reaches this epsilon",
-            got=f"epsilon = {target}, delta = {delta}",
-            do="ask for a larger epsilon or delta",
-        )
+    out_of_reach = SolveError(
+        "no amount of noise reaches this epsilon",
+        got=f"epsilon = {target}, delta = {delta}",
+        do="ask for a larger epsilon or delta",
+    )
+    if not fits(MOST_NOISE):
+        raise out_of_reach
     sampled = any(r.rate < 1 for r in make(1.0))
+    if sampled and fits(LEAST_NOISE):
+        raise too_little_noise(f"epsilon = {target}, delta = {delta}")
     z = _smallest(fits, CALIBRATED * (10 if sampled else 0.25))
     if sampled and epsilon(make(z), delta) < target * (1 - 20 * CALIBRATED):  # wide steps: over many releases, too wide
         z = _smallest(lambda z: distribution_epsilon(make(z), delta) <= target, CALIBRATED * 10, z)
     while (spent := epsilon(make(z), delta)) > target:
+        if not spent / target < MOST_NOISE / z:
+            raise out_of_reach
         z *= spent / target + CALIBRATED / 4
     return z
+
+
+def too_little_noise(got: str) -> SolveError:
+    """The error for sampled releases with so little noise that no ε is derived from them."""
+    return SolveError(
+        f"sampled releases need noise of at least {LEAST_NOISE} times the sensitivity",
+        got=got,
+        do='ask for a smaller epsilon or delta, or set privacy.mechanism = "descent"',
+    )
 
 
 def _smallest(fits: Callable[[float], bool], tolerance: float = 1e-12, high: float = 1.0) -> float:

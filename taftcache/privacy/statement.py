@@ -10,13 +10,11 @@ import msgspec
 
 from taftcache.errors import FormatError, RecipeError, SolveError
 from taftcache.names import ONE_SETTING, PRIVATE, component_of, epsilon_text
-from taftcache.privacy.accountant import Release, epsilon
+from taftcache.privacy.accountant import LEAST_NOISE, Release, epsilon
 from taftcache.privacy.spec import Delta, Mechanism, Relation
 
 AGREES = 1e-6  # largest relative difference between an ε that is claimed and the one that follows
-# Limits on sampled releases that are audited. A file may come from anyone, and with less noise, where ε is 1,000 and
-# more, accounting takes minutes and gigabytes.
-LEAST_NOISE, MOST_STEPS = 0.1, 10**6
+MOST_STEPS = 10**6  # of sampled releases that are audited: a file may come from anyone
 MEMBERS = "members"  # of a composition's promise: what each member states, from which anyone can derive it
 
 NOT_COVERED = (

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from taftcache.errors import RecipeError, SolveError
 from taftcache.objective.loss import Loss
-from taftcache.privacy.accountant import Release, calibrate, epsilon, gaussian_mu
+from taftcache.privacy.accountant import LEAST_NOISE, Release, calibrate, epsilon, gaussian_mu, too_little_noise
 from taftcache.privacy.alone import check_alone
 from taftcache.privacy.descent import Descent, Whitening, descend
 from taftcache.privacy.grid import MAX_ROWS, Grid
@@ -176,7 +176,8 @@ def check_trained(base: Base, layout: Layout, spec: PrivacySpec, planned: Plan, 
     Raises:
         RecipeError: sufficient statistics, or gradients of a functional tail, for more than the head; or learning from
             J Δw alone without a head.
-        SolveError: noise too narrow or too wide for the grid of integers, or more rows than they can hold.
+        SolveError: noise too narrow or too wide for the grid of integers, too little of it for sampled
+            releases, or more rows than they can hold.
     """
     if rows > MAX_ROWS:
         raise SolveError(
@@ -193,6 +194,8 @@ def check_trained(base: Base, layout: Layout, spec: PrivacySpec, planned: Plan, 
             )
         _ = Grid(1.0, _sensitivity(spec), planned.moment.multiplier).width
     if planned.step is not None:
+        if planned.step.rate < 1 and planned.step.multiplier < LEAST_NOISE:
+            raise too_little_noise(f"privacy.multiplier = {planned.step.multiplier:.3g}")
         if not base.tail.factored and layout != base.head_layout:
             raise RecipeError(
                 "cannot clip the gradients of a functional tail row by row: its head alone can be trained privately",

@@ -98,15 +98,18 @@ def test_no_width_of_a_terminal_hides_what_is_said(tmp_path, columns):
     assert ended.stderr.startswith(f"taftcache: no store at {tmp_path}/nowhere: there is no such folder\n  try: ")
 
 
-def test_a_folder_that_was_deleted_is_named(finished, tmp_path):
-    """It was taken for a report that could not be written."""
+@pytest.mark.parametrize("line", ["inspect {below}", "evaluate {finished}"])
+def test_a_folder_that_was_deleted_is_named(finished, tmp_path, line):
+    """It was taken for a report that could not be written; torch's libraries end the process where they are loaded."""
     (tmp_path / "gone").mkdir()
-    path = os.path.relpath(finished, tmp_path / "gone")
-    told = f"cd {tmp_path}/gone; rmdir ../gone; {sys.executable} -m taftcache inspect {path}; exit $?"
+    line = line.format(finished=finished, below=os.path.relpath(finished, tmp_path / "gone"))
+    told = f"cd {tmp_path}/gone; rmdir ../gone; {sys.executable} -m taftcache {line}; exit $?"
     # from a folder without it, Python cannot import what lies there
     ended = subprocess.run(["bash", "-c", told], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT})
     assert ended.returncode == 2
-    assert ended.stderr.endswith("taftcache: the current folder was deleted\n  try: cd to one that is there\n")
+    assert ended.stderr.endswith(
+        "taftcache: the current folder is not there any more: it was deleted\n  try: cd to another\n"
+    )
 
 
 ROOT = str(Path(__file__).parents[2])

@@ -51,6 +51,7 @@ REFUSED_BY_THE_PLAN = [
         *REFUSED_BY_THE_PLAN,
         (["solver.tolerence=1"], 2, ["did you mean solver.tolerance?"]),
         (["store.shards"], 2, ["override"]),
+        (["objective.kappa=1e100"], 6, ["kappa of the rescaled square loss is above 1e+09"]),
         (["data={source='folder', train='nowhere'}"], 3, ["nowhere"]),
         (["data.limit=5", "store.shards=9", 'store.plan="balanced"'], 3, ["leave shards empty"]),
         (["store.path="], 2, ["store.path is empty", "stores/NAME"]),
@@ -88,6 +89,18 @@ def test_a_dry_run_refuses_a_place_that_the_run_would(cli, tmp_path, monkeypatch
     (tmp_path / "other" / "letter").write_text("mine")
     for more in ([], ["--dry-run"]):
         refused(cli("extract", file, *more), 5, f"cannot create a store at {taken}")
+
+
+@pytest.mark.parametrize(
+    "line", [["forget", "", "--sample", "digits/0001", "--dry-run"], ["predict", "STORE", ""], ["export", "STORE", ""],
+             ["report", "STORE", "--output="], ["export-component", "STORE", "", "new"]],
+)  # fmt: skip
+def test_an_empty_argument_is_not_the_current_folder(cli, store, monkeypatch, line):
+    """A script's variable that was not set: the command went to work on the folder that it was started in."""
+    monkeypatch.chdir(store)
+    before = tree(store)
+    refused(cli(*(store if word == "STORE" else word for word in line)), 2, "an argument is empty\n  got: taftcache")
+    assert tree(store) == before
 
 
 def test_links_that_lead_to_themselves(cli, store, tmp_path, monkeypatch):

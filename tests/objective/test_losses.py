@@ -15,7 +15,7 @@ from taftcache.objective.loss import Loss, check_quadratic
 from taftcache.objective.named import NAMES, class_weights, named_loss
 from taftcache.objective.objective import Objective
 from taftcache.objective.problem import Problem
-from taftcache.objective.rsl import RSL
+from taftcache.objective.rsl import LARGEST, RSL
 from taftcache.objective.squared_error import SquaredError
 from taftcache.objective.weights import RowWeights, balanced
 from taftcache.solve.minimise import minimise
@@ -65,6 +65,15 @@ def test_values_are_torchs():
 def test_the_rescaled_square_loss_weighs_and_pulls_by_numbers_above_zero(name, wrong):
     with pytest.raises(SolveError, match=f"{name} of the rescaled square loss is not above 0\n  got: .*\n  try: "):
         named_loss("rsl", **{name: wrong})
+
+
+@pytest.mark.parametrize("name", ["alpha", "kappa"])
+def test_the_rescaled_square_loss_takes_what_float32_holds(name):
+    loss, z, y = RSL(alpha=LARGEST, kappa=LARGEST), torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64)
+    assert loss.value(z, y).isfinite()
+    assert loss.gradient(z, y).square().isfinite().all()
+    with pytest.raises(SolveError, match=f"{name} of the rescaled square loss is above"):
+        named_loss("rsl", **{name: 2 * LARGEST})
 
 
 def weighted(loss: Loss, weights: RowWeights | None = None, jvp_only: bool = False) -> Problem:

@@ -80,6 +80,19 @@ def test_the_ends():
         epsilon([Release(0.6, 9)], 1e-15)
 
 
+@pytest.mark.parametrize("asked", [{"mechanism": "sampled-descent", "delta": 1e-15}, {"epsilon": 1e-300}])
+def test_no_noise_is_enough(asked):
+    """The first has an ε by wide steps, and by narrow ones none; the second asks for less than any ε that is found."""
+    with pytest.raises(SolveError, match="no amount of noise reaches this epsilon"):
+        plan(PrivacySpec(steps=3, **asked))
+
+
+@pytest.mark.parametrize("asked", [{"rate": 2.4e-10}, {"epsilon": 1e6}, {"epsilon": 1e100}, {"delta": 0.9999999}])
+def test_sampled_releases_of_too_little_noise_are_not_searched(asked):
+    with pytest.raises(SolveError, match="sampled releases need noise of at least"):
+        plan(PrivacySpec(mechanism="sampled-descent", steps=3, **asked))
+
+
 @pytest.mark.parametrize(("mu", "found"), [(0.3, 1.0), (35.0, 760.0), (141.0, 10_500.0)])
 def test_closed_form_where_its_factor_leaves_float64(mu, found):
     """Above 600 its second term was left out, and up to about 740 the two ways disagreed."""

@@ -71,6 +71,7 @@ NOT_TEXT = {
     "numpy's samples": lambda path: taftcache.forget(path, np.arange(3)),
     "shards to forget": lambda path: taftcache.forget(path, shards=[0]),
     "one shard": lambda path: taftcache.forget(path, shards=0),
+    "no shards": lambda path: taftcache.forget(path, shards=None),
     "classes to forget": lambda path: taftcache.forget(path, classes=[3]),
     "shards to train": lambda path: taftcache.train(path, shards=[0]),
     "private shards": lambda path: taftcache.train_private(path, shards=[0]),
@@ -375,6 +376,7 @@ def test_what_is_no_place_is_refused_in_words(finished, wrong):
         *(partial(verb, finished, wrong) for verb in (taftcache.copy, taftcache.export, taftcache.export_model)),
         *(partial(verb, finished, wrong) for verb in (taftcache.import_component, taftcache.write_report)),
         partial(taftcache.export_component, finished, "000", wrong),
+        *(partial(verb, finished, [wrong]) for verb in (taftcache.predict, taftcache.find) if wrong == ""),
         partial(taftcache.convert, finished, wrong, dtype="float32"),
         partial(taftcache.TangentClassifier.load, wrong),
         partial(taftcache.import_vectors, np.zeros((2, 3)), [0, 1], wrong),
@@ -383,6 +385,9 @@ def test_what_is_no_place_is_refused_in_words(finished, wrong):
         with pytest.raises(ArgumentError, match=r"is not a path|is empty|was not given a store") as refused:
             call()
         assert " seen " not in f" {refused.value}"
+
+
+NO_SHARE = (2, "0.9", None, b"1", [0.9])
 
 
 def test_what_no_argument_can_be_is_refused_in_words(finished):
@@ -396,7 +401,8 @@ def test_what_no_argument_can_be_is_refused_in_words(finished):
         (lambda: taftcache.predict(finished, picture, unreadable="ignore"), "unreadable cannot be 'ignore'"),
         (lambda: taftcache.inspect_class(finished, 7), r"a class must be named.*\n.*7, of type int\n.*'7'"),
         (lambda: taftcache.forget(finished, ["digits/0001"], mode="x"), "unknown mode 'x'"),
-        (lambda: taftcache.duplicates(finished, threshold=2), "threshold is not a similarity"),
+        *((partial(taftcache.duplicates, finished, threshold=of), "threshold is not a similarity") for of in NO_SHARE),
+        (lambda: taftcache.export_component(finished, "", "new"), "no component is named"),
         (lambda: FeatureStore(finished, mode="w"), "cannot be opened with mode 'w'"),
     ):
         with pytest.raises(ArgumentError, match=says):

@@ -10,11 +10,12 @@ import pytest
 
 import taftcache
 from taftcache.cli import main
-from taftcache.errors import RecipeError
+from taftcache.errors import CompositionError, RecipeError, SolveError
 from taftcache.names import PRIVATE
 from taftcache.privacy.budget import EVENT
 from taftcache.privacy.statement import audit_statement, not_covered
 from taftcache.recipe import parse_recipe, recipe_values
+from taftcache.stages.train import compositions
 from tests.seeded import seeded_noise
 from tests.stages.making import PRIVACY, open_store, settings
 
@@ -45,6 +46,38 @@ def test_every_shard_gets_a_component_that_says_what_it_promises(store):
         assert composed["epsilon"] == max(said["epsilon"] for said in report.statements.values())
         assert "models/mean" in taftcache.evaluate(opened).accuracy
     assert taftcache.audit(store).findings == []
+
+
+def test_components_that_learned_next_to_nothing_compose(store):
+    """Each takes the head away and puts nothing in its place: the logits are near zero, and the terms are not."""
+    with open_store(store) as opened:
+        taftcache.train_private(opened, settings(opened, learning_rate=1e-9))
+        assert taftcache.compose(opened).identity_error < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "fault"),
+    [
+        ("privacy", "multiplier", 2.4e-10, "sampled releases need noise"),
+        ("objective", "alpha", 1e100, "alpha of the rescaled square loss is above"),
+    ],
+)
+def test_settings_that_no_training_can_follow(store, section, key, value, fault):
+    with open_store(store) as opened:
+        before = opened.root_digest
+        asked = settings(opened, mechanism="sampled-descent", relation="add-remove", loss="rsl")
+        with pytest.raises(SolveError, match=fault):
+            taftcache.train_private(opened, asked, overrides={f"{section}.{key}": value})
+        assert opened.root_digest == before
+
+
+def test_what_could_not_be_composed_is_not_charged(store, monkeypatch):
+    monkeypatch.setattr(compositions, "PROOF_TOLERANCE", -1.0)
+    with open_store(store) as opened:
+        before = opened.root_digest
+        with pytest.raises(CompositionError, match="differ from the weighted sum"):
+            taftcache.train_private(opened, settings(opened))
+        assert opened.root_digest == before
 
 
 @pytest.mark.law("A promise follows from the noise, and the budget of a shard is kept")

@@ -20,12 +20,12 @@ from taftcache.model.card import _promise
 from taftcache.model.component import PUBLIC, Component, put_component, read_base, read_component
 from taftcache.model.description import Description
 from taftcache.model.folder import open_model
+from taftcache.model.meta import TRAINED_ON
 from taftcache.names import PRIVATE, epsilon_text
 from taftcache.privacy.statement import NOT_COVERED
 from taftcache.stages.train.private import preparing
 from taftcache.stages.train.private.records import KEYS, read_keys
 from taftcache.stages.train.record import settings_of
-from taftcache.stages.train.trained_on import TRAINED_ON
 from tests.keys import make_key
 from tests.seeded import seeded_noise
 from tests.stages.making import open_store, settings

@@ -148,6 +148,19 @@ OTHERS = [
     ("import-component {S} {T}/head.safetensors --name x", "other parameters"),
     ("import-component {S} {T}/one.safetensors --name 000", "000"),
     ("import-component {S} {T}/one.safetensors --name a/b", "a/b"),
+    *(
+        (f"import-component {{S}} {{T}}/one.safetensors --name {name}", f"{name!r}: compositions are called so")
+        for name in ("mean", "exact", "weighted", "head", "models")
+    ),
+    ("import-component {S} {T}/vast.safetensors --name x", "its numbers have no finite norm"),
+    ("compose {S} --weight 000=0.1 --weight 000=0.5 --weight 001=0.5", "--weight names a component twice"),
+    ("compose {S} --weight 000=0.5 --weight 001=-0.5", "try: give numbers whose sum is one"),
+    ("compose {S} --weight 000=nan --weight 001=0.5", "try: give numbers whose sum is one"),
+    ("compose {S} --weight 000=inf --weight 001=0.5", "try: give numbers whose sum is one"),
+    ("compose {S} --weight 000=0.5 --weight 001=1", "try: divide them by their sum"),
+    ("inspect {T}/one.safetensors --ids", "--ids is for a store, and"),
+    ("inspect {T}/one.safetensors --suspects", "--suspects is for a store, and"),
+    ("export-model {T}/vectors {T}/new --model nosuch", "no model in "),
     ("export-component {S} 999 {T}/new.safetensors", "999"),
     ("export-component {S} 001 {T}/one.safetensors", "one.safetensors"),
     ("export-component {S} 000 {T}/nowhere/new.safetensors", "nowhere"),
@@ -226,6 +239,7 @@ def files(finished, tmp_path_factory) -> Path:
         taftcache.export_component(store, "models/head", folder / "head.safetensors")
     one = Component.decode((folder / "one.safetensors").read_bytes())
     (folder / "nan.safetensors").write_bytes(dataclasses.replace(one, delta=one.delta * torch.nan).encode())
+    (folder / "vast.safetensors").write_bytes(dataclasses.replace(one, delta=one.delta + 1e200).encode())
     (folder / "base.safetensors").write_bytes(dataclasses.replace(one, base_digest="0" * 64).encode())
     (folder / "said.safetensors").write_bytes(dataclasses.replace(one, meta={"norm": math.nan}).encode())
     (folder / "broken.safetensors").write_bytes(b"\xff" * 100)

@@ -16,7 +16,8 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, FormatError
 from taftcache.model.component import Component
-from taftcache.stages.train.trained_on import FEATURES, TRAINED_ON, features_of, other_classes, other_features
+from taftcache.model.meta import TRAINED_ON
+from taftcache.stages.train.trained_on import FEATURES, features_of, other_classes, other_features
 
 DIGITS = [str(k) for k in range(10)]
 
@@ -56,7 +57,7 @@ def changed(whole: bytes, to: Path, says: Any) -> Path:
         ({"features": {"backbone.model_args.num_heads": 1}}, "num_heads: the component has 1, here it is 3"),
         ({"classes": ["emu", *DIGITS[1:]]}, "other classes.*: class 0 is 'emu' there, '0' here$"),
         ({"classes": DIGITS[::-1]}, "class 0 is '9' there, '0' here, and 9 more differ, the same names in an"),
-        ({"classes": DIGITS[:9]}, r"9 classes there, 10 here \('9' only here\)"),
+        ({"classes": DIGITS[:9], "class_rows": None}, r"9 classes there, 10 here \('9' only here\)"),
     ],
 )  # fmt: skip
 def test_a_component_of_other_features_or_classes_is_refused(finished, whole, tmp_path, says, refused):

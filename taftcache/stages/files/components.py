@@ -6,7 +6,6 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -17,15 +16,20 @@ from taftcache.cache.format.plan import shard_names
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import CompositionError, FormatError, RecipeError, StoreError, local_path
+from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.component_file import numbers_digest
-from taftcache.model.meta import ComponentMeta, Stated
+from taftcache.model.meta import TRAINED_ON, ComponentMeta, Stated, TrainedOn, checked, rows_said
 from taftcache.names import (
     COMPONENTS,
+    EXACT,
+    HEAD,
+    MEAN,
+    MODELS,
     NUMBERS,
     PRIVATE,
     STATED,
+    WEIGHTED,
     component_of,
     counted,
     first_few,
@@ -35,8 +39,6 @@ from taftcache.names import (
 )
 from taftcache.stages.train.private.claims import check_claim
 from taftcache.stages.train.trained_on import (
-    TRAINED_ON,
-    TrainedOn,
     features_of,
     objective_of,
     other_classes,
@@ -50,6 +52,7 @@ from taftcache.tangent.base import Base
 from taftcache.tangent.spec import Train
 
 MAX_BYTES = 16 << 30
+_OF_MODELS = {"models", *(name.removeprefix(MODELS) for name in (HEAD, MEAN, WEIGHTED, EXACT))}
 _EXPORTED = "name a file that taftcache export-component wrote"
 NO_COUNT = "it does not say how many rows it was made from, so no sum can weigh it by its rows"
 NO_RECEIPT = (
@@ -93,15 +96,17 @@ def export_component(store: Place, name: str, file: Path | str) -> ComponentRepo
     rows, least of all of private ones. To that it adds ``TrainedOn``, which the store that imports it compares.
 
     Raises:
-        StoreError: no such component. StoreWriteError: the file is there already with other bytes, or cannot be
-            written. FormatError: its claim of privacy does not follow from its noise.
+        ArgumentError: an empty name. StoreError: no such component. StoreWriteError: the file is there already with
+            other bytes, or cannot be written. FormatError: its claim of privacy does not follow from its noise.
     """
     assert isinstance(store, FeatureStore)
+    if name is None or name == "":  # for other verbs, that is the model of all rows
+        raise ArgumentError("no component is named", got=repr(name), do='a shard\'s name, "000", or "models/mean"')
     name, file = model_of(store.objects(), name), local_path(file)
     component = read_component(store, name, read_base(store, recorded_recipe(store).tangent))
     check_claim(store, name, component.meta)
     said = public_fields(component.meta)
-    rows = _rows(said) or _rows_of_members(store, component.record)
+    rows = rows_said(said) or _rows_of_members(store, component.record)
     if rows and PRIVATE not in said:  # a sum names only its members, which tells nothing elsewhere
         said["rows"] = rows
     said[TRAINED_ON] = trained_on(store, name).as_dict()
@@ -132,9 +137,9 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     this store.
 
     Raises:
-        RecipeError: no such file, or a name that belongs to a shard or that the plan has for one. FormatError: not a
-        component as taftcache writes it. CompositionError: of other classes or features than the store's, around
-        another base point, of other parameters, or with numbers that are not finite.
+        RecipeError: no such file, or a name that belongs to a shard or a composition, or that the plan has for a
+            shard. FormatError: not a component as taftcache writes it. CompositionError: of other classes or features
+            than the store's, around another base point, of other parameters, or with numbers that are not finite.
     """
     assert isinstance(store, FeatureStore)
     file = local_path(file)
@@ -142,18 +147,19 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     if store.has_shard(name) or name in shard_names(store.manifest.plan.get("shards", 0)):  # training replaces it
         state = "has that name already" if store.has_shard(name) else "may get that name, which the store's plan has"
         raise RecipeError(f"cannot import a component as {name!r}: a shard {state}", do="choose --name")
+    if name in _OF_MODELS:  # both would have one short name
+        raise RecipeError(f"cannot import a component as {name!r}: compositions are called so", do="choose --name")
     data = _read(file)
     recipe = recorded_recipe(store)
     base = read_base(store, recipe.tangent)
     given = _decoded(file, data)
     said, harmless = _checked(store, file, given)
     given = _fitting(file, data, given, base, recipe.tangent.train)
-    rows = _rows(given.meta)
+    rows = rows_said(given.meta)
     own = {"kind": "component", "norm": given.delta.norm().item(), "imported": True, TRAINED_ON: said.as_dict()}
     own |= {} if rows is None else {"rows": rows}
-    with suppress(FormatError):
-        promise = Stated.of(given.meta)
-        own |= {} if promise is None else {STATED: msgspec.to_builtins(promise)}
+    promise = Stated.of(given.meta)
+    own |= {} if promise is None else {STATED: msgspec.to_builtins(promise)}
     component = Component(base.digest, given.layout, given.delta, own)
     full = component_of(name)
     there = store.objects().get(full)
@@ -196,10 +202,10 @@ def _checked(store: FeatureStore, file: Path, given: Component) -> tuple[Trained
         CompositionError: other classes or features than the store's. FormatError: no such description.
     """
     try:
-        said = TrainedOn.of(given.meta)
+        said = checked(given.meta)
     except FormatError as error:
         raise FormatError(f"cannot import {file}: {error.fault}", got=error.got, do=_EXPORTED) from error
-    rows, ours = _rows(given.meta), features_of(store.identity)
+    rows, ours = rows_said(given.meta), features_of(store.identity)
     counts = None if rows is None else said.class_rows
     if said.classes is not None and (wrong := other_classes(said.classes, store.classes)):
         raise CompositionError(
@@ -207,10 +213,10 @@ def _checked(store: FeatureStore, file: Path, given: Component) -> tuple[Trained
             got=f"there {first_few(said.classes)}; here {first_few(store.classes)}",
             do="use the same classes in the same order on both sides; a class may lack rows on one of them",
         )
-    if counts is not None and (len(counts) != len(store.classes) or any(n < 0 for n in counts) or sum(counts) != rows):
+    if counts is not None and len(counts) != len(store.classes):
         raise FormatError(
-            f"cannot import {file}: its rows per class are not {len(store.classes)} counts that add up to its rows",
-            got=f"{counts[:5]}, rows: {rows}",
+            f"cannot import {file}: it has rows per class of {len(counts)} classes, not {len(store.classes)}",
+            got=counts[:5],
             do=_EXPORTED,
         )
     different, noted = other_features(ours if said.features is None else said.features, ours)
@@ -241,10 +247,10 @@ def _fitting(file: Path, data: bytes, given: Component, base: Base, train: Train
             do="use the same backbone, classes, scaling of vectors and [tangent] section on both sides",
         )
     given = _decoded(file, data, base)
-    if not torch.isfinite(given.delta).all():
+    if not given.delta.norm().isfinite():
         raise CompositionError(
-            f"cannot import {file}: its numbers are not finite",
-            got="NaN or infinity",
+            f"cannot import {file}: its numbers have no finite norm",
+            got="NaN, infinity, or numbers whose squares float64 cannot hold",
             do="export it again from where it was trained",
         )
     if given.layout != base.trained(train):  # else compose and forget would fail
@@ -301,12 +307,6 @@ def _decoded(file: Path, data: bytes, base: Base | None = None) -> Component:
         return Component.decode(data, base)
     except FormatError as error:
         raise FormatError(f"cannot import {file}: {error.fault}", got=error.got, do=error.do) from error
-
-
-def _rows(meta: dict[str, Any]) -> int | None:
-    """How many rows a component says that it was made from; None if it gives no possible number."""
-    rows = meta.get("rows")
-    return rows if type(rows) is int and 0 < rows < 2**53 else None
 
 
 def _rows_of_members(store: FeatureStore, said: ComponentMeta) -> int | None:

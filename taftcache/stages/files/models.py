@@ -12,6 +12,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import BackboneError, RecipeError, local_path
 from taftcache.model.card import program_card
+from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, open_model, origin_of, save_model
 from taftcache.model.predictor import TangentModel
 from taftcache.model.programs import check_onnx, write_program
@@ -117,6 +118,8 @@ def _export_model(
     assert isinstance(store, FeatureStore)
     check_has_classes(store)
     model = model_of(store.objects(), model)
+    if model not in store.objects():
+        raise no_model(store, model)
     if scaling_of(store.identity) is not None:
         raise BackboneError(
             f"{store.path} was made from vectors, and has no network to export",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,9 @@ def duplicates(
     """
     assert isinstance(store, FeatureStore)
     check_counts(0, top=top)
-    if not 0 < threshold <= 1:
+    if not isinstance(threshold, Real) or not 0 < threshold <= 1:
         raise ArgumentError(
-            "the threshold is not a similarity above 0 and at most 1", got=f"{threshold:g}", do=f"{THRESHOLD}"
+            "the threshold is not a similarity above 0 and at most 1", got=repr(threshold), do=f"{THRESHOLD}"
         )
     progress, table = or_silent(progress), RowTable.of(store)
     scaled = _scaled(mean_vectors(table, progress))

@@ -20,7 +20,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, FormatError, StoreError, TaftcacheError, local_path
 from taftcache.model.component_file import read_header
-from taftcache.model.meta import Stated, meta_of
+from taftcache.model.meta import checked, meta_of
 from taftcache.names import PRIVATE, STATED, component_of, counted, is_component, is_model, shard_of
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing, subtracted, subtracted_notes
@@ -319,13 +319,12 @@ def inspect_component(file: Path | str) -> ComponentFileReport:
     """What the file of a component, which ``export_component`` wrote, says of itself; its numbers are not read.
 
     Raises:
-        FormatError: not a component, or its description has a value of another type.
+        FormatError: not a component, or what it says of itself cannot be read, as for an import.
     """
     file = local_path(file)
     try:
         header, shapes = read_header(file)
-        meta_of(header.meta)
-        Stated.of(header.meta)
+        checked(header.meta)
     except FormatError as error:
         do = "name a store, or a file that taftcache export-component wrote"
         raise FormatError(f"cannot look into {file}: {error.fault}", got=error.got, do=do) from error

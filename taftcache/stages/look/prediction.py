@@ -22,7 +22,16 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
-from taftcache.errors import ArgumentError, DataError, StoreError, UnreadableImage, check_counts, first_line, local_path
+from taftcache.errors import (
+    ArgumentError,
+    DataError,
+    StoreError,
+    UnreadableImage,
+    check_counts,
+    check_path,
+    first_line,
+    local_path,
+)
 from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, open_model
 from taftcache.model.predictor import Alike, Prediction, TangentModel, check_weights
@@ -349,6 +358,8 @@ def _files(images: Iterable[Picture]) -> tuple[list[Picture], list[str]]:
     """The images, each folder replaced by those in it; and notes on the folders' other files."""
     found, others = list[Picture](), list[str]()
     for picture in listed(images):
+        if isinstance(picture, str):
+            check_path("the place of an image", picture)
         if not (isinstance(picture, str | Path) and Path(picture).is_dir()):
             found.append(picture)
             continue

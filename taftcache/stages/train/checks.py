@@ -12,8 +12,9 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import recorded_recipe
 from taftcache.errors import CompositionError, RecipeError, UnknownSample
+from taftcache.model.composition import to_one
 from taftcache.names import COMPONENTS, HEAD, HELD_OUT, PRIVATE, component_of, counted, is_model, shard_of
-from taftcache.objective.named import named_loss
+from taftcache.objective.named import named_loss, true_class_weight
 from taftcache.recipe import Recipe
 from taftcache.recipe_sections import ByRows
 from taftcache.solve.minimise import has_estimate
@@ -104,9 +105,13 @@ def check_fit(recipe: Recipe, classes: int, components: Collection[str]) -> None
 
 
 def check_goal(recipe: Recipe) -> None:
-    """RecipeError if the tolerance is "decisive", but these settings have no estimate of what a removal moves."""
+    """RecipeError if the tolerance is "decisive", but these settings have no estimate of what a removal moves.
+
+    SolveError for α or κ that no loss can have.
+    """
     asked, method, teachers = recipe.objective, recipe.solver.method, recipe.prior.teachers
-    estimated = not teachers and has_estimate(named_loss(asked.loss), asked.radius, method)
+    loss = named_loss(asked.loss, true_class_weight(asked.alpha, 1), asked.kappa)  # refuses what float32 cannot hold
+    estimated = not teachers and has_estimate(loss, asked.radius, method)
     if recipe.solver.tolerance == "decisive" and not estimated:
         raise RecipeError(
             'solver.tolerance = "decisive" has no estimate of what removing a row moves with these settings',
@@ -163,7 +168,7 @@ def coefficients(given: Weights) -> dict[str, float]:
         raise CompositionError(
             f"the coefficients of compose.weights sum to {sum(by_name.values()):.6g}, not to one",
             got=", ".join(f"{name} = {mu}" for name, mu in given.items()),
-            do="divide them by their sum: each component brings the base model along",
+            do=to_one(sum(by_name.values())),
         )
     return by_name
 

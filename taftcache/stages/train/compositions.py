@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -218,26 +219,10 @@ def composed(
     total, metas = composition.compose(components, weights), list(components.metas().values())
     if any(PRIVATE in meta for meta in metas):
         rows = proof_rows(None, base)  # a composition's meta must not depend on private rows
-    operator = TangentOperator(base, [rows], trained=total.layout, dtype=torch.float64, memory=1 << 30)
-
-    def logits(delta: Tensor) -> Tensor:
-        (change,) = operator.matvec(delta)
-        ((state, _),) = operator.blocks()
-        return state.logits + change
-
-    mu = [total.meta["coefficients"][name] for name in sorted(components)]
-    error = composition.identity_error(
-        [logits(components[n].delta) for n in sorted(components)], mu, logits(total.delta)
-    )
-    if not error <= PROOF_TOLERANCE:
-        raise CompositionError(
-            "the composed model's logits differ from the weighted sum of its members'",
-            got=f"relative error {error:.1e} on {counted(rows.rows, 'row')}",
-        )
     total.meta.update(
         members=dict(members),
         key=composition_key(members, weights),
-        identity_error=error,
+        identity_error=_proven(total, components, base, rows),
         norm=total.delta.norm().item(),
     )
     if all(PRIVATE in meta for meta in metas):
@@ -245,3 +230,31 @@ def composed(
         if len({statement.relation for statement in said}) == 1:  # of unlike neighbours there is no joint promise
             total.meta[PRIVATE] = parallel(said)
     return total
+
+
+def check_composes(component: Component, base: Base) -> None:
+    """CompositionError, as of ``composed``, for a sum of ``component`` and the base model: a component that no
+    composition could be proven of must not be charged for, nor drop a model."""
+    parts = {"trained": component, "untrained": replace(component, delta=torch.zeros_like(component.delta))}
+    _proven(composition.compose(parts), parts, base, proof_rows(None, base))
+
+
+def _proven(total: Component, components: Mapping[str, Component], base: Base, rows: RowSource) -> float:
+    """How far Σ μ_i f(·; Δw_i) is from f(·; ``total``) on ``rows``; CompositionError if by more than rounding."""
+    operator = TangentOperator(base, [rows], trained=total.layout, dtype=torch.float64, memory=1 << 30)
+
+    def change(delta: Tensor) -> Tensor:
+        (moved,) = operator.matvec(delta)
+        return moved
+
+    ((state, _),) = operator.blocks()
+    names = sorted(components)
+    mu = [total.meta["coefficients"][name] for name in names]
+    changes = [change(components[name].delta) for name in names]
+    error = composition.identity_error(state.logits, changes, mu, state.logits + change(total.delta))
+    if not error <= PROOF_TOLERANCE:
+        raise CompositionError(
+            "the composed model's logits differ from the weighted sum of its members'",
+            got=f"relative error {error:.1e} on {counted(rows.rows, 'row')}",
+        )
+    return error

@@ -9,20 +9,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from taftcache.backbone.spec import PreprocessSpec
 from taftcache.cache.format.identity import differences
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import FormatError, StoreError
-from taftcache.model.meta import meta_of
+from taftcache.errors import StoreError
+from taftcache.model.meta import TrainedOn, meta_of
 from taftcache.names import PRIVATE, counted, first_few, shard_of
 from taftcache.objective.named import true_class_weight
 
-TRAINED_ON = "trained_on"  # the key of a component's meta
 # Of a store's identity, what leaves with a component. Not its dtype, the libraries or the kind of the weights: they
 # round a row or say where it came from. No name of a file, nothing of the rows.
 FEATURES = (
@@ -35,37 +32,6 @@ _NAME, _FILE, _WEIGHTS = "backbone.model", "backbone.file_digest", "backbone.wei
 _PRECISION = "backbone.precision"  # it rounds rows, as their dtype does
 _USUAL = {"backbone.features": "last", _PRECISION: "float32"}  # identities leave these out
 _MOST = 3  # groups of classes in a note
-# A file may come from anybody, and what is kept of it may leave again.
-_Short = Annotated[str, msgspec.Meta(max_length=32)]
-
-
-class TrainedOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a component's file says, beside its solve, so that another store can compare; None where it says nothing.
-
-    classes: names, in the order of the head's columns. features: ``FEATURES`` of the store's identity, flat, and the
-    arguments of its architecture. objective: loss, α and κ. class_rows: how many rows each class has, in that order;
-    never of a private component. unchecked: in a store that imported it, what its file did not say.
-    """
-
-    classes: list[str] | None = None
-    features: dict[str, Any] | None = None
-    objective: Annotated[dict[_Short, float | _Short], msgspec.Meta(max_length=3)] | None = None
-    class_rows: list[int] | None = None
-    unchecked: list[str] = []
-
-    @classmethod
-    def of(cls, meta: Mapping[str, Any]) -> TrainedOn:
-        """What a component's ``meta`` says of it; FormatError for what taftcache does not write."""
-        try:
-            return msgspec.convert(meta.get(TRAINED_ON, {}), cls)
-        except msgspec.ValidationError as error:
-            raise FormatError(
-                "what a component says that it was trained on has a value of the wrong type", got=str(error)
-            ) from error
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return dict(msgspec.to_builtins(self))
 
 
 def trained_on(store: FeatureStore, name: str) -> TrainedOn:

@@ -19,6 +19,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.transaction import Transaction
 from taftcache.errors import ArgumentError, check_several
 from taftcache.model.component import Component, put_component
+from taftcache.model.meta import TRAINED_ON
 from taftcache.names import BY_HELD_OUT, PRIVATE, component_of, is_component
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import named_loss, true_class_weight
@@ -32,6 +33,7 @@ from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.signature import Signer, signed, signer_of
+from taftcache.stages.train.compositions import check_composes
 from taftcache.stages.train.outdated import outdated_notes
 from taftcache.stages.train.private.preparing import Preparation, prepare, private_key
 from taftcache.stages.train.private.records import (
@@ -47,7 +49,7 @@ from taftcache.stages.train.record import (
     settings_of,
 )
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.trained_on import TRAINED_ON, objective_said
+from taftcache.stages.train.trained_on import objective_said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,7 @@ def train_private(
         RecipeError: no such key, a shard's budget does not suffice, the promise is not the one that the store's first
             private training fixed, the plan cannot keep it, or the rates are wrong. StoreError: several rates but no
             held-out rows to choose by, or a missing teacher. SolveError: the noise that epsilon needs is out of reach.
+        CompositionError: a sum with what was trained could not be proven.
     """
     assert isinstance(store, FeatureStore)
     check_several(shards=shards)
@@ -119,6 +122,7 @@ def train_private(
             progress.say(note)  # while nothing is fixed yet
     for shard in work.todo:
         component = private_component(store, settings, shard, rates, progress)
+        check_composes(component, settings.base)
         with store.transaction() as change:
             _put(change, store, work, shard, component, signer)
     if not work.todo and (work.dropped or recorded_values(store, settings.recipe) != store.manifest.recipe):
