@@ -115,8 +115,8 @@ def yours_to_do(count: int, *, numbered: bool) -> str:
     if not numbered:
         return f"deleting {them(count)} is yours to do"
     return (
-        f"blanking {them(count)} in place is yours to do, never removing a row: ids are numbers of rows, and those "
-        "after it would name other images"
+        f"ids are numbers of rows: if none has moved, blanking {them(count)} in place is yours to do, never removing a "
+        "row, for those after it would name other images"
     )
 
 

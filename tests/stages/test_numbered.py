@@ -11,6 +11,7 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, StoreError, TaftcacheError
+from taftcache.stages.extract.moving import BY_NUMBER
 from tests.stages.making import recipe, tree, write_images, write_inside
 
 ROWS = 42
@@ -47,6 +48,7 @@ def made(tmp_path, images):
     assert told.in_source == [f"set/{GONE:04d}"]
     assert "blanking it in place" in told.notes[-1]
     assert "never removing a row" in told.notes[-1]
+    assert "if none has moved" in told.notes[-1]
     return asking, table
 
 
@@ -146,13 +148,11 @@ def test_forgotten_of_a_table_whose_rows_moved(made, images, tmp_path):
     old = asking.store_path
     new = asked(tmp_path / "new", table)
     said = taftcache.extract(new, forgotten_of=old).notes
-    assert [n for n in said if n.startswith("what was forgotten is kept out by numbers of rows; a few rows of")]
+    assert [note for note in said if note.startswith(f"{BY_NUMBER}; a few rows of {old}")]
     assert not FeatureStore(tmp_path / "new").holds(f"set/{GONE:04d}")
     shutil.rmtree(tmp_path / "new")
     beside = taftcache.extract(new).notes
-    assert [
-        n for n in beside if n.startswith("what was forgotten is kept out by numbers of rows: if a row was removed")
-    ]
+    assert BY_NUMBER in beside
     shutil.rmtree(tmp_path / "new")
     write_inside(table, images, order=[ROWS - 1, *range(ROWS - 1)])
     for refused in (taftcache.extract, taftcache.estimate, taftcache.run):
@@ -186,8 +186,9 @@ def test_ids_of_another_kind_are_refused(made, images, tmp_path):
     for command in (taftcache.extract, taftcache.append):
         with pytest.raises(IdentityError, match="ids of another kind now"):
             command(asking)
-    with pytest.raises(IdentityError, match="ids of another kind now"):
+    with pytest.raises(IdentityError) as caught:
         taftcache.append(asked(asking.store_path, table, id_key="image"))
+    assert "data.id_key" in caught.value.got
     assert tree(asking.store_path) == before
     named = asked(tmp_path / "named", table)
     taftcache.extract(named)
@@ -204,7 +205,8 @@ def test_rows_of_another_table_are_not_said_to_be_gone(tmp_path, images):
     asking = asked(tmp_path / "store", first)
     taftcache.extract(asking)
     more = write_inside(tmp_path / "b.parquet", images, order=range(30, ROWS))
-    taftcache.append(asked(tmp_path / "store", more))
+    appended = taftcache.append(asked(tmp_path / "store", more)).notes
+    assert [note.startswith("ids are numbers of rows") for note in appended] == [True]
     said = taftcache.extract(asking).notes
     assert [n.startswith("in the store, but not in the source that the recipe names: 12 rows") for n in said] == [True]
     assert "appended from elsewhere or gone since" in said[0]
@@ -230,3 +232,12 @@ def test_numbers_of_arrays_are_as_those_of_tables(tmp_path, images):
         taftcache.append(asking)
     with pytest.raises(DataError, match="no array named 'x'"):
         taftcache.extract(recipe(tmp_path / "x", data={"source": "npz", "train": str(file), "id_key": "x"}))
+
+
+def test_numbers_of_vectors_are_said_to_keep_out_by_number(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(40, 5)), np.arange(40) % 2
+    taftcache.import_vectors(x, y, tmp_path / "a")
+    assert BY_NUMBER not in taftcache.import_vectors(x, y, tmp_path / "b", forgotten_of=tmp_path / "a").notes
+    taftcache.forget(tmp_path / "a", [sorted(FeatureStore(tmp_path / "a").sample_ids())[0]])
+    assert BY_NUMBER in taftcache.import_vectors(x, y, tmp_path / "c", forgotten_of=tmp_path / "a").notes
+    assert BY_NUMBER not in taftcache.import_vectors(x, y, tmp_path / "a").notes, "every row is compared"

@@ -45,19 +45,21 @@ from taftcache.stages.extract.forgotten import (
     StayOut,
     in_source_note,
     left_out_notes,
+    numbered_note,
     open_images,
     staying_out,
     taking,
 )
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, elsewhere
-from taftcache.stages.extract.moving import check_kind, moved_rows
+from taftcache.stages.extract.moving import check_kind, is_moved, moved_rows
 from taftcache.stages.extract.plan import PlannedShard, plan_more
 from taftcache.stages.progress import Progress, or_silent
 
 # Keys of [data] that say where images lie and how they are read: new ones may lie elsewhere. The other keys decide
-# which rows go where; so does whether there is a ``test`` at all, which also decides the ids.
-PLACES = ("source", "train", "root", "image_key", "label_key", "id_key", "train_split", "test_split", "unreadable")
+# which rows go where; so does whether there is a ``test`` at all, which also decides the ids. At one place, ``id_key``
+# has to stay: with other ids, every image would be a new one.
+PLACES = ("source", "train", "root", "image_key", "label_key", "train_split", "test_split", "unreadable")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +142,11 @@ def append(
                 if "scaling" in imported
                 else "import all into a new store",
             )
-        check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
+        moved_there = is_moved(store, recipe)
+        check_words(store, recipe, but=elsewhere(store, recipe, (*PLACES, "id_key") if moved_there else PLACES))
         source, test, notes = open_images(recipe.data, store.path, new_classes)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
+        notes += numbered_note(recipe.data, source, test) if moved_there else []
         images = _Images(source, test)
         others = other_classes(store, classes_of(source, test))
         check_kind(store, recipe, source, test)

@@ -236,7 +236,7 @@ def misnamed_notes(*sources: Source | None) -> list[str]:
     ]
 
 
-def numbered_note(data: DataSpec, *sources: Source) -> list[str]:
+def numbered_note(data: DataSpec, *sources: Source | None) -> list[str]:
     """A note if ids are numbers of rows, and how to have better ones."""
     if not any_numbered(*sources):
         return []

@@ -28,6 +28,10 @@ LIES_AT = ("train", "test", "root")  # of [data]: where the images lie
 AGAIN = 8  # rows that are made again, or one of each shard if there are more shards
 ALIKE = 0.01  # a part of the row's norm: another processor's rounding is far below it, another image's row far above
 
+BY_NUMBER = (
+    "what was forgotten is kept out by numbers of rows: if rows have moved since, it is taken in, and others stay out"
+)
+
 
 def is_moved(store: FeatureStore, recipe: Recipe) -> bool:
     """Whether the recipe names another place for the images than the store's record does."""
@@ -149,9 +153,8 @@ def notes_on_numbers(
     """
     if not (beside.key and any_numbered(*sources)):
         return []
-    out = "what was forgotten is kept out by numbers of rows"
     if forgotten_of is None:
-        return [f"{out}: if a row was removed or moved since, an image that was forgotten is taken in, and another not"]
+        return [BY_NUMBER]
     with FeatureStore(forgotten_of) as store:
         given = classes_of(*sources)
         none = "imported" in store.identity or not any(i in given for s in store.every_shard for i in s.sample_ids)
@@ -164,9 +167,7 @@ def notes_on_numbers(
                 got="no row that could be made again" if moved is None else moved.got,
                 do="put the rows back where they were; or leave --forgotten-of out, and the images that were forgotten",
             )
-        return [
-            f"{out}; a few rows of {store.path}, made again, are where they were, but one that moved may escape this"
-        ]
+        return [f"{BY_NUMBER}; a few rows of {store.path}, made again, are where they were"]
 
 
 def _remade(store: FeatureStore, recipe: Recipe, progress: Progress) -> Reextraction:
