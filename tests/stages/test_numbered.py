@@ -103,6 +103,16 @@ def test_corrected_labels_are_still_taken(tmp_path, images):
     assert sum(taftcache.append(asking, relabel=True).relabelled.values()) == 1
 
 
+def test_a_corrected_label_does_not_hide_rows_that_moved(tmp_path, images):
+    """The corrected row is where it was; others of one class changed places."""
+    table, labels = tmp_path / "set.parquet", [k % 2 for k in range(ROWS)]
+    asking = asked(tmp_path / "store", write_inside(table, images, other=labels), label_key="other")
+    taftcache.extract(asking)
+    write_inside(table, images, other=[1, *labels[1:]], order=[*range(ROWS - 3), ROWS - 1, ROWS - 2, ROWS - 3])
+    with pytest.raises(IdentityError, match="have moved"):
+        taftcache.append(asking, relabel=True)
+
+
 def test_images_that_changed_with_their_labels_are_not_relabelled(tmp_path, images):
     """Of a table with ids, too: the row would get the label of another image."""
     table, names = tmp_path / "set.parquet", [f"c{k}" for k in range(ROWS)]
