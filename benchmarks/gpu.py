@@ -159,6 +159,8 @@ def forks(transform: Preprocess) -> dict[str, float]:
 class Repeated:
     """A source of so many images in memory, of which few differ: as RGB images of their size."""
 
+    numbered = False
+
     def __init__(self, pixels: torch.Tensor, like: FolderSource) -> None:
         self._images = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in pixels]
         self.items, self.classes = like.items, like.classes

@@ -110,6 +110,16 @@ def them(count: int) -> str:
     return "it" if count == 1 else "them"
 
 
+def yours_to_do(count: int, *, numbered: bool) -> str:
+    """What is to become of ``count`` forgotten images that are still there; ``numbered`` as of a source."""
+    if not numbered:
+        return f"deleting {them(count)} is yours to do"
+    return (
+        f"ids are numbers of rows: if none has moved, blanking {them(count)} in place is yours to do, never removing a "
+        "row, for those after it would name other images"
+    )
+
+
 def readable_size(count: int) -> str:
     """``count`` bytes, in the unit that suits."""
     value = float(count)

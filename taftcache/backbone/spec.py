@@ -125,6 +125,10 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         answer or its file vanished while the command ran, always stops the run.
     image_key: the name of the images' array in npz and HDF5 files, or of a table's column of paths.
     label_key: the same for the labels.
+    id_key: the same for the ids, text or whole numbers. The column of images itself stands for the paths that Hugging
+        Face's library keeps beside images inside a table. By default, ids are the paths that a table lists, or keeps if
+        each of its images has one of its own; in npz and HDF5 files, the array ``id`` or ``ids``; else numbers of rows,
+        which change when a row before is removed.
     root: for timm and published datasets, the folder; for a table, the folder that its paths start from (its own folder
         by default).
     train_split: timm's name for the split; for a table that is both train and test, the value in its column ``split``.
@@ -139,6 +143,7 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     unreadable: Literal["stop", "skip"] = "stop"
     image_key: str = "images"
     label_key: str = "labels"
+    id_key: str | None = None
     root: str | None = None
     train_split: str = "train"
     test_split: str = "validation"

@@ -84,6 +84,13 @@ def test_ids_classes_and_keys_of_ones_own(opened, kind):
     assert source.items[:2] == [Item("k7", 1), Item("k6", 2)]
     named = opened(arrays | {"classes": np.array(["c", "b", "a", "d"])}, "named", image_key="x", label_key="y")
     assert [i.label for i in named.items] == [1, 0, 2, 1, 0, 2]
+    by_key = opened(arrays | {"nr": np.arange(7, 13)}, "nr", image_key="x", label_key="y", id_key="nr")
+    assert [i.id for i in by_key.items] == [str(k) for k in range(7, 13)]
+    numbers = opened({name: arrays[name] for name in "xy"}, "bare", image_key="x", label_key="y")
+    assert (source.numbered, by_key.numbered, numbers.numbered) == (False, False, True)
+    with pytest.raises(DataError, match="no array named 'nr'") as caught:
+        opened(arrays, "none", image_key="x", label_key="y", id_key="nr")
+    assert "id_key" in caught.value.do
 
 
 def test_labels_that_are_codes_become_class_names(opened):

@@ -332,14 +332,14 @@ def test_what_a_source_still_has_is_told_by_its_list(tmp_path):
     Image.new("RGB", (4, 4)).save(tmp_path / "beside.png")
     two = DataSpec(source="folder", train=str(tmp_path / "train"), test=str(tmp_path / "test"))
     ids = ["test/a/1.png", "train/b/1.png", "train/b/2.png", "train/../beside.png", "a/1.png"]
-    assert sorted(still_there(two, ids)) == ids[:2]
+    assert sorted(still_there(two, ids).ids) == ids[:2]
     one = DataSpec(source="folder", train=str(tmp_path / "test" / ".." / "train"))
-    assert still_there(one, [*ids, "../beside.png", str(tmp_path / "beside.png")]) == ["a/1.png"]
+    assert still_there(one, [*ids, "../beside.png", str(tmp_path / "beside.png")]).ids == ["a/1.png"]
     (tmp_path / "train" / "a" / "1.png").unlink()
     (tmp_path / "train" / "a").rmdir()
-    assert still_there(one, ["a/1.png", "b/1.png"]) == ["b/1.png"], "open_source would refuse a single class"
+    assert still_there(one, ["a/1.png", "b/1.png"]).ids == ["b/1.png"], "open_source would refuse a single class"
     np.savez(tmp_path / "x.npz", images=np.zeros((3, 4, 4), np.uint8), labels=np.array([0, 1, 0]))
     rows = DataSpec(source="npz", train=str(tmp_path / "x.npz"), limit=1)
     ids = [item.id for item in open_source(DataSpec(source="npz", train=str(tmp_path / "x.npz")))[0].items]
-    assert still_there(rows, [*ids, "x/9999"]) == ids
-    assert still_there(DataSpec(source="timm", train="hfds/somebody/something"), ids) == []
+    assert still_there(rows, [*ids, "x/9999"]) == (ids, True)
+    assert still_there(DataSpec(source="timm", train="hfds/somebody/something"), ids).ids == []

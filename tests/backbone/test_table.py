@@ -128,6 +128,71 @@ def test_images_inside(tmp_path):
     assert open_source(spec(tmp_path / "bare.parquet", image_key="image"))[0].classes == ["0", "1", "2"]
 
 
+def kept(paths, **more):
+    """A table with the images in it, and a path beside each."""
+    images = [{"bytes": png(pixels), "path": path} for pixels, path in zip(PIXELS, paths, strict=True)]
+    return pa.table({"image": images, "label": [k % 3 for k in range(6)], **more})
+
+
+def ids_of(source):
+    return [item.id for item in source.items]
+
+
+@pytest.mark.law("An image inside a table keeps its id, wherever its row is, if the table has one for each image")
+@pytest.mark.parametrize("key", [None, "image", "n"])
+def test_ids_that_do_not_depend_on_places(tmp_path, key):
+    table = kept([f"{k}.png" for k in range(6)], n=pa.array([10.0, 11, 12, 13, 14, 15]))
+    file = tmp_path / "set.parquet"
+    parquet.write_table(table, file)
+    source, _ = open_source(spec(file, image_key="image", id_key=key))
+    before, given = source.items, ids_of(source)
+    assert given == ([f"{k}" for k in range(10, 16)] if key == "n" else [f"{k}.png" for k in range(6)])
+    assert not source.numbered
+    assert not open_source(spec(file, image_key="image", id_key=key, limit=5))[0].numbered
+    parquet.write_table(table.take([5, 0, 2, 3, 4]), file)
+    again = open_source(spec(file, image_key="image", id_key=key))[0].items
+    assert [*again] == [before[k] for k in (5, 0, 2, 3, 4)]
+
+
+def test_paths_beside_images_of_two_tables_are_told_apart(tmp_path):
+    paths, one, other = [f"{k}.png" for k in range(6)], tmp_path / "a.parquet", tmp_path / "b.parquet"
+    parquet.write_table(kept(paths, n=list("abcdef"), split=SPLITS), one)
+    parquet.write_table(kept(paths, n=list("ghijkl")), other)
+    for key in (None, "image"):
+        train, test = open_source(spec(one, image_key="image", id_key=key, test=str(other)))
+        assert (ids_of(train), ids_of(test)) == ([f"train/{p}" for p in paths], [f"test/{p}" for p in paths])
+        parts = open_source(spec(one, image_key="image", id_key=key, test=str(one), test_split="test"))
+        assert list(map(ids_of, parts)) == [paths[:3], paths[3:]]
+    train, test = open_source(spec(one, image_key="image", id_key="n", test=str(other)))
+    assert (ids_of(train), ids_of(test)) == (list("abcdef"), list("ghijkl"))
+
+
+@pytest.mark.parametrize("paths", [["0.png"] * 2, ["0.png", None], ["0.png", ""], ["0.png", "a\nb.png"]])
+def test_paths_that_do_not_name_each_image_are_no_ids(tmp_path, paths):
+    file = tmp_path / "set.parquet"
+    parquet.write_table(kept([*paths, "2.png", "3.png", "4.png", "5.png"], split=SPLITS), file)
+    source, _ = open_source(spec(file, image_key="image"))
+    assert ids_of(source) == [f"set/{k:04d}" for k in range(6)]
+    assert source.numbered
+    by_split = open_source(spec(file, image_key="image", test=str(file), test_split="test"))
+    assert [part.numbered for part in by_split] == [True, True], (
+        "the second half has paths of its own, but not the whole"
+    )
+    with pytest.raises(DataError, match=r"more than once|has no id|not printable"):
+        open_source(spec(file, image_key="image", id_key="image"))
+
+
+@pytest.mark.parametrize("value", [None, "", 1.5, True, b"x"])
+def test_a_row_without_an_id_is_refused(tmp_path, value):
+    file = tmp_path / "set.parquet"
+    parquet.write_table(kept(["x.png"] * 6, n=pa.array([value] * 6)), file)
+    with pytest.raises(DataError, match=r"row 1 of .* has no id") as caught:
+        open_source(spec(file, image_key="image", id_key="n"))
+    assert "data.id_key" in caught.value.do
+    with pytest.raises(DataError, match="has no column 'm'"):
+        open_source(spec(file, image_key="image", id_key="m"))
+
+
 def vectors_of(folder: Path, labels: np.ndarray) -> None:
     Vectors.of(folder / "a.npy", np.zeros((len(labels), 3)), labels, None)
 

@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import torch
 from PIL import Image
+from pyarrow import parquet
 
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
@@ -20,7 +22,7 @@ from tests.cache.making import tree
 
 __all__ = [
     "DIGITS", "PRIVACY", "certificate", "commits", "deltas", "digits", "open_store", "recipe", "settings", "toml",
-    "tree", "write_images",
+    "tree", "write_images", "write_inside",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=CertificateRecord)
@@ -106,6 +108,16 @@ def write_images(root: Path, per_class: int = 14, classes: int = 3) -> Path:
         for k in np.flatnonzero(labels == digit)[:per_class]:
             Image.fromarray(images[k]).convert("RGB").save(folder / f"{k:04d}.png")
     return root
+
+
+def write_inside(file: Path, images: Path, *, paths: bool = False, order: Any = None, **columns: Any) -> Path:
+    """A Parquet file with the images of a folder of classes in it, in the order of their names or in ``order``, with
+    their paths beside them or without; ``columns`` has a value for each of them, before they are put in order."""
+    files = sorted(images.glob("*/*.png"), key=lambda found: found.name)
+    cells = [{"bytes": f.read_bytes(), "path": f.name if paths else None} for f in files]
+    table = pa.table({"image": cells, "label": [f.parent.name for f in files], **{k: [*v] for k, v in columns.items()}})
+    parquet.write_table(table if order is None else table.take([*order]), file)
+    return file
 
 
 def commits(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from taftcache.stages.extract import drafting, looking
 from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
 from taftcache.terminal.pipeline import show_init
 from tests.backbone.test_table import saved, write
-from tests.stages.making import tree, write_images
+from tests.stages.making import tree, write_images, write_inside
 
 
 def test_a_class_for_each_image_is_noted(place):
@@ -128,6 +128,37 @@ def test_a_recipe_for_what_lies_there(place, kind):
         assert extracted.bytes == pytest.approx(report.estimate.bytes, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("columns", "paths", "key"),
+    [
+        ({}, False, None),
+        ({}, True, "image"),
+        ({"image_id": range(42), "other": range(42)}, True, "image_id"),
+        ({"ID": ["x"] * 42, "uuid": [f"u{k}" for k in range(42)]}, False, "uuid"),
+        ({"id": [*range(41), None]}, True, "image"),
+        ({"other": range(42)}, False, None),
+    ],
+)
+def test_a_column_of_ids_is_found_where_images_lie_in_the_table(place, columns, paths, key):
+    file = write_inside(place / "set.parquet", place / "images", paths=paths, **columns)
+    report = taftcache.init_recipe(file)
+    text = (place / "set.toml").read_text(encoding="utf-8")
+    assert load_recipe("set.toml").data.id_key == key
+    notes = [note for note in report.notes if note.startswith("ids are numbers of rows") and "data.id_key" in note]
+    assert len(notes) == (key is None)
+    said = "Ids are the paths kept beside the images" if key == "image" else COMMENTS["data.id_key"]
+    assert text.count(f"# {said}") == (key is not None)
+
+
+def test_ids_that_two_tables_share_are_not_taken(place):
+    """Many libraries number the rows of each split anew; such numbers would be an error, and say nothing."""
+    whole = write_inside(place / "set.parquet", place / "images", paths=True, id=range(42), uid=range(42))
+    rest = write_inside(place / "rest.parquet", place / "images", paths=True, id=range(42), uid=range(42, 84))
+    for given, key in (({"data.test": str(rest)}, "uid"), ({"data.id_key": "image", "data.test": str(rest)}, "image")):
+        taftcache.init_recipe(whole, force=True, overrides=given)
+        assert load_recipe("set.toml").data.id_key == key
+
+
 @pytest.mark.parametrize(("asked", "written"), [("stores/mine", "{}/stores/mine"), ("${STORES}/x", "${{STORES}}/x")])
 def test_a_store_that_is_named_is_the_same_from_anywhere(place, monkeypatch, asked, written):
     monkeypatch.setenv("STORES", "here")
@@ -168,7 +199,7 @@ def test_a_recipe_explains_itself_and_is_never_lost(place):
     assert all(f"# {comment}\n" in text for comment in several.values())
     assert sections["store"]["shards"] == 1
     assert "# Of one shard, its model is that of all rows" in text, "there is no models/exact"
-    assert set(COMMENTS) - set(said) == {"data.unreadable", "tangent.reset_block"}
+    assert set(COMMENTS) - set(said) == {"data.id_key", "data.unreadable", "tangent.reset_block"}
     with pytest.raises(RecipeError, match=r"images\.toml exists already") as caught:
         taftcache.init_recipe("images")
     assert "--force" in caught.value.do

@@ -2,7 +2,7 @@
 
 Two layouts. *Pixels*: images uint8 [n, h, w], [n, h, w, 1 or 3] or [n, 1 or 3, h, w] and labels [n].
 *Encoded*: ``blob`` uint8, the files of all images one after another; ``offset`` [n + 1], where each
-begins and ends; ``label`` [n]. In both, ``classes`` (names) and ``id`` (text) are optional.
+begins and ends; ``label`` [n]. In both, ``classes`` (names) and ``id`` or ``ids`` (text or integers) are optional.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from taftcache.backbone.sources.rgb import decode_rgb, to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
 
+_IDS = ("id", "ids")
 _EXPANDED = 64 << 20  # bytes that any file may expand to
 _RATIO = 100  # and how many times its own size; deflate reaches a thousand, with zeros
 _PIXELS = 1 << 28  # of one image, somewhat more than PIL decodes
@@ -29,10 +30,19 @@ _FILE = 1 << 30  # bytes of one image's file, as many as a chunk of HDF5 may hav
 class ArraySource:
     """Images from ``arrays`` (numpy arrays, or HDF5 datasets that are read one image at a time).
 
-    file: for messages, and its stem for ids. prefix: put before ids made of the stem.
+    file: for messages, and its stem for ids. id_key: the array of ids; ``id`` or ``ids`` by default. prefix: put before
+    ids made of the stem.
     """
 
-    def __init__(self, file: Path, arrays: Mapping[str, Any], image_key: str, label_key: str, prefix: str = "") -> None:
+    def __init__(
+        self,
+        file: Path,
+        arrays: Mapping[str, Any],
+        image_key: str,
+        label_key: str,
+        prefix: str = "",
+        id_key: str | None = None,
+    ) -> None:
         self._encoded = image_key not in arrays and "blob" in arrays
         if self._encoded:
             label_key = label_key if label_key in arrays else "label"
@@ -51,7 +61,9 @@ class ArraySource:
         labels = np.asarray(given[()])
         names = texts(file, "classes", arrays["classes"][()]) if "classes" in arrays else None
         self.classes, indexes = label_indexes(file, labels.reshape(-1), names)
-        ids = _ids(file, arrays, n, prefix)
+        key = id_key or next((k for k in _IDS if k in arrays), None)
+        self.numbered = key is None
+        ids = numbers(prefix + file.stem, n) if key is None else _ids(file, arrays, n, key)
         self.items = [Item(id, label) for id, label in zip(ids, indexes, strict=True)]
         check_items(str(file), self.classes, self.items)
 
@@ -193,12 +205,14 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
     return names, [known[text] for text in found]
 
 
-def _ids(file: Path, arrays: Mapping[str, Any], n: int, prefix: str) -> list[str]:
-    key = next((k for k in ("id", "ids") if k in arrays), None)
-    if key is None:
-        width = max(4, len(str(n - 1)))
-        return [f"{prefix}{file.stem}/{k:0{width}d}" for k in range(n)]
-    ids = texts(file, key, arrays[key][()])
+def numbers(name: str, n: int) -> list[str]:
+    """Ids of the n rows of a file: ``<name>/0000`` and so on."""
+    width = max(4, len(str(n - 1)))
+    return [f"{name}/{k:0{width}d}" for k in range(n)]
+
+
+def _ids(file: Path, arrays: Mapping[str, Any], n: int, key: str) -> list[str]:
+    ids = texts(file, key, _named(file, arrays, key, "id_key")[()])
     if len(ids) != n:
         raise DataError(
             f"{file} has {counted(n, 'image')}, but {counted(len(ids), 'id')}", do="write an id for each image, or none"

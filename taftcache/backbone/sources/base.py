@@ -33,14 +33,24 @@ class Labelled(Protocol):
 
 
 class Source(Protocol):
-    """Labelled images in a fixed order; ``read`` may be called from several threads at once."""
+    """Labelled images in a fixed order; ``read`` may be called from several threads at once.
+
+    numbered: whether ids are numbers of rows in a file that its owner may change: if a row is removed or moved, others
+        get its id.
+    """
 
     classes: list[str]
     items: list[Item]
+    numbered: bool
 
     def read(self, index: int) -> Image.Image:
         """The image ``items[index]`` in RGB; UnreadableImage, naming it, if it does not decode."""
         ...
+
+
+def any_numbered(*sources: Source | None) -> bool:
+    """Whether any of these sources is ``numbered``."""
+    return any(source.numbered for source in sources if source is not None)
 
 
 def check_items(place: str, classes: Sequence[str], items: Sequence[Item], otherwise: str = "") -> None:

@@ -22,6 +22,8 @@ def _loaded() -> tuple[np.ndarray, list[int]]:
 class DigitsSource:
     """Grey values 0 to 16 become RGB 0 to 255; ids are ``digits/0000`` to ``digits/1796``."""
 
+    numbered = False  # nobody removes a row of them
+
     def __init__(self) -> None:
         self._pixels, labels = _loaded()
         self.classes = [str(k) for k in range(10)]

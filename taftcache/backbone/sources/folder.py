@@ -36,6 +36,8 @@ class FolderSource:
     followed, but not in circles.
     """
 
+    numbered = False
+
     def __init__(self, root: Path, prefix: str = "", *, skip: bool = False) -> None:
         if not root.is_dir():
             raise DataError(

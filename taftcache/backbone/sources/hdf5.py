@@ -13,7 +13,7 @@ from taftcache.foreign_hdf5 import check_own, node_of
 _FAULTS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)  # h5py's, for damaged files
 
 
-def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "") -> ArraySource:
+def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "", id_key: str | None = None) -> ArraySource:
     """Keep ``file`` open for reading; keys may be paths inside it (``train/images``).
 
     Links, external storage and virtual datasets are refused: such a file could make the program read any other one.
@@ -27,12 +27,13 @@ def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "") -> A
             f"{file} cannot be read as HDF5", got=str(error), do="write the file again, or name another"
         ) from error
     try:
-        found = {key: _dataset(handle, file, key) for key in dict.fromkeys((*handle, image_key, label_key))}
+        named = [image_key, label_key, *([] if id_key is None else [id_key])]
+        found = {key: _dataset(handle, file, key) for key in dict.fromkeys((*handle, *named))}
         arrays = {key: dataset for key, dataset in found.items() if dataset is not None}
         one_by_one = {image_key, "blob"}
         needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key not in one_by_one)
         check_expansion(file, needed, file.stat().st_size)
-        return ArraySource(file, arrays, image_key, label_key, prefix)
+        return ArraySource(file, arrays, image_key, label_key, prefix, id_key)
     except BaseException as error:
         handle.close()
         if isinstance(error, _FAULTS):

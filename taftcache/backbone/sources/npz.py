@@ -23,7 +23,7 @@ FAULTS = (
 )
 
 
-def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> ArraySource:
+def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "", id_key: str | None = None) -> ArraySource:
     """Read ``file`` into memory; arrays of Python objects are refused, because they are pickles.
 
     An array takes the memory that its header says, which must be what the archive has of it; all arrays together take
@@ -31,7 +31,7 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> Ar
     """
     if not file.is_file():
         raise DataError(f"no npz file at {file}", got=str(file), do="correct data.train or data.test")
-    wanted = {image_key, label_key, "blob", "offset", "label", "classes", "id", "ids"}
+    wanted = {image_key, label_key, id_key, "blob", "offset", "label", "classes", "id", "ids"}
     try:
         with file.open("rb") as stream:
             if stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
@@ -55,7 +55,7 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "") -> Ar
             got=str(error),
             do="save arrays of numbers and texts with numpy.savez, not objects",
         ) from error
-    return ArraySource(file, arrays, image_key, label_key, prefix)
+    return ArraySource(file, arrays, image_key, label_key, prefix, id_key)
 
 
 def read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, Any]:

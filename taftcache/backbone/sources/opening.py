@@ -62,16 +62,16 @@ def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
     path = expand_path(place)
     if spec.source == "folder":
         return FolderSource(path, prefix, skip=spec.unreadable == "skip")
+    keys = spec.image_key, spec.label_key
     if spec.source == "table" and spec.test == spec.train:
-        return TableSource(path, spec.image_key, spec.label_key, _root(spec), split)
+        return TableSource(path, *keys, spec.id_key, root=_root(spec), split=split)
     # Stems usually tell two files apart; if they do not, the role does.
     assert spec.train is not None
     same = spec.test is not None and expand_path(spec.train).stem == expand_path(spec.test).stem
+    apart = prefix if same else ""
     if spec.source == "table":
-        return TableSource(path, spec.image_key, spec.label_key, _root(spec), prefix=prefix if same else "")
-    if spec.source == "npz":
-        return open_npz(path, spec.image_key, spec.label_key, prefix if same else "")
-    return open_hdf5(path, spec.image_key, spec.label_key, prefix if same else "")
+        return TableSource(path, *keys, spec.id_key, root=_root(spec), prefix=prefix, name=apart + path.stem)
+    return (open_npz if spec.source == "npz" else open_hdf5)(path, *keys, apart, spec.id_key)
 
 
 def _is_one_place(spec: DataSpec) -> bool:

@@ -36,6 +36,8 @@ class Published(NamedTuple):
 class ListedSource:
     """Images by a list of paths below ``root``."""
 
+    numbered = False
+
     def __init__(self, name: str, root: Path, classes: list[str], listed: Labelled) -> None:
         self._root, self.classes = root, classes
         self.items = [Item(path, label) for path, label in sorted(listed)]

@@ -18,7 +18,7 @@ class Subset:
     def __init__(self, source: Source, limit: int) -> None:
         ranked = sorted(range(len(source.items)), key=lambda k: blake3.blake3(source.items[k].id.encode()).digest())
         self.whole, self._kept = source, sorted(ranked[:limit])
-        self.classes = source.classes
+        self.classes, self.numbered = source.classes, source.numbered
         self.items = [source.items[k] for k in self._kept]
 
     def read(self, index: int) -> Image.Image:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.arrays import label_indexes
+from taftcache.backbone.sources.arrays import label_indexes, numbers
 from taftcache.backbone.sources.base import REGRESSION, Item, Source, check_classes, check_items, decoding
 from taftcache.backbone.sources.columns import Table, read_table
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
@@ -22,10 +23,13 @@ _TRIED = 100  # first rows, of whose files at least one must be there
 
 
 class TableSource:
-    """Images that a table lists; ids are the paths as the table has them, or ``<table>/0000`` for images inside it.
+    """Images that a table lists.
 
-    image_key, label_key: its columns. root: what paths are relative to; the table's folder by default. split: take only
-    rows that have this in the column ``split``. prefix: put before ids made from the table's name.
+    image_key, label_key, id_key: its columns. Without ``id_key``, the id of a file is its path as the table has it; of
+    an image inside the table, the path kept beside it if each row has one of its own, or else the number of its row.
+    root: what paths are relative to; the table's folder by default. split: take only rows that have this in the column
+    ``split``. prefix: put before paths that are kept beside images, to tell two tables apart. name: put before numbers
+    of rows; the table's stem by default.
     """
 
     def __init__(
@@ -33,9 +37,12 @@ class TableSource:
         place: Path,
         image_key: str,
         label_key: str,
+        id_key: str | None = None,
+        *,
         root: Path | None = None,
         split: str | None = None,
         prefix: str = "",
+        name: str | None = None,
     ) -> None:
         table = read_table(place)
         images = _column(place, table, image_key, "set data.image_key to the column of images")
@@ -43,8 +50,12 @@ class TableSource:
         self._root, self._images = root or place.parent, images
         self.classes, indexes = _labels(place, label_key, labels, table.classes.get(label_key))
         self._rows = list(range(len(images))) if split is None else _of_split(place, table, split)
-        ids = [self._id(place, row, prefix) for row in self._rows]
-        self.items = [Item(id, indexes[row]) for id, row in zip(ids, self._rows, strict=True)]
+        self.numbered = False
+        if id_key is None:
+            ids = self._ids(place, prefix, name or place.stem)
+        else:
+            ids = _named(place, id_key, _column(place, table, id_key, "set data.id_key to the column of ids"), prefix)
+        self.items = [Item(ids[row], indexes[row]) for row in self._rows]
         check_items(str(place), self.classes, self.items)
         self._check_places(place)
 
@@ -61,12 +72,18 @@ class TableSource:
         values = [(item.id, self._images[row]) for item, row in zip(self.items, self._rows, strict=True)]
         return [id for id, value in values if _content(value) is None and not (self._root / _path(value)).exists()]
 
-    def _id(self, place: Path, row: int, prefix: str) -> str:
-        path = _path(self._images[row])
-        if _content(self._images[row]) is not None:
-            return f"{prefix}{place.stem}/{row:0{max(4, len(str(len(self._images) - 1)))}d}"
-        if not path:
-            raise DataError(f"row {row + 1} of {place} has no image", do="remove the row, or fill it in")
+    def _ids(self, place: Path, prefix: str, name: str) -> list[str]:
+        """An id for every row, also of other splits: which kind of ids a table gives does not depend on the split."""
+        rows = [(is_inside(value), _path(value)) for value in self._images]
+        if (empty := next((row for row in self._rows if not any(rows[row])), None)) is not None:
+            raise DataError(f"row {empty + 1} of {place} has no image", do="remove the row, or fill it in")
+        inner = [path for inside, path in rows if inside]
+        kept = len(set(inner)) == len(inner) and all(path and path.isprintable() for path in inner)
+        self.numbered = not kept and any(rows[row][0] for row in self._rows)
+        instead = [prefix + path for _, path in rows] if kept else numbers(name, len(rows))
+        return [instead[row] if inside else self._below(path) for row, (inside, path) in enumerate(rows)]
+
+    def _below(self, path: str) -> str:
         inside = Path(path).is_absolute() and Path(path).is_relative_to(self._root)
         return Path(path).relative_to(self._root).as_posix() if inside else path
 
@@ -89,6 +106,27 @@ def missing_files(source: Source) -> list[str]:
         kept = {item.id for item in source.items}
         return [id for id in missing_files(source.whole) if id in kept]
     return source.missing() if isinstance(source, TableSource) else []
+
+
+def _named(place: Path, key: str, column: Sequence[Any], prefix: str) -> list[str]:
+    """The ids in a column; paths that are kept beside images get the prefix."""
+    found = [(id_text(value), prefix if isinstance(value, dict) else "") for value in column]
+    if (empty := next((row for row, (text, _) in enumerate(found) if not text), None)) is not None:
+        value = column[empty]
+        raise DataError(
+            f"row {empty + 1} of {place} has no id",
+            got=f"no path beside the image in {key!r}" if isinstance(value, dict) else f"{key} = {str(value)[:60]!r}",
+            do="write an id for each row, text or a whole number; or name another column: data.id_key",
+        )
+    return [before + text for text, before in found]
+
+
+def id_text(value: Any) -> str:
+    """What a cell of a table says as an id: text, a whole number, or the path beside an image. Empty for all else."""
+    value = _path(value) if isinstance(value, dict) else value
+    if isinstance(value, float) and value.is_integer():  # whole numbers, if their column has missing values
+        value = int(value)
+    return str(value) if isinstance(value, str | int | UUID) and not isinstance(value, bool) else ""
 
 
 def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:
@@ -148,6 +186,11 @@ def _of_split(place: Path, table: Table, split: str) -> list[int]:
             do="set data.train_split and data.test_split",
         )
     return [row for row, value in enumerate(values) if value == split]
+
+
+def is_inside(value: Any) -> bool:
+    """Whether a cell of a column of images holds one, and does not only name its file."""
+    return _content(value) is not None
 
 
 def _content(value: Any) -> bytes | None:

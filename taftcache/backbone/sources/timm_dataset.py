@@ -8,6 +8,7 @@ from typing import Any
 from PIL import Image
 from timm.data.dataset_factory import create_dataset
 
+from taftcache.backbone.sources.arrays import numbers
 from taftcache.backbone.sources.base import Item, check_items, decoding
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
@@ -37,14 +38,17 @@ class TimmSource:
         if len(labels) != n:
             raise DataError(f"{self._name} has {counted(n, 'image')}, but {counted(len(labels), 'label')}")
         self.classes = names if names is not None else [str(k) for k in range(max(labels, default=-1) + 1)]
-        self.items = [Item(id, label) for id, label in zip(self._ids(n, root, prefix), labels, strict=True)]
+        ids = self._paths(n, root, prefix)
+        self.numbered = ids is None
+        self.items = [Item(*pair) for pair in zip(ids or numbers(self._name, n), labels, strict=True)]
         check_items(self._name, self.classes, self.items)
 
     def read(self, index: int) -> Image.Image:
         with decoding(self.items[index].id):
             return to_rgb(self._dataset[index][0])
 
-    def _ids(self, n: int, root: Path | None, prefix: str) -> list[str]:
+    def _paths(self, n: int, root: Path | None, prefix: str) -> list[str] | None:
+        """Paths below ``root``; None if timm does not tell them."""
         paths = [p for p, _ in getattr(self._dataset, "samples", None) or [] if isinstance(p, str)]
         if len(paths) != n and getattr(self._dataset, "reader", None) is not None:
             try:
@@ -53,8 +57,7 @@ class TimmSource:
                 paths = []
         if len(paths) == n and root is not None and all(Path(p).is_relative_to(root) for p in paths):
             return [prefix + Path(p).relative_to(root).as_posix() for p in paths]
-        width = max(4, len(str(n - 1)))
-        return [f"{self._name}/{k:0{width}d}" for k in range(n)]
+        return None
 
 
 def _labels(dataset: Any) -> tuple[list[int], list[str] | None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from taftcache.backbone.forward.extract import RowCounts
-from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.base import Source, any_numbered
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, StoreError, UnreadableImage
@@ -45,17 +45,20 @@ from taftcache.stages.extract.forgotten import (
     StayOut,
     in_source_note,
     left_out_notes,
+    numbered_note,
     open_images,
     staying_out,
     taking,
 )
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, same_rows
 from taftcache.stages.extract.identity import check_words, elsewhere
+from taftcache.stages.extract.moving import check_kind, is_moved, moved_rows
 from taftcache.stages.extract.plan import PlannedShard, plan_more
 from taftcache.stages.progress import Progress, or_silent
 
 # Keys of [data] that say where images lie and how they are read: new ones may lie elsewhere. The other keys decide
-# which rows go where; so does whether there is a ``test`` at all, which also decides the ids.
+# which rows go where; so does whether there is a ``test`` at all, which also decides the ids. At one place, ``id_key``
+# has to stay: with other ids, every image would be a new one.
 PLACES = ("source", "train", "root", "image_key", "label_key", "train_split", "test_split", "unreadable")
 
 
@@ -139,10 +142,18 @@ def append(
                 if "scaling" in imported
                 else "import all into a new store",
             )
-        check_words(store, recipe, but=elsewhere(store, recipe, PLACES))
+        moved_there = is_moved(store, recipe)
+        check_words(store, recipe, but=elsewhere(store, recipe, (*PLACES, "id_key") if moved_there else PLACES))
         source, test, notes = open_images(recipe.data, store.path, new_classes)
         given = [item.id for item in source.items], None if test is None else [item.id for item in test.items]
+        notes += numbered_note(recipe.data, source, test) if moved_there else []
         images = _Images(source, test)
+        others = other_classes(store, classes_of(source, test))
+        check_kind(store, recipe, source, test)
+        numbered = any_numbered(source, test)
+        moved = moved_rows(store, recipe, (source, test), others, progress) if others or numbered else None
+        if moved is not None and (numbered or relabel):
+            raise moved
         growth = growth_of(
             store, source, test, new_shard=new_shard, relabel=relabel, new_classes=new_classes,
             readable=partial(images.decodes, stop=recipe.data.unreadable == "stop"),
@@ -155,9 +166,9 @@ def append(
             engines = stack.enter_context(closing(engines_of(model, recipe)))
             return ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines, verb="append")
 
-        others = other_classes(store, classes_of(source, test))
-        notes += in_source_note(recipe, out.ids)
-        notes += [] if relabel else other_classes_note(others)
+        notes += in_source_note(recipe, out.ids, numbered=numbered)
+        if not relabel:
+            notes += other_classes_note(others) if moved is None else [f"{moved.fault} ({moved.got}); {moved.do}"]
         # ids of samples that were skipped, and decode now
         mended = {s.id for s in store.manifest.skipped if s.id in images and images.decodes(s.id)}
         plan = plan_append(store, recipe, given, out, growth, mended=mended, relabelled=others if relabel else {})

@@ -31,6 +31,7 @@ LAST: Features = "last"
 TANGENT: dict[Features, dict[str, Any]] = {LAST: {"reset_block": True}, EVERY_BLOCK: {"blocks": 0, "init": "zero"}}
 COMMENTS = {
     "data.source": "Where the images are.",
+    "data.id_key": "The column that names each image for good; numbers of rows change when a row is removed.",
     "data.held_out": "The part of the images that is kept for testing; which ones follows from their names.",
     "data.unreadable": "Images that do not decode are left out, and listed; without this line they stop the run.",
     "backbone.weights": "The frozen network whose output is cached once.",
@@ -256,7 +257,9 @@ def _text(values: Mapping[str, Any], place: Path, file: Path, facts: str, costs:
 
 def _comments(values: Mapping[str, Any]) -> dict[str, str]:
     """``COMMENTS``, changed where these choices make them untrue."""
-    said = dict(COMMENTS)
+    said, data = dict(COMMENTS), values["data"]
+    if data.get("id_key") == data.get("image_key"):
+        said["data.id_key"] = "Ids are the paths kept beside the images; numbers of rows change when a row is removed."
     if values["tangent"].get("blocks") != 0:
         said["tangent.blocks"] = "How many of the last blocks are trained, with the head: their tangent."
     if values["store"]["shards"] == 1:

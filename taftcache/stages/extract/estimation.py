@@ -26,7 +26,9 @@ from taftcache.names import readable_size
 from taftcache.recipe import Recipe, checked_recipe
 from taftcache.stages.extract.forgotten import open_images, remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen, run_frozen
+from taftcache.stages.extract.moving import notes_on_numbers
 from taftcache.stages.extract.plan import plan_images
+from taftcache.stages.progress import Silent
 
 BATCHES = 2  # timed, after one that warms up
 
@@ -81,6 +83,8 @@ def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateRe
         check_free(recipe.store_path)
     source, test, notes = open_images(recipe.data, recipe.store_path)
     beside, unasked = remembered(recipe.store_path, forgotten_of, source, test)
+    if not FeatureStore.exists(recipe.store_path):
+        unasked += notes_on_numbers(recipe, (source, test), beside, forgotten_of, Silent())
     shards, classes, left = without_forgotten(beside.holds, plan_images(recipe, source, test), source, test)
     model = load_frozen(recipe, classes)
     batch = default_batch(model[0].cut)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ from safetensors.torch import save
 from taftcache.backbone.forward.extract import RowCounts, Sink
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
-from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.base import Source, any_numbered
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.opening import Place
 from taftcache.cache.place.address import is_bucket
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe, remember
+from taftcache.errors import TaftcacheError
 from taftcache.names import counted, is_model, them
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
@@ -41,7 +42,7 @@ from taftcache.stages.extract.forgotten import (
 )
 from taftcache.stages.extract.frozen import engines_of, load_frozen, made_from, run_frozen
 from taftcache.stages.extract.identity import check_request, check_tail, elsewhere
-from taftcache.stages.extract.moving import LIES_AT, follow, is_moved
+from taftcache.stages.extract.moving import LIES_AT, check_kind, follow, is_moved, moved_rows, notes_on_numbers
 from taftcache.stages.extract.plan import PlannedShard, plan_images
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.tangent.spec import TAIL
@@ -97,6 +98,7 @@ def extract(
     source, test, aside = open_images(recipe.data, path)
     shards = plan_images(recipe, source, test)
     beside, unasked = remembered(path, forgotten_of, source, test)
+    unasked += [] if exists else notes_on_numbers(recipe, (source, test), beside, forgotten_of, progress)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if exists else None
         forgotten = beside.holds if there is None else there.is_forgotten
@@ -119,6 +121,9 @@ def extract(
             notes += _place_notes(path)
         else:
             there.check_identity(identity)
+            check_kind(there, recipe, source, test)
+            if any_numbered(source, test) and (moved := moved_rows(there, recipe, (source, test), {}, progress)):
+                raise moved
             store = there
             _record_skipping(store, recipe)
         remember(path, recipe)  # which was not refused
@@ -146,10 +151,10 @@ def _complete(recipe: Recipe, forgotten_of: Place | None, progress: Progress, be
         if not whole:
             return None
         if not is_moved(store, recipe):
-            return _report(store, notes=_news(store, recipe))
+            return _report(store, notes=_news(store, recipe, progress))
     with FeatureStore(path, mode="a") as store:
         moved = follow(store, recipe, progress)
-        return _report(store, seconds=time.perf_counter() - begin, notes=[moved, *_news(store, recipe)])
+        return _report(store, seconds=time.perf_counter() - begin, notes=[moved, *_news(store, recipe, progress)])
 
 
 def create_store(recipe: Recipe, identity: dict[str, Any], classes: Sequence[str], shards: int) -> FeatureStore:
@@ -238,35 +243,61 @@ def _record(recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("extract", "forget", "compare")}
 
 
-def _news(store: FeatureStore, recipe: Recipe) -> list[str]:
-    """What the source holds that the store does not, and the other way round."""
+def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
+    """What the source holds that the store does not, and the other way round; IdentityError as for `check_kind`."""
     source, test = open_source(recipe.data)
-    there = classes_of(source, test)
+    check_kind(store, recipe, source, test)
+    there, numbered = classes_of(source, test), any_numbered(source, test)
     rows = {i for shard in store.every_shard for i in shard.sample_ids}
     skipped = {left_out.id for left_out in store.manifest.skipped}
     known = rows | skipped
     out = staying_out(store.is_forgotten, source, test, known=store.classes)
-    notes = [*misnamed_notes(source, test), *left_out_notes(n for i, n in out.closed.items() if i not in known)]
-    if strange := sorted(out.strange.keys() - known):
+    notes = misnamed_notes(source, test)
+    new, strange = (sorted(some - known) for some in (there.keys() - out.all, out.strange.keys()))
+    files = {i.rpartition("/")[0] for i in there} if numbered else set[str]()
+    lost, away = _parted(rows - there.keys(), lambda i: i.rpartition("/")[0] in files)
+    others, moved = other_classes(store, there), None
+    if others or (numbered and (new or strange or lost)):
+        with suppress(TaftcacheError):  # then nothing is said of it here, but append refuses rows that have moved
+            moved = moved_rows(store, recipe, (source, test), others, progress)
+    if moved is not None:
+        notes.append(f"{moved.fault} ({moved.got}); {moved.do}")
+        if numbered:
+            return notes  # no id says which image is meant
+    notes += left_out_notes(n for i, n in out.closed.items() if i not in known)
+    if strange:
         lacking = f"{counted(len({there[i] for i in strange}), 'class')} that the store does not have"
         notes.append(
             f"not in the store: {counted(len(strange), 'image')} of {lacking} (first: {strange[0]}); taftcache append "
             f"RECIPE {taking(len(strange), out.alone)}"
         )
-    if new := sorted(there.keys() - known - out.all):
+    if new:
         takes = f"taftcache append RECIPE{' --new-classes skip' if strange else ''} takes {them(len(new))} in"
         notes.append(f"not in the store: {counted(len(new), 'image')} of the source (first: {new[0]}); {takes}")
-    notes += other_classes_note(other_classes(store, there))
-    if gone := sorted(rows - there.keys()):
+    notes += other_classes_note(others) if moved is None else []
+    if lost:
         notes.append(
-            f"not in the source now: {counted(len(gone), 'row')} of the store (first: {gone[0]}); forget them by id to "
-            "drop them"
+            f"not in the source now: {counted(len(lost), 'row')} of the store; ids are numbers of rows there, so which "
+            "images are gone cannot be said"
         )
-    notes += in_source_note(recipe, out.ids)
+    if away:
+        notes.append(
+            f"in the store, but not in the source that the recipe names: {counted(len(away), 'row')} (first: "
+            f"{away[0]}), appended from elsewhere or gone since; such rows stay until they are forgotten by id"
+        )
+    notes += in_source_note(recipe, out.ids, numbered=numbered)
     if unread := sorted(skipped & there.keys()):
         images = f"{counted(len(unread), 'image')} that could not be read (first: {unread[0]})"
         notes.append(f"left out: {images}; taftcache append RECIPE takes in those that can by now")
     return notes
+
+
+def _parted(ids: Iterable[str], of: Callable[[str], bool]) -> tuple[list[str], list[str]]:
+    """The ids in order: those for which this holds, and the others."""
+    parts: tuple[list[str], list[str]] = [], []
+    for i in sorted(ids):
+        parts[not of(i)].append(i)
+    return parts
 
 
 def _report(store: FeatureStore, images: int = 0, seconds: float = 0.0, notes: Sequence[str] = ()) -> ExtractReport:

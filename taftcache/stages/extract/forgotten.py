@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from taftcache.backbone.sources.base import Item, Labelled, Source, check_items
+from taftcache.backbone.sources.base import Item, Labelled, Source, any_numbered, check_items
 from taftcache.backbone.sources.folder import SUFFIXES, empty_folders, left_aside, suffix, unread_notes
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
@@ -23,7 +23,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import names
 from taftcache.errors import DataError, StoreError, TaftcacheError
-from taftcache.names import CLASS, counted, first_few, them, typed, with_counts
+from taftcache.names import CLASS, counted, first_few, them, typed, with_counts, yours_to_do
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.classes import NewClasses, classes_of
 from taftcache.stages.extract.plan import PlannedShard
@@ -103,11 +103,13 @@ def without_forgotten(
     return {n: s for n, s in kept.items() if s.ids}, [c for c in source.classes if not forgotten(CLASS + c)], notes
 
 
-def in_source_note(recipe: Recipe, ids: Collection[str]) -> list[str]:
-    """A note on forgotten samples that the recipe's source still has; none for data that comes with a library."""
+def in_source_note(recipe: Recipe, ids: Collection[str], *, numbered: bool) -> list[str]:
+    """A note on forgotten samples that the recipe's source still has; none for data that comes with a library. ``ids``
+    may be numbers of rows."""
     if not (ids and names(recipe, "images")):
         return []
-    left, deleting = counted(len(ids), "image"), f"deleting {them(len(ids))} is yours to do"
+    left = counted(len(ids), "row" if numbered else "image")
+    deleting = yours_to_do(len(ids), numbered=numbered)
     return [f"{left} still in the source, forgotten here: {first_few(sorted(ids))}; {deleting}"]
 
 
@@ -171,7 +173,8 @@ def open_images(
     """
     source, test = open_source(data)
     sources = [part for part in (source, test) if part is not None]
-    notes, empty = _aside_notes(sources), [{folder.name for folder in empty_folders(part)} for part in sources]
+    notes = [*_aside_notes(sources), *([] if store and FeatureStore.exists(store) else numbered_note(data, *sources))]
+    empty = [{folder.name for folder in empty_folders(part)} for part in sources]
     if unknown := set[str]().union(*empty):
         unknown -= _known(store, unknown)
         for part, names in zip(sources, empty, strict=True):
@@ -230,6 +233,20 @@ def misnamed_notes(*sources: Source | None) -> list[str]:
     left = counted(len(misnamed), "image")
     return [
         f"{left} left out, of names that are not printable text: {first_few(misnamed)}; rename {them(len(misnamed))}"
+    ]
+
+
+def numbered_note(data: DataSpec, *sources: Source | None) -> list[str]:
+    """A note if ids are numbers of rows, and how to have better ones."""
+    if not any_numbered(*sources):
+        return []
+    better = {
+        "table": "name a column of ids (--set data.id_key=COLUMN)",
+        "timm": "write the images into a folder, whose paths are ids",
+    }.get(data.source, "write an array of them, named id, into the file")
+    return [
+        "ids are numbers of rows, and name other images once a row is removed or moved, as after a request to forget; "
+        f"if the images have ids, {better}"
     ]
 
 

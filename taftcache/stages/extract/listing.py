@@ -48,6 +48,8 @@ class ImageList:
         UnreadableImage: a file that does not exist, or an array that is no image.
     """
 
+    numbered = False
+
     def __init__(
         self, pictures: Sequence[Picture], labels: Sequence[int] | None = None, classes: Sequence[str] = NO_CLASSES
     ) -> None:

@@ -7,15 +7,17 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source
 from taftcache.backbone.sources.columns import is_table, read_table
 from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
-from taftcache.backbone.sources.table import SPLIT, missing_files
+from taftcache.backbone.sources.table import SPLIT, id_text, is_inside, missing_files
 from taftcache.errors import DataError, RecipeError, UnreadableImage, local_path
 from taftcache.names import counted, first_few
 from taftcache.recipe_files import read_toml
@@ -24,6 +26,7 @@ TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")  # the first of these that exists is for testing
 IMAGES = ("image", "images", "path", "paths", "file", "filename", "file_name", "filepath", "image_path", "img")
 LABELS = ("label", "labels", "class", "target", "category", "species", "y", "fine_label")
+IDS = ("id", "ids", "image_id", "sample_id", "uid", "uuid", "filename", "file_name")
 ARRAYS = {".npz": "npz", ".h5": "hdf5", ".hdf5": "hdf5"}
 TRIED, SECONDS = 48, 10.0  # how many images are decoded at least; more are until so many seconds have passed
 
@@ -178,6 +181,10 @@ def _table(train: Path, test: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     section = {"source": "table", "train": str(train)}
     for key, usual in (("image_key", IMAGES), ("label_key", LABELS)):
         section[key] = given.get(key) or _named(columns, key, usual, train)
+    tested = expand_path(given["test"]) if isinstance(given.get("test"), str) else test
+    tables = [columns, *([read_table(tested).columns] if tested != train and is_table(tested) else [])]
+    if ids := given.get("id_key") or _ids_of(tables, section["image_key"]):
+        section["id_key"] = ids
     if test != train:
         return section | {"test": str(test)}
     splits = {str(value) for value in columns.get(SPLIT, ())}
@@ -185,6 +192,20 @@ def _table(train: Path, test: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     if None in names:
         return section
     return section | {"test": str(train), "train_split": names[0], "test_split": names[1]}
+
+
+def _ids_of(tables: Sequence[Mapping[str, Any]], images: str) -> str | None:
+    """The column with an id for each image that lies in the tables, by its usual names; or that of the images, if it
+    keeps their paths. None if no column tells all images apart, or these are files, whose paths do."""
+    there = {name.lower(): name for name in tables[0]}
+    if not (images in tables[0] and is_inside(tables[0][images][0])):
+        return None
+    for key in (*(there[name] for name in IDS if name in there), images):
+        found = [[id_text(value) for value in table.get(key, [""])] for table in tables]
+        apart = found if key == images else [list(chain(*found))]  # paths get train/ or test/ before them
+        if all(len({i for i in ids if i and i.isprintable()}) == len(ids) for ids in apart):
+            return key
+    return None
 
 
 def _named(columns: Mapping[str, Any], key: str, usual: tuple[str, ...], place: Path) -> str:

@@ -1,21 +1,36 @@
-"""Images that have moved since a finished store was made from them."""
+"""Images that have moved since a store was made from them: all of them elsewhere, or within a table."""
 
 from __future__ import annotations
 
-import numpy as np
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
 
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from taftcache.backbone.sources.base import Source, any_numbered
 from taftcache.cache.format import encoding
+from taftcache.cache.opening import Place
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.consent import KINDS, SECTION, names, recorded_recipe
-from taftcache.errors import IdentityError
+from taftcache.errors import IdentityError, UnreadableImage
 from taftcache.names import counted
 from taftcache.recipe import Recipe, recipe_values
+from taftcache.stages.extract.classes import classes_of, other_classes
 from taftcache.stages.extract.reextraction import Reextraction
 from taftcache.stages.progress import Progress
 
 LIES_AT = ("train", "test", "root")  # of [data]: where the images lie
 AGAIN = 8  # rows that are made again, or one of each shard if there are more shards
 ALIKE = 0.01  # a part of the row's norm: another processor's rounding is far below it, another image's row far above
+
+BY_NUMBER = (
+    "what was forgotten is kept out by numbers of rows: if rows have moved since, it is taken in, and others stay out"
+)
 
 
 def is_moved(store: FeatureStore, recipe: Recipe) -> bool:
@@ -32,8 +47,7 @@ def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
     Raises:
         IdentityError: they are other images.
     """
-    own = [f"{SECTION[kind]}.{key}" for kind in KINDS for key in names(recipe, kind)]
-    made = Reextraction(store, recipe, progress, own)
+    made = _remade(store, recipe, progress)
     made.check_identity()
     shards = store.every_shard
     labels = made.labels([i for shard in shards for i in shard.sample_ids])
@@ -47,11 +61,8 @@ def follow(store: FeatureStore, recipe: Recipe, progress: Progress) -> str:
                 corrected = "if labels were corrected, taftcache append --relabel with this recipe first"
                 raise _others(recipe, f"{i!r} is of the class {now!r}, in the store of {was!r}", corrected)
         rows = np.unique(np.linspace(0, shard.rows - 1, each).astype(int))
-        ids = [shard.sample_ids[k] for k in rows]
-        there = shard.tokens(rows).astype(np.float64)
-        apart = np.linalg.norm(encoding.as_read(made.rows(shard.name, ids), shard.stored_as) - there, axis=(1, 2))
-        if (other := apart > ALIKE * np.linalg.norm(there, axis=(1, 2))).any():
-            raise _others(recipe, f"{ids[int(other.argmax())]!r} gives another row than the store's")
+        if other := _different(made, shard, rows):
+            raise _others(recipe, f"{other[0]!r} gives another row than the store's")
         again += len(rows)
     recorded, data = store.manifest.recipe, recipe_values(recipe)["data"]
     with store.transaction() as change:
@@ -65,3 +76,116 @@ def _others(recipe: Recipe, got: str, otherwise: str = "put the old place back")
         got=got,
         do=f"give this recipe its own folder with --set store.path=…, or {otherwise}",
     )
+
+
+def moved_rows(
+    store: FeatureStore,
+    recipe: Recipe,
+    sources: tuple[Source, Source | None],
+    others: Mapping[str, object],
+    progress: Progress,
+) -> IdentityError | None:
+    """Make a few rows of a store again from ``sources``, the recipe's: of ``others``, whose class is another there, and
+    if ids are numbers, of each source's. The error if an image is not that of the row which has its id, or else None.
+
+    Raises:
+        IdentityError: other weights, preprocessing or libraries than the store's. Else as for `Reextraction`.
+    """
+    made, numbered, other = _remade(store, recipe, progress), any_numbered(*sources), list[str]()
+    known = {i for shard in store.every_shard for i in shard.sample_ids} if numbered else set[str]()
+    parts = [others, *(known.intersection(classes_of(source)) for source in sources if source is not None)]
+    each = AGAIN // max(1, sum(map(bool, parts)))
+    tried = set[str]().union(*(_few(part, each) for part in parts))
+    for shard in store.every_shard:
+        for k in (k for k, i in enumerate(shard.sample_ids) if i in tried):
+            try:
+                other += _different(made, shard, np.array([k]))
+            except UnreadableImage:  # whatever lies there decoded once; the file of a path is only gone
+                other += [shard.sample_ids[k]] if numbered else []
+    if not other:
+        return None
+    made.check_identity()  # or it is not the images that differ
+    got = f"{len(other)} of {counted(len(tried), 'row')} made again differ from the store's (first: {min(other)})"
+    if not numbered:
+        return IdentityError(
+            f"images at {recipe.data.train} have changed under their ids, and not only their labels",
+            got=got,
+            do="forget these ids, give the new images ids of their own, and append them",
+        )
+    return IdentityError(
+        f"rows of {recipe.data.train} have moved: ids are numbers of rows, and name other images now",
+        got=got,
+        do="put the rows back where they were, with a blank image in place of one that had to go; or make a new store "
+        "of images that have ids: data.id_key",
+    )
+
+
+def check_kind(store: FeatureStore, recipe: Recipe, *sources: Source | None) -> None:
+    """IdentityError if a file that the store was made from now gives ids of another kind, such as paths in place of
+    numbers: every image would be a new one, and one that was forgotten would come back."""
+    rows = {i for shard in store.every_shard for i in shard.sample_ids}
+    given = classes_of(*sources)
+    if is_moved(store, recipe) or not rows or not given or not rows.isdisjoint(given):
+        return
+    stems = [re.escape(Path(place).stem) for place in (recipe.data.train, recipe.data.test) if place]
+    number = re.compile(rf"(train/|test/)?({'|'.join(stems)})/\d{{4,}}")
+    if any_numbered(*sources) or any(map(number.fullmatch, rows)):
+        raise IdentityError(
+            f"none of the ids of {recipe.data.train} is in {store.path}: its images have ids of another kind now",
+            got=f"{min(given)!r}, in the store {min(rows)!r}",
+            do="give them the ids that they had (paths or ids that occur twice or are missing are not used: "
+            "data.id_key), or make a new store: --set store.path=…",
+        )
+
+
+def notes_on_numbers(
+    recipe: Recipe,
+    sources: tuple[Source, Source | None],
+    beside: TombstoneFile,
+    forgotten_of: Place | None,
+    progress: Progress,
+) -> list[str]:
+    """Notes on what a new store keeps out by numbers of rows: what ``beside`` remembers, which is taken over from the
+    store ``forgotten_of`` if that is named. Rows of that store are made again, to see that they did not move.
+
+    Raises:
+        IdentityError: rows have moved, or nothing shows that they did not. Else as for `moved_rows`.
+    """
+    if not (beside.key and any_numbered(*sources)):
+        return []
+    if forgotten_of is None:
+        return [BY_NUMBER]
+    with FeatureStore(forgotten_of) as store:
+        given = classes_of(*sources)
+        none = "imported" in store.identity or not any(i in given for s in store.every_shard for i in s.sample_ids)
+        theirs = msgspec.structs.replace(recorded_recipe(store), data=recipe.data, device=recipe.device)
+        moved = None if none else moved_rows(store, theirs, sources, other_classes(store, given), progress)
+        if none or moved is not None:
+            raise IdentityError(
+                f"what {store.path} has forgotten cannot be found in {recipe.data.train}: ids are numbers of rows there"
+                + ("" if moved is None else ", and rows have moved"),
+                got="no row that could be made again" if moved is None else moved.got,
+                do="put the rows back where they were; or leave --forgotten-of out, and the images that were forgotten",
+            )
+        return [f"{BY_NUMBER}; a few rows of {store.path}, made again, are where they were"]
+
+
+def _remade(store: FeatureStore, recipe: Recipe, progress: Progress) -> Reextraction:
+    """From what the recipe names, which is its user's own."""
+    own = [f"{SECTION[kind]}.{key}" for kind in KINDS for key in names(recipe, kind)]
+    return Reextraction(store, recipe, progress, own)
+
+
+def _few(ids: Collection[str], most: int) -> set[str]:
+    """At most so many of these, evenly spread; also the last, which has another number if any row before it goes."""
+    some = sorted(ids)
+    return {some[k] for k in np.linspace(0, len(some) - 1, min(most, len(some))).astype(int)}
+
+
+def _different(made: Reextraction, shard: Shard, rows: NDArray[np.int64]) -> list[str]:
+    """Ids of those of a shard's rows that come out differently now."""
+    ids = [shard.sample_ids[k] for k in rows]
+    there = shard.tokens(rows).astype(np.float64)
+    apart = np.linalg.norm(encoding.as_read(made.rows(shard.name, ids), shard.stored_as) - there, axis=(1, 2))
+    other = apart > ALIKE * np.linalg.norm(there, axis=(1, 2))
+    return [i for i, differs in zip(ids, other, strict=True) if differs]

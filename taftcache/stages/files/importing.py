@@ -38,6 +38,7 @@ from taftcache.stages.extract.extraction import create_store, plan_record, put_t
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import remembered, without_forgotten
 from taftcache.stages.extract.frozen import load_frozen
+from taftcache.stages.extract.moving import BY_NUMBER
 from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.vector_files import SUFFIXES, columns_of_test, open_vectors, vectors_of_hdf5
@@ -288,8 +289,11 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
         recipe = msgspec.structs.replace(recipe, tangent=tangent)
     path = recipe.store_path
     # not the teachers, which may be those that the store itself names; `record_recipe` allows others
-    remember(path, recipe, ["images", "weights"] if FeatureStore.exists(path) else KINDS)
+    anew = not FeatureStore.exists(path)
+    remember(path, recipe, KINDS if anew else ["images", "weights"])
     beside, unasked = remembered(path, asked.forgotten_of, features, test)
+    if anew and beside.key and any(part.numbered for part in (features, test) if part is not None):
+        unasked.append(BY_NUMBER)
     with ExitStack() as stack:
         there = stack.enter_context(FeatureStore(path, mode="a")) if FeatureStore.exists(path) else None
         if there is not None and "imported" not in there.identity:

@@ -27,7 +27,8 @@ NAME_THEM = (
 class Vectors:
     """Vectors [n, d] (or rows [n, t, d]) with their ids, labels int64 [n], and the classes that the labels index.
 
-    ``values`` is mapped from a file if there is one, so that rows are read only when they are needed.
+    ``values`` is mapped from a file if there is one, so that rows are read only when they are needed. ``numbered``: as
+    of a source of images.
     """
 
     path: Path
@@ -36,6 +37,7 @@ class Vectors:
     labels: NDArray[np.int64]
     classes: list[str]
     notes: tuple[str, ...] = ()
+    numbered: bool = False
 
     @classmethod
     def in_memory(cls, name: str, values: ArrayLike, labels: ArrayLike, ids: ArrayLike | None = None) -> Vectors:
@@ -117,7 +119,7 @@ class Vectors:
         if "" in classes:
             got = next((repr(i) for i, index in zip(known, indexes, strict=True) if not classes[index]), "a class")
             raise DataError(f"{path} has an empty label", got=got, do="leave the sample out")
-        made = cls(path=path, values=values, ids=known, labels=found, classes=classes)
+        made = cls(path=path, values=values, ids=known, labels=found, classes=classes, numbered=ids is None)
         return made.narrowed() if names is None else made
 
     @property

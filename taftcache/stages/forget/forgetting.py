@@ -20,7 +20,19 @@ from taftcache.consent import names, recorded_recipe, refusal
 from taftcache.errors import ArgumentError, RecipeError, StoreError, TaftcacheError, several_texts
 from taftcache.model.component import put_component, read_component
 from taftcache.model.meta import meta_of
-from taftcache.names import CLASS, EXACT, HEAD, MEAN, WEIGHTED, counted, is_component, is_model, shard_of, them, typed
+from taftcache.names import (
+    CLASS,
+    EXACT,
+    HEAD,
+    MEAN,
+    WEIGHTED,
+    counted,
+    is_component,
+    is_model,
+    shard_of,
+    typed,
+    yours_to_do,
+)
 from taftcache.privacy.statement import forgetting_note
 from taftcache.stages.certificates import RenewedCertificate
 from taftcache.stages.completeness import imported, subtracted_notes
@@ -372,12 +384,12 @@ def _in_source(store: FeatureStore, forgotten: list[str]) -> tuple[list[str], li
     if refusal(store, "images", recipe) is not None:
         return [], [f"{unseen}the store may not open it (taftcache trust)"]
     try:
-        left = still_there(recipe.data, forgotten)
+        left, numbered = still_there(recipe.data, forgotten)
     except (TaftcacheError, OSError):  # the rows have left, whatever became of their source
         return [], [f"{unseen}it cannot be read"]
     said = (
-        f"{len(left)} of {counted(len(forgotten), 'image')} still in the source ({where}): "
-        f"deleting {them(len(left))} is yours to do"
+        f"{len(left)} of {counted(len(forgotten), 'row' if numbered else 'image')} still in the source ({where}): "
+        f"{yours_to_do(len(left), numbered=numbered)}"
     )
     return left, [said] if left else []
 

@@ -1,0 +1,253 @@
+"""Ids that are numbers of rows: once a row has moved, nothing is relabelled, added, forgotten or kept out by them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import taftcache
+from taftcache.cache.store import FeatureStore
+from taftcache.errors import DataError, IdentityError, StoreError, TaftcacheError
+from taftcache.stages.extract.moving import BY_NUMBER
+from tests.stages.making import recipe, tree, write_images, write_inside
+
+ROWS = 42
+GONE = 10
+LESS = [k for k in range(ROWS) if k != GONE]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """Three classes of fourteen files."""
+    return write_images(tmp_path_factory.mktemp("numbered") / "digits")
+
+
+def by_label(images: Path) -> list[int]:
+    """The rows of a table that is sorted by label."""
+    files = sorted(images.glob("*/*.png"), key=lambda file: file.name)
+    return sorted(range(ROWS), key=lambda k: (files[k].parent.name, k))
+
+
+def asked(path: Path, table: Path, **data):
+    named = {"source": "table", "train": str(table), "image_key": "image", "label_key": "label"}
+    return recipe(path, data=named | data)
+
+
+@pytest.fixture
+def made(tmp_path, images):
+    """A store of a table without ids, which has forgotten a row; its recipe and the table."""
+    table = write_inside(tmp_path / "set.parquet", images)
+    asking = asked(tmp_path / "store", table)
+    report = taftcache.run(asking).extract
+    assert [note.startswith("ids are numbers of rows") for note in report.notes] == [True]
+    assert taftcache.run(asking).extract.notes == []
+    told = taftcache.forget(tmp_path / "store", [f"set/{GONE:04d}"])
+    assert told.in_source == [f"set/{GONE:04d}"]
+    assert "blanking it in place" in told.notes[-1]
+    assert "never removing a row" in told.notes[-1]
+    assert "if none has moved" in told.notes[-1]
+    return asking, table
+
+
+@pytest.mark.law("Where ids are numbers of rows, a table whose rows have moved changes nothing in a store")
+@pytest.mark.parametrize("order", ["removed", "sorted and removed", "turned", "added in front", "relabelled and moved"])
+def test_rows_that_moved_are_refused(made, images, order):
+    asking, table = made
+    if order == "sorted and removed":
+        write_inside(table, images, order=by_label(images))
+        asking = asked(table.with_name("sorted"), table)
+        taftcache.run(asking)
+        rows = [k for at, k in enumerate(by_label(images)) if at != GONE]
+    else:
+        rows = {
+            "removed": LESS,
+            "turned": [ROWS - 1, *range(ROWS - 1)],
+            "added in front": [5, *range(ROWS)],
+            "relabelled and moved": [*range(ROWS - 2), ROWS - 1, ROWS - 2],
+        }[order]
+    write_inside(table, images, order=rows)
+    before = tree(asking.store_path)
+    for again in (taftcache.extract(asking), taftcache.run(asking).extract):
+        (note,) = again.notes
+        assert note.startswith(f"rows of {table} have moved: ids are numbers of rows")
+        assert "relabel" not in note
+    for options in ({"relabel": True}, {}, {"dry_run": True, "relabel": True}, {"new_shard": True}):
+        with pytest.raises(IdentityError, match="have moved") as caught:
+            taftcache.append(asking, **options)
+        assert "data.id_key" in caught.value.do
+    assert tree(asking.store_path) == before
+
+
+def test_a_table_as_it_was_is_taken(made, images):
+    """A row that was blanked or replaced in place, new rows at the end, and corrected labels."""
+    asking, table = made
+    said = taftcache.extract(asking).notes
+    assert [note.startswith("1 row still in the source, forgotten here") for note in said] == [True]
+    write_inside(table, images, order=[*range(GONE), 0, *range(GONE + 1, ROWS), 3])
+    assert taftcache.append(asking).added
+    write_inside(table, images, order=[*range(ROWS), 3][: ROWS - 2])
+    said = taftcache.extract(asking).notes
+    gone = "not in the source now: 3 rows of the store; ids are numbers of rows there, so which images are gone"
+    assert [note.startswith(gone) for note in said] == [True, False]
+
+
+def test_corrected_labels_are_still_taken(tmp_path, images):
+    table, labels = tmp_path / "set.parquet", [k % 3 for k in range(ROWS)]
+    asking = asked(tmp_path / "store", write_inside(table, images, other=labels), label_key="other")
+    taftcache.extract(asking)
+    write_inside(table, images, other=[1, *labels[1:]])
+    assert "append --relabel" in taftcache.extract(asking).notes[0]
+    assert sum(taftcache.append(asking, relabel=True).relabelled.values()) == 1
+
+
+def test_a_corrected_label_does_not_hide_rows_that_moved(tmp_path, images):
+    """The corrected row is where it was; others of one class changed places."""
+    table, labels = tmp_path / "set.parquet", [k % 2 for k in range(ROWS)]
+    asking = asked(tmp_path / "store", write_inside(table, images, other=labels), label_key="other")
+    taftcache.extract(asking)
+    write_inside(table, images, other=[1, *labels[1:]], order=[*range(ROWS - 3), ROWS - 1, ROWS - 2, ROWS - 3])
+    with pytest.raises(IdentityError, match="have moved"):
+        taftcache.append(asking, relabel=True)
+
+
+def test_images_that_changed_with_their_labels_are_not_relabelled(tmp_path, images):
+    """Of a table with ids, too: the row would get the label of another image."""
+    table, names = tmp_path / "set.parquet", [f"c{k}" for k in range(ROWS)]
+    asking = asked(tmp_path / "store", write_inside(table, images, n=names), id_key="n")
+    taftcache.extract(asking)
+    write_inside(table, images, n=["c1", "c0", *names[2:]], order=range(ROWS))
+    before = tree(tmp_path / "store")
+    (note,) = taftcache.extract(asking).notes
+    assert note.startswith(f"images at {table} have changed under their ids")
+    assert taftcache.append(asking).notes == [note]
+    with pytest.raises(IdentityError, match="have changed under their ids"):
+        taftcache.append(asking, relabel=True)
+    assert tree(tmp_path / "store") == before
+
+
+def test_what_cannot_be_made_again_is_not_relabelled(made, images, monkeypatch):
+    asking, table = made
+    write_inside(table, images, order=LESS)
+
+    def fails(*args):
+        raise StoreError("no network")
+
+    monkeypatch.setattr("taftcache.stages.extract.reextraction.load_frozen", fails)
+    assert "relabel" in str(taftcache.extract(asking).notes)
+    before = tree(asking.store_path)
+    with pytest.raises(StoreError, match="no network"):
+        taftcache.append(asking, relabel=True)
+    assert tree(asking.store_path) == before
+
+
+def test_an_extraction_does_not_go_on_with_rows_that_moved(made, images):
+    asking, table = made
+    with FeatureStore(asking.store_path, mode="a") as store, store.transaction() as change:
+        change.drop_shard("001")
+    write_inside(table, images, order=LESS)
+    with pytest.raises(IdentityError, match="have moved"):
+        taftcache.extract(asking)
+
+
+@pytest.mark.law("What a store has forgotten by number of row is kept out of another, or the other is refused")
+def test_forgotten_of_a_table_whose_rows_moved(made, images, tmp_path):
+    asking, table = made
+    old = asking.store_path
+    new = asked(tmp_path / "new", table)
+    said = taftcache.extract(new, forgotten_of=old).notes
+    assert [note for note in said if note.startswith(f"{BY_NUMBER}; a few rows of {old}")]
+    assert not FeatureStore(tmp_path / "new").holds(f"set/{GONE:04d}")
+    shutil.rmtree(tmp_path / "new")
+    beside = taftcache.extract(new).notes
+    assert BY_NUMBER in beside
+    shutil.rmtree(tmp_path / "new")
+    write_inside(table, images, order=[ROWS - 1, *range(ROWS - 1)])
+    for refused in (taftcache.extract, taftcache.estimate, taftcache.run):
+        with pytest.raises(TaftcacheError, match=r"cannot be found in .* rows have moved"):
+            refused(new, forgotten_of=old)
+    assert not (tmp_path / "new").exists()
+
+
+def test_with_ids_a_removed_row_is_nothing_to_speak_of(tmp_path, images):
+    table = write_inside(tmp_path / "set.parquet", images, paths=True)
+    asking = asked(tmp_path / "store", table)
+    taftcache.extract(asking)
+    ids = sorted(FeatureStore(asking.store_path).sample_ids())
+    gone = sorted(file.name for file in images.glob("*/*.png"))[GONE]
+    told = taftcache.forget(asking.store_path, [gone])
+    assert "deleting it is yours to do" in told.notes[-1]
+    write_inside(table, images, paths=True, order=[*LESS[::-1]])
+    assert taftcache.extract(asking).notes == []
+    assert taftcache.append(asking, relabel=True).relabelled == {}
+    other = asked(tmp_path / "other", write_inside(tmp_path / "other.parquet", images, paths=True, order=range(9, 20)))
+    taftcache.extract(other, forgotten_of=asking.store_path)
+    assert not FeatureStore(tmp_path / "other").holds(gone)
+    assert set(FeatureStore(tmp_path / "other").sample_ids()) <= {*ids} - {gone}
+
+
+def test_ids_of_another_kind_are_refused(made, images, tmp_path):
+    """Otherwise every image would be a new one, and one that was forgotten would come back."""
+    asking, table = made
+    before = tree(asking.store_path)
+    write_inside(table, images, paths=True)  # the store's ids are numbers
+    for command in (taftcache.extract, taftcache.append):
+        with pytest.raises(IdentityError, match="ids of another kind now"):
+            command(asking)
+    with pytest.raises(IdentityError) as caught:
+        taftcache.append(asked(asking.store_path, table, id_key="image"))
+    assert "data.id_key" in caught.value.got
+    assert tree(asking.store_path) == before
+    named = asked(tmp_path / "named", table)
+    taftcache.extract(named)
+    write_inside(table, images, paths=True, order=[*range(ROWS), 0])  # a path that comes twice names no image
+    for command in (taftcache.extract, taftcache.append):
+        with pytest.raises(IdentityError, match="ids of another kind now"):
+            command(named)
+    write_inside(table, images, paths=True, order=range(3))
+    assert "39 rows (first: " in str(taftcache.extract(named).notes), "fewer images are no other kind"
+
+
+def test_rows_of_another_table_are_not_said_to_be_gone(tmp_path, images):
+    first = write_inside(tmp_path / "a.parquet", images, order=range(30))
+    asking = asked(tmp_path / "store", first)
+    taftcache.extract(asking)
+    more = write_inside(tmp_path / "b.parquet", images, order=range(30, ROWS))
+    appended = taftcache.append(asked(tmp_path / "store", more)).notes
+    assert [note.startswith("ids are numbers of rows") for note in appended] == [True]
+    said = taftcache.extract(asking).notes
+    assert [n.startswith("in the store, but not in the source that the recipe names: 12 rows") for n in said] == [True]
+    assert "appended from elsewhere or gone since" in said[0]
+
+
+def test_numbers_of_arrays_are_as_those_of_tables(tmp_path, images):
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.integers(0, 256, (30, 8, 8, 3), np.uint8), np.arange(30) % 2
+    file = tmp_path / "set.npz"
+
+    def write(rows, **more):
+        np.savez(file, images=pixels[rows], labels=labels[rows], **more)
+
+    write(range(30))
+    asking = recipe(tmp_path / "store", data={"source": "npz", "train": str(file)})
+    (note,) = taftcache.extract(asking).notes
+    assert "an array of them, named id" in note
+    write([k for k in range(30) if k != 4])
+    with pytest.raises(IdentityError, match="have moved"):
+        taftcache.append(asking, relabel=True)
+    write(range(30), id=[f"c{k}" for k in range(30)])
+    with pytest.raises(IdentityError, match="ids of another kind now"):
+        taftcache.append(asking)
+    with pytest.raises(DataError, match="no array named 'x'"):
+        taftcache.extract(recipe(tmp_path / "x", data={"source": "npz", "train": str(file), "id_key": "x"}))
+
+
+def test_numbers_of_vectors_are_said_to_keep_out_by_number(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(40, 5)), np.arange(40) % 2
+    taftcache.import_vectors(x, y, tmp_path / "a")
+    assert BY_NUMBER not in taftcache.import_vectors(x, y, tmp_path / "b", forgotten_of=tmp_path / "a").notes
+    taftcache.forget(tmp_path / "a", [sorted(FeatureStore(tmp_path / "a").sample_ids())[0]])
+    assert BY_NUMBER in taftcache.import_vectors(x, y, tmp_path / "c", forgotten_of=tmp_path / "a").notes
+    assert BY_NUMBER not in taftcache.import_vectors(x, y, tmp_path / "a").notes, "every row is compared"
