@@ -218,11 +218,25 @@ def test_a_few_rows_may_have_fractions_for_classes_and_so_may_any_whose_classes_
     check_classes("here", [*map(str, range(30)), "nan"])
 
 
-def test_whole_numbers_are_the_same_classes_as_floats(folder):
-    whole, floats = ([kind(k % 3) for k in range(6)] for kind in (int, float))
-    sources = [open_source(spec(write(folder / "a.parquet", columns(label=x))))[0] for x in (whole, floats)]
-    assert sources[0].classes == sources[1].classes == ["0", "1", "2"]
-    assert sources[0].items == sources[1].items
+@pytest.mark.law("Without names, exactly the labels that occur are the classes, in numeric order, in any kind of file")
+@pytest.mark.parametrize("labels", [[3, 8] * 3, [2, 1, 3, 5, 4, 10], [9, 100, -1, 9, -20, 0]], ids=str)
+@pytest.mark.parametrize("kind", [int, float, str, "{}.0".format])
+def test_the_same_labels_are_the_same_classes_everywhere(folder, labels, kind):
+    """Of the labels 3 and 8, some readers made nine classes."""
+    classes = [str(k) for k in sorted({*labels})]
+    given = [kind(label) for label in labels]
+    found = [open_source(spec(write(folder / f"a.{end}", columns(label=given))))[0] for end in ("csv", "parquet")]
+    if kind is not float:
+        found.append(ArraySource(folder / "a.npz", {"x": PIXELS, "y": np.array(given)}, "x", "y"))
+    found.append(Vectors.of(folder / "a.npy", np.zeros((6, 3)), np.array(given), None))
+    for source in found:
+        assert source.classes == classes
+        assert [source.classes[item.label] for item in source.items] == [str(label) for label in labels]
+
+
+def test_numbers_that_are_written_as_codes_stay_as_they_are(folder):
+    for labels in (["01", "1", "x"] * 2, ["1.0", "x", "1"] * 2):
+        assert open_source(spec(write(folder / "a.csv", columns(label=labels))))[0].classes == sorted({*labels})
 
 
 @pytest.mark.parametrize(

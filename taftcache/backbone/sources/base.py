@@ -74,6 +74,7 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item], other
 
 
 REGRESSION = "values are fitted by TangentRegressor"
+_DIGITS = 100  # most digits of a number
 FEW = 20  # in so few samples, most may well have a class of their own
 
 
@@ -102,6 +103,15 @@ def check_classes(place: object, labels: Sequence[str]) -> None:
             f"{different[0]}",
             do=f"name the column or array of classes; {REGRESSION}",
         )
+
+
+def name_order(text: str) -> tuple[bool, int, str]:
+    """The key by which names of classes are sorted: numbers come first, in their own order.
+
+    Texts of more than `_DIGITS` digits sort as texts, because Python refuses to read a number of some thousand digits.
+    """
+    number = text.removeprefix("-").isdecimal() and len(text) <= _DIGITS
+    return not number, int(text) if number else 0, text
 
 
 # Errors of a mount or disk that is not there, or of a process that may open no more files; not every system has all.

@@ -10,14 +10,13 @@ import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.arrays import label_indexes
-from taftcache.backbone.sources.base import REGRESSION, Item, Source, check_classes, check_items, decoding
+from taftcache.backbone.sources.base import REGRESSION, Item, Source, check_items, decoding
 from taftcache.backbone.sources.columns import Table, read_table
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
 from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
 
 SPLIT = "split"  # the column that says which part a row belongs to
-_DIGITS = 100  # most digits of a number
 _TRIED = 100  # first rows, of whose files at least one must be there
 
 
@@ -102,24 +101,12 @@ def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:
 
 
 def _labels(place: Path, key: str, column: Sequence[Any], names: list[str] | None) -> tuple[list[str], list[int]]:
-    """Class names, and each row's index among them; numbers written as text are sorted as numbers."""
+    """Class names, and each row's index among them."""
     values = [_label(place, key, row, value) for row, value in enumerate(column)]
-    if all(isinstance(value, int) for value in values):
-        return label_indexes(place, np.asarray(values), names)
-    texts = [str(value) for value in values]
-    if names is None:
-        check_classes(place, texts)
-    # an array of objects: in an array of texts, each would take the room of the longest
-    return label_indexes(place, np.asarray(texts, object), names or sorted(set(texts), key=name_order))
-
-
-def name_order(text: str) -> tuple[bool, int, str]:
-    """The key by which names of classes are sorted: numbers come first, in their own order.
-
-    Texts of more than `_DIGITS` digits sort as texts, because Python refuses to read a number of some thousand digits.
-    """
-    number = text.isdecimal() and len(text) <= _DIGITS
-    return not number, int(text) if number else 0, text
+    if not all(isinstance(value, int) for value in values):
+        values = [str(value) for value in values]
+    # texts as objects: in an array of texts, each would take the room of the longest
+    return label_indexes(place, np.asarray(values, object if isinstance(values[0], str) else None), names)
 
 
 def _label(place: Path, key: str, row: int, value: Any) -> int | str:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from taftcache.backbone.sources.base import FEW, REGRESSION, Labelled
-from taftcache.backbone.sources.table import name_order
+from taftcache.backbone.sources.base import FEW, REGRESSION, Labelled, name_order
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, DataError, RecipeError

@@ -190,7 +190,7 @@ def import_vectors(
     if not (test is None or (isinstance(test, tuple | list) and len(test) in (2, 3))):
         raise ArgumentError("test is not x and y of held-out rows", got=type(test).__name__, do="test=(x, y)")
     features = Vectors.in_memory("rows", x, y, ids)
-    tested = None if test is None else Vectors.in_memory("test", *test).narrowed()
+    tested = None if test is None else Vectors.in_memory("test", *test)
     recipe = recipe_of_vectors(store, overrides)
     asked = _Request(features, tested, recipe, False, scaling, forgotten_of)
     return _import(asked, None, or_silent(progress), begin)
