@@ -128,6 +128,18 @@ def test_images_inside(tmp_path):
     assert open_source(spec(tmp_path / "bare.parquet", image_key="image"))[0].classes == ["0", "1", "2"]
 
 
+def test_numbers_of_no_class_and_classes_in_another_order(tmp_path):
+    table, parts = inside(), []
+    of_parts = {"a": (NAMES, [0, 1, 2] * 2), "b": (NAMES, [-1] * 6), "c": (["ant", "cat", "bee"], [0] * 6)}
+    for name, (names, labels) in of_parts.items():
+        changed = table.set_column(table.schema.get_field_index("label"), "label", pa.array(labels))
+        parts.append(str(saved(tmp_path / name, changed, names)))
+    with pytest.raises(DataError, match=r"the label -1, but(.|\n)*6 of 6 labels outside of 0 to 2(.|\n)*and data.test"):
+        open_source(spec(parts[0], image_key="image", test=parts[1]))
+    with pytest.raises(DataError, match="in another order\n  got: training: bee, cat; test: cat, bee\n"):
+        open_source(spec(parts[0], image_key="image", test=parts[2]))
+
+
 def vectors_of(folder: Path, labels: np.ndarray) -> None:
     Vectors.of(folder / "a.npy", np.zeros((len(labels), 3)), labels, None)
 
@@ -141,9 +153,14 @@ def arrays_of(folder: Path, labels: np.ndarray) -> None:
     [
         ({"path": [f"elsewhere/{k}" for k in range(6)]}, "images that .* lists are not there"),
         ({"path": [f"https://x/{k}.png" for k in range(6)]}, "images that .* lists are not there"),
-        ({"path": [*PATHS[:5], ""]}, "row 6 of .* has no image"),
+        ({"path": [rf"C:\images\{k}.png" for k in range(6)]}, r"lists are not there(.|\n)*try: write / in the paths"),
+        ({"path": [f"file:///images/{k}.png" for k in range(6)]}, r"lists are not there(.|\n)*without file://"),
+        ({"path": [*PATHS[:5], ""]}, r"row 6 of .* has no image\n  got: '' in the column 'path'"),
         ({"path": [*PATHS[:5], PATHS[0]]}, "more than once"),
-        ({"label": ["a", "b", "", "a", "b", "a"]}, "row 3 of .* has no label"),
+        (
+            {"label": ["a", "b", "", "a", "b", ""]},
+            r"row 3 of .* has no label\n  got: 2 of 6 rows without one in the column 'label'",
+        ),
         ({"label": ["a"] * 6}, "fewer than two classes"),
         ({"label": ["a", "b", " ", "a", "b", "a"]}, "row 3 of .* has no label"),
         (

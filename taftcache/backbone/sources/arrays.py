@@ -120,7 +120,7 @@ def _named(file: Path, arrays: Mapping[str, Any], key: str, option: str) -> Any:
         raise DataError(
             f"{file} has no array named {key!r}",
             got=f"it holds {', '.join(sorted(arrays)) or 'nothing'}",
-            do=f"set {option} to the right one",
+            do=f"name the right one: --set data.{option}=NAME",
         )
     return arrays[key]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.columns import splits_in
 from taftcache.backbone.sources.digits import DigitsSource
 from taftcache.backbone.sources.folder import FolderSource
 from taftcache.backbone.sources.hdf5 import open_hdf5
@@ -43,8 +44,14 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     if not spec.test:
         return _limited(train, spec.limit), None
     test = _open(spec, spec.test, spec.test_split, "test/")
-    if [c for c in train.classes if c in test.classes] != [c for c in test.classes if c in train.classes]:
-        raise DataError("training and test images have their classes in another order", do="make the two agree")
+    ours, theirs = ([c for c in a.classes if c in b.classes] for a, b in ((train, test), (test, train)))
+    if ours != theirs:
+        at = next(k for k, name in enumerate(ours) if name != theirs[k])
+        raise DataError(
+            "training and test images have their classes in another order",
+            got=f"training: {first_few(ours[at:])}; test: {first_few(theirs[at:])}",
+            do="number the classes of both in one order",
+        )
     shared = {item.id for item in train.items} & {item.id for item in test.items}
     if shared:
         raise DataError(
@@ -62,13 +69,14 @@ def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
     path = expand_path(place)
     if spec.source == "folder":
         return FolderSource(path, prefix, skip=spec.unreadable == "skip")
-    if spec.source == "table" and spec.test == spec.train:
+    if spec.source == "table" and (spec.test == spec.train or splits_in(path)):
         return TableSource(path, spec.image_key, spec.label_key, _root(spec), split)
     # Stems usually tell two files apart; if they do not, the role does.
     assert spec.train is not None
     same = spec.test is not None and expand_path(spec.train).stem == expand_path(spec.test).stem
     if spec.source == "table":
-        return TableSource(path, spec.image_key, spec.label_key, _root(spec), prefix=prefix if same else "")
+        named, below = prefix if same else "", prefix if _apart(spec) else ""
+        return TableSource(path, spec.image_key, spec.label_key, _root(spec), prefix=named, below=below)
     if spec.source == "npz":
         return open_npz(path, spec.image_key, spec.label_key, prefix if same else "")
     return open_hdf5(path, spec.image_key, spec.label_key, prefix if same else "")
@@ -83,6 +91,13 @@ def _is_one_place(spec: DataSpec) -> bool:
     by_split = spec.source == "table" and spec.train == spec.test
     one, other = (os.path.realpath(expand_path(place)) for place in (spec.train, spec.test))
     return not by_split and one == other
+
+
+def _apart(spec: DataSpec) -> bool:
+    """Whether the paths in two tables start from a folder each: then one path may mean two images."""
+    assert spec.train is not None
+    folders = {os.path.realpath(expand_path(place).parent) for place in (spec.train, spec.test or spec.train)}
+    return spec.root is None and len(folders) == 2
 
 
 def _root(spec: DataSpec) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,24 @@ from PIL import Image
 
 from taftcache.backbone.sources.arrays import label_indexes
 from taftcache.backbone.sources.base import REGRESSION, Item, Source, check_items, decoding
-from taftcache.backbone.sources.columns import Table, read_table
+from taftcache.backbone.sources.columns import Table, read_table, splits_in
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
 from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
+from taftcache.names import counted
 
 SPLIT = "split"  # the column that says which part a row belongs to
 _TRIED = 100  # first rows, of whose files at least one must be there
 
 
 class TableSource:
-    """Images that a table lists; ids are the paths as the table has them, or ``<table>/0000`` for images inside it.
+    """Images that a table lists; ids are the paths as the table has them, or ``<table>/0000`` for images inside it,
+    ``<split>/0000`` if the table is a folder of Parquet files of several splits.
 
     image_key, label_key: its columns. root: what paths are relative to; the table's folder by default. split: take only
-    rows that have this in the column ``split``. prefix: put before ids made from the table's name.
+    rows that have this in the column ``split``, or files of this split. prefix: put before ids made from the table's
+    name; below: before the paths of images below the table's folder. ``by_split`` counts the
+    rows for each value of the column ``split``.
     """
 
     def __init__(
@@ -35,14 +40,18 @@ class TableSource:
         root: Path | None = None,
         split: str | None = None,
         prefix: str = "",
+        below: str = "",
     ) -> None:
-        table = read_table(place)
-        images = _column(place, table, image_key, "set data.image_key to the column of images")
-        labels = _column(place, table, label_key, "set data.label_key to the column of labels")
-        self._root, self._images = root or place.parent, images
+        parts = splits_in(place)
+        table = read_table(place, split or "")
+        images = _column(place, table, image_key, "name the column of images: --set data.image_key=COLUMN")
+        labels = _column(place, table, label_key, "name the column of labels: --set data.label_key=COLUMN")
+        self._root, self._images = root or (place if parts else place.parent), images
+        self._name, self._below = prefix + (split if parts and split else place.stem), below
         self.classes, indexes = _labels(place, label_key, labels, table.classes.get(label_key))
-        self._rows = list(range(len(images))) if split is None else _of_split(place, table, split)
-        ids = [self._id(place, row, prefix) for row in self._rows]
+        self._rows = list(range(len(images))) if split is None or parts else _of_split(place, table, split)
+        self.by_split = dict(Counter(map(str, table.columns.get(SPLIT, ()))))
+        ids = [self._id(place, image_key, row) for row in self._rows]
         self.items = [Item(id, indexes[row]) for id, row in zip(ids, self._rows, strict=True)]
         check_items(str(place), self.classes, self.items)
         self._check_places(place)
@@ -60,25 +69,37 @@ class TableSource:
         values = [(item.id, self._images[row]) for item, row in zip(self.items, self._rows, strict=True)]
         return [id for id, value in values if _content(value) is None and not (self._root / _path(value)).exists()]
 
-    def _id(self, place: Path, row: int, prefix: str) -> str:
+    def _id(self, place: Path, key: str, row: int) -> str:
         path = _path(self._images[row])
         if _content(self._images[row]) is not None:
-            return f"{prefix}{place.stem}/{row:0{max(4, len(str(len(self._images) - 1)))}d}"
+            return f"{self._name}/{row:0{max(4, len(str(len(self._images) - 1)))}d}"
         if not path:
-            raise DataError(f"row {row + 1} of {place} has no image", do="remove the row, or fill it in")
-        inside = Path(path).is_absolute() and Path(path).is_relative_to(self._root)
-        return Path(path).relative_to(self._root).as_posix() if inside else path
+            raise DataError(
+                f"row {row + 1} of {place} has no image",
+                got=f"{str(self._images[row])[:60]!r} in the column {key!r}",
+                do="remove the row, or fill it in; or name another column: --set data.image_key=COLUMN",
+            )
+        if not Path(path).is_absolute():
+            return self._below + path
+        inside = Path(path).is_relative_to(self._root)
+        return self._below + Path(path).relative_to(self._root).as_posix() if inside else path
 
     def _check_places(self, place: Path) -> None:
         """DataError if none of the first rows' files is there: then the folder must be the wrong one."""
         first = [self._images[row] for row in self._rows[:_TRIED]]
         paths = [self._root / _path(value) for value in first if _content(value) is None]
         if paths and not any(path.exists() for path in paths):
-            network = "://" in _path(first[0])
+            path = _path(first[0])
+            if path.startswith("file://"):
+                do = "list their paths, without file://"
+            elif "://" in path:
+                do = "download them, and list their paths"
+            elif "\\" in path:
+                do = "write / in the paths: \\ comes between folders on Windows alone"
+            else:
+                do = "set data.root to what the paths start from"
             raise DataError(
-                f"the images that {place} lists are not there",
-                got=_path(first[0]) if network else str(paths[0]),
-                do="download them, and list their paths" if network else "set data.root to what the paths start from",
+                f"the images that {place} lists are not there", got=path if "://" in path else str(paths[0]), do=do
             )
 
 
@@ -88,6 +109,13 @@ def missing_files(source: Source) -> list[str]:
         kept = {item.id for item in source.items}
         return [id for id in missing_files(source.whole) if id in kept]
     return source.missing() if isinstance(source, TableSource) else []
+
+
+def rows_by_split(source: Source) -> dict[str, int]:
+    """As `TableSource.by_split`; none for other sources."""
+    if isinstance(source, Subset):
+        return rows_by_split(source.whole)
+    return source.by_split if isinstance(source, TableSource) else {}
 
 
 def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:
@@ -101,7 +129,13 @@ def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:
 
 
 def _labels(place: Path, key: str, column: Sequence[Any], names: list[str] | None) -> tuple[list[str], list[int]]:
-    """Class names, and each row's index among them."""
+    """Class names, and each row's index among them; DataError for rows without a label, or with no text or number."""
+    if without := [row for row, value in enumerate(column) if _is_missing(value)]:
+        raise DataError(
+            f"row {without[0] + 1} of {place} has no label",
+            got=f"{len(without)} of {counted(len(column), 'row')} without one in the column {key!r}",
+            do="remove such rows, or fill them in",
+        )
     values = [_label(place, key, row, value) for row, value in enumerate(column)]
     if not all(isinstance(value, int) for value in values):
         values = [str(value) for value in values]
@@ -111,8 +145,6 @@ def _labels(place: Path, key: str, column: Sequence[Any], names: list[str] | Non
 
 def _label(place: Path, key: str, row: int, value: Any) -> int | str:
     """A label as text or a whole number. Whole numbers may come as floats, if their column has missing values."""
-    if value is None or value != value or (isinstance(value, str) and not value.strip()):
-        raise DataError(f"row {row + 1} of {place} has no label", do="remove the row, or fill it in")
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, str | int) and not isinstance(value, bool):
@@ -123,6 +155,10 @@ def _label(place: Path, key: str, row: int, value: Any) -> int | str:
         do="write the name of a class, or its number, as each row's label; or name another column: data.label_key"
         + (f"; {REGRESSION}" if isinstance(value, float) else ""),
     )
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
 
 
 def _of_split(place: Path, table: Table, split: str) -> list[int]:

@@ -33,7 +33,7 @@ from taftcache.recipe import (
     parse_recipe,
     recipe_values,
 )
-from taftcache.stages.extract.classes import lone_classes_note
+from taftcache.stages.extract.classes import doubtful_classes_notes
 from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import remembered, without_forgotten
@@ -282,7 +282,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
     scaling = asked.scaling if asked.of_vectors else None
     rows = ImportedRows(features, asked.test, scaling)
     notes = [n for part in (features, test) if part is not None for n in part.notes]
-    notes += lone_classes_note(features) + rows.check(recipe.store.dtype, progress)
+    notes += doubtful_classes_notes(features) + rows.check(recipe.store.dtype, progress)
     if asked.of_vectors:
         tangent = msgspec.structs.replace(recipe.tangent, blocks=0, train="head")
         recipe = msgspec.structs.replace(recipe, tangent=tangent)
