@@ -151,7 +151,7 @@ def arrays_of(folder: Path, labels: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"path": [f"elsewhere/{k}" for k in range(6)]}, "images that .* lists are not there"),
+        ({"path": [f"elsewhere/{k}" for k in range(6)]}, r"lists are not there(.|\n)*data.image_key, which is 'path'"),
         ({"path": [f"https://x/{k}.png" for k in range(6)]}, "images that .* lists are not there"),
         ({"path": [rf"C:\images\{k}.png" for k in range(6)]}, r"lists are not there(.|\n)*try: write / in the paths"),
         ({"path": [f"file:///images/{k}.png" for k in range(6)]}, r"lists are not there(.|\n)*without file://"),

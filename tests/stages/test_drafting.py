@@ -516,7 +516,7 @@ def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monke
         (lambda place: place / "images" / "0", "have no labels", "CSV file"),
         (lambda place: write(place / "a.csv", {"path": ["x.png"], "kind": ["a"]}), "no column of", "data.label_key="),
         (lambda place: write(place / "a.csv", {"path": [], "label": []}), "has no rows", "below a line of names"),
-        (several_tables, "has several tables of images\n  got: a.csv, b.csv", "--set data.test=FILE"),
+        (several_tables, "nothing says which to train on\n  got: a.csv, b.csv", "--set data.test=FILE"),
         (several_saved, "has several tables of images, and none is called train\n  got: one, two", "set/one"),
         (as_jsonl, "metadata.jsonl is of a kind of table that is not read", "metadata.csv"),
         (lambda place: next((place / "images").rglob("*.png")), "not a file that lists or holds images", ".csv"),

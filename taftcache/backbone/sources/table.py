@@ -54,7 +54,7 @@ class TableSource:
         ids = [self._id(place, image_key, row) for row in self._rows]
         self.items = [Item(id, indexes[row]) for id, row in zip(ids, self._rows, strict=True)]
         check_items(str(place), self.classes, self.items)
-        self._check_places(place)
+        self._check_places(place, image_key)
 
     def read(self, index: int) -> Image.Image:
         value = self._images[self._rows[index]]
@@ -84,7 +84,7 @@ class TableSource:
         inside = Path(path).is_relative_to(self._root)
         return self._below + Path(path).relative_to(self._root).as_posix() if inside else path
 
-    def _check_places(self, place: Path) -> None:
+    def _check_places(self, place: Path, key: str) -> None:
         """DataError if none of the first rows' files is there: then the folder must be the wrong one."""
         first = [self._images[row] for row in self._rows[:_TRIED]]
         paths = [self._root / _path(value) for value in first if _content(value) is None]
@@ -97,7 +97,7 @@ class TableSource:
             elif "\\" in path:
                 do = "write / in the paths: \\ comes between folders on Windows alone"
             else:
-                do = "set data.root to what the paths start from"
+                do = f"set data.root to what the paths start from, or data.image_key, which is {key!r}, to their column"
             raise DataError(
                 f"the images that {place} lists are not there", got=path if "://" in path else str(paths[0]), do=do
             )

@@ -174,7 +174,7 @@ def _folder(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         )
     if len(inner) < 2 and (tables := tables_in(place)):
         raise DataError(
-            f"{place} has several tables of images",
+            f"{place} has several tables of images, and nothing says which to train on",
             got=first_few([file.name for file in tables]),
             do=f"name one: taftcache init {typed(tables[0])}, and one to test on: --set data.test=FILE; Parquet files "
             "are parts of one table if they are called train-00000-of-00002.parquet and so on",
