@@ -131,7 +131,8 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         which change when a row before is removed.
     root: for timm and published datasets, the folder; for a table, the folder that its paths start from (its own folder
         by default).
-    train_split: timm's name for the split; for a table that is both train and test, the value in its column ``split``.
+    train_split: timm's name for the split; for a table that is both train and test, the value in its column ``split``;
+        for a folder of Parquet files, what their names begin with.
     test_split: the same for held-out images.
     """
 

@@ -74,7 +74,8 @@ def init(
         typer.Argument(
             metavar="PLACE",
             help="a folder with one subfolder per class (or train/ and test/ with these), a CSV or Parquet file of"
-            " paths and labels, a dataset saved by Hugging Face's library, or an .npz or .h5 file of arrays",
+            " paths and labels, a dataset saved by Hugging Face's library, a folder of its Parquet files, or an .npz or"
+            " .h5 file of arrays",
         ),
     ],
     output: Annotated[

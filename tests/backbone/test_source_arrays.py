@@ -162,7 +162,7 @@ def test_arrays_that_do_not_fit_together(opened, monkeypatch, change, named):
 
 
 def test_a_missing_array_is_named_with_those_that_are_there(opened):
-    with pytest.raises(DataError, match=r"no array named 'images'(.|\n)*holds.*pics"):
+    with pytest.raises(DataError, match=r"no array named 'images'(.|\n)*holds.*pics\n.*--set data\.image_key="):
         opened({"pics": PIXELS, "labels": LABELS})
 
 

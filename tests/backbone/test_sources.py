@@ -235,6 +235,15 @@ def test_timms_own_folder_reader(folder):
     assert source.classes == same.classes
 
 
+def test_a_timm_dataset_without_names_of_classes_has_those_that_occur(monkeypatch):
+    class Bare(list):
+        targets = (8, 3, 8)
+
+    monkeypatch.setattr("taftcache.backbone.sources.timm_dataset.create_dataset", lambda *a, **k: Bare("abc"))
+    source = only(source="timm", train="torch/svhn")
+    assert (source.classes, [item.label for item in source.items]) == (["3", "8"], [1, 0, 1])
+
+
 def test_a_timm_dataset_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match="cifar10"):
         only(source="timm", train="torch/cifar10", root=str(tmp_path))

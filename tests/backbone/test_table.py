@@ -193,6 +193,18 @@ def test_a_row_without_an_id_is_refused(tmp_path, value):
         open_source(spec(file, image_key="image", id_key="m"))
 
 
+def test_numbers_of_no_class_and_classes_in_another_order(tmp_path):
+    table, parts = inside(), []
+    of_parts = {"a": (NAMES, [0, 1, 2] * 2), "b": (NAMES, [-1] * 6), "c": (["ant", "cat", "bee"], [0] * 6)}
+    for name, (names, labels) in of_parts.items():
+        changed = table.set_column(table.schema.get_field_index("label"), "label", pa.array(labels))
+        parts.append(str(saved(tmp_path / name, changed, names)))
+    with pytest.raises(DataError, match=r"the label -1, but(.|\n)*6 of 6 labels outside of 0 to 2(.|\n)*and data.test"):
+        open_source(spec(parts[0], image_key="image", test=parts[1]))
+    with pytest.raises(DataError, match="in another order\n  got: training: bee, cat; test: cat, bee\n"):
+        open_source(spec(parts[0], image_key="image", test=parts[2]))
+
+
 def vectors_of(folder: Path, labels: np.ndarray) -> None:
     Vectors.of(folder / "a.npy", np.zeros((len(labels), 3)), labels, None)
 
@@ -204,11 +216,16 @@ def arrays_of(folder: Path, labels: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"path": [f"elsewhere/{k}" for k in range(6)]}, "images that .* lists are not there"),
+        ({"path": [f"elsewhere/{k}" for k in range(6)]}, r"lists are not there(.|\n)*data.image_key, which is 'path'"),
         ({"path": [f"https://x/{k}.png" for k in range(6)]}, "images that .* lists are not there"),
-        ({"path": [*PATHS[:5], ""]}, "row 6 of .* has no image"),
+        ({"path": [rf"C:\images\{k}.png" for k in range(6)]}, r"lists are not there(.|\n)*try: write / in the paths"),
+        ({"path": [f"file:///images/{k}.png" for k in range(6)]}, r"lists are not there(.|\n)*without file://"),
+        ({"path": [*PATHS[:5], ""]}, r"row 6 of .* has no image\n  got: '' in the column 'path'"),
         ({"path": [*PATHS[:5], PATHS[0]]}, "more than once"),
-        ({"label": ["a", "b", "", "a", "b", "a"]}, "row 3 of .* has no label"),
+        (
+            {"label": ["a", "b", "", "a", "b", ""]},
+            r"row 3 of .* has no label\n  got: 2 of 6 rows without one in the column 'label'",
+        ),
         ({"label": ["a"] * 6}, "fewer than two classes"),
         ({"label": ["a", "b", " ", "a", "b", "a"]}, "row 3 of .* has no label"),
         (
@@ -283,11 +300,25 @@ def test_a_few_rows_may_have_fractions_for_classes_and_so_may_any_whose_classes_
     check_classes("here", [*map(str, range(30)), "nan"])
 
 
-def test_whole_numbers_are_the_same_classes_as_floats(folder):
-    whole, floats = ([kind(k % 3) for k in range(6)] for kind in (int, float))
-    sources = [open_source(spec(write(folder / "a.parquet", columns(label=x))))[0] for x in (whole, floats)]
-    assert sources[0].classes == sources[1].classes == ["0", "1", "2"]
-    assert sources[0].items == sources[1].items
+@pytest.mark.law("Without names, exactly the labels that occur are the classes, in numeric order, in any kind of file")
+@pytest.mark.parametrize("labels", [[3, 8] * 3, [2, 1, 3, 5, 4, 10], [9, 100, -1, 9, -20, 0]], ids=str)
+@pytest.mark.parametrize("kind", [int, float, str, "{}.0".format])
+def test_the_same_labels_are_the_same_classes_everywhere(folder, labels, kind):
+    """Of the labels 3 and 8, some readers made nine classes."""
+    classes = [str(k) for k in sorted({*labels})]
+    given = [kind(label) for label in labels]
+    found = [open_source(spec(write(folder / f"a.{end}", columns(label=given))))[0] for end in ("csv", "parquet")]
+    if kind is not float:
+        found.append(ArraySource(folder / "a.npz", {"x": PIXELS, "y": np.array(given)}, "x", "y"))
+    found.append(Vectors.of(folder / "a.npy", np.zeros((6, 3)), np.array(given), None))
+    for source in found:
+        assert source.classes == classes
+        assert [source.classes[item.label] for item in source.items] == [str(label) for label in labels]
+
+
+def test_numbers_that_are_written_as_codes_stay_as_they_are(folder):
+    for labels in (["01", "1", "x"] * 2, ["1.0", "x", "1"] * 2):
+        assert open_source(spec(write(folder / "a.csv", columns(label=labels))))[0].classes == sorted({*labels})
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,22 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from types import SimpleNamespace as Namespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import taftcache
+from taftcache.backbone.sources.base import Item
 from taftcache.backbone.spec import BackboneSpec
 from taftcache.errors import BackboneError, DataError, RecipeError, StoreWriteError
 from taftcache.names import readable_size, readable_time
-from taftcache.recipe import load_recipe
+from taftcache.recipe import load_recipe, parse_recipe
 from taftcache.stages.extract import drafting, looking
+from taftcache.stages.extract.classes import doubtful_classes_notes
 from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
+from taftcache.stages.extract.forgotten import open_images
 from taftcache.terminal.pipeline import show_init
 from tests.backbone.test_table import saved, write
 from tests.stages.making import tree, write_images, write_inside
@@ -35,6 +39,13 @@ def test_a_class_for_each_image_is_noted(place):
     write(place / "images" / "a.csv", {"path": paths, "label": [f"{k / 4}" for k in range(len(paths))]})
     with pytest.raises(DataError, match=r"(?s)42 different numbers for 42 rows.*fitted by TangentRegressor"):
         taftcache.init_recipe(place / "images" / "a.csv", force=True)
+
+
+@pytest.mark.parametrize(("classes", "noted"), [(["-1", "0", "1"], True), (["-1", "a"], False), (["0", "1"], False)])
+def test_minus_one_among_numbers_is_noted(classes, noted):
+    found = Namespace(classes=classes, items=[Item(str(k), k % len(classes)) for k in range(30)])
+    said = [f"{30 // len(classes)} samples of the class -1, which often means that a label is not given"] * noted
+    assert [note.partition(";")[0] for note in doubtful_classes_notes(found)] == said
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +99,66 @@ def as_saved(place):
     return place / "set"
 
 
+def as_listed(place):
+    """Images numbered alike in train/ and test/, each with a metadata.csv, as Hugging Face's imagefolder has them."""
+    table = listed(place / "images")
+    for split in ("train", "test"):
+        rows = [k for k, s in enumerate(table["split"]) if s == split]
+        (place / "set" / split).mkdir(parents=True)
+        for n, k in enumerate(rows):
+            shutil.copy(place / "images" / table["file_name"][k], place / "set" / split / f"{n}.png")
+        labels = [table["species"][k] for k in rows]
+        write(
+            place / "set" / split / "metadata.csv",
+            {"file_name": [f"{n}.png" for n in range(len(rows))], "label": labels},
+        )
+    return place / "set"
+
+
+def as_hub(place, *, paths=False, **columns):
+    """Parquet files in data/, the training images in two parts; a path beside each image, numbered anew in each split,
+    or none. ``columns`` name what each split numbers from: 0, or so many."""
+    table = listed(place / "images")
+    (place / "set" / "data").mkdir(parents=True)
+    rows = {s: [k for k, own in enumerate(table["split"]) if own == s] for s in ("train", "test")}
+    parts = {
+        "train-00000-of-00002": rows["train"][:10],
+        "train-00001-of-00002": rows["train"][10:],
+        "test-00000-of-00001": rows["test"],
+        "validation-00000-of-00001": rows["test"],
+    }
+    for name, part in parts.items():
+        split = name.partition("-")[0]
+        numbers = [rows[split].index(k) if split in rows else k for k in part]
+        found = [(place / "images" / table["file_name"][k]).read_bytes() for k in part]
+        cells = [{"bytes": b, "path": f"{n}.png" if paths else None} for b, n in zip(found, numbers, strict=True)]
+        more = {key: [n + (split == "test") * apart for n in numbers] for key, apart in columns.items()}
+        labels = [table["species"][k] for k in part]
+        write(place / "set" / "data" / f"{name}.parquet", {"image": cells, "label": labels, **more})
+    return place / "set"
+
+
+def several_tables(place):
+    for name in ("a.csv", "b.csv"):
+        write(place / name, {"path": ["x.png"], "label": ["a"]})
+    shutil.rmtree(place / "images")
+    return place
+
+
+def several_saved(place):
+    whole = as_saved(place)
+    for old, new in (("train", "one"), ("test", "two")):
+        (whole / old).rename(whole / new)
+    return whole
+
+
+def as_jsonl(place):
+    whole = as_listed(place)
+    for file in whole.rglob("metadata.csv"):
+        file.rename(file.with_suffix(".jsonl"))
+    return whole
+
+
 PLACES = {
     "folder": (lambda place: place / "images", {"source": "folder", "held_out": 0.2}, ["0", "1", "2"]),
     "splits": (as_splits, {"source": "folder"}, ["0", "1", "2"]),
@@ -103,6 +174,8 @@ PLACES = {
     ),
     "beside": (as_beside, {"source": "table", "label_key": "species"}, ["0", "1", "2"]),
     "saved": (as_saved, {"source": "table", "image_key": "image"}, ["zero", "one", "two"]),
+    "listed": (as_listed, {"source": "table", "image_key": "file_name"}, ["0", "1", "2"]),
+    "hub": (as_hub, {"source": "table", "train_split": "train", "test_split": "test"}, ["0", "1", "2"]),
 }
 
 
@@ -157,6 +230,105 @@ def test_ids_that_two_tables_share_are_not_taken(place):
     for given, key in (({"data.test": str(rest)}, "uid"), ({"data.id_key": "image", "data.test": str(rest)}, "image")):
         taftcache.init_recipe(whole, force=True, overrides=given)
         assert load_recipe("set.toml").data.id_key == key
+
+
+def opened(place, **given):
+    """What ``init`` opens of a place: the section [data], ids to train on and to test on, and its notes, but for that
+    on ids."""
+    section = looking.data_section(place, given) | given
+    data = parse_recipe({"data": section, "backbone": {"weights": "bundled"}}).data
+    source, test, notes = open_images(data, None)
+    ids = [[] if part is None else [item.id for item in part.items] for part in (source, test)]
+    other = [note for note in notes if not note.startswith("ids are numbers of rows")]
+    return section, *ids, [*other, *looking.unused_notes(place, data)]
+
+
+def test_numbers_that_come_again_in_another_folder_are_other_images(place):
+    """Refused: a table in each of two folders may name different files by the same path."""
+    _, train, test, notes = opened(as_listed(place))
+    assert (train[:2], test[:2], notes) == (["train/0.png", "train/1.png"], ["test/0.png", "test/1.png"], [])
+    assert opened(place / "set" / "train")[1][:2] == ["0.png", "1.png"]
+    tables = {part: str(place / "set" / part / "metadata.csv") for part in ("train", "test")}
+    with pytest.raises(DataError, match="14 ids in both training and test"):  # one path below one root is one image
+        opened(place, **tables, root=str(place / "set" / "train"))
+    write(place / "set" / "train" / "other.csv", {"file_name": ["0.png", "1.png"], "label": ["0", "1"]})
+    with pytest.raises(DataError, match=r"in both: 0\.png, 1\.png"):
+        opened(place, train=tables["train"], test=str(place / "set" / "train" / "other.csv"))
+
+
+def test_parts_of_a_split_are_one_table(place):
+    section, train, test, notes = opened(as_hub(place))
+    assert (train, test) == ([f"train/{k:04d}" for k in range(28)], [f"test/{k:04d}" for k in range(14)])
+    assert section["train"] == section["test"] == str(place / "set" / "data")
+    assert notes == ["split: 'train' for training, 'test' for testing; used for neither: validation"]
+    first = place / "set" / "data" / "train-00000-of-00002.parquet"
+    [note] = opened(first)[3]
+    assert note.startswith("train-00000-of-00002.parquet is one of 2 parts of 'train'")
+    with pytest.raises(DataError, match=r"no Parquet file in .* has the split 'dev'\n  got: files of test, train, val"):
+        opened(place / "set", test_split="dev")
+    first.unlink()
+    with pytest.raises(DataError, match=r"does not have the parts of the split 'train'(.|\n)*got: 1 file, parts of 2"):
+        opened(place / "set")
+    (place / "set" / "data" / "train-00001-of-00002.parquet").unlink()
+    (place / "set" / "data" / "test-00000-of-00001.parquet").rename(place / "set" / "data" / "training.parquet")
+    (place / "set" / "data" / "validation-00000-of-00001.parquet").rename(place / "set" / "data" / "more.parquet")
+    section, train, test, notes = opened(place / "set")
+    assert (train[0], len(train), test, notes) == ("training/0000", 14, [], [])
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "first"),
+    [
+        ({}, "image", ("train/0.png", "test/0.png")),
+        ({"id": 0}, "image", ("train/0.png", "test/0.png")),
+        ({"id": 0, "uid": 100}, "uid", ("0", "100")),
+    ],
+)
+def test_ids_of_a_folder_of_parquet_files_are_unique_in_both_splits(place, columns, key, first):
+    section, train, test, _ = opened(as_hub(place, paths=True, **columns))
+    assert (section["id_key"], train[0], test[0]) == (key, *first)
+    assert len({*train, *test}) == 42
+
+
+@pytest.mark.parametrize(
+    ("names", "note"),
+    [
+        (("train", "test", "test"), None),
+        (("train", "dev", "dev"), "split: 'train' for training, 'dev' for testing"),
+        (
+            ("train", "test", "validation"),
+            "split: 'train' for training, 'test' for testing; used for neither: validation (14)",
+        ),
+        (("a", "b", "b"), "the column split of {} is not used: a (14), b (28); to test on one of these, set data.test"),
+        (("all", "all", "all"), None),
+    ],
+)
+def test_what_each_split_of_a_column_is_used_for_is_said(place, names, note):
+    """Rows of 'dev' were trained on, and those of a third split were lost, without a word."""
+    table = listed(place / "images") | {"split": [names[k % 3] for k in range(42)]}
+    file = write(place / "images" / "a.csv", table)
+    _, train, test, notes = opened(file)
+    assert [said[: len(note.format(file))] for said in notes] == [note.format(file)] if note else notes == []
+    tested = names.count(names[1]) * 14 if names[0] == "train" and "validation" not in names else 14
+    assert (len(train), len(test)) == ((14, tested) if names[0] == "train" else (42, 0))
+
+
+def test_a_further_split_is_named_and_left_out(place):
+    """As SVHN's "extra": the whole set was refused, and so was the cure."""
+    for make in (as_saved, as_listed, as_splits):
+        whole = make(place)
+        shutil.copytree(whole / "test", whole / "extra")
+        section, train, test, notes = opened(whole)
+        assert (len(train), len(test)) == (28, 14)
+        assert notes == [f"of the folders in {whole}, these are used for neither training nor testing: extra"]
+        there = {"train": str(whole / "extra"), "test": str(whole / "test")}
+        if make is as_listed:
+            with pytest.raises(DataError, match=f"name the table in it: {whole}/extra/metadata.csv"):
+                opened(whole, **there)
+        else:
+            named = opened(whole, **there)
+            assert (named[0]["source"], len(named[1])) == (section["source"], 14)
+        shutil.rmtree(whole)
 
 
 @pytest.mark.parametrize(("asked", "written"), [("stores/mine", "{}/stores/mine"), ("${STORES}/x", "${{STORES}}/x")])
@@ -396,6 +568,9 @@ def test_large_pictures_get_a_pretrained_model_where_one_can_be_had(place, monke
         (lambda place: place / "images" / "0", "have no labels", "CSV file"),
         (lambda place: write(place / "a.csv", {"path": ["x.png"], "kind": ["a"]}), "no column of", "data.label_key="),
         (lambda place: write(place / "a.csv", {"path": [], "label": []}), "has no rows", "below a line of names"),
+        (several_tables, "nothing says which to train on\n  got: a.csv, b.csv", "--set data.test=FILE"),
+        (several_saved, "has several tables of images, and none is called train\n  got: one, two", "set/one"),
+        (as_jsonl, "metadata.jsonl is of a kind of table that is not read", "metadata.csv"),
         (lambda place: next((place / "images").rglob("*.png")), "not a file that lists or holds images", ".csv"),
     ],
 )

@@ -8,6 +8,7 @@ begins and ends; ``label`` [n]. In both, ``classes`` (names) and ``id`` or ``ids
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.base import REGRESSION, Item, check_classes, check_items, decoding
+from taftcache.backbone.sources.base import REGRESSION, Item, check_classes, check_items, decoding, name_order
 from taftcache.backbone.sources.rgb import decode_rgb, to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
@@ -25,6 +26,7 @@ _EXPANDED = 64 << 20  # bytes that any file may expand to
 _RATIO = 100  # and how many times its own size; deflate reaches a thousand, with zeros
 _PIXELS = 1 << 28  # of one image, somewhat more than PIL decodes
 _FILE = 1 << 30  # bytes of one image's file, as many as a chunk of HDF5 may have
+_WHOLE = re.compile(r"-?[0-9]+(\.0*)?")  # a whole number, perhaps written as a fraction
 
 
 class ArraySource:
@@ -130,7 +132,7 @@ def _named(file: Path, arrays: Mapping[str, Any], key: str, option: str) -> Any:
         raise DataError(
             f"{file} has no array named {key!r}",
             got=f"it holds {', '.join(sorted(arrays)) or 'nothing'}",
-            do=f"set {option} to the right one",
+            do=f"name the right one: --set data.{option}=NAME",
         )
     return arrays[key]
 
@@ -181,21 +183,22 @@ def _offsets(file: Path, arrays: Mapping[str, Any]) -> np.ndarray:
 
 
 def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tuple[list[str], list[int]]:
-    """Class names, and the labels as indexes into them; DataError for labels that are no classes, or not ``names``."""
-    if labels.dtype.kind in "iu":
-        values = sorted({int(v) for v in labels})
-        if names is None:
-            # Numbers that are not 0 ... K-1 (years, codes) are class names themselves.
-            dense = bool(values) and values[0] >= 0 and values[-1] < 2 * len(values) + 10
-            names = [str(v) for v in (range(values[-1] + 1) if dense else values)]
-            if not dense:
-                index = {value: k for k, value in enumerate(values)}
-                return names, [index[int(v)] for v in labels]
+    """Class names, and the labels [n] as indexes into them.
+
+    Given ``names``, whole numbers are indexes, and texts are names. Else exactly the values that occur are the classes,
+    in the order of `name_order`, whether a file has them as numbers or as texts.
+
+    Raises:
+        DataError: labels that are no classes, or texts that are not among ``names``.
+    """
+    if names is not None and labels.dtype.kind in "iu":
         return names, [int(v) for v in labels]
     found = texts(file, "labels", labels)
     if names is None:
+        if all(map(_WHOLE.fullmatch, found)):
+            found = [text.partition(".")[0] for text in found]  # as pandas writes integers once there were gaps
         check_classes(file, found)
-        names = sorted(set(found))
+        names = sorted(set(found), key=name_order)
     known = {name: k for k, name in enumerate(names)}
     unknown = sorted(set(found) - known.keys())
     if unknown:

@@ -14,6 +14,11 @@ from PIL import Image
 from taftcache.errors import DataError, UnreadableImage
 from taftcache.names import counted
 
+TRAIN = ("train", "training")  # the usual names of a part to train on
+# and of one to test on, which is the first of these that there is
+TEST = ("test", "testing", "val", "valid", "validation", "dev", "development")
+SPLITS = frozenset({*TRAIN, *TEST})
+
 
 class Item(NamedTuple):
     """One image: its stable id, and its label as an index into the source's classes."""
@@ -74,16 +79,18 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item], other
             got=f"{len(unprintable)}: {', '.join(map(ascii, unprintable[:8]))}",
             do=f"rename the files or the ids: stores, ledgers and requests to forget carry them{otherwise}",
         )
-    for item in items:
-        if not 0 <= item.label < len(classes):
-            raise DataError(
-                f"{item.id} has the label {item.label}, but {place} has {counted(len(classes), 'class')}",
-                got=f"label {item.label}",
-                do="correct the labels or the list of classes",
-            )
+    if outside := [item for item in items if not 0 <= item.label < len(classes)]:
+        first = outside[0]
+        unknown = "-1 often means that no label is given: leave these images out, and data.test if it names them"
+        raise DataError(
+            f"{first.id} has the label {first.label}, but {place} has {counted(len(classes), 'class')}",
+            got=f"{len(outside)} of {counted(len(items), 'label')} outside of 0 to {len(classes) - 1}",
+            do=unknown if first.label == -1 else "correct the labels or the list of classes",
+        )
 
 
 REGRESSION = "values are fitted by TangentRegressor"
+_DIGITS = 100  # most digits of a number
 FEW = 20  # in so few samples, most may well have a class of their own
 
 
@@ -112,6 +119,15 @@ def check_classes(place: object, labels: Sequence[str]) -> None:
             f"{different[0]}",
             do=f"name the column or array of classes; {REGRESSION}",
         )
+
+
+def name_order(text: str) -> tuple[bool, int, str]:
+    """The key by which names of classes are sorted: numbers come first, in their own order.
+
+    Texts of more than `_DIGITS` digits sort as texts, because Python refuses to read a number of some thousand digits.
+    """
+    number = text.removeprefix("-").isdecimal() and len(text) <= _DIGITS
+    return not number, int(text) if number else 0, text
 
 
 # Errors of a mount or disk that is not there, or of a process that may open no more files; not every system has all.

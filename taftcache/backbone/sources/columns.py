@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,10 +11,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from taftcache.backbone.sources.arrays import check_expansion
+from taftcache.backbone.sources.base import SPLITS
 from taftcache.errors import DataError
+from taftcache.names import counted
 
 TEXT, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _SAVED = "state.json"  # marks a folder that save_to_disk wrote
+_NUMBERED = re.compile(r"(.+)-\d+-of-(\d+)(-[0-9a-f]+)?")  # how the Hub and datasets call the parts of a split
 _ROWS_AT_ONCE = 256
 
 
@@ -48,26 +52,58 @@ class Table(NamedTuple):
 
 
 def is_table(place: Path) -> bool:
-    """Whether ``read_table`` takes it: a file by its suffix, a folder by the state of a saved dataset in it."""
-    return place.suffix.lower() in (*TEXT, *PARQUET) if place.is_file() else (place / _SAVED).is_file()
+    """Whether ``read_table`` takes it: a file by its suffix, a folder by the state of a saved dataset in it, or by
+    Parquet files that are named after splits."""
+    if place.is_file():
+        return place.suffix.lower() in (*TEXT, *PARQUET)
+    return (place / _SAVED).is_file() or bool(splits_in(place))
 
 
-def read_table(place: Path) -> Table:
-    """The whole table; for Arrow and Parquet files, values become Python's when they are asked for.
+def tables_in(folder: Path) -> list[Path]:
+    """The files of tables that lie in a folder."""
+    return [e for e in sorted(folder.iterdir()) if e.is_file() and is_table(e)]
+
+
+def splits_in(place: Path) -> dict[str, list[Path]]:
+    """The Parquet files in a folder by the split that they are named after, as on the Hub: ``train.parquet``, or
+    ``train-00000-of-00002.parquet`` and a second part; none for a file or a saved dataset."""
+    found: dict[str, list[Path]] = {}
+    if place.is_dir() and not (place / _SAVED).is_file():
+        for file in sorted(place.iterdir()):
+            split = file.stem if file.stem.lower() in SPLITS else part_of(file)[0]
+            if split and file.suffix.lower() in PARQUET and file.is_file():
+                found.setdefault(split, []).append(file)
+    return found
+
+
+def part_of(file: Path) -> tuple[str, int]:
+    """The split that a file is a part of, and the number of its parts, by the file's name; ``("", 1)`` for others."""
+    match = _NUMBERED.fullmatch(file.stem)
+    return (match[1], int(match[2])) if match else ("", 1)
+
+
+def read_table(place: Path, split: str = "") -> Table:
+    """The whole table, or one ``split`` of a folder that has Parquet files of several; for Arrow and Parquet files,
+    values become Python's when they are asked for.
 
     Raises:
-        DataError: no such file, one of another kind, damaged or without rows; or pyarrow is needed and not installed.
+        DataError: no such file, one of another kind, damaged or without rows, or not all parts of the split; or pyarrow
+            is needed and not installed.
     """
     if not place.exists():
         raise DataError(f"no table at {place}", got=str(place), do="correct data.train or data.test")
     if not is_table(place):
+        inside = tables_in(place) if place.is_dir() else []
         raise DataError(
             f"{place} is not a table of images",
             got="a folder without state.json" if place.is_dir() else f"a file ending in {place.suffix or 'nothing'}",
-            do="a .csv, .tsv or .parquet file, or one split of a folder written by datasets' save_to_disk",
+            do=f"name the table in it: {inside[0]}"
+            if len(inside) == 1
+            else "a .csv, .tsv or .parquet file, a folder with train.parquet or its parts, or one split of a folder "
+            "written by datasets' save_to_disk",
         )
     try:
-        table = _text(place) if place.suffix.lower() in TEXT else _arrow(place)
+        table = _text(place) if place.suffix.lower() in TEXT else _arrow(place, split)
     except MemoryError as error:
         raise DataError(
             f"the table {place} needs more memory than there is", got=str(error), do="write it in several parts"
@@ -116,7 +152,27 @@ def _text(file: Path) -> Table:
     return Table(dict(zip(names, columns, strict=False)), {})
 
 
-def _arrow(place: Path) -> Table:
+def _parts(place: Path, split: str) -> list[Path]:
+    """The Parquet files of one split in a folder; DataError unless all are there."""
+    there = splits_in(place)
+    if split not in there:
+        raise DataError(
+            f"no Parquet file in {place} has the split {split!r}",
+            got=f"files of {', '.join(sorted(there))}",
+            do="set data.train_split and data.test_split",
+        )
+    files = there[split]
+    wanted = max(part_of(file)[1] for file in files)
+    if len(files) != wanted:
+        raise DataError(
+            f"{place} does not have the parts of the split {split!r} that their names say",
+            got=f"{counted(len(files), 'file')}, parts of {wanted}",
+            do="download the others, and remove those of another number of parts",
+        )
+    return files
+
+
+def _arrow(place: Path, split: str) -> Table:
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -124,7 +180,7 @@ def _arrow(place: Path) -> Table:
         raise DataError(
             f"the table {place} cannot be read without pyarrow", got=str(error), do="pip install 'taftcache[parquet]'"
         ) from None
-    if place.is_dir():
+    if (place / _SAVED).is_file():
         state = msgspec.json.decode(_regular(place / _SAVED).read_bytes(), type=_State)
         if state.indices:
             raise ValueError("it is a selection of rows: save ds.flatten_indices() instead")
@@ -132,8 +188,11 @@ def _arrow(place: Path) -> Table:
         table = pa.concat_tables([arrow_table(file) for file in files])
         info = msgspec.json.decode(_regular(place / "dataset_info.json").read_bytes(), type=_Info)
     else:
-        with parquet.ParquetFile(place, memory_map=True) as file:
-            table = pa.Table.from_batches(parquet_batches(place, file), schema=file.schema_arrow)
+        read = list[Any]()
+        for part in _parts(place, split) if place.is_dir() else [place]:
+            with parquet.ParquetFile(part, memory_map=True) as file:
+                read.append(pa.Table.from_batches(parquet_batches(part, file), schema=file.schema_arrow))
+        table = pa.concat_tables(read)
         info = msgspec.json.decode((table.schema.metadata or {}).get(b"huggingface", b"{}"), type=_Marked).info
     listed = {key: f.get("names") for key, f in (info.features or {}).items() if isinstance(f, dict)}
     names = {key: found for key, found in listed.items() if found and _are_texts(found)}

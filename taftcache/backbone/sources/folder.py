@@ -11,7 +11,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from taftcache.backbone.sources.base import SKIP, Item, Labelled, Source, check_items, decoding
+from taftcache.backbone.sources.base import SKIP, SPLITS, TRAIN, Item, Labelled, Source, check_items, decoding
+from taftcache.backbone.sources.columns import is_table
 from taftcache.backbone.sources.rgb import open_rgb
 from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
@@ -22,8 +23,6 @@ SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", "
 _RAW = {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
 UNREAD = frozenset({".avif", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl", ".tga"} | _RAW)  # images, but not read
 _DEEPEST = 100  # folders within each other
-_TRAINING = frozenset({"train", "training"})
-SPLITS = _TRAINING | {"test", "testing", "val", "valid", "validation"}
 
 
 class FolderSource:
@@ -49,12 +48,14 @@ class FolderSource:
         if not folders:
             raise DataError(
                 f"{root} has no folders of classes",
-                do="sort the images into folders named after their classes",
+                do='it is a table of images: set data.source = "table"; taftcache init FOLDER writes such a recipe'
+                if is_table(root)
+                else "sort the images into folders named after their classes",
             )
         names = set(map(str.lower, folders))
         # One problem hardly has both "train" and "test" as classes, whatever else there is.
-        if names <= SPLITS or (names & _TRAINING and names & SPLITS - _TRAINING):
-            first = next(name for name in folders if name.lower() in (names & _TRAINING or SPLITS))
+        if names <= SPLITS or (names.intersection(TRAIN) and names & SPLITS.difference(TRAIN)):
+            first = next(name for name in folders if name.lower() in (names.intersection(TRAIN) or SPLITS))
             raise DataError(
                 f"the folders in {root} look like splits, not classes",
                 got=first_few(folders),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.columns import splits_in
 from taftcache.backbone.sources.digits import DigitsSource
 from taftcache.backbone.sources.folder import FolderSource
 from taftcache.backbone.sources.hdf5 import open_hdf5
@@ -43,8 +44,14 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     if not spec.test:
         return _limited(train, spec.limit), None
     test = _open(spec, spec.test, spec.test_split, "test/")
-    if [c for c in train.classes if c in test.classes] != [c for c in test.classes if c in train.classes]:
-        raise DataError("training and test images have their classes in another order", do="make the two agree")
+    ours, theirs = ([c for c in a.classes if c in b.classes] for a, b in ((train, test), (test, train)))
+    if ours != theirs:
+        at = next(k for k, name in enumerate(ours) if name != theirs[k])
+        raise DataError(
+            "training and test images have their classes in another order",
+            got=f"training: {first_few(ours[at:])}; test: {first_few(theirs[at:])}",
+            do="number the classes of both in one order",
+        )
     shared = {item.id for item in train.items} & {item.id for item in test.items}
     if shared:
         raise DataError(
@@ -63,6 +70,8 @@ def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
     if spec.source == "folder":
         return FolderSource(path, prefix, skip=spec.unreadable == "skip")
     keys = spec.image_key, spec.label_key
+    if spec.source == "table" and splits_in(path):
+        return TableSource(path, *keys, spec.id_key, root=_root(spec), split=split, prefix=prefix)
     if spec.source == "table" and spec.test == spec.train:
         return TableSource(path, *keys, spec.id_key, root=_root(spec), split=split)
     # Stems usually tell two files apart; if they do not, the role does.
@@ -70,7 +79,8 @@ def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
     same = spec.test is not None and expand_path(spec.train).stem == expand_path(spec.test).stem
     apart = prefix if same else ""
     if spec.source == "table":
-        return TableSource(path, *keys, spec.id_key, root=_root(spec), prefix=prefix, name=apart + path.stem)
+        named, below = apart + path.stem, prefix if _apart(spec) else ""
+        return TableSource(path, *keys, spec.id_key, root=_root(spec), prefix=prefix, name=named, below=below)
     return (open_npz if spec.source == "npz" else open_hdf5)(path, *keys, apart, spec.id_key)
 
 
@@ -83,6 +93,13 @@ def _is_one_place(spec: DataSpec) -> bool:
     by_split = spec.source == "table" and spec.train == spec.test
     one, other = (os.path.realpath(expand_path(place)) for place in (spec.train, spec.test))
     return not by_split and one == other
+
+
+def _apart(spec: DataSpec) -> bool:
+    """Whether the paths in two tables start from a folder each: then one path may mean two images."""
+    assert spec.train is not None
+    folders = {os.path.realpath(expand_path(place).parent) for place in (spec.train, spec.test or spec.train)}
+    return spec.root is None and len(folders) == 2
 
 
 def _root(spec: DataSpec) -> Path | None:

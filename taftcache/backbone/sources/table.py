@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.arrays import label_indexes, numbers
-from taftcache.backbone.sources.base import REGRESSION, Item, Source, check_classes, check_items, decoding
-from taftcache.backbone.sources.columns import Table, read_table
+from taftcache.backbone.sources.base import REGRESSION, Item, Source, check_items, decoding
+from taftcache.backbone.sources.columns import Table, read_table, splits_in
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
 from taftcache.backbone.sources.subset import Subset
 from taftcache.errors import DataError
+from taftcache.names import counted
 
 SPLIT = "split"  # the column that says which part a row belongs to
-_DIGITS = 100  # most digits of a number
 _TRIED = 100  # first rows, of whose files at least one must be there
 
 
@@ -28,8 +29,10 @@ class TableSource:
     image_key, label_key, id_key: its columns. Without ``id_key``, the id of a file is its path as the table has it; of
     an image inside the table, the path kept beside it if each row has one of its own, or else the number of its row.
     root: what paths are relative to; the table's folder by default. split: take only rows that have this in the column
-    ``split``. prefix: put before paths that are kept beside images, to tell two tables apart. name: put before numbers
-    of rows; the table's stem by default.
+    ``split``, or the files of this split in a folder. prefix: put before paths that are kept beside images, to tell two
+    tables apart; below: before the paths of images below the table's folder. name: put before numbers of rows; the
+    split of a folder, or the table's stem, by default. ``by_split`` counts the rows for each value of the column
+    ``split``.
     """
 
     def __init__(
@@ -43,21 +46,26 @@ class TableSource:
         split: str | None = None,
         prefix: str = "",
         name: str | None = None,
+        below: str = "",
     ) -> None:
-        table = read_table(place)
-        images = _column(place, table, image_key, "set data.image_key to the column of images")
-        labels = _column(place, table, label_key, "set data.label_key to the column of labels")
-        self._root, self._images = root or place.parent, images
+        parts = splits_in(place)
+        table = read_table(place, split or "")
+        images = _column(place, table, image_key, "name the column of images: --set data.image_key=COLUMN")
+        labels = _column(place, table, label_key, "name the column of labels: --set data.label_key=COLUMN")
+        self._root, self._images = root or (place if parts else place.parent), images
+        self._below = below
         self.classes, indexes = _labels(place, label_key, labels, table.classes.get(label_key))
-        self._rows = list(range(len(images))) if split is None else _of_split(place, table, split)
+        self._rows = list(range(len(images))) if split is None or parts else _of_split(place, table, split)
+        self.by_split = dict(Counter(map(str, table.columns.get(SPLIT, ()))))
         self.numbered = False
         if id_key is None:
-            ids = self._ids(place, prefix, name or place.stem)
+            ids = self._ids(place, image_key, prefix, name or (split if parts and split else place.stem))
         else:
-            ids = _named(place, id_key, _column(place, table, id_key, "set data.id_key to the column of ids"), prefix)
+            column = _column(place, table, id_key, "name the column of ids: --set data.id_key=COLUMN")
+            ids = _named(place, id_key, column, prefix)
         self.items = [Item(ids[row], indexes[row]) for row in self._rows]
         check_items(str(place), self.classes, self.items)
-        self._check_places(place)
+        self._check_places(place, image_key)
 
     def read(self, index: int) -> Image.Image:
         value = self._images[self._rows[index]]
@@ -72,31 +80,43 @@ class TableSource:
         values = [(item.id, self._images[row]) for item, row in zip(self.items, self._rows, strict=True)]
         return [id for id, value in values if _content(value) is None and not (self._root / _path(value)).exists()]
 
-    def _ids(self, place: Path, prefix: str, name: str) -> list[str]:
+    def _ids(self, place: Path, key: str, prefix: str, name: str) -> list[str]:
         """An id for every row, also of other splits: which kind of ids a table gives does not depend on the split."""
         rows = [(is_inside(value), _path(value)) for value in self._images]
         if (empty := next((row for row in self._rows if not any(rows[row])), None)) is not None:
-            raise DataError(f"row {empty + 1} of {place} has no image", do="remove the row, or fill it in")
+            raise DataError(
+                f"row {empty + 1} of {place} has no image",
+                got=f"{str(self._images[empty])[:60]!r} in the column {key!r}",
+                do="remove the row, or fill it in; or name another column: --set data.image_key=COLUMN",
+            )
         inner = [path for inside, path in rows if inside]
         kept = len(set(inner)) == len(inner) and all(path and path.isprintable() for path in inner)
         self.numbered = not kept and any(rows[row][0] for row in self._rows)
         instead = [prefix + path for _, path in rows] if kept else numbers(name, len(rows))
-        return [instead[row] if inside else self._below(path) for row, (inside, path) in enumerate(rows)]
+        return [instead[row] if inside else self._from_root(path) for row, (inside, path) in enumerate(rows)]
 
-    def _below(self, path: str) -> str:
-        inside = Path(path).is_absolute() and Path(path).is_relative_to(self._root)
-        return Path(path).relative_to(self._root).as_posix() if inside else path
+    def _from_root(self, path: str) -> str:
+        if not Path(path).is_absolute():
+            return self._below + path
+        inside = Path(path).is_relative_to(self._root)
+        return self._below + Path(path).relative_to(self._root).as_posix() if inside else path
 
-    def _check_places(self, place: Path) -> None:
+    def _check_places(self, place: Path, key: str) -> None:
         """DataError if none of the first rows' files is there: then the folder must be the wrong one."""
         first = [self._images[row] for row in self._rows[:_TRIED]]
         paths = [self._root / _path(value) for value in first if _content(value) is None]
         if paths and not any(path.exists() for path in paths):
-            network = "://" in _path(first[0])
+            path = _path(first[0])
+            if path.startswith("file://"):
+                do = "list their paths, without file://"
+            elif "://" in path:
+                do = "download them, and list their paths"
+            elif "\\" in path:
+                do = "write / in the paths: \\ comes between folders on Windows alone"
+            else:
+                do = f"set data.root to what the paths start from, or data.image_key, which is {key!r}, to their column"
             raise DataError(
-                f"the images that {place} lists are not there",
-                got=_path(first[0]) if network else str(paths[0]),
-                do="download them, and list their paths" if network else "set data.root to what the paths start from",
+                f"the images that {place} lists are not there", got=path if "://" in path else str(paths[0]), do=do
             )
 
 
@@ -129,6 +149,13 @@ def id_text(value: Any) -> str:
     return str(value) if isinstance(value, str | int | UUID) and not isinstance(value, bool) else ""
 
 
+def rows_by_split(source: Source) -> dict[str, int]:
+    """As `TableSource.by_split`; none for other sources."""
+    if isinstance(source, Subset):
+        return rows_by_split(source.whole)
+    return source.by_split if isinstance(source, TableSource) else {}
+
+
 def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:
     if key not in table.columns:
         raise DataError(
@@ -140,30 +167,22 @@ def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:
 
 
 def _labels(place: Path, key: str, column: Sequence[Any], names: list[str] | None) -> tuple[list[str], list[int]]:
-    """Class names, and each row's index among them; numbers written as text are sorted as numbers."""
+    """Class names, and each row's index among them; DataError for rows without a label, or with no text or number."""
+    if without := [row for row, value in enumerate(column) if _is_missing(value)]:
+        raise DataError(
+            f"row {without[0] + 1} of {place} has no label",
+            got=f"{len(without)} of {counted(len(column), 'row')} without one in the column {key!r}",
+            do="remove such rows, or fill them in",
+        )
     values = [_label(place, key, row, value) for row, value in enumerate(column)]
-    if all(isinstance(value, int) for value in values):
-        return label_indexes(place, np.asarray(values), names)
-    texts = [str(value) for value in values]
-    if names is None:
-        check_classes(place, texts)
-    # an array of objects: in an array of texts, each would take the room of the longest
-    return label_indexes(place, np.asarray(texts, object), names or sorted(set(texts), key=name_order))
-
-
-def name_order(text: str) -> tuple[bool, int, str]:
-    """The key by which names of classes are sorted: numbers come first, in their own order.
-
-    Texts of more than `_DIGITS` digits sort as texts, because Python refuses to read a number of some thousand digits.
-    """
-    number = text.isdecimal() and len(text) <= _DIGITS
-    return not number, int(text) if number else 0, text
+    if not all(isinstance(value, int) for value in values):
+        values = [str(value) for value in values]
+    # texts as objects: in an array of texts, each would take the room of the longest
+    return label_indexes(place, np.asarray(values, object if isinstance(values[0], str) else None), names)
 
 
 def _label(place: Path, key: str, row: int, value: Any) -> int | str:
     """A label as text or a whole number. Whole numbers may come as floats, if their column has missing values."""
-    if value is None or value != value or (isinstance(value, str) and not value.strip()):
-        raise DataError(f"row {row + 1} of {place} has no label", do="remove the row, or fill it in")
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, str | int) and not isinstance(value, bool):
@@ -174,6 +193,10 @@ def _label(place: Path, key: str, row: int, value: Any) -> int | str:
         do="write the name of a class, or its number, as each row's label; or name another column: data.label_key"
         + (f"; {REGRESSION}" if isinstance(value, float) else ""),
     )
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
 
 
 def _of_split(place: Path, table: Table, split: str) -> list[int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from timm.data.dataset_factory import create_dataset
 
-from taftcache.backbone.sources.arrays import numbers
+from taftcache.backbone.sources.arrays import label_indexes, numbers
 from taftcache.backbone.sources.base import Item, check_items, decoding
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
@@ -37,10 +38,10 @@ class TimmSource:
             ) from error
         if len(labels) != n:
             raise DataError(f"{self._name} has {counted(n, 'image')}, but {counted(len(labels), 'label')}")
-        self.classes = names if names is not None else [str(k) for k in range(max(labels, default=-1) + 1)]
+        self.classes, indexes = label_indexes(Path(self._name), np.asarray(labels, np.int64), names)
         ids = self._paths(n, root, prefix)
         self.numbered = ids is None
-        self.items = [Item(*pair) for pair in zip(ids or numbers(self._name, n), labels, strict=True)]
+        self.items = [Item(*pair) for pair in zip(ids or numbers(self._name, n), indexes, strict=True)]
         check_items(self._name, self.classes, self.items)
 
     def read(self, index: int) -> Image.Image:

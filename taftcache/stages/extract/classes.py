@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from taftcache.backbone.sources.base import FEW, REGRESSION, Labelled
-from taftcache.backbone.sources.table import name_order
+from taftcache.backbone.sources.base import FEW, REGRESSION, Labelled, name_order
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, DataError, RecipeError
@@ -57,9 +56,13 @@ def other_classes_note(found: Mapping[str, tuple[str, str]]) -> list[str]:
     ]
 
 
-def lone_classes_note(source: Labelled) -> list[str]:
-    """A note if most samples of a source have a class of their own, and there are at least ``FEW`` samples."""
+def doubtful_classes_notes(source: Labelled) -> list[str]:
+    """Notes if most samples of a source have a class of their own, and there are at least ``FEW`` samples; and if the
+    classes are numbers, of which one is -1."""
     counts = Counter(item.label for item in source.items)
+    if "-1" in source.classes and all(name.isdecimal() for name in source.classes if name != "-1"):
+        left = counted(counts[source.classes.index("-1")], "sample")
+        return [f"{left} of the class -1, which often means that a label is not given; leave them out if so"]
     alone, samples = sum(n == 1 for n in counts.values()), len(source.items)
     if samples < FEW or 2 * alone <= samples:
         return []

@@ -15,10 +15,18 @@ from taftcache.cache.place.address import is_bucket
 from taftcache.errors import BackboneError, check_path
 from taftcache.names import HELD_OUT, counted, first_few, readable_size, readable_time, typed
 from taftcache.recipe import Overrides, Recipe, apply_overrides, as_mapping, parse_recipe
-from taftcache.stages.extract.classes import classes_of, lone_classes_note, unshared_notes
+from taftcache.stages.extract.classes import classes_of, doubtful_classes_notes, unshared_notes
 from taftcache.stages.extract.estimation import EstimateReport, estimate
 from taftcache.stages.extract.forgotten import open_images
-from taftcache.stages.extract.looking import Pixels, check_there, data_section, file_for, full_path, look_at
+from taftcache.stages.extract.looking import (
+    Pixels,
+    check_there,
+    data_section,
+    file_for,
+    full_path,
+    look_at,
+    unused_notes,
+)
 from taftcache.stages.extract.plan import split
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.writing import whole
@@ -83,7 +91,7 @@ def init_recipe(
 
     Args:
         place: a folder with one subfolder per class (or train/ and test/ with these), a table of paths and labels, a
-            dataset saved by Hugging Face's library, or a file of arrays.
+            dataset saved by Hugging Face's library, a folder of its Parquet files, or a file of arrays.
         file: where to write it; by default the place's name and .toml, in the current folder.
         overrides: as for ``load_recipe``; they take precedence over what would be chosen.
         force: replace an existing file.
@@ -110,7 +118,7 @@ def init_recipe(
     pixels, count = look_at(sources), sum(len(part.items) for part in sources)
     values = _chosen(values["data"], file.stem, pixels, len(source.items), len(source.classes), given)
     values, costs, changed = _tried(values, overrides, progress)
-    recipe, notes = _recipe(values, overrides), [*aside, *changed]
+    recipe, notes = _recipe(values, overrides), [*aside, *unused_notes(place, data), *changed]
     skip = recipe.data.unreadable == "skip"
     if pixels.unreadable:
         fault = f"of {pixels.tried:,} looked at, {counted(len(pixels.unreadable), 'image')} cannot be decoded"
@@ -118,7 +126,7 @@ def init_recipe(
     if pixels.tried < count:
         then = "left out" if skip else 'what stops a run, unless data.unreadable = "skip"'
         notes.append(f"{pixels.tried:,} of {count:,} images were looked at; another that does not decode is {then}")
-    notes += [*_alike(source.classes), *lone_classes_note(source), *_unshared(recipe, source, test)]
+    notes += [*_alike(source.classes), *doubtful_classes_notes(source), *_unshared(recipe, source, test)]
     facts = f"{count:,} images of {len(source.classes)} classes, about {pixels.width} x {pixels.height} pixels"
     with whole(file, again=force) as partial:
         partial.write_text(_text(apply_overrides(values, overrides), place, file, facts, costs), encoding="utf-8")
@@ -162,7 +170,7 @@ def _chosen(
     data: dict[str, Any], name: str, pixels: Pixels, images: int, classes: int, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """All sections of the recipe, chosen by the number and the size of the images."""
-    if "test" not in data:
+    if "test" not in {**data, **given.get("data", {})}:
         data["held_out"] = given.get("data", {}).get("held_out", 0.2)
     if pixels.unreadable:
         data["unreadable"] = "skip"

@@ -26,7 +26,7 @@ from taftcache.names import counted, is_model, them
 from taftcache.recipe import Recipe, checked_recipe, recipe_values
 from taftcache.stages.completeness import is_complete
 from taftcache.stages.executor import Executor, RowEngines
-from taftcache.stages.extract.classes import classes_of, lone_classes_note, other_classes, other_classes_note
+from taftcache.stages.extract.classes import classes_of, doubtful_classes_notes, other_classes, other_classes_note
 from taftcache.stages.extract.estimation import bytes_of, check_room
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import (
@@ -105,7 +105,7 @@ def extract(
         shards, classes, notes = without_forgotten(forgotten, shards, source, test)
         if there is None:
             early = [] if forgotten_of is not None else forgotten_beside(path, source, test)
-            early += lone_classes_note(source)
+            early += doubtful_classes_notes(source)
             unasked += early
             for note in early:  # now, too: before the work starts
                 progress.say(note)

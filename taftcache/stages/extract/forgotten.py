@@ -11,9 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from taftcache.backbone.sources.base import Item, Labelled, Source, any_numbered, check_items
+from taftcache.backbone.files import expand_path
+from taftcache.backbone.sources.base import TEST, Item, Labelled, Source, any_numbered, check_items
+from taftcache.backbone.sources.columns import splits_in
 from taftcache.backbone.sources.folder import SUFFIXES, empty_folders, left_aside, suffix, unread_notes
 from taftcache.backbone.sources.opening import open_source
+from taftcache.backbone.sources.table import rows_by_split
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.copying import carry_tombstones
 from taftcache.cache.opening import Place
@@ -173,7 +176,8 @@ def open_images(
     """
     source, test = open_source(data)
     sources = [part for part in (source, test) if part is not None]
-    notes = [*_aside_notes(sources), *([] if store and FeatureStore.exists(store) else numbered_note(data, *sources))]
+    numbered = [] if store and FeatureStore.exists(store) else numbered_note(data, *sources)
+    notes = [*_aside_notes(sources), *_split_notes(data, source), *numbered]
     empty = [{folder.name for folder in empty_folders(part)} for part in sources]
     if unknown := set[str]().union(*empty):
         unknown -= _known(store, unknown)
@@ -248,6 +252,25 @@ def numbered_note(data: DataSpec, *sources: Source | None) -> list[str]:
         "ids are numbers of rows, and name other images once a row is removed or moved, as after a request to forget; "
         f"if the images have ids, {better}"
     ]
+
+
+def _split_notes(data: DataSpec, source: Source) -> list[str]:
+    """What each split of a table is used for, unless that is plain: one is trained on, and one called test held out."""
+    files = splits_in(expand_path(data.train)) if data.source == "table" and data.train else {}
+    rows, both = rows_by_split(source), data.test == data.train
+    if len(files or rows) < 2:
+        return []
+    if not files and not both:
+        return [
+            f"the column split of {data.train} is not used: {with_counts(rows)}; to test on one of these, set "
+            "data.test to the same table, and data.train_split and data.test_split"
+        ]
+    left = sorted({*(files or rows)} - {data.train_split, data.test_split if both else ""})
+    if not left and data.test_split.lower() in TEST[:2]:
+        return []
+    uses = [f"{data.train_split!r} for training", *([f"{data.test_split!r} for testing"] if both else [])]
+    named = left if files else [f"{name} ({rows[name]})" for name in left]
+    return [f"split: {', '.join(uses)}" + (f"; used for neither: {first_few(named)}" if left else "")]
 
 
 def _aside_notes(sources: Sequence[Source]) -> list[str]:

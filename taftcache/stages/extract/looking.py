@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 
 from taftcache.backbone.files import expand_path
-from taftcache.backbone.sources.base import Source
-from taftcache.backbone.sources.columns import is_table, read_table
-from taftcache.backbone.sources.folder import SPLITS, SUFFIXES
+from taftcache.backbone.sources.base import SPLITS, TEST, TRAIN, Source
+from taftcache.backbone.sources.columns import is_table, part_of, read_table, splits_in, tables_in
+from taftcache.backbone.sources.folder import SUFFIXES
 from taftcache.backbone.sources.table import SPLIT, id_text, is_inside, missing_files
+from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError, UnreadableImage, local_path
-from taftcache.names import counted, first_few
+from taftcache.names import counted, first_few, typed
 from taftcache.recipe_files import read_toml
 
-TRAIN = ("train", "training")
-TEST = ("test", "testing", "val", "valid", "validation")  # the first of these that exists is for testing
 IMAGES = ("image", "images", "path", "paths", "file", "filename", "file_name", "filepath", "image_path", "img")
 LABELS = ("label", "labels", "class", "target", "category", "species", "y", "fine_label")
 IDS = ("id", "ids", "image_id", "sample_id", "uid", "uuid", "filename", "file_name")
@@ -98,12 +97,14 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """The [data] section for a folder, a table or a file of arrays at ``place``; paths in it are whole.
 
     Args:
-        given: keys that the user has set, such as ``label_key``, and that need not be found out.
+        given: keys that the user has set, such as ``label_key``, and that need not be found out; with ``train``, what
+            lies there decides.
 
     Raises:
         DataError: nothing that a source opens is there.
     """
-    place = full_path(place)
+    named = given.get("train")
+    place = full_path(expand_path(named) if isinstance(named, str) and "source" not in given else place)
     if is_table(place):
         return _table(place, place, given)
     if place.is_file():
@@ -157,16 +158,29 @@ def look_at(sources: Sequence[Source]) -> Pixels:
 
 def _folder(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """The section for a folder of classes, of splits, or of images with a table beside them."""
-    inner = {e.name.lower(): e for e in sorted(place.iterdir()) if e.is_dir() and not e.name.startswith(".")}
-    tables = [e for e in sorted(place.iterdir()) if e.is_file() and is_table(e)]
-    train = next((inner[name] for name in TRAIN if name in inner), None)
-    test = next((inner[name] for name in TEST if name in inner), None)
-    if train is not None and set(inner) <= SPLITS:
-        if is_table(train):  # a dataset of several splits, saved by Hugging Face's library
-            return _table(train, train if test is None else test, given)
+    inner = _folders(place)
+    train, test = (next((inner[name] for name in names if name in inner), None) for names in (TRAIN, TEST))
+    if train is not None and (set(inner) <= SPLITS or test is not None or is_table(train)):
+        if (listed := _listing(train)) is not None:
+            return _table(listed, listed if test is None else _listing(test) or test, given)
         return {"source": "folder", "train": str(train)} | ({} if test is None else {"test": str(test)})
-    if len(tables) == 1 and len(inner) < 2:  # two classes would be two folders
-        return _table(tables[0], tables[0], given)
+    if (listed := _listing(place)) is not None:
+        return _table(listed, listed, given)
+    if len(held := [folder for folder in inner.values() if is_table(folder)]) == 1:  # as the Hub's data/
+        return _table(held[0], held[0], given)
+    if held:
+        raise DataError(
+            f"{place} has several tables of images, and none is called train",
+            got=first_few([folder.name for folder in held]),
+            do=f"name the one to train on: taftcache init {typed(held[0])}; one to test on: --set data.test=FOLDER",
+        )
+    if len(inner) < 2 and (tables := tables_in(place)):
+        raise DataError(
+            f"{place} has several tables of images, and nothing says which to train on",
+            got=first_few([file.name for file in tables]),
+            do=f"name one: taftcache init {typed(tables[0])}, and one to test on: --set data.test=FILE; Parquet files "
+            "are parts of one table if they are called train-00000-of-00002.parquet and so on",
+        )
     if not inner and any(file.suffix.lower() in SUFFIXES for file in place.iterdir()):
         raise DataError(
             f"the images in {place} have no labels: they lie side by side",
@@ -176,19 +190,65 @@ def _folder(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"source": "folder", "train": str(place)}
 
 
+def _folders(place: Path) -> dict[str, Path]:
+    """The folders in a folder by their names in lower case; those whose names begin with a dot are left out."""
+    return {e.name.lower(): e for e in sorted(place.iterdir()) if e.is_dir() and not e.name.startswith(".")}
+
+
+def _listing(folder: Path) -> Path | None:
+    """The table that lists the images in ``folder``: itself, or the only one in it, unless it has folders of classes,
+    which would be two at least."""
+    if is_table(folder):
+        return folder
+    if (folder / "metadata.jsonl").is_file():
+        raise DataError(
+            f"{folder / 'metadata.jsonl'} is of a kind of table that is not read",
+            do='write it as metadata.csv: pandas.read_json(FILE, lines=True).to_csv("metadata.csv", index=False)',
+        )
+    tables = tables_in(folder)
+    return tables[0] if len(tables) == 1 and len(_folders(folder)) < 2 else None
+
+
+def unused_notes(place: Path, data: DataSpec) -> list[str]:
+    """Notes on what lies beside the training images that a recipe names, and is used for nothing: other splits, other
+    parts of a table."""
+    train, test = (None if at is None else full_path(expand_path(at)) for at in (data.train, data.test))
+    assert train is not None
+    split, parts = part_of(train)
+    if parts > 1:
+        return [
+            f"{train.name} is one of {parts} parts of {split!r}, and the others are not read; "
+            f"taftcache init {typed(train.parent)} reads all that are in its folder"
+        ]
+    used = {path for at in (train, test) if at is not None for path in (at, *at.parents)}
+    folders = _folders(full_path(place)).values() if place.is_dir() else ()
+    left = [folder.name for folder in folders if folder not in used]
+    if not any(folder in used for folder in folders) or not left:
+        return []
+    return [f"of the folders in {place}, these are used for neither training nor testing: {first_few(left)}"]
+
+
 def _table(train: Path, test: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    columns = read_table(train).columns
+    parts = splits_in(train)
+    first = next((name for wanted in TRAIN for name in parts if name.lower() == wanted), min(parts, default=""))
+    columns = read_table(train, first).columns
     section = {"source": "table", "train": str(train)}
     for key, usual in (("image_key", IMAGES), ("label_key", LABELS)):
         section[key] = given.get(key) or _named(columns, key, usual, train)
+    splits = {*parts} or {str(value) for value in columns.get(SPLIT, ())}
+    names = [next((s for wanted in among for s in splits if s.lower() == wanted), None) for among in (TRAIN, TEST)]
     tested = expand_path(given["test"]) if isinstance(given.get("test"), str) else test
-    tables = [columns, *([read_table(tested).columns] if tested != train and is_table(tested) else [])]
+    tables = [columns]
+    if tested != train and is_table(tested):
+        tables.append(read_table(tested).columns)
+    elif parts and names[1] is not None:
+        tables.append(read_table(train, names[1]).columns)
     if ids := given.get("id_key") or _ids_of(tables, section["image_key"]):
         section["id_key"] = ids
     if test != train:
         return section | {"test": str(test)}
-    splits = {str(value) for value in columns.get(SPLIT, ())}
-    names = [next((s for wanted in among for s in splits if s.lower() == wanted), None) for among in (TRAIN, TEST)]
+    if parts and names[1] is None:
+        return section | {"train_split": first}
     if None in names:
         return section
     return section | {"test": str(train), "train_split": names[0], "test_split": names[1]}

@@ -33,7 +33,7 @@ from taftcache.recipe import (
     parse_recipe,
     recipe_values,
 )
-from taftcache.stages.extract.classes import lone_classes_note
+from taftcache.stages.extract.classes import doubtful_classes_notes
 from taftcache.stages.extract.extraction import create_store, plan_record, put_tail
 from taftcache.stages.extract.filling import fill_missing
 from taftcache.stages.extract.forgotten import remembered, without_forgotten
@@ -191,7 +191,7 @@ def import_vectors(
     if not (test is None or (isinstance(test, tuple | list) and len(test) in (2, 3))):
         raise ArgumentError("test is not x and y of held-out rows", got=type(test).__name__, do="test=(x, y)")
     features = Vectors.in_memory("rows", x, y, ids)
-    tested = None if test is None else Vectors.in_memory("test", *test).narrowed()
+    tested = None if test is None else Vectors.in_memory("test", *test)
     recipe = recipe_of_vectors(store, overrides)
     asked = _Request(features, tested, recipe, False, scaling, forgotten_of)
     return _import(asked, None, or_silent(progress), begin)
@@ -283,7 +283,7 @@ def _import(asked: _Request, file: Path | None, progress: Progress, begin: float
     scaling = asked.scaling if asked.of_vectors else None
     rows = ImportedRows(features, asked.test, scaling)
     notes = [n for part in (features, test) if part is not None for n in part.notes]
-    notes += lone_classes_note(features) + rows.check(recipe.store.dtype, progress)
+    notes += doubtful_classes_notes(features) + rows.check(recipe.store.dtype, progress)
     if asked.of_vectors:
         tangent = msgspec.structs.replace(recipe.tangent, blocks=0, train="head")
         recipe = msgspec.structs.replace(recipe, tangent=tangent)

@@ -119,8 +119,7 @@ class Vectors:
         if "" in classes:
             got = next((repr(i) for i, index in zip(known, indexes, strict=True) if not classes[index]), "a class")
             raise DataError(f"{path} has an empty label", got=got, do="leave the sample out")
-        made = cls(path=path, values=values, ids=known, labels=found, classes=classes, numbered=ids is None)
-        return made.narrowed() if names is None else made
+        return cls(path=path, values=values, ids=known, labels=found, classes=classes, numbered=ids is None)
 
     @property
     def tokens_shape(self) -> tuple[int, int]:
