@@ -19,13 +19,12 @@ from taftcache.cli import main
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
 from taftcache.model.composition import compose
-from taftcache.model.meta import meta_of
+from taftcache.model.meta import TRAINED_ON, meta_of
 from taftcache.names import MEAN, WEIGHTED
 from taftcache.recipe import parse_recipe
 from taftcache.stages.look.evaluation import certified_distance
 from taftcache.stages.train.compositions import composed, proof_rows, shares_of
 from taftcache.stages.train.record import settings_of
-from taftcache.stages.train.trained_on import TRAINED_ON
 from taftcache.tangent.parameters import Layout
 from tests.stages.forging import forge_meta
 from tests.stages.making import commits, open_store, settings
