@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from taftcache.cache.store import FeatureStore
@@ -152,6 +152,7 @@ def test_what_is_no_number_in_json_is_named(number):
 
 
 @settings(max_examples=150)
+@example(bytes(7) + b"\x010")  # a header that is a number
 @given(st.binary(max_size=80) | st.tuples(st.integers(0, 10**6), st.integers(1, 255)))
 def test_damaged_bytes_are_refused_or_still_a_component(damage):
     data = bytearray(made().encode())

@@ -100,8 +100,8 @@ class Component:
         try:
             size = int.from_bytes(data[:8], "little")
             described = json.loads(data[8 : 8 + size])
-            header = header_of(described.pop("__metadata__")[KEY])
-            check_dtypes({name: said["dtype"] for name, said in described.items()})
+            header = header_of(described["__metadata__"][KEY])
+            check_dtypes({name: said["dtype"] for name, said in described.items() if name != "__metadata__"})
             tensors = load(data)
         except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise no_component(error) from error
