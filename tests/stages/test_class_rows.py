@@ -23,7 +23,9 @@ from taftcache.model.composition import compose
 from taftcache.model.meta import meta_of
 from taftcache.names import MEAN, WEIGHTED
 from taftcache.recipe import parse_recipe
+from taftcache.stages.forget import models
 from taftcache.stages.look.evaluation import certified_distance
+from taftcache.stages.train.checks import check_fit
 from taftcache.stages.train.compositions import composed, composition_key, proof_rows, shares_of
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.trained_on import TRAINED_ON, class_rows, class_rows_of
@@ -220,7 +222,7 @@ def test_no_member_is_left_out_because_its_shard_grew(tmp_path):
     with FeatureStore(path) as store:
         assert store.manifest.recipe["compose"]["weights"] == "class-rows"
         assert store.objects()[MEAN].meta["members"].keys() == {*PARTS[:2]}
-        assert not any("models/weighted is gone" in note for note in store.ledger()[-1].get("notes", ()))
+    assert not any(WEIGHTED in note for note in taftcache.forget(path, [first_of(path, "000")]).notes)
     taftcache.train(path)
     taftcache.compose(path)
     with FeatureStore(path) as store:
@@ -279,6 +281,10 @@ def test_a_store_that_does_not_answer_says_nothing_of_its_rows(path, tmp_path, m
     ):
         with pytest.raises(StoreUnreachable):
             asked()
+    monkeypatch.undo()
+    monkeypatch.setattr(models, "member_rows", lambda *given: unreachable(FeatureStore(path).shard("001")))
+    with pytest.raises(StoreUnreachable):
+        taftcache.audit(path)
     assert FeatureStore(path).root_digest == root
 
 
@@ -375,8 +381,9 @@ def test_a_body_that_classes_share_is_refused(store, capsys):
 
 
 def test_a_head_that_globs_select_is_weighed_by_class(store):
-    """It was refused for its words."""
+    """It was refused for its words. Before extraction, nobody knows what they select."""
     train = {"tangent.train": ["head.*"]}
+    check_fit(parse_recipe({"tangent": {"train": ["head.*"]}, "compose": {"weights": "class-rows"}}), 10, [], None)
     taftcache.train(store, overrides=train)
     taftcache.compose(store, overrides=BY_CLASS)
     assert taftcache.audit(store).findings == []
