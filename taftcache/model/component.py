@@ -18,7 +18,7 @@ from taftcache.cache.write.transaction import Transaction
 from taftcache.consent import Consent, check_architecture
 from taftcache.errors import CompositionError, FormatError, StoreError
 from taftcache.model.component_file import KEY, check_dtypes, header_of, no_component
-from taftcache.model.meta import ComponentMeta, meta_of
+from taftcache.model.meta import ComponentMeta, meta_of, of_each_class
 from taftcache.names import PRIVATE, is_model, one_of_trained, typed
 from taftcache.tangent.base import Base, make_base
 from taftcache.tangent.config import TailConfig
@@ -42,7 +42,10 @@ PRIVATE_STATS = ("rows_said", "learning_rate")
 def public_fields(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a component's ``meta`` that may leave its store: no field that is not listed above."""
     if PRIVATE not in meta:
-        return {key: meta[key] for key in PUBLIC if key in meta}
+        kept = {key: meta[key] for key in PUBLIC if key in meta}
+        if of_each_class(kept.get("coefficients")):
+            del kept["coefficients"]  # each member's share of a class tells how many rows of it a site has
+        return kept
     kept = {key: meta[key] for key in PUBLIC_IF_PRIVATE if key in meta}
     if "stats" in kept:
         kept["stats"] = {key: kept["stats"][key] for key in PRIVATE_STATS if key in kept["stats"]}

@@ -27,6 +27,11 @@ def magnitude(coefficient: Coefficient) -> float:
     return max(map(abs, coefficient)) if isinstance(coefficient, list) else abs(coefficient)
 
 
+def of_each_class(coefficients: Mapping[str, Any] | None) -> bool:
+    """Whether a sum weighs each class on its own: its members have lists of coefficients."""
+    return any(isinstance(mu, list) for mu in (coefficients or {}).values())
+
+
 def _unknown() -> None:
     """A default that JSON says, as null: records that add fields leave out (``omit_defaults``) only what is a value."""
 

@@ -14,17 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import taftcache
+from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
-from taftcache.errors import CompositionError, RecipeError
+from taftcache.errors import CompositionError, IntegrityError, RecipeError, StoreUnreachable
 from taftcache.model.component import Component, StoredComponents, put_component, read_component
 from taftcache.model.composition import compose
 from taftcache.model.meta import TRAINED_ON, meta_of
 from taftcache.names import MEAN, WEIGHTED
 from taftcache.recipe import parse_recipe
+from taftcache.stages.forget import models
 from taftcache.stages.look.evaluation import certified_distance
-from taftcache.stages.train.compositions import composed, proof_rows, shares_of
+from taftcache.stages.train.checks import check_fit
+from taftcache.stages.train.compositions import composed, composition_key, proof_rows, shares_of
 from taftcache.stages.train.record import settings_of
+from taftcache.stages.train.trained_on import class_rows, class_rows_of
 from taftcache.tangent.parameters import Layout
 from tests.stages.forging import forge_meta
 from tests.stages.making import commits, open_store, settings
@@ -180,13 +184,117 @@ def test_a_shard_whose_rows_changed_is_trained_first(path):
     assert coefficients(path) == pytest.approx(now / now.sum(0))
 
 
-def replaced(path: Path, change) -> None:
+def grown(path: Path, weights: str, new_shards: int = 0) -> Path:
+    """A store with a sum of two shards, to each of which rows came since; and with so many further shards."""
+    for seed in range(2 + new_shards):
+        x, y, ids = rows_of(seed, np.full(K, 8))
+        if seed:
+            taftcache.append_vectors(x, y, path, ids=ids, new_shard=seed > 1)
+        else:
+            asked = {"store.shards": 2, "objective.ridge": 1e-2, "data.held_out": 0.2}
+            taftcache.import_vectors(x, y, path, ids=ids, overrides=asked)
+            taftcache.train(path)
+            with FeatureStore(path) as store:
+                before = [shard.rows for shard in store.shards]
+            taftcache.compose(path, overrides={**BY_CLASS, "compose.weights": weights})
+    with FeatureStore(path) as store:
+        assert all(shard.rows > rows for shard, rows in zip(store.shards, before, strict=False))
+    return path
+
+
+def first_of(path: Path, shard: str) -> str:
+    with FeatureStore(path) as store:
+        return store.shard(shard).sample_ids[0]
+
+
+def test_no_member_is_left_out_because_its_shard_grew(tmp_path):
+    """The sum became one of the shard alone that lost a row, and the recipe one by rows, without a word."""
+    path = grown(tmp_path / "store", "class-rows")
+    sample = first_of(path, "000")
+    (would, *_) = taftcache.forget(path, [sample], dry_run=True).notes
+    assert would.startswith(
+        "models/weighted would be gone: nothing says how many rows of each class 001 had when trained"
+    )
+    report = taftcache.forget(path, [sample])
+    assert report.destroyed == [WEIGHTED]
+    (note,) = [note for note in report.notes if note.startswith("models/weighted is gone")]
+    assert note.endswith(f"next: taftcache train {path}, then taftcache compose {path}")
+    with FeatureStore(path) as store:
+        assert store.manifest.recipe["compose"]["weights"] == "class-rows"
+        assert store.objects()[MEAN].meta["members"].keys() == {*PARTS[:2]}
+    assert not any(WEIGHTED in note for note in taftcache.forget(path, [first_of(path, "000")]).notes)
+    taftcache.train(path)
+    taftcache.compose(path)
+    with FeatureStore(path) as store:
+        now = np.array([np.bincount(shard.labels, minlength=K) for shard in store.shards])
+    assert coefficients(path) == pytest.approx(now / now.sum(0))
+    assert taftcache.audit(path).findings == []
+    by_rows = grown(tmp_path / "rows", "rows")
+    assert taftcache.forget(by_rows, [sample]).destroyed == []
+    assert len(coefficients(by_rows)) == 2
+
+
+def test_a_sum_of_nobody_is_not_made(tmp_path):
+    """The shard that loses a row is no member of it yet, and nothing says the rows of its members: it was refused."""
+    path = grown(tmp_path / "store", "class-rows", new_shards=2)
+    taftcache.train(path, shards=["002"])
+    report = taftcache.forget(path, [first_of(path, "002")])
+    assert report.destroyed == [WEIGHTED]
+    assert any("how many rows of each class 000, 001 had when trained" in note for note in report.notes)
+    with FeatureStore(path) as store:
+        assert store.objects()[MEAN].meta["members"].keys() == {*PARTS[:2]}
+
+
+def test_a_damaged_shard_is_named(path):
+    """By compose, which advised to train; a request to forget changes nothing either."""
+    sample = first_of(path, "000")
+    taftcache.compose(path, overrides=BY_CLASS)
+    with FeatureStore(path) as store:
+        (path / store.shard("001").at / "zarr.json").write_bytes(b"{}")
+    root = FeatureStore(path).root_digest
+    for asked in (lambda: taftcache.compose(path), lambda: taftcache.forget(path, [sample])):
+        with pytest.raises(IntegrityError, match="shard 001"):
+            asked()
+    assert FeatureStore(path).root_digest == root
+    assert [(f.kind, f.where) for f in taftcache.audit(path).findings if f.where == WEIGHTED] == [
+        ("stale composition", WEIGHTED)
+    ]
+
+
+def test_a_store_that_does_not_answer_says_nothing_of_its_rows(path, tmp_path, monkeypatch):
+    """It counted as one that does not say them: a file left without its counts, and a sum without a member."""
+    taftcache.compose(path, overrides=BY_CLASS)
+    root, sample = FeatureStore(path).root_digest, first_of(path, "000")
+
+    def unreachable(shard):
+        if shard.name == "001":
+            raise StoreUnreachable("the object store does not answer")
+        return own(shard)
+
+    own = Shard.statistics.fget
+    monkeypatch.setattr(Shard, "statistics", property(unreachable))
+    for asked in (
+        lambda: taftcache.compose(path),
+        lambda: taftcache.forget(path, [sample]),
+        lambda: taftcache.audit(path),
+        lambda: taftcache.export_component(path, "001", tmp_path / "one.safetensors"),
+    ):
+        with pytest.raises(StoreUnreachable):
+            asked()
+    monkeypatch.undo()
+    monkeypatch.setattr(models, "member_rows", lambda *given: unreachable(FeatureStore(path).shard("001")))
+    with pytest.raises(StoreUnreachable):
+        taftcache.audit(path)
+    assert FeatureStore(path).root_digest == root
+
+
+def replaced(path: Path, change, members=PARTS) -> None:
     """Another models/weighted, as a program may write it: true to its own coefficients, which its key has, too."""
     with open_store(path) as store:
         base, objects = settings_of(store).base, store.objects()
-        digests = {name: objects[name].digest for name in PARTS}
+        digests = {name: objects[name].digest for name in members}
         said = change(dict(objects[WEIGHTED].meta["coefficients"]))
-        parts = StoredComponents(store, PARTS, base)
+        parts = StoredComponents(store, members, base)
         with store.transaction() as write:
             put_component(write, WEIGHTED, composed(parts, digests, base, proof_rows(store.held_out, base), said))
 
@@ -198,6 +306,40 @@ def test_an_audit_counts_the_rows_again(path):
     (found,) = taftcache.audit(path).findings
     assert (found.kind, found.where) == ("stale composition", WEIGHTED)
     assert found.problem == "its coefficients are not its members' shares of the rows of each class"
+
+
+@pytest.mark.parametrize("forged", [["6", 6, 6, 12], [7, 6, 6, 12], [-6, 12, 12, 12], [0] * K])
+def test_an_audit_goes_on_past_counts_that_make_no_sense(path, tmp_path, forged):
+    """It ended with an error, where it should have found."""
+    file = taftcache.export_component(path, "000", tmp_path / "site.safetensors").file
+    taftcache.import_component(path, file, "site")
+    taftcache.compose(path, overrides=BY_CLASS)
+    name = "components/site"
+    forge_meta(path, name, lambda meta: meta | {TRAINED_ON: {**meta[TRAINED_ON], "class_rows": forged}})
+    replaced(path, lambda said: said, [*PARTS, name])
+    with FeatureStore(path) as store:
+        assert class_rows_of(store, [name]) == {name: None}
+    found = [f for f in taftcache.audit(path).findings if f.where == WEIGHTED]
+    assert [f.kind for f in found] == ["stale composition"]
+    with pytest.raises(RecipeError, match="no weights by the rows of each class"):
+        taftcache.compose(path)
+
+
+def test_no_share_of_nothing():
+    """Members that say zero rows of every class say nothing: no sum divides by their number."""
+    meta = {"kind": "component", "imported": True, "rows": 0, TRAINED_ON: {"class_rows": [0] * K}}
+    assert class_rows(meta, [], K) is None
+    assert class_rows({**meta, "rows": 2, TRAINED_ON: {"class_rows": [2, 0, 0, 0]}}, [], K) == [2, 0, 0, 0]
+
+
+def test_coefficients_of_each_class_stand_once_in_the_manifest(path):
+    taftcache.compose(path, overrides=BY_CLASS)
+    with FeatureStore(path) as store:
+        meta = store.objects()[WEIGHTED].meta
+        assert len(meta["coefficients"][PARTS[0]]) == K
+        assert len(json.loads(meta["key"])["weights"]) == 64
+    (listed,) = [model for model in taftcache.inspect(path).models if model["name"] == WEIGHTED]
+    assert listed["coefficients"] == 3
 
 
 @pytest.mark.parametrize(
@@ -216,8 +358,7 @@ def test_an_audit_names_coefficients_that_make_no_sum(path, forged):
 
     def change(meta):
         said = meta["coefficients"] | forged
-        key = json.loads(meta["key"])
-        return {**meta, "coefficients": said, "key": json.dumps({**key, "weights": said}, sort_keys=True)}
+        return {**meta, "coefficients": said, "key": composition_key(meta["members"], said)}
 
     forge_meta(path, WEIGHTED, change)
     assert [(f.kind, f.where) for f in taftcache.audit(path).findings] == [("stale composition", WEIGHTED)]
@@ -237,6 +378,20 @@ def test_a_body_that_classes_share_is_refused(store, capsys):
     part = Component("ab", layout, torch.ones(layout.size, dtype=torch.float64))
     with pytest.raises(CompositionError, match="for a head alone"):
         compose({"a": part}, {"a": [1.0] * 4})
+
+
+def test_a_head_that_globs_select_is_weighed_by_class(store):
+    """It was refused for its words. Before extraction, nobody knows what they select."""
+    train = {"tangent.train": ["head.*"]}
+    check_fit(parse_recipe({"tangent": {"train": ["head.*"]}, "compose": {"weights": "class-rows"}}), 10, [], None)
+    taftcache.train(store, overrides=train)
+    taftcache.compose(store, overrides=BY_CLASS)
+    assert taftcache.audit(store).findings == []
+    root = FeatureStore(store).root_digest
+    for words in (["head.*", "*.mlp.*"], "full"):
+        with pytest.raises(RecipeError, match="for a head that is trained alone"):
+            taftcache.train(store, overrides={"tangent.train": words})
+    assert FeatureStore(store).root_digest == root
 
 
 def test_a_component_that_does_not_say_its_rows_of_each_class_is_refused(path, tmp_path):
@@ -332,6 +487,7 @@ def test_what_reads_a_sum_reads_one_of_each_class(path, tmp_path):
     assert mine.change == pytest.approx(logit.item(), rel=1e-6)
     file = taftcache.export_component(path, WEIGHTED, tmp_path / "sum.safetensors").file
     out = Component.decode(file.read_bytes())
-    assert out.meta["coefficients"] == weights
+    assert "coefficients" not in out.meta, "each member's share of a class tells its rows of it"
+    assert out.meta["members"].keys() == {*PARTS}
     assert out.meta[TRAINED_ON]["class_rows"] == ROWS.sum(0).tolist()
     assert taftcache.import_component(path, file, "sum").rows == ROWS.sum()

@@ -27,6 +27,7 @@ from taftcache.names import (
     MEAN,
     WEIGHTED,
     counted,
+    first_few,
     is_component,
     is_model,
     shard_of,
@@ -216,6 +217,7 @@ def estimate(store: FeatureStore, plan: ForgetPlan) -> ForgetReport:
             *_notes(store, plan),
             *_private(store, plan),
             *_none_left(store, plan, there=objects, dry_run=True),
+            *_unweighed(store, plan, dry_run=True),
             *subtracted_notes(store, _subtracted(store, plan)),
             *fitted_note(store),
         ],
@@ -256,7 +258,14 @@ def _carry_out(store: FeatureStore, plan: ForgetPlan, signer: Signer | None, pro
         certificates=certificates,
         passes={name: certificate.passes for name, certificate in certificates.items()},
         bytes=size,
-        notes=[*notes, *_none_left(store, plan, there=there), *subtracted_notes(store), *fitted_note(store), *unscored],
+        notes=[
+            *notes,
+            *_none_left(store, plan, there=there),
+            *_unweighed(store, plan),
+            *subtracted_notes(store),
+            *fitted_note(store),
+            *unscored,
+        ],
         held_out=held_out_change(hits, now),
     )
 
@@ -287,6 +296,18 @@ def _none_left(store: FeatureStore, plan: ForgetPlan, *, there: Iterable[str], d
     if {shard.name for shard in store.shards} <= {*plan.request.emptied, *plan.subtracted}:
         return [f"{which}, since every shard is subtracted"]
     return [f"{which}; next: taftcache train {typed(store.path)}{' --private' if promised(store) else ''}"]
+
+
+def _unweighed(store: FeatureStore, plan: ForgetPlan, *, dry_run: bool = False) -> list[str]:
+    """A note if models/weighted goes because nothing says the rows of some of its members."""
+    if WEIGHTED not in plan.destroyed or not plan.unknown:
+        return []
+    path, gone = typed(store.path), "would be gone" if dry_run else "is gone"
+    names = first_few([shard_of(name) for name in plan.unknown])
+    return [
+        f"{WEIGHTED} {gone}: nothing says how many rows of each class {names} had when trained, for rows came or left "
+        f"since; next: taftcache train {path}, then taftcache compose {path}"
+    ]
 
 
 def _subtracted(store: FeatureStore, plan: ForgetPlan) -> dict[str, int]:

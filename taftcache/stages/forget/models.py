@@ -12,7 +12,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, FormatError, RecipeError, StoreError, StoreUnreachable, UntrustedStore
 from taftcache.model.component import Component, StoredComponents, read_component
 from taftcache.model.composition import compose
-from taftcache.model.meta import meta_of
+from taftcache.model.meta import meta_of, of_each_class
 from taftcache.names import (
     BASE,
     COMPONENTS,
@@ -32,7 +32,7 @@ from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.checks import STAYS
-from taftcache.stages.train.compositions import rows_said, weights_of
+from taftcache.stages.train.compositions import member_rows, weights_of
 from taftcache.stages.train.outdated import differs_by_rows, key_of, outdated, stale_parts, train_options
 from taftcache.stages.train.private.claims import NOT_ALL, claim_problems
 from taftcache.stages.train.private.records import KEYS
@@ -241,21 +241,22 @@ def _check_sum(name: str, components: StoredComponents, store: FeatureStore, to:
     mu = total.record.coefficients or {}
     if not mu.keys() <= components.keys():
         return
+    rows: Mapping[str, list[int] | None] = {}
     try:
         again = compose(components.of(mu), None if name == MEAN else mu)
-    except CompositionError as error:
+        if of_each_class(mu):
+            rows = member_rows("class-rows", components.of(mu).metas(), store.shards, len(store.classes))
+    except StoreUnreachable:
+        raise
+    except (CompositionError, StoreError) as error:
         to.found("stale composition", name, error.fault)
         return
     if not (again.delta - total.delta).abs().max() <= 1e-12 * total.delta.abs().max():
         to.found("stale composition", name, "it is not the sum of its members")
     if again.record.coefficients != mu:
         to.found("stale composition", name, "its coefficients are not those of a mean")
-    if any(isinstance(each, list) for each in mu.values()):
-        rows = rows_said("class-rows", components.of(mu).metas(), store.shards, len(store.classes))
-        if None in rows.values() or weights_of("class-rows", rows) != mu:
-            to.found(
-                "stale composition", name, "its coefficients are not its members' shares of the rows of each class"
-            )
+    if rows and (None in rows.values() or weights_of("class-rows", rows) != mu):
+        to.found("stale composition", name, "its coefficients are not its members' shares of the rows of each class")
 
 
 def _check_rows(name: str, component: Component, sources: list[Shard], to: Findings) -> None:

@@ -18,7 +18,7 @@ from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.forget.request import Request
 from taftcache.stages.train.checks import Weights, coefficients
 from taftcache.stages.train.composing import asks_exact
-from taftcache.stages.train.compositions import recorded_members, remaining_weights, rows_said
+from taftcache.stages.train.compositions import recorded_members, remaining_weights, uncounted, weighed
 from taftcache.stages.train.private.records import KEYS
 
 Mode = Literal["subtract", "retrain", "resolve"]
@@ -40,6 +40,9 @@ class ForgetPlan:
     members: components that compositions are made of afterwards, sorted: all, or if a shard has none yet, those of them
         that models/mean is made of.
     weights: ``compose.weights`` of the members; empty if no weight is left.
+    summed: members that models/weighted is made of: not imported ones that weights by rows need more of than they say.
+        Empty if it is not made again.
+    unknown: members of shards of which nothing says the rows that weights by rows need: then it is not made again.
     renewed: all that is made again, in this order: ``solve``; the head, which is made from all rows; sums of members;
         the exact model, also made from all rows (but not by "subtract", which does not pay for that). It is also made
         if there was none only because of the components that leave.
@@ -55,6 +58,8 @@ class ForgetPlan:
     subtracted: list[str]
     members: list[str]
     weights: Weights
+    summed: list[str]
+    unknown: list[str]
     renewed: list[str]
     destroyed: list[str]
     rewritten: list[str]
@@ -83,13 +88,14 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
     if MEAN in objects and not whole:  # what came since joins once all are trained
         members = [name for name in there if name in recorded_members(MEAN, objects[MEAN].meta)]
     weights = remaining_weights(recipe, there)
-    if isinstance(weights, str):  # a component that was imported may not say how many rows it was made from
-        rows = rows_said(weights, {n: objects[n].meta for n in there}, store.shards, len(store.classes))
-        weights = weights if any(rows[name] or name in solve for name in there) else {}
+    unsaid = {*uncounted(store, weights, members)}.difference(solve)
+    unknown = sorted(unsaid.difference(foreign))
+    can_sum = weights and not unknown and coefficients(weights).keys() <= {*members}
+    summed = [name for name in weighed(weights, members) if name not in unsaid] if can_sum else []
     held = _composed_with(objects, request.components)
     if MEAN in held and whole and EXACT not in objects and asks_exact(store, recipe, request.components):
         held.add(EXACT)
-    due = _due(request, mode, members=members, weights=weights, held=held)
+    due = _due(request, mode, members=members, summed=summed, held=held)
     renewed = [*solve, *(name for name in due if name in objects or name in held)]
     return ForgetPlan(
         request=request,
@@ -100,6 +106,8 @@ def plan_forgetting(store: FeatureStore, request: Request, mode: Mode) -> Forget
         subtracted=sorted(out),
         members=members,
         weights=weights,
+        summed=summed,
+        unknown=unknown,
         renewed=renewed,
         destroyed=_destroyed(objects, request, {*renewed, *there}, held),
         rewritten=[
@@ -116,17 +124,18 @@ def _composed_with(objects: Mapping[str, ObjectRef], components: Collection[str]
     return {name for name in there if not {*components}.isdisjoint(recorded_members(name, objects[name].meta))}
 
 
-def _due(request: Request, mode: Mode, *, members: Sequence[str], weights: Weights, held: Collection[str]) -> list[str]:
+def _due(
+    request: Request, mode: Mode, *, members: Sequence[str], summed: Sequence[str], held: Collection[str]
+) -> list[str]:
     """Models that are made again, in this order.
 
     ``held``: compositions that imported components leave; they are made again whether or not rows leave too.
     """
-    trained, rows, summed = changes_training(request), bool(request.leaving), bool(members)
-    weighted = summed and bool(weights) and coefficients(weights).keys() <= {*members}
+    trained, rows = changes_training(request), bool(request.leaving)
     wanted = {
         HEAD: trained,
-        MEAN: summed and (rows or MEAN in held),
-        WEIGHTED: weighted and (rows or WEIGHTED in held),
+        MEAN: bool(members) and (rows or MEAN in held),
+        WEIGHTED: bool(summed) and (rows or WEIGHTED in held),
         EXACT: bool(members) and ((trained and mode != "subtract") or EXACT in held),
     }
     return [name for name, is_wanted in wanted.items() if is_wanted]

@@ -19,10 +19,9 @@ from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.compositions import (
     composed,
     describe_exact,
+    member_rows,
     proof_rows,
-    rows_said,
     solve_exact,
-    weighed,
     weights_of,
 )
 from taftcache.stages.train.settings import Settings
@@ -129,12 +128,8 @@ def _compose(rows: _Remaining, plan: ForgetPlan, made: Mapping[str, Component]) 
     if MEAN in plan.renewed:
         sums[MEAN] = composed(parts, digests, base, proof)
     if WEIGHTED in plan.renewed:
-        given = plan.weights
-        counts = rows_said(given, parts.metas(), rows.shards, base.config.classes)
-        # A component imported since may have no coefficient yet, or not say how many rows it was made from.
-        names = [name for name in weighed(given, parts) if not isinstance(given, str) or counts[name]]
-        some = StoredComponents(store, names, base, made)
-        weights = weights_of(given, {name: counts[name] for name in names})
+        some = parts.of(plan.summed)
+        weights = weights_of(plan.weights, member_rows(plan.weights, some.metas(), rows.shards, base.config.classes))
         sums[WEIGHTED] = composed(some, {name: digests[name] for name in some}, base, proof, weights)
     return _Sums(made=sums, mean=sums.get(MEAN) or composed(parts, digests, base, proof), digests=digests)
 

@@ -20,7 +20,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, FormatError, StoreError, TaftcacheError, local_path
 from taftcache.model.component_file import read_header
-from taftcache.model.meta import checked, meta_of
+from taftcache.model.meta import checked, meta_of, of_each_class
 from taftcache.names import PRIVATE, STATED, component_of, counted, is_component, is_model, shard_of
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import still_missing, subtracted, subtracted_notes
@@ -77,10 +77,11 @@ class InspectReport:
     tail's derivative is computed, and why. dtype: the rows' dtype. identity: what decided the rows' bytes: backbone,
     cut, preprocessing, libraries. plan: how samples are split into shards. shards: one object each: name, role, rows,
     bytes, digest and statistics. models: components and compositions: name, digest, certificate and how each was
-    solved. activations: statistics; None if none can be read. integrity: which files were looked at. skipped: samples
-    that were left out. left_out: the first thousand of those, with id, shard and reason. forgotten: tombstones, one for
-    each sample, class and shard that was forgotten, and two for each component. ledger_entries: how many. ledger: the
-    entries. budget: what private trainings may spend and have spent; None if there were none.
+    solved; of a sum its coefficients, or if it has some for each class, the number of its members. activations:
+    statistics; None if none can be read. integrity: which files were looked at. skipped: samples that were left out.
+    left_out: the first thousand of those, with id, shard and reason. forgotten: tombstones, one for each sample, class
+    and shard that was forgotten, and two for each component. ledger_entries: how many. ledger: the entries. budget:
+    what private trainings may spend and have spent; None if there were none.
     """
 
     store: Path
@@ -506,4 +507,8 @@ def _described(shard: Shard, classes: Sequence[str]) -> dict[str, Any]:
 
 
 def _model(name: str, ref: ObjectRef, meta: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "bytes": ref.size, "digest": ref.digest, **{k: meta[k] for k in LISTED if k in meta}}
+    listed = {k: meta[k] for k in LISTED if k in meta}
+    parts = listed.get("coefficients")
+    if parts and of_each_class(parts):
+        listed["coefficients"] = len(parts)  # there may be hundreds of thousands
+    return {"name": name, "bytes": ref.size, "digest": ref.digest, **listed}

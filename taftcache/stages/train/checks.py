@@ -25,7 +25,7 @@ from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.trained_on import class_rows_of
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import select
-from taftcache.tangent.spec import TAIL
+from taftcache.tangent.spec import TAIL, TangentSpec
 from taftcache.teaching.rows import open_teachers
 
 SUMS_TO_ONE = 1e-9
@@ -42,7 +42,8 @@ def check_settings(store: FeatureStore, recipe: Recipe) -> None:
     """
     check_words(store, recipe)
     check_tail(store, recipe)
-    check_fit(recipe, len(store.classes), [*(component_of(shard.name) for shard in store.shards), *imported(store)])
+    components = [*(component_of(shard.name) for shard in store.shards), *imported(store)]
+    check_fit(recipe, len(store.classes), components, _tail(store))
     resolve_device(recipe.device)
 
 
@@ -62,7 +63,7 @@ def check_planned(
     training = {name: shard for name, shard in shards.items() if name != HELD_OUT}
     there = [] if store is None else [*(shard.name for shard in store.shards), *imported(store)]
     components = {component_of(name) for name in (*training, *there)}
-    check_fit(recipe, len(classes), components)
+    check_fit(recipe, len(classes), components, _tail(store))
     if recipe.compose.mode == "weighted":
         check_coefficients(recipe.compose.weights, components, store)
     _check_samples(recipe, {i for shard in shards.values() for i in shard.ids}, store)
@@ -90,11 +91,17 @@ def _check_samples(recipe: Recipe, planned: Collection[str], store: FeatureStore
         )
 
 
-def check_fit(recipe: Recipe, classes: int, components: Collection[str]) -> None:
-    """Check a recipe against the number of classes and the names of the store's ``components``."""
+def _tail(store: FeatureStore | None) -> TailConfig | None:
+    there = None if store is None else store.objects().get(TAIL)
+    return None if there is None else TailConfig.from_dict(there.meta)
+
+
+def check_fit(recipe: Recipe, classes: int, components: Collection[str], tail: TailConfig | None) -> None:
+    """Check a recipe against the number of classes, the names of the store's ``components`` and its ``tail``, which is
+    None before extraction."""
     check_class_weights(recipe, classes)
     check_goal(recipe)
-    check_class_rows(recipe)
+    check_class_rows(recipe, tail)
     given = coefficients(recipe.compose.weights)
     if unknown := sorted(set(given) - set(components)):
         raise RecipeError(
@@ -121,14 +128,17 @@ def check_goal(recipe: Recipe) -> None:
         )
 
 
-def trains_head(recipe: Recipe) -> bool:
-    """Whether a head is trained alone, which has a row of its own for each class."""
-    return recipe.tangent.blocks == 0 or recipe.tangent.train == "head"
+def trains_head(spec: TangentSpec, tail: TailConfig | None) -> bool:
+    """Whether a head is trained alone, which has a row of its own for each class. Where there is no ``tail`` yet, globs
+    may select that."""
+    if tail is None:
+        return spec.blocks == 0 or spec.train == "head" or not isinstance(spec.train, str)
+    return {*select(tail, spec)} <= {*tail.head_names}
 
 
-def check_class_rows(recipe: Recipe) -> None:
+def check_class_rows(recipe: Recipe, tail: TailConfig | None) -> None:
     """RecipeError for weights of each class where the classes share what is trained."""
-    if recipe.compose.weights == "class-rows" and not trains_head(recipe):
+    if recipe.compose.weights == "class-rows" and not trains_head(recipe.tangent, tail):
         raise RecipeError(
             'compose.weights = "class-rows" is for a head that is trained alone: classes share what is below it',
             got=f"tangent.blocks = {recipe.tangent.blocks!r}, tangent.train = {recipe.tangent.train!r}",
@@ -204,8 +214,8 @@ def _check_counted(store: FeatureStore, weights: ByRows, names: Iterable[str]) -
             do="set compose.weights to a coefficient for each component, by its name",
         )
     stay = {name for name, meta in metas.items() if meta.get("imported") or PRIVATE in meta}  # no training renews these
-    says = class_rows_of(store, metas) if weights == "class-rows" else {}
-    if unsaid := [name for name, counts in says.items() if counts is None and name in stay]:
+    says = class_rows_of(store, sorted(stay)) if weights == "class-rows" else {}
+    if unsaid := [name for name, counts in says.items() if counts is None]:
         said = [shard_of(name) + (", trained privately" if PRIVATE in metas[name] else "") for name in unsaid]
         raise RecipeError(
             "no weights by the rows of each class: a component does not say how many it was made from",

@@ -42,9 +42,9 @@ from taftcache.stages.train.compositions import (
     composition_key,
     current_key,
     exact_key,
+    member_rows,
     members_of,
     proof_rows,
-    rows_said,
     solve_exact,
     weighed,
     weights_of,
@@ -179,7 +179,7 @@ def _report(
             *(_uncounted_notes(store, asked.weights, members) if model == WEIGHTED else []),
             *([f"composed as they are, though {OUTDATED}: {', '.join(stale)}; next: {again}"] if stale else []),
             *_unpromised_notes(objects),
-            *_unlike_notes(store, settings.recipe, list(summed["coefficients"])),
+            *_unlike_notes(store, settings, list(summed["coefficients"])),
             *untrained_notes(store),
             *(unfinished({EXACT: said}) if EXACT in objects else []),
         ],
@@ -224,14 +224,14 @@ def _unpromised_notes(objects: Mapping[str, ObjectRef]) -> list[str]:
     return notes
 
 
-def _unlike_notes(store: FeatureStore, recipe: Recipe, members: Sequence[str]) -> list[str]:
+def _unlike_notes(store: FeatureStore, settings: Settings, members: Sequence[str]) -> list[str]:
     """Notes on members of a sum with logits of other scales; and on those without rows of a class, unless a model of
     all rows stands beside the sum, or it weighs each class by its own rows."""
-    notes, asked = scale_notes({name: objective_of(store, name) for name in members}), recipe.compose
+    notes, asked = scale_notes({name: objective_of(store, name) for name in members}), settings.recipe.compose
     if EXACT in store.objects() or (asked.mode, asked.weights) == ("weighted", "class-rows"):
         return notes
     counts = class_rows_of(store, members)
-    can = trains_head(recipe) and None not in counts.values()
+    can = trains_head(settings.base.spec, settings.base.config) and None not in counts.values()
     better = f"taftcache compose {typed(store.path)} --weight class-rows" if can else None
     return notes + class_notes(store.classes, counts, better)
 
@@ -269,7 +269,7 @@ class _Composing:
         weights, members = None, self.members
         if given.mode == "weighted":
             members = StoredComponents(store, weighed(given.weights, self.names), base)
-            rows_of = rows_said(given.weights, members.metas(), store.shards, len(store.classes))
+            rows_of = member_rows(given.weights, members.metas(), store.shards, len(store.classes))
             weights = weights_of(given.weights, rows_of)
         digests = {name: self.digests[name] for name in members}
         if self.is_due(WEIGHTED, composition_key(digests, weights) if weights else None, dropped):

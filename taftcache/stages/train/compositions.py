@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from taftcache.cache.format.digest import canonical, digest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
 from taftcache.model.component import Component, StoredComponents
-from taftcache.model.meta import Coefficient
+from taftcache.model.meta import Coefficient, of_each_class
 from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
@@ -28,7 +29,7 @@ from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficien
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
-from taftcache.stages.train.trained_on import class_rows
+from taftcache.stages.train.trained_on import class_rows, class_rows_of
 from taftcache.stages.train.untrained import untrained
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -73,18 +74,29 @@ def weighed(weights: Weights, names: Iterable[str]) -> list[str]:
     return [name for name in names if name in given or not given]
 
 
-def rows_said(
+def member_rows(
     weights: Weights, metas: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard], classes: int
 ) -> dict[str, list[int] | None]:
     """What ``weights`` by rows depend on, by component: its rows, as one number or as one [K] for each class that the
-    ``shards`` have; None if it does not say."""
+    ``shards`` have; None if it does not say.
+
+    Raises:
+        StoreError: as ``class_rows`` says.
+    """
     if weights == "class-rows":
         return {name: class_rows(meta, shards, classes) for name, meta in metas.items()}
     return {name: [rows] if (rows := meta.get("rows")) else None for name, meta in metas.items()}
 
 
+def uncounted(store: FeatureStore, weights: Weights, names: Sequence[str]) -> list[str]:
+    """Those of a store's components that do not say what ``weights`` by rows depend on."""
+    if weights == "class-rows":
+        return [name for name, counts in class_rows_of(store, names).items() if counts is None]
+    return [name for name in names if weights == "rows" and not store.objects()[name].meta.get("rows")]
+
+
 def weights_of(given: Weights, rows: Mapping[str, list[int] | None]) -> dict[str, Coefficient]:
-    """The coefficients of ``models/weighted`` for components made from ``rows_said``.
+    """The coefficients of ``models/weighted`` for components made from so many ``rows`` (``member_rows``).
 
     Raises:
         RecipeError: coefficients for other components, or of rows that are not said. CompositionError: they do not sum
@@ -137,7 +149,10 @@ def current_key(store: FeatureStore, settings: Settings, name: str, digests: Map
 
 def composition_key(digests: Mapping[str, str], weights: Mapping[str, Coefficient] | None) -> str:
     """What decides the bytes of a sum of components."""
-    return json.dumps({"members": dict(digests), "weights": dict(weights) if weights else "uniform"}, sort_keys=True)
+    said: Any = dict(weights) if weights else "uniform"
+    if of_each_class(weights):  # the meta has them: twice would be megabytes
+        said = digest(canonical(said))
+    return json.dumps({"members": dict(digests), "weights": said}, sort_keys=True)
 
 
 def recorded_members(name: str, meta: Mapping[str, Any]) -> Collection[str]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from taftcache.backbone.spec import PreprocessSpec
+from taftcache.cache.format.fault import intact
 from taftcache.cache.format.identity import differences
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.errors import StoreError
 from taftcache.model.meta import TrainedOn, meta_of
 from taftcache.names import PRIVATE, counted, first_few, shard_of
 from taftcache.objective.named import true_class_weight
@@ -127,28 +128,31 @@ def objective_of(store: FeatureStore, name: str) -> dict[str, Any] | None:
 
 def class_rows(meta: Mapping[str, Any], shards: Sequence[Shard], classes: int) -> list[int] | None:
     """How many rows of each of so many ``classes`` the component with this ``meta`` was made from; None if it does not
-    say, or is private, or if those of the ``shards`` that it names cannot be read, or have other rows now."""
+    say, or is private, or if those of the ``shards`` that it names have other rows now.
+
+    Raises:
+        StoreError: such a shard cannot be read, or ``meta`` is not what taftcache writes.
+    """
     if PRIVATE in meta:
         return None
     said = meta_of(meta)
     if said.imported:
-        stated = TrainedOn.of(meta).class_rows
-        return stated if stated is not None and len(stated) == classes else None
+        stated = TrainedOn.of(meta).class_rows or []
+        adds_up = bool(said.rows) and sum(stated) == said.rows and min(stated) >= 0
+        return stated if adds_up and len(stated) == classes else None
     own, counts = [shard for shard in shards if shard.name in (said.shards or [])], Counter[int]()
     if not own or said.row_digests != [shard.digest for shard in own]:  # rows came or left since
         return None
-    try:
-        for shard in own:
-            counts.update(shard.statistics["rows_per_class"])
-    except StoreError:  # a damaged shard is no reason to stop an export or a sum
-        return None
+    for shard in own:
+        counts.update(shard.statistics["rows_per_class"])
     return [counts[k] for k in range(classes)]
 
 
 def class_rows_of(store: FeatureStore, names: Iterable[str]) -> dict[str, list[int] | None]:
-    """``class_rows`` of a store's components, by name."""
-    objects, shards = store.objects(), store.shards
-    return {name: class_rows(objects[name].meta, shards, len(store.classes)) for name in names}
+    """``class_rows`` of a store's components, by name; None where they are damaged, which stops neither an export nor a
+    request to forget."""
+    objects, shards, classes = store.objects(), store.shards, len(store.classes)
+    return {name: intact(partial(class_rows, objects[name].meta, shards, classes)) for name in names}
 
 
 def scale_notes(objectives: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
