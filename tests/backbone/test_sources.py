@@ -312,6 +312,7 @@ def test_recipes_that_cannot_be(options):
         ("npz", "a.npz", "./a.npz", {}),
         ("hdf5", "a.h5", "a.h5", {}),
         ("table", "a.csv", "./a.csv", {}),
+        ("table", "folder", "folder", {"test_split": "train"}),
         ("timm", "folder", "folder", {"train_split": "all", "test_split": "all"}),
     ],
 )

@@ -281,6 +281,13 @@ def test_values_that_are_no_labels(folder, monkeypatch, labels, fault):
         open_source(spec(write(folder / "a.parquet", columns(label=labels))))
 
 
+def test_a_whole_number_is_one_class_beside_fractions_or_alone(folder):
+    beside = write(folder / "beside.csv", columns(label=["1.0", "1.5", "2.0"] * 2))
+    alone = write(folder / "alone.csv", columns(label=["1.0", "2.0", "2"] * 2))
+    classes = [open_source(spec(file, image_key="path"))[0].classes for file in (beside, alone)]
+    assert classes == [["1", "2", "1.5"], ["1", "2"]]
+
+
 def test_fractions_that_come_again_are_classes(folder):
     """Of all rows, whichever part of them is taken."""
     table = columns(label=["0.5", "1.5", "7.25", "1.5", "0.5", "7.25"], split=[*"aabbbb"])

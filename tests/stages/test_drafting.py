@@ -290,6 +290,23 @@ def test_ids_of_a_folder_of_parquet_files_are_unique_in_both_splits(place, colum
     assert len({*train, *test}) == 42
 
 
+@pytest.mark.parametrize("paths", [False, True])
+def test_parquet_files_in_a_folder_for_each_split(place, paths):
+    whole = as_hub(place, paths=paths)
+    for split in ("train", "test"):
+        (whole / split).mkdir()
+        for file in (whole / "data").glob(f"{split}-*"):
+            file.rename(whole / split / file.name)
+    shutil.rmtree(whole / "data")
+    section, train, test, _ = opened(whole)
+    assert (section["test_split"], len(train), len({*train, *test})) == ("test", 28, 42)
+
+
+def test_classes_are_folders_whatever_lies_beside_them(place):
+    (place / "images" / "metadata.jsonl").write_text("{}\n")
+    assert opened(place / "images")[0] == {"source": "folder", "train": str(place / "images")}
+
+
 @pytest.mark.parametrize(
     ("names", "note"),
     [

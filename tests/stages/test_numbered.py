@@ -210,6 +210,58 @@ def test_ids_of_another_kind_are_refused(made, images, tmp_path):
     assert "39 rows (first: " in str(taftcache.extract(named).notes), "fewer images are no other kind"
 
 
+def test_each_of_two_tables_keeps_its_kind_of_ids(images, tmp_path):
+    """Else the rows of one, all of them new, came in beside those of the other, which had stayed."""
+    first = write_inside(tmp_path / "a.parquet", images, order=range(30))
+    test = write_inside(tmp_path / "b.parquet", images, paths=True, order=range(30, ROWS))
+    asking = asked(tmp_path / "store", first, test=str(test))
+    taftcache.extract(asking)
+    write_inside(first, images, paths=True, order=range(30))
+    for command in (taftcache.extract, taftcache.append):
+        with pytest.raises(IdentityError, match="ids of another kind now") as caught:
+            command(asking)
+        assert "'train/" in caught.value.got
+    other = write_inside(tmp_path / "c.parquet", images, order=range(30))
+    numbered = asked(tmp_path / "numbered", write_inside(first, images, order=range(30)), test=str(test))
+    write_inside(test, images, order=range(30, ROWS))
+    taftcache.extract(numbered)
+    taftcache.forget(tmp_path / "numbered", ["a/0003"])
+    with pytest.raises(IdentityError, match="cannot be found in"):
+        taftcache.extract(asked(tmp_path / "new", other, test=str(test)), forgotten_of=tmp_path / "numbered")
+
+
+def test_a_folder_of_parquet_files_keeps_its_kind_of_ids(images, tmp_path):
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    for split, rows in (("train", range(30)), ("test", range(30, ROWS))):
+        write_inside(folder / f"{split}.parquet", images, order=rows)
+    asking = asked(tmp_path / "store", folder, test=str(folder), test_split="test")
+    taftcache.extract(asking)
+    for split, rows in (("train", range(30)), ("test", range(30, ROWS))):
+        write_inside(folder / f"{split}.parquet", images, paths=True, order=rows)
+    with pytest.raises(IdentityError, match="ids of another kind now"):
+        taftcache.append(asking)
+
+
+def test_paths_that_get_a_split_before_them_are_no_new_images(images, tmp_path):
+    """As tables in two folders that were read before their paths were told apart."""
+    first, test = tmp_path / "a" / "t.csv", tmp_path / "b" / "t.csv"
+    files = sorted(images.glob("*/*.png"))
+    for table, part in ((first, files[::2]), (test, files[1::2])):
+        table.parent.mkdir()
+        lines = [f"{file.name},{file.parent.name}" for file in part]
+        for file in part:
+            shutil.copy(file, table.parent)
+        table.write_text("\n".join(["image,label", *lines]) + "\n")
+    before = asked(tmp_path / "store", first)
+    taftcache.extract(before)
+    with FeatureStore(tmp_path / "store", mode="a") as store, store.transaction() as change:
+        recorded = store.manifest.recipe
+        change.update(recipe=recorded | {"data": recorded["data"] | {"test": str(test)}})
+    with pytest.raises(IdentityError, match="ids of another kind now"):
+        taftcache.append(asked(tmp_path / "store", first, test=str(test)))
+
+
 def test_rows_of_another_table_are_not_said_to_be_gone(tmp_path, images):
     first = write_inside(tmp_path / "a.parquet", images, order=range(30))
     asking = asked(tmp_path / "store", first)

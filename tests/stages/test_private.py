@@ -75,7 +75,7 @@ def test_what_could_not_be_composed_is_not_charged(store, monkeypatch):
     monkeypatch.setattr(compositions, "PROOF_TOLERANCE", -1.0)
     with open_store(store) as opened:
         before = opened.root_digest
-        with pytest.raises(CompositionError, match="differ from the weighted sum"):
+        with pytest.raises(CompositionError, match=r"was not kept: [^0-9]*$"):  # no number of what is not charged
             taftcache.train_private(opened, settings(opened))
         assert opened.root_digest == before
 

@@ -69,9 +69,9 @@ def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
     path = expand_path(place)
     if spec.source == "folder":
         return FolderSource(path, prefix, skip=spec.unreadable == "skip")
-    keys = spec.image_key, spec.label_key
+    keys, below = (spec.image_key, spec.label_key), prefix if spec.source == "table" and _apart(spec) else ""
     if spec.source == "table" and splits_in(path):
-        return TableSource(path, *keys, spec.id_key, root=_root(spec), split=split, prefix=prefix)
+        return TableSource(path, *keys, spec.id_key, root=_root(spec), split=split, prefix=prefix, below=below)
     if spec.source == "table" and spec.test == spec.train:
         return TableSource(path, *keys, spec.id_key, root=_root(spec), split=split)
     # Stems usually tell two files apart; if they do not, the role does.
@@ -79,7 +79,7 @@ def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
     same = spec.test is not None and expand_path(spec.train).stem == expand_path(spec.test).stem
     apart = prefix if same else ""
     if spec.source == "table":
-        named, below = apart + path.stem, prefix if _apart(spec) else ""
+        named = apart + path.stem
         return TableSource(path, *keys, spec.id_key, root=_root(spec), prefix=prefix, name=named, below=below)
     return (open_npz if spec.source == "npz" else open_hdf5)(path, *keys, apart, spec.id_key)
 
@@ -90,15 +90,17 @@ def _is_one_place(spec: DataSpec) -> bool:
     assert spec.test is not None
     if spec.source == "timm":
         return (spec.train, spec.train_split) == (spec.test, spec.test_split)
-    by_split = spec.source == "table" and spec.train == spec.test
+    if spec.source == "table" and spec.train == spec.test:
+        return spec.train_split == spec.test_split
     one, other = (os.path.realpath(expand_path(place)) for place in (spec.train, spec.test))
-    return not by_split and one == other
+    return one == other
 
 
 def _apart(spec: DataSpec) -> bool:
     """Whether the paths in two tables start from a folder each: then one path may mean two images."""
     assert spec.train is not None
-    folders = {os.path.realpath(expand_path(place).parent) for place in (spec.train, spec.test or spec.train)}
+    places = [expand_path(place) for place in (spec.train, spec.test or spec.train)]
+    folders = {os.path.realpath(place if splits_in(place) else place.parent) for place in places}
     return spec.root is None and len(folders) == 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from taftcache.backbone.forward.extract import RowCounts
 from taftcache.backbone.sources.base import Source, any_numbered
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import DataError, StoreError, UnreadableImage
+from taftcache.errors import DataError, StoreError, TaftcacheError, UnreadableImage
 from taftcache.names import (
     BASE,
     PRIVATE,
@@ -151,7 +151,9 @@ def append(
         others = other_classes(store, classes_of(source, test))
         check_kind(store, recipe, source, test)
         numbered = any_numbered(source, test)
-        moved = moved_rows(store, recipe, (source, test), others, progress) if others or numbered else None
+        moved = None
+        with nullcontext() if numbered or relabel else suppress(TaftcacheError):  # without either, only a note needs it
+            moved = moved_rows(store, recipe, (source, test), others, progress) if others or numbered else None
         if moved is not None and (numbered or relabel):
             raise moved
         growth = growth_of(

@@ -200,7 +200,7 @@ def _listing(folder: Path) -> Path | None:
     which would be two at least."""
     if is_table(folder):
         return folder
-    if (folder / "metadata.jsonl").is_file():
+    if (folder / "metadata.jsonl").is_file() and len(_folders(folder)) < 2:
         raise DataError(
             f"{folder / 'metadata.jsonl'} is of a kind of table that is not read",
             do='write it as metadata.csv: pandas.read_json(FILE, lines=True).to_csv("metadata.csv", index=False)',
@@ -239,12 +239,15 @@ def _table(train: Path, test: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     names = [next((s for wanted in among for s in splits if s.lower() == wanted), None) for among in (TRAIN, TEST)]
     tested = expand_path(given["test"]) if isinstance(given.get("test"), str) else test
     tables = [columns]
-    if tested != train and is_table(tested):
-        tables.append(read_table(tested).columns)
-    elif parts and names[1] is not None:
-        tables.append(read_table(train, names[1]).columns)
+    there = splits_in(tested)
+    split = given.get("test_split") or next((s for wanted in TEST for s in there if s.lower() == wanted), "")
+    split = split or (next(iter(there)) if len(there) == 1 else "")
+    if is_table(tested) and (split in there if there else tested != train):
+        tables.append(read_table(tested, split).columns)
     if ids := given.get("id_key") or _ids_of(tables, section["image_key"]):
         section["id_key"] = ids
+    if tested != train and there and split:
+        section["test_split"] = split
     if test != train:
         return section | {"test": str(test)}
     if parts and names[1] is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from taftcache.backbone.files import expand_path
 from taftcache.backbone.sources.base import Source, any_numbered
+from taftcache.backbone.sources.columns import splits_in
 from taftcache.cache.format import encoding
 from taftcache.cache.opening import Place
 from taftcache.cache.read.shard import Shard
@@ -20,6 +21,7 @@ from taftcache.consent import KINDS, SECTION, names, recorded_recipe
 from taftcache.errors import IdentityError, UnreadableImage
 from taftcache.names import counted
 from taftcache.recipe import Recipe, recipe_values
+from taftcache.stages.completeness import is_complete
 from taftcache.stages.extract.classes import classes_of, other_classes
 from taftcache.stages.extract.reextraction import Reextraction
 from taftcache.stages.progress import Progress
@@ -124,18 +126,30 @@ def check_kind(store: FeatureStore, recipe: Recipe, *sources: Source | None) -> 
     """IdentityError if a file that the store was made from now gives ids of another kind, such as paths in place of
     numbers: every image would be a new one, and one that was forgotten would come back."""
     rows = {i for shard in store.every_shard for i in shard.sample_ids}
-    given = classes_of(*sources)
-    if is_moved(store, recipe) or not rows or not given or not rows.isdisjoint(given):
+    if is_moved(store, recipe) or not rows:
         return
-    stems = [re.escape(Path(place).stem) for place in (recipe.data.train, recipe.data.test) if place]
-    number = re.compile(rf"(train/|test/)?({'|'.join(stems)})/\d{{4,}}")
-    if any_numbered(*sources) or any(map(number.fullmatch, rows)):
-        raise IdentityError(
-            f"none of the ids of {recipe.data.train} is in {store.path}: its images have ids of another kind now",
-            got=f"{min(given)!r}, in the store {min(rows)!r}",
-            do="give them the ids that they had (paths or ids that occur twice or are missing are not used: "
-            "data.id_key), or make a new store: --set store.path=…",
-        )
+    gone = {sample.id for sample in store.manifest.skipped}
+    given = [{i for i in classes_of(s) if i not in gone and not store.is_forgotten(i)} for s in sources]
+    if not is_complete(store):  # a part may have no row yet
+        given = [set[str]().union(*given)]
+    number = re.compile(rf"(train/|test/)?({'|'.join(map(re.escape, _numbered_after(recipe)))})/\d{{4,}}")
+    numbered = any_numbered(*sources) or any(map(number.fullmatch, rows))
+    for own in given:
+        if own and rows.isdisjoint(own) and (numbered or not rows.isdisjoint(i.partition("/")[2] for i in own)):
+            raise IdentityError(
+                f"none of the ids of {recipe.data.train} is in {store.path}: its images have ids of another kind now",
+                got=f"{min(own)!r}, in the store {min(rows)!r}",
+                do="give them the ids that they had (paths or ids that occur twice or are missing are not used: "
+                "data.id_key), or make a new store: --set store.path=…",
+            )
+
+
+def _numbered_after(recipe: Recipe) -> list[str]:
+    """What numbers of rows may stand after in ids: the names of files and, in a folder of several, of splits."""
+    data = recipe.data
+    places = [expand_path(place) for place in (data.train, data.test) if place]
+    splits = [data.train_split, data.test_split] if any(map(splits_in, places)) else []
+    return [*(place.stem for place in places), *splits]
 
 
 def notes_on_numbers(
@@ -157,7 +171,9 @@ def notes_on_numbers(
         return [BY_NUMBER]
     with FeatureStore(forgotten_of) as store:
         given = classes_of(*sources)
-        none = "imported" in store.identity or not any(i in given for s in store.every_shard for i in s.sample_ids)
+        theirs_by_id = {i for shard in store.every_shard for i in shard.sample_ids}
+        own = [classes_of(source) for source in sources if source is not None and any_numbered(source)]
+        none = "imported" in store.identity or any(theirs_by_id.isdisjoint(ids) for ids in own)
         theirs = msgspec.structs.replace(recorded_recipe(store), data=recipe.data, device=recipe.device)
         moved = None if none else moved_rows(store, theirs, sources, other_classes(store, given), progress)
         if none or moved is not None:

@@ -248,10 +248,17 @@ def composed(
 
 
 def check_composes(component: Component, base: Base) -> None:
-    """CompositionError, as of ``composed``, for a sum of ``component`` and the base model: a component that no
-    composition could be proven of must not be charged for, nor drop a model."""
+    """CompositionError if no sum of ``component`` and the base model could be proven: such a component must not be
+    charged for, nor drop a model. The error has no number of a component that is private and not charged for."""
     parts = {"trained": component, "untrained": replace(component, delta=torch.zeros_like(component.delta))}
-    _proven(composition.compose(parts), parts, base, proof_rows(None, base))
+    try:
+        _proven(composition.compose(parts), parts, base, proof_rows(None, base))
+    except CompositionError:
+        raise CompositionError(
+            "the trained component cannot be composed, and was not kept: a sum's logits differ from its members' by "
+            "more than rounding",
+            do="train with a smaller privacy.learning_rate; nothing was charged for this component",
+        ) from None
 
 
 def _proven(total: Component, components: Mapping[str, Component], base: Base, rows: RowSource) -> float:
