@@ -46,7 +46,8 @@ function worthText() {
     "so confirms nothing: Check the data asks models that did not see the row." +
     (shards.length
       ? ` ${counted(shards.length, "shard")} (${firstFew(shards)}) ${noun(shards.length, "has", "have")} changed since ` +
-        "it was trained, or were solved again since, or its solve was interrupted; the store does not keep which rows " +
+        `it was trained, or ${noun(shards.length, "was", "were")} solved again since, or its solve was interrupted; the ` +
+        "store does not keep which rows " +
         'it saw: these say "perhaps".'
       : "")
   );
