@@ -241,6 +241,11 @@ class FeatureStore:
         """The ids of all training shards, shard after shard in row order."""
         return [i for shard in self.shards for i in shard.sample_ids]
 
+    @property
+    def every_id(self) -> set[str]:
+        """The ids of all rows, held out or not."""
+        return {i for shard in self.every_shard for i in shard.sample_ids}
+
     def locate(self, sample_id: str) -> tuple[Shard, int]:
         """The shard (held-out included) and the row of a sample; UnknownSample names the nearest ids."""
         return self._contents.locate(sample_id)

@@ -211,7 +211,7 @@ class TrainedOn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return dict(msgspec.to_builtins(self))
 
 
-def rows_said(meta: Mapping[str, Any]) -> int | None:
+def stated_rows(meta: Mapping[str, Any]) -> int | None:
     """How many rows a component says that it was made from; None if it gives no possible number."""
     rows = meta.get("rows")
     return rows if type(rows) is int and 0 < rows < 2**53 else None
@@ -225,7 +225,7 @@ def checked(meta: Mapping[str, Any]) -> TrainedOn:
     """
     meta_of(meta)
     Stated.of(meta)
-    said, rows = TrainedOn.of(meta), rows_said(meta)
+    said, rows = TrainedOn.of(meta), stated_rows(meta)
     counts, classes = said.class_rows, said.classes
     if counts is None or rows is None:
         return said

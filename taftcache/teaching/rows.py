@@ -69,7 +69,7 @@ def open_teachers(teachers: Sequence[str], ids: Sequence[str]) -> Iterator[dict[
         for name, path in zip(names, teachers, strict=True):
             store = stack.enter_context(FeatureStore(expand_path(path)))
             check_features(name, store)
-            held = {i for shard in store.every_shard for i in shard.sample_ids}
+            held = store.every_id
             if missing := [i for i in ids if i not in held]:
                 gone = [i for i in missing if store.is_forgotten(i)]
                 raise StoreError(

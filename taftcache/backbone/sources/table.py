@@ -52,8 +52,7 @@ class TableSource:
         table = read_table(place, split or "")
         images = _column(place, table, image_key, "name the column of images: --set data.image_key=COLUMN")
         labels = _column(place, table, label_key, "name the column of labels: --set data.label_key=COLUMN")
-        self._root, self._images = root or (place if parts else place.parent), images
-        self._below = below
+        self._root, self._images, self._below = root or (place if parts else place.parent), images, below
         self.classes, indexes = _labels(place, label_key, labels, table.classes.get(label_key))
         self._rows = list(range(len(images))) if split is None or parts else _of_split(place, table, split)
         self.by_split = dict(Counter(map(str, table.columns.get(SPLIT, ()))))

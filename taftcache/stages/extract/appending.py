@@ -303,7 +303,7 @@ def _by_kind(
 ) -> Mapping[_Kind, list[str]]:
     """Sort the ``given`` samples into kinds. The store has the rows of those that are "known", skipped those that are
     "unread", and takes only those that are "mended" or "new"."""
-    rows = {i for shard in store.every_shard for i in shard.sample_ids}
+    rows = store.every_id
 
     def kind(sample: str) -> _Kind:
         if sample in rows:

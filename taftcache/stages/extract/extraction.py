@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -248,14 +248,15 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
     source, test = open_source(recipe.data)
     check_kind(store, recipe, source, test)
     there, numbered = classes_of(source, test), any_numbered(source, test)
-    rows = {i for shard in store.every_shard for i in shard.sample_ids}
+    rows = store.every_id
     skipped = {left_out.id for left_out in store.manifest.skipped}
     known = rows | skipped
     out = staying_out(store.is_forgotten, source, test, known=store.classes)
     notes = misnamed_notes(source, test)
     new, strange = (sorted(some - known) for some in (there.keys() - out.all, out.strange.keys()))
     files = {i.rpartition("/")[0] for i in there} if numbered else set[str]()
-    lost, away = _parted(rows - there.keys(), lambda i: i.rpartition("/")[0] in files)
+    gone = sorted(rows - there.keys())
+    lost, away = ([i for i in gone if (i.rpartition("/")[0] in files) is by_number] for by_number in (True, False))
     others, moved = other_classes(store, there), None
     if others or (numbered and (new or strange or lost)):
         with suppress(TaftcacheError):  # then nothing is said of it here, but append refuses rows that have moved
@@ -290,14 +291,6 @@ def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
         images = f"{counted(len(unread), 'image')} that could not be read (first: {unread[0]})"
         notes.append(f"left out: {images}; taftcache append RECIPE takes in those that can by now")
     return notes
-
-
-def _parted(ids: Iterable[str], of: Callable[[str], bool]) -> tuple[list[str], list[str]]:
-    """The ids in order: those for which this holds, and the others."""
-    parts: tuple[list[str], list[str]] = [], []
-    for i in sorted(ids):
-        parts[not of(i)].append(i)
-    return parts
 
 
 def _report(store: FeatureStore, images: int = 0, seconds: float = 0.0, notes: Sequence[str] = ()) -> ExtractReport:

@@ -82,7 +82,7 @@ def remembered(path: Path, forgotten_of: Place | None, *sources: Labelled | None
         return TombstoneFile(path), []
     with FeatureStore(forgotten_of) as other:
         own = {item.id for source in sources if source is not None for item in source.items}
-        theirs = [i for shard in other.every_shard for i in shard.sample_ids] if own else []
+        theirs = other.every_id if own else set[str]()
         if theirs and own.isdisjoint(theirs):
             raise StoreError(
                 f"none of the ids of {other.path} is in this data: what was forgotten there would come back unnoticed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -230,18 +230,17 @@ def unused_notes(place: Path, data: DataSpec) -> list[str]:
 
 def _table(train: Path, test: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     parts = splits_in(train)
-    first = next((name for wanted in TRAIN for name in parts if name.lower() == wanted), min(parts, default=""))
+    first = _usual(parts, TRAIN) or min(parts, default="")
     columns = read_table(train, first).columns
     section = {"source": "table", "train": str(train)}
     for key, usual in (("image_key", IMAGES), ("label_key", LABELS)):
         section[key] = given.get(key) or _named(columns, key, usual, train)
     splits = {*parts} or {str(value) for value in columns.get(SPLIT, ())}
-    names = [next((s for wanted in among for s in splits if s.lower() == wanted), None) for among in (TRAIN, TEST)]
+    names = [_usual(splits, TRAIN), _usual(splits, TEST)]
     tested = expand_path(given["test"]) if isinstance(given.get("test"), str) else test
     tables = [columns]
     there = splits_in(tested)
-    split = given.get("test_split") or next((s for wanted in TEST for s in there if s.lower() == wanted), "")
-    split = split or (next(iter(there)) if len(there) == 1 else "")
+    split = given.get("test_split") or _usual(there, TEST) or ("" if len(there) > 1 else min(there, default=""))
     if is_table(tested) and (split in there if there else tested != train):
         tables.append(read_table(tested, split).columns)
     if ids := given.get("id_key") or _ids_of(tables, section["image_key"]):
@@ -271,10 +270,15 @@ def _ids_of(tables: Sequence[Mapping[str, Any]], images: str) -> str | None:
     return None
 
 
+def _usual(names: Iterable[str], usual: Sequence[str]) -> str | None:
+    """Of these names, the one that comes first among the ``usual`` ones, whatever its case."""
+    there = {name.lower(): name for name in names}
+    return next((there[name] for name in usual if name in there), None)
+
+
 def _named(columns: Mapping[str, Any], key: str, usual: tuple[str, ...], place: Path) -> str:
-    """The column that has one of the usual names, whatever its case."""
-    there = {name.lower(): name for name in columns}
-    found = next((there[name] for name in usual if name in there), None)
+    """The column that has one of the usual names."""
+    found = _usual(columns, usual)
     if found is None:
         raise DataError(
             f"no column of {place} has a usual name for {key.partition('_')[0]}s",

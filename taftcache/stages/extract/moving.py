@@ -94,7 +94,7 @@ def moved_rows(
         IdentityError: other weights, preprocessing or libraries than the store's. Else as for `Reextraction`.
     """
     made, numbered, other = _remade(store, recipe, progress), any_numbered(*sources), list[str]()
-    known = {i for shard in store.every_shard for i in shard.sample_ids} if numbered else set[str]()
+    known = store.every_id if numbered else set[str]()
     parts = [others, *(known.intersection(classes_of(source)) for source in sources if source is not None)]
     each = AGAIN // max(1, sum(map(bool, parts)))
     tried = set[str]().union(*(_few(part, each) for part in parts))
@@ -125,7 +125,7 @@ def moved_rows(
 def check_kind(store: FeatureStore, recipe: Recipe, *sources: Source | None) -> None:
     """IdentityError if a file that the store was made from now gives ids of another kind, such as paths in place of
     numbers: every image would be a new one, and one that was forgotten would come back."""
-    rows = {i for shard in store.every_shard for i in shard.sample_ids}
+    rows = store.every_id
     if is_moved(store, recipe) or not rows:
         return
     gone = {sample.id for sample in store.manifest.skipped}
@@ -170,10 +170,9 @@ def notes_on_numbers(
     if forgotten_of is None:
         return [BY_NUMBER]
     with FeatureStore(forgotten_of) as store:
-        given = classes_of(*sources)
-        theirs_by_id = {i for shard in store.every_shard for i in shard.sample_ids}
-        own = [classes_of(source) for source in sources if source is not None and any_numbered(source)]
-        none = "imported" in store.identity or any(theirs_by_id.isdisjoint(ids) for ids in own)
+        given, there = classes_of(*sources), store.every_id
+        numbered = [source for source in sources if any_numbered(source)]
+        none = "imported" in store.identity or any(there.isdisjoint(classes_of(source)) for source in numbered)
         theirs = msgspec.structs.replace(recorded_recipe(store), data=recipe.data, device=recipe.device)
         moved = None if none else moved_rows(store, theirs, sources, other_classes(store, given), progress)
         if none or moved is not None:

@@ -19,7 +19,7 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import ArgumentError, CompositionError, FormatError, RecipeError, StoreError, local_path
 from taftcache.model.component import Component, public_fields, put_component, read_base, read_component
 from taftcache.model.component_file import numbers_digest
-from taftcache.model.meta import TRAINED_ON, ComponentMeta, Stated, TrainedOn, checked, rows_said
+from taftcache.model.meta import TRAINED_ON, ComponentMeta, Stated, TrainedOn, checked, stated_rows
 from taftcache.names import (
     COMPONENTS,
     EXACT,
@@ -106,7 +106,7 @@ def export_component(store: Place, name: str, file: Path | str) -> ComponentRepo
     component = read_component(store, name, read_base(store, recorded_recipe(store).tangent))
     check_claim(store, name, component.meta)
     said = public_fields(component.meta)
-    rows = rows_said(said) or _rows_of_members(store, component.record)
+    rows = stated_rows(said) or _rows_of_members(store, component.record)
     if rows and PRIVATE not in said:  # a sum names only its members, which tells nothing elsewhere
         said["rows"] = rows
     said[TRAINED_ON] = trained_on(store, name).as_dict()
@@ -155,7 +155,7 @@ def import_component(store: Place, file: Path | str, name: str | None = None) ->
     given = _decoded(file, data)
     said, harmless = _checked(store, file, given)
     given = _fitting(file, data, given, base, recipe.tangent.train)
-    rows = rows_said(given.meta)
+    rows = stated_rows(given.meta)
     own = {"kind": "component", "norm": given.delta.norm().item(), "imported": True, TRAINED_ON: said.as_dict()}
     own |= {} if rows is None else {"rows": rows}
     promise = Stated.of(given.meta)
@@ -205,7 +205,7 @@ def _checked(store: FeatureStore, file: Path, given: Component) -> tuple[Trained
         said = checked(given.meta)
     except FormatError as error:
         raise FormatError(f"cannot import {file}: {error.fault}", got=error.got, do=_EXPORTED) from error
-    rows, ours = rows_said(given.meta), features_of(store.identity)
+    rows, ours = stated_rows(given.meta), features_of(store.identity)
     counts = None if rows is None else said.class_rows
     if said.classes is not None and (wrong := other_classes(said.classes, store.classes)):
         raise CompositionError(
