@@ -243,6 +243,19 @@ def test_a_folder_of_parquet_files_keeps_its_kind_of_ids(images, tmp_path):
         taftcache.append(asking)
 
 
+def test_another_split_of_a_folder_is_appended(images, tmp_path):
+    """Its ids are other numbers, and no kind of their own."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    for split, rows in (("train", range(30)), ("validation", range(30, ROWS))):
+        write_inside(folder / f"{split}.parquet", images, order=rows)
+    taftcache.extract(asked(tmp_path / "store", folder))
+    other = asked(tmp_path / "store", folder, train_split="validation")
+    assert sum(taftcache.append(other).added.values()) == ROWS - 30
+    with pytest.raises(IdentityError, match=r"data\.train_split"):
+        taftcache.extract(other)
+
+
 def test_paths_that_get_a_split_before_them_are_no_new_images(images, tmp_path):
     """As tables in two folders that were read before their paths were told apart."""
     first, test = tmp_path / "a" / "t.csv", tmp_path / "b" / "t.csv"

@@ -27,6 +27,7 @@ from taftcache.stages.extract.reextraction import Reextraction
 from taftcache.stages.progress import Progress
 
 LIES_AT = ("train", "test", "root")  # of [data]: where the images lie
+SPLITS = ("train_split", "test_split")  # of [data]: which part of that
 AGAIN = 8  # rows that are made again, or one of each shard if there are more shards
 ALIKE = 0.01  # a part of the row's norm: another processor's rounding is far below it, another image's row far above
 
@@ -125,8 +126,9 @@ def moved_rows(
 def check_kind(store: FeatureStore, recipe: Recipe, *sources: Source | None) -> None:
     """IdentityError if a file that the store was made from now gives ids of another kind, such as paths in place of
     numbers: every image would be a new one, and one that was forgotten would come back."""
-    rows = store.every_id
-    if is_moved(store, recipe) or not rows:
+    rows, recorded = store.every_id, recorded_recipe(store).data
+    others = any(getattr(recorded, key) != getattr(recipe.data, key) for key in (*LIES_AT, *SPLITS))
+    if others or not rows:
         return
     gone = {sample.id for sample in store.manifest.skipped}
     given = [{i for i in classes_of(s) if i not in gone and not store.is_forgotten(i)} for s in sources]
