@@ -48,7 +48,7 @@ def solves(report: dict[str, Any]) -> str:
     for problem in report["problems"]:
         for one in problem["results"]:
             accuracy = [str(one.get(key) or "–") for key in ("passes_to_final_accuracy", "passes_till_it_stays")]
-            name = SOLVERS.get(one["solver"], one["solver"].replace("adamw", "AdamW"))
+            name = SOLVERS.get(one["solver"], one["solver"])
             seconds = f"{one['passes']} in {one['seconds']:.0f} s"
             rows.append([power(problem["ridge"]), name, *met(one), *accuracy, seconds])
     finals = {f"{one['final_accuracy']:.2f} % at λ = {power(one['ridge'])}" for one in report["problems"]}
