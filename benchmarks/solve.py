@@ -34,7 +34,7 @@ import torch
 from recipes import recipe_parser
 from record import print_report
 
-from taftcache.baselines.adam import Schedule
+from taftcache.baselines.schedule import Schedule
 from taftcache.baselines.tangent_training import Run, train_tangents
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore

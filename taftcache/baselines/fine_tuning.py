@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taftcache.baselines.adam import Adam, Schedule
+from taftcache.baselines.schedule import Schedule
 from taftcache.errors import SolveError
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import BLOCK_ROWS
@@ -44,12 +44,13 @@ def fine_tune(
     base = base.to(torch.float32, device)
     layout, tail = base.trained(train), base.tail
     start = layout.flatten(base.state, torch.float32)
-    adam, gradient = Adam(start.clone()), torch.zeros_like(start)
-    weights = tail.bind({**base.state, **layout.views(adam.value)})  # views: the network moves with the vector
+    value, gradient = start.clone(), torch.zeros_like(start)
+    adam = schedule.adam(value, gradient)
+    weights = tail.bind({**base.state, **layout.views(value)})  # views: the network moves with the vector
     out = tail.bind(layout.views(gradient))
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(schedule.epochs):
-        total = 0.0
+        total, adam.param_groups[0]["lr"] = 0.0, schedule.rate_at(epoch)
         for few in torch.split(torch.randperm(len(labels), generator=generator), schedule.batch):
             own = labels[few].to(device)
             # The network's gradient at w + Δw is Jᵀ there: the closed form costs a fraction of autograd's graph.
@@ -59,10 +60,10 @@ def fine_tune(
             cotangent = chances.exp_().scatter_add_(1, own[:, None], torch.full((len(few), 1), -1.0, device=device))
             gradient.zero_()
             tail.adjoint(weights, state, cotangent.div_(len(few)), out)
-            adam.step(gradient, schedule.rate_at(epoch))
+            adam.step()
         if not np.isfinite(total):
             raise SolveError("the loss is not finite", got=f"epoch {epoch + 1}: {total}", do="lower the learning rate")
-    return (adam.value - start).double()
+    return (value - start).double()
 
 
 def logits(base: Base, layout: Layout, delta: Tensor, rows: Tensor) -> Tensor:

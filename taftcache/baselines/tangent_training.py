@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from taftcache.baselines.adam import Adam, Schedule
+from taftcache.baselines.schedule import Schedule
 from taftcache.errors import SolveError
 from taftcache.objective.loss import Loss
 from taftcache.tangent.base import Base
@@ -89,19 +89,20 @@ class _Descent:
 
     def __init__(self, run: Run, schedule: Schedule, operator: TangentOperator) -> None:
         self.run, self._schedule, self._operator = run, schedule, operator
-        self._adam = Adam(torch.zeros(operator.layout.size, device=operator.device))
-        self.value = self._adam.value
+        self.value = torch.zeros(operator.layout.size, device=operator.device)
         self._gradient = torch.zeros_like(self.value)
+        self._adam = schedule.adam(self.value, self._gradient)
         self._out = operator.tail.bind(operator.layout.views(self._gradient))
         self._direction = operator.direction(self.value)  # views: they move with the vector
 
     def step(self, state: Any, labels: Tensor, epoch: int) -> None:
         """One of Adam's steps on rows [b], prepared as ``state``."""
-        run, operator, rate = self.run, self._operator, self._schedule.rate_at(epoch)
+        run, operator = self.run, self._operator
         z = state.logits + operator.tangent(state, self._direction)
         torch.mul(self.value, run.ridge, out=self._gradient)
         operator.adjoint(state, run.loss.gradient(z, labels) / len(labels), self._out)
-        self._adam.step(self._gradient, rate)
+        self._adam.param_groups[0]["lr"] = self._schedule.rate_at(epoch)
+        self._adam.step()
         if run.radius is not None:
             norm = self.value.norm().item()
             if norm > run.radius:

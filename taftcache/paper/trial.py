@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from taftcache.backbone.device import float64_device
-from taftcache.baselines.adam import Schedule
 from taftcache.baselines.fine_tuning import fine_tune, predict
+from taftcache.baselines.schedule import Schedule
 from taftcache.baselines.sisa import sisa
 from taftcache.baselines.tangent_training import Run, train_tangents
 from taftcache.cache.format.plan import assign, held_out

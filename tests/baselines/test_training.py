@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from taftcache.baselines.adam import Adam, Schedule
 from taftcache.baselines.fine_tuning import fine_tune, logits
+from taftcache.baselines.schedule import Schedule
 from taftcache.baselines.tangent_training import Run, train_tangents
 from taftcache.errors import SolveError
 from taftcache.objective.cross_entropy import CrossEntropy
@@ -84,17 +84,6 @@ def test_the_network_is_trained_as_torch_would():
     expected = autograd(layout, rows, SCHEDULE.rate, loss)
     found = fine_tune(base, [rows], SCHEDULE)
     assert (found - expected).norm() < 2e-3 * expected.norm()
-
-
-def test_adam_is_torchs():
-    generator = torch.Generator().manual_seed(0)
-    ours, theirs = Adam(torch.zeros(50)), torch.zeros(50, requires_grad=True)
-    optimiser = torch.optim.Adam([theirs], lr=1e-2)
-    for _ in range(20):
-        theirs.grad = torch.randn(50, generator=generator)
-        optimiser.step()
-        ours.step(theirs.grad, 1e-2)
-    assert torch.allclose(ours.value, theirs.detach(), rtol=1e-5, atol=1e-7)
 
 
 def test_what_cannot_be_trained_is_said():
