@@ -108,8 +108,11 @@ def test_chance_alone_is_the_error_of_probabilities_that_are_right():
     assert calibration_of(z, p.argmin(1)).error > 3 * np.mean(chance)
 
 
-def test_of_too_many_rows_the_first_are_kept(monkeypatch):
-    monkeypatch.setattr("taftcache.stages.train.held_out.KEPT_BYTES", 4 * 3 * 10)
+@pytest.mark.parametrize(("room", "fitted"), [(10, 3), (3, 10)])
+def test_of_too_many_rows_the_first_are_kept(monkeypatch, room, fitted):
+    """At least those that a temperature is fitted to: predict takes them all, and would have another than evaluate."""
+    monkeypatch.setattr("taftcache.stages.train.held_out.KEPT_BYTES", 4 * 3 * room)
+    monkeypatch.setattr("taftcache.stages.train.held_out.FIRST", fitted)
     z = torch.arange(300.0).reshape(100, 3)
 
     class Shard:

@@ -27,6 +27,10 @@ OPENED = [
     "    image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))",
     'image = image.convert("RGB")',
 ]
+LIKELY = [
+    'weights = np.exp((logits - logits.max()) / json.loads(known["temperature"]))',
+    "print(weights.max() / weights.sum())  # its probability",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +281,7 @@ def _transform(said: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def onnx_snippet(file: str, said: Mapping[str, Any]) -> list[str]:
+def onnx_snippet(file: str, said: Mapping[str, Any], temperature: float | None) -> list[str]:
     """How to run the ONNX file with onnxruntime alone; nothing for the rarer ways to crop an image."""
     (_, height, width), mode = said["input_size"], said["crop_mode"]
     if mode != "center" or height != width:
@@ -298,8 +302,9 @@ def onnx_snippet(file: str, said: Mapping[str, Any]) -> list[str]:
         f"pixels = np.array(image.crop((left, top, left + {width}, top + {height})), np.float32) / 255",
         f"pixels = (pixels - np.float32({said['mean']})) / np.float32({said['std']})",
         'logits = session.run(None, {"images": pixels.transpose(2, 0, 1)[None]})[0]',
-        'classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])',
-        "print(classes[logits.argmax()])",
+        "known = session.get_modelmeta().custom_metadata_map",
+        'print(json.loads(known["classes"])[logits.argmax()])',
+        *(LIKELY if temperature else []),
         "```",
     ]
 

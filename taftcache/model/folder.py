@@ -164,7 +164,16 @@ def save_model(
         check_onnx()
     exported = model.program() if program or onnx else None  # what can fail comes before anything is written
     folder = _new(folder)
-    extras = {} if exported is None else write_program(model, exported, folder, program=program, onnx=onnx)
+    private = PRIVATE in model.component.meta  # both would tell of rows that no promise covers
+    origin = Origin(
+        name=name,
+        root_digest="" if private else root_digest,
+        dataset=dataset,
+        score=score,
+        private_parts=private_parts,
+        temperature=None if private else model.temperature,
+    )
+    extras = {} if exported is None else write_program(origin, model, exported, folder, program=program, onnx=onnx)
     network = None
     with suppress(CompositionError):
         network = as_network(model)
@@ -176,15 +185,6 @@ def save_model(
     views = model.component.layout.views(model.component.delta)  # in float64: its certificate is of these numbers
     tensors |= {f"delta/{n}": t.contiguous() for n, t in views.items()}
     save_file(tensors, folder / WEIGHTS)
-    private = PRIVATE in model.component.meta  # both would tell of rows that no promise covers
-    origin = Origin(
-        name=name,
-        root_digest="" if private else root_digest,
-        dataset=dataset,
-        score=score,
-        private_parts=private_parts,
-        temperature=None if private else model.temperature,
-    )
     described = _described(model, folder, origin, weights_digest(frozen))
     (folder / CARD).write_text(card(origin, model, extras, native=network is not None), "utf-8")
     shutil.copymode(folder / CARD, folder / WEIGHTS)  # safetensors lets only the owner read

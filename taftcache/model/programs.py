@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from taftcache.errors import BackboneError, RecipeError, first_line
-from taftcache.model.card import onnx_snippet
+from taftcache.model.card import Origin, onnx_snippet
 from taftcache.model.predictor import TangentModel
+from taftcache.names import ROWS_OF
 
 PROGRAM = "program.pt2"
 ONNX = "model.onnx"
@@ -22,8 +24,20 @@ AGREEMENT = 1e-4  # of logits in another form with the model's, relative to the 
 _LIBRARIES = ("onnx", "onnxscript")
 
 
+def about(origin: Origin) -> dict[str, Any]:
+    """What a model's other forms say of where it comes from, by which an audit knows it."""
+    said = {
+        "model": origin.name,
+        "temperature": origin.temperature,
+        "root_digest": origin.root_digest,
+        ROWS_OF: origin.rows_of,
+        "taftcache": version("taftcache"),
+    }
+    return {key: value for key, value in said.items() if value}
+
+
 def write_program(
-    model: TangentModel, exported: ExportedProgram, folder: Path, *, program: bool, onnx: bool
+    origin: Origin, model: TangentModel, exported: ExportedProgram, folder: Path, *, program: bool, onnx: bool
 ) -> dict[str, str]:
     """Write ``exported``, the program of ``model``, and ONNX; the files' names, and what the card says of them.
 
@@ -51,16 +65,17 @@ def write_program(
                 got=f"{type(error).__name__}: {first_line(error)}",
                 do="save the model without ONNX",
             ) from error
-        image = model.transform.description()
-        known = {"classes": json.dumps(model.classes), "preprocessing": json.dumps(image)}
-        written.model.metadata_props.update(known)
+        image, temperature = model.transform.description(), origin.temperature
+        has = {"classes": model.classes, "preprocessing": image, "temperature": temperature, "about": about(origin)}
+        own = {key: json.dumps(value) for key, value in has.items() if value}
+        written.model.metadata_props.update(own)
         written.save(str(folder / ONNX), external_data=False)
         apart, by = _checked(model, folder / ONNX)
         said[ONNX] = (
             f"is the whole model in ONNX: `images` are {takes}, `logits` come\nout. Run by {by} on random images its"
-            f" logits were within {apart:.0e} of the largest. Its metadata have `classes` and `preprocessing` as JSON."
+            f" logits were within {apart:.0e} of the largest. Its metadata have, as JSON: {', '.join(own)}."
         )
-        said[ONNX] = "\n".join([said[ONNX], "", *onnx_snippet(ONNX, image)]).rstrip()
+        said[ONNX] = "\n".join([said[ONNX], "", *onnx_snippet(ONNX, image, temperature)]).rstrip()
     return said
 
 

@@ -113,6 +113,38 @@ def test_a_program_is_judged_by_the_model_that_it_was_exported_with(store, tmp_p
 
 
 @pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
+def test_an_onnx_file_on_its_own_is_found(store, tmp_path):
+    """As it is served: without the folder that says what it was made from."""
+    pytest.importorskip("onnxscript")
+    onnx = pytest.importorskip("onnx")
+    old, again, bare = (tmp_path / name / "served.onnx" for name in ("old", "again", "bare"))
+    taftcache.export_model(store, tmp_path / "model", onnx=True)
+    taftcache.export_model(tmp_path / "model", tmp_path / "form", onnx=True)
+    for file, made in ((old, "model"), (again, "form"), (bare, "model")):
+        file.parent.mkdir()
+        shutil.copy(tmp_path / made / "model.onnx", file)
+    earlier = onnx.load(bare)
+    (about,) = [entry for entry in earlier.metadata_props if entry.key == "about"]
+    said = json.loads((tmp_path / "model" / DESCRIPTION).read_text())
+    expected = {"model": said["model"], "temperature": said["temperature"], "root_digest": said["root_digest"]}
+    assert json.loads(about.value) == expected | {"taftcache": said["versions"]["taftcache"]}
+    assert expected.items() <= json.loads((tmp_path / "form" / "about.json").read_text()).items()
+    earlier.metadata_props.remove(about)
+    onnx.save(earlier, bare)
+    for made in ("model", "form"):
+        shutil.rmtree(tmp_path / made)
+    assert not taftcache.audit(store, also=[tmp_path], strict=True).findings
+    with open_store(store) as opened:
+        taftcache.forget(opened, [opened.shard("000").sample_ids[2]])
+    findings = taftcache.audit(store, also=[old.parent, again.parent, bare.parent], strict=True).findings
+    assert [(f.kind, f.where) for f in findings] == [
+        ("by-product", str(old)),
+        ("by-product", str(again)),
+        ("undecided", str(bare.parent)),
+    ]
+
+
+@pytest.mark.law("An audit finds what was made of forgotten rows in the folders that it is shown")
 def test_what_names_only_shards_that_all_lost_rows_is_found(store, tmp_path):
     """No shard of it is there any more, by which it would be known for this store's; and not for a key's destroyer."""
     place = tmp_path / "elsewhere"

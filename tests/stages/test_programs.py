@@ -87,13 +87,15 @@ def saved() -> Iterator[str]:
         yield image.mode
 
 
-def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("temperature", [None, 2.5])
+def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monkeypatch, capsys, temperature):
     """The card's snippet, which needs onnxruntime alone, says what the model does."""
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")
     model = small("vit_tiny_patch16_224", 1, **DEEP | {"depth": 2})
     model.transform.config["crop_pct"] = 0.8
     model.transform = type(model.transform)(model.cut.backbone)
+    model.temperature = temperature
     save_model(model, tmp_path / "model", name="models/mean", onnx=True)
     meta = onnxruntime.InferenceSession(str(tmp_path / "model" / "model.onnx")).get_modelmeta().custom_metadata_map
     assert json.loads(meta["classes"]) == model.classes
@@ -111,7 +113,10 @@ def test_the_card_and_the_onnx_file_say_what_becomes_of_an_image(tmp_path, monke
         ordered = np.argsort(-found["logits"][0], kind="stable")
         assert [model.classes[k] for k in ordered] == expected.labels
         assert np.allclose(found["logits"][0][ordered], expected.logits, rtol=1e-4, atol=1e-4)
-        assert capsys.readouterr().out == f"{expected.labels[0]}\n"
+        label, *likely = capsys.readouterr().out.split()
+        assert label == expected.labels[0]
+        assert [float(each) for each in likely] == pytest.approx((expected.probabilities or [])[:1], rel=1e-4)
+        assert len(likely) == (temperature is not None)
 
 
 @pytest.mark.parametrize(

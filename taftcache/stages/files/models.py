@@ -15,9 +15,9 @@ from taftcache.model.card import program_card
 from taftcache.model.component import no_model
 from taftcache.model.folder import check_only, is_model_folder, open_model, origin_of, save_model
 from taftcache.model.predictor import TangentModel
-from taftcache.model.programs import check_onnx, write_program
+from taftcache.model.programs import about, check_onnx, write_program
 from taftcache.model.saved import CARD, files_in
-from taftcache.names import PRIVATE, ROWS_OF, model_of, scaling_of, typed
+from taftcache.names import PRIVATE, model_of, scaling_of, typed
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.look.evaluation import held_out_score
 from taftcache.stages.train.outdated import outdated_notes
@@ -96,12 +96,10 @@ def _in_another_form(store: Path, folder: Path, program: bool, onnx: bool) -> Ex
     exported = model.program()
     with whole(folder, folder=True) as partial:
         partial.mkdir()
-        said = write_program(model, exported, partial, program=program, onnx=onnx)
+        said = write_program(origin, model, exported, partial, program=program, onnx=onnx)
         (partial / CARD).write_text(program_card(origin, model, said), "utf-8")
-        made_from = {"root_digest": origin.root_digest, ROWS_OF: origin.rows_of}
-        about = {"model": origin.name, "classes": model.classes, "preprocess": model.transform.description()}
-        about |= {key: value for key, value in made_from.items() if value}
-        (partial / ABOUT).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+        whose = about(origin) | {"classes": model.classes, "preprocess": model.transform.description()}
+        (partial / ABOUT).write_text(json.dumps(whose, indent=2) + "\n", "utf-8")
         files = files_in(partial)
     return _report(store, origin.root_digest, origin.name, folder, files)
 

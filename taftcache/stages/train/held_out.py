@@ -15,6 +15,7 @@ from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, recorded_recipe
 from taftcache.errors import TaftcacheError, first_line
+from taftcache.model.calibration import FIRST
 from taftcache.model.component import StoredComponents, read_base
 from taftcache.names import UNTOUCHED, model_of
 from taftcache.recipe import Recipe
@@ -24,7 +25,9 @@ from taftcache.stages.progress import Progress, Silent
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
 
-KEPT_BYTES = 32 << 20  # of logits of a model: more rows change little of what its probabilities are worth
+# Of logits of a model, but at least the rows that a temperature is fitted to: more rows change little of what its
+# probabilities are worth.
+KEPT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class KeptLogits:
     @classmethod
     def of(cls, shard: Shard, names: Iterable[str], classes: int) -> KeptLogits:
         """Room for the models ``names``: for all rows of the shard or, above KEPT_BYTES, for the first ones."""
-        rows = min(shard.rows, max(1, KEPT_BYTES // (4 * classes)))
+        rows = min(shard.rows, max(FIRST, KEPT_BYTES // (4 * classes)))
         return cls(rows, {name: np.empty((rows, classes), np.float32) for name in names})
 
     def take(self, name: str, start: int, logits: Tensor) -> None:
