@@ -60,10 +60,11 @@ NAMES = {
     "stages.look.duplicates": "DuplicatesReport duplicates",
     "stages.look.evaluation": "EvaluateReport evaluate",
     "stages.look.influence": "QueryInfluence SampleInfluence query_influence sample_influence",
-    "stages.look.inspection": (
-        "ClassReport ComponentFileReport InspectReport SampleReport ShardReport "
-        "inspect inspect_class inspect_component inspect_recipe inspect_sample inspect_shard list_samples"
-    ),
+    "stages.look.inside.classes": "ClassReport inspect_class",
+    "stages.look.inside.component_files": "ComponentFileReport inspect_component",
+    "stages.look.inside.samples": "SampleReport inspect_sample list_samples",
+    "stages.look.inside.shards": "ShardReport inspect_shard",
+    "stages.look.inspection": "InspectReport inspect inspect_recipe",
     "stages.look.outliers": "OutliersReport outliers",
     "stages.look.prediction": "FindReport PredictReport find logits predict",
     "stages.look.row_table": "Sample",
