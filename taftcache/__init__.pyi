@@ -60,7 +60,6 @@ from taftcache.solve.settings import Goal as Goal
 from taftcache.solve.solution import Certificate as Certificate
 from taftcache.solve.solution import Solution as Solution
 from taftcache.solve.solution import Status as Status
-from taftcache.stages.extract.appending import AppendReport as AppendReport
 from taftcache.stages.extract.appending import append as append
 from taftcache.stages.extract.drafting import InitReport as InitReport
 from taftcache.stages.extract.drafting import init_recipe as init_recipe
@@ -68,6 +67,7 @@ from taftcache.stages.extract.estimation import EstimateReport as EstimateReport
 from taftcache.stages.extract.estimation import estimate as estimate
 from taftcache.stages.extract.extraction import ExtractReport as ExtractReport
 from taftcache.stages.extract.extraction import extract as extract
+from taftcache.stages.extract.growth.reporting import AppendReport as AppendReport
 from taftcache.stages.files.collection import CollectReport as CollectReport
 from taftcache.stages.files.collection import gc as gc
 from taftcache.stages.files.components import ComponentReport as ComponentReport
