@@ -25,11 +25,11 @@ from taftcache.solve.choosing import RidgeChoice
 from taftcache.solve.settings import Goal
 from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.progress import Progress
-from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficients, coefficients
+from taftcache.stages.train.checks import SUMS_TO_ONE, check_coefficients, coefficients
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
-from taftcache.stages.train.trained_on import class_rows, class_rows_of
+from taftcache.stages.train.trained_on import Weights
 from taftcache.stages.train.untrained import untrained
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -72,27 +72,6 @@ def weighed(weights: Weights, names: Iterable[str]) -> list[str]:
     """The components that ``models/weighted`` is a sum of: those that came since may have no coefficient yet."""
     given = coefficients(weights)
     return [name for name in names if name in given or not given]
-
-
-def member_rows(
-    weights: Weights, metas: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard], classes: int
-) -> dict[str, list[int] | None]:
-    """What ``weights`` by rows depend on, by component: its rows, as one number or as one [K] for each class that the
-    ``shards`` have; None if it does not say.
-
-    Raises:
-        StoreError: as ``class_rows`` says.
-    """
-    if weights == "class-rows":
-        return {name: class_rows(meta, shards, classes) for name, meta in metas.items()}
-    return {name: [rows] if (rows := meta.get("rows")) else None for name, meta in metas.items()}
-
-
-def uncounted(store: FeatureStore, weights: Weights, names: Sequence[str]) -> list[str]:
-    """Those of a store's components that do not say what ``weights`` by rows depend on."""
-    if weights == "class-rows":
-        return [name for name, counts in class_rows_of(store, names).items() if counts is None]
-    return [name for name in names if weights == "rows" and not store.objects()[name].meta.get("rows")]
 
 
 def weights_of(given: Weights, rows: Mapping[str, list[int] | None]) -> dict[str, Coefficient]:
