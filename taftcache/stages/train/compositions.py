@@ -17,7 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
 from taftcache.model.component import Component, StoredComponents
-from taftcache.model.meta import Coefficient, of_each_class
+from taftcache.model.meta import Coefficient, key_parts, of_each_class
 from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
@@ -138,10 +138,8 @@ def recorded_members(name: str, meta: Mapping[str, Any]) -> Collection[str]:
     """Names of the components that the composition ``name`` was made of, as its ``meta`` says."""
     if name != EXACT:
         return dict[str, str](meta.get("members", {}))
-    try:
-        return dict[str, str](json.loads(meta["key"])["start"])
-    except (KeyError, TypeError, ValueError):
-        return ()
+    start = key_parts(meta.get("key")).get("start")
+    return start if isinstance(start, dict) else ()
 
 
 def exact_key(settings: Settings, shards: Sequence[Shard], digests: Mapping[str, str]) -> str:

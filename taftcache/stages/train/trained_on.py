@@ -6,7 +6,6 @@ other features has the right shapes, and makes a sum with it wrong without any s
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from taftcache.cache.format.fault import intact
 from taftcache.cache.format.identity import differences
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.model.meta import TrainedOn, meta_of
+from taftcache.model.meta import TrainedOn, key_parts, meta_of
 from taftcache.names import PRIVATE, counted, first_few, shard_of
 from taftcache.objective.named import true_class_weight
 from taftcache.recipe_sections import ByRows
@@ -122,7 +121,7 @@ def objective_of(store: FeatureStore, name: str) -> dict[str, Any] | None:
     if (said := TrainedOn.of(meta).objective) is not None:
         return said
     try:
-        asked = json.loads(meta["key"])["objective"]
+        asked = key_parts(meta.get("key"))["objective"]
         return objective_said(asked["loss"], asked["alpha"], asked["kappa"], len(store.classes))
     except (KeyError, TypeError, ValueError):
         return None
