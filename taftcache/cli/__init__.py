@@ -181,7 +181,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
             sys.exit(EXHAUSTED_CODE)
         _unforeseen(words, error)
         raise
-    sys.exit()
+    sys.exit(0)
 
 
 def _prepare() -> None:
