@@ -40,10 +40,11 @@ NAMES = {
     "solve.minimise": "minimise",
     "solve.settings": "Arithmetic Goal",
     "solve.solution": "Certificate Solution Status",
-    "stages.extract.appending": "AppendReport append",
+    "stages.extract.appending": "append",
     "stages.extract.drafting": "InitReport init_recipe",
     "stages.extract.estimation": "EstimateReport estimate",
     "stages.extract.extraction": "ExtractReport extract",
+    "stages.extract.growth.reporting": "AppendReport",
     "stages.files.collection": "CollectReport gc",
     "stages.files.components": "ComponentReport export_component import_component",
     "stages.files.copying": "ConvertReport CopyReport convert copy",
@@ -60,10 +61,11 @@ NAMES = {
     "stages.look.duplicates": "DuplicatesReport duplicates",
     "stages.look.evaluation": "EvaluateReport evaluate",
     "stages.look.influence": "QueryInfluence SampleInfluence query_influence sample_influence",
-    "stages.look.inspection": (
-        "ClassReport ComponentFileReport InspectReport SampleReport ShardReport "
-        "inspect inspect_class inspect_component inspect_recipe inspect_sample inspect_shard list_samples"
-    ),
+    "stages.look.inside.classes": "ClassReport inspect_class",
+    "stages.look.inside.component_files": "ComponentFileReport inspect_component",
+    "stages.look.inside.samples": "SampleReport inspect_sample list_samples",
+    "stages.look.inside.shards": "ShardReport inspect_shard",
+    "stages.look.inspection": "InspectReport inspect inspect_recipe",
     "stages.look.outliers": "OutliersReport outliers",
     "stages.look.prediction": "FindReport PredictReport find logits predict",
     "stages.look.row_table": "Sample",

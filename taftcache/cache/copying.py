@@ -23,8 +23,8 @@ from taftcache.cache.read.around import check_outside
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.read.verify import OnProgress, verify
 from taftcache.cache.store import FeatureStore
+from taftcache.cache.write import previous
 from taftcache.cache.write.commit import check_foreign
-from taftcache.cache.write.previous import forget
 from taftcache.cache.write.sweep import leftovers, outdated, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import FormatError, StaleStore, StoreError
@@ -68,7 +68,6 @@ def copy(
     check_outside(target)
     manifest = source.manifest.encode()
     every = list(_files(source))
-    total = sum(file.size for file in every)
     # The target's own manifest names its key until the swap, so the new key is put there directly before it.
     key = [file for file in every if file.path == ledger.KEY_FILE]
     files = [file for file in every if file not in key]
@@ -78,33 +77,47 @@ def copy(
         gone = _destroyed_key(source, before)
         forgotten = _forgotten_there(root, target, source, before, gone)
         bring = partial(_bring, root, _passing(root, staging, before))
-        count, size, done = 0, 0, sum(file.size for file in key)
-        for file, copied in _each(files, bring):
-            count, size = count + copied, size + copied * file.size
-            done += file.size
-            if progress:
-                progress(done, total)
+        brought = _bring_all(files, bring, progress, sum(file.size for file in every))
         if faults := verify(root, source.manifest, manifest=False):
             raise faults[0].error()
         new = before is None or before.digest != source.root_digest
         if new:
             source.check_may_leave()
-            forget(root)
+            previous.forget(root)
         if gone:  # before the swap, after which nothing says any more that the key must go
             forgotten.destroy_key(gone)
-        for file in key:
-            count, size = count + (copied := bring(file)), size + copied * file.size
+        brought += [file for file in key if bring(file)]
+        if key:
             ledger.read_key(root, source.manifest)
         if new:
             root.swap(FILE, manifest)
         with suppress(StoreError):  # as after every commit, it is for `taftcache audit` to report
             _remember(root, forgotten, source, gone)
-        try:
-            sweep(root, staging, source.manifest, before or source.manifest)
-        except StoreError as error:
-            error.fault = f"copied, but what the copy replaced is still there: {error.fault}"
-            raise
-        return Copied(count, size, len(every) - count)
+        _sweep(root, staging, source.manifest, before)
+        return Copied(len(brought), sum(file.size for file in brought), len(every) - len(brought))
+
+
+def _bring_all(
+    files: list[_File], bring: Callable[[_File], bool], progress: OnProgress | None, total: int
+) -> list[_File]:
+    """``bring`` every file, from a few threads; those that were copied. What ``files`` lack of ``total`` bytes counts
+    as done."""
+    brought, done = [], total - sum(file.size for file in files)
+    for file, copied in _each(files, bring):
+        brought += [file] if copied else []
+        done += file.size
+        if progress:
+            progress(done, total)
+    return brought
+
+
+def _sweep(root: Home, staging: Folder, named: Manifest, before: Manifest | None) -> None:
+    """Remove what the copy replaced; an error says that the copy is there."""
+    try:
+        sweep(root, staging, named, before or named)
+    except StoreError as error:
+        error.fault = f"copied, but what the copy replaced is still there: {error.fault}"
+        raise
 
 
 def _forgotten_there(

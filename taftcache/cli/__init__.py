@@ -51,141 +51,16 @@ EXHAUSTED = "memory ran out; what was committed is kept, and the same command re
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
 LESS = "end other programs; --set solver.memory=0B needs less to train, --set extract.workers=1 to decode images"
 HELP = {"--help", "--show-completion"}
+NAME, COMPLETES = "taftcache", "_TAFTCACHE_COMPLETE"  # typer's variable, in which a shell asks for completions
 PIPE_CODE = 141  # what a shell reports if nobody reads standard output any more
 EXHAUSTED_CODE = 137  # what a shell reports if the system kills a process for its memory
 
 
 class _Commands(TyperGroup):
-    """Reports errors, interrupts and misspelt commands in taftcache's form, before typer would in its own."""
-
-    as_json = helps = False
-    words: Sequence[str] = ()
-
-    def main(self, *arguments: Any, **named: Any) -> Any:
-        given = named.get("args", next(iter(arguments), None))
-        self.words = sys.argv[1:] if given is None else given
-        self.as_json, self.helps = "--json" in self.words, not HELP.isdisjoint(self.words)
-        try:
-            try:
-                self._check_start()
-                return self._tried(*arguments, **named)
-            finally:
-                OUT.file.flush()  # a failed write shows here, and not only when the process exits
-        except TaftcacheError as error:
-            self._end(error)
-        except OSError as error:
-            self._check_written(error)
-            if error.filename is not None:  # a name that is too long, say, wherever it was looked at first
-                self._end(cannot("open", error.filename, error, StoreUnreachable))
-            self._unforeseen(error)
-            raise
-        except Exception as error:
-            self._unforeseen(error)
-            raise
-
-    def _check_start(self) -> None:
-        """Refuse what no command can be given: a folder that is gone, in which libraries end the process without a word
-        of that; and an empty argument. As a path that would be the current folder, as a name the usual one."""
-        if not self.helps and not _has_folder():
-            raise RecipeError("the current folder is not there any more: it was deleted", do="cd to another")
-        if any(re.fullmatch(r"(--[a-z-]+=)?", word) for word in self.words):
-            raise RecipeError(
-                "an argument is empty",
-                got=shlex.join(["taftcache", *self.words]),
-                do='give it a value, or leave it out; the current folder is "."',
-            )
-
-    def _end(self, error: TaftcacheError) -> NoReturn:
-        fault, *more = error.lines()
-        complain(f"taftcache: {fault}", *more)
-        ids = error.ids if isinstance(error, UnknownSample) else []
-        self._report(type(error).__name__, error.fault, error.exit_code, error.got, error.do, ids)
-        sys.exit(error.exit_code)
-
-    def _tried(self, *arguments: Any, **named: Any) -> Any:
-        """Run a command again if another process committed meanwhile: it only reads, for a writer holds the lock."""
-        for _ in range(AGAIN):
-            try:
-                return super().main(*arguments, **named)
-            except StoreChanged as error:
-                note(f"{error.fault}: once more")
-        return super().main(*arguments, **named)
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            self._interrupted()
-        except UsageError as error:
-            self._refuse(error)
-        except OSError as error:
-            self._check_written(error)  # typer would end with a code that says nothing
-            raise
-        except (MemoryError, RuntimeError, ImportError) as error:  # the last two: torch, computing or loading
-            if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
-                raise
-            complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}", f"  try: {LESS}")
-            self._report("MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error, do=LESS)
-            sys.exit(EXHAUSTED_CODE)
-
-    def _interrupted(self) -> NoReturn:
-        complain(f"taftcache: {INTERRUPTED}")
-        self._report("KeyboardInterrupt", INTERRUPTED, INTERRUPTED_CODE)
-        sys.exit(INTERRUPTED_CODE)
-
-    def _unforeseen(self, error: Exception) -> None:
-        """Report an error that taftcache has no message for as JSON; Python's traceback follows on stderr."""
-        self._report(type(error).__name__, first_line(error), 1)
-
-    def _check_written(self, error: OSError) -> None:
-        """End the process if standard output could not be written. typer prints the help: an error without a file name
-        is then one of writing it."""
-        if isinstance(error, Unwritten) or (self.helps and error.filename is None):
-            self._unwritten(error)
-
-    def _unwritten(self, error: OSError, exit_code: int | None = None) -> NoReturn:
-        """End a command whose report could not be written; ``exit_code`` is that of the error that it was to report."""
-        nobody_reads = error.errno == EPIPE
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # so that Python does not try again at exit
-        if not nobody_reads:  # a reader that closed the pipe needs no message
-            complain(
-                "taftcache: the report could not be written to standard output; what was committed is kept",
-                f"  got: {error.strerror}",
-            )
-        sys.exit(exit_code or (PIPE_CODE if nobody_reads else UNWRITTEN))
-
-    def make_context(self, *arguments: Any, **named: Any) -> Any:
-        try:
-            return super().make_context(*arguments, **named)
-        except KeyboardInterrupt:
-            self._interrupted()
-        except OSError as error:
-            self._check_written(error)
-            raise
-        except UsageError as error:  # of an option before the command
-            if type(error).__name__ == "NoArgsIsHelpError":
-                raise  # no error: typer prints the help
-            self._refuse(error)
-
-    def _refuse(self, error: Any) -> None:
-        fault = _plain(error.format_message())
-        do = f"{error.ctx.command_path if error.ctx else 'taftcache'} --help"
-        asked = re.fullmatch("no such command '(.*)'", fault)
-        if asked and (near := difflib.get_close_matches(asked[1], self.list_commands(error.ctx), n=1)):
-            do = f"did you mean {near[0]}? {do}"
-        option = getattr(error, "option_name", None)
-        if error.ctx and error.ctx.parent and any(option in own.opts for own in self.params):
-            do = f"it stands before the command: taftcache {option} … {error.ctx.info_name}"
-        elif option and (file := next((w for w in self.words if w.startswith(option) and os.path.exists(w)), None)):
-            do = f"-- goes before names that begin with a dash: {error.ctx.command_path} … -- {shlex.quote(file)}"
-        complain(f"taftcache: {fault}", f"  try: {do}")
-        if error.ctx:
-            complain(*error.ctx.get_usage().splitlines())
-        self._report("UsageError", fault, error.exit_code, do=do)
-        sys.exit(error.exit_code)
+    """Lists the commands by what people do with them."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands by what people do with them, each with the first sentence of its help."""
+        """Each with the first sentence of its help."""
         given = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         seen = {name: command for name, command in given.items() if command and not command.hidden}
         widest = max(map(len, seen))
@@ -193,25 +68,6 @@ class _Commands(TyperGroup):
             rows = [(name, seen[name].get_short_help_str(formatter.width - widest - 6)) for name in names]
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(widest), text) for name, text in rows])
-
-    def _report(
-        self,
-        kind: str,
-        fault: str,
-        exit_code: int,
-        got: object = None,
-        do: str | None = None,
-        ids: Sequence[str] = (),
-    ) -> None:
-        """Print an error as JSON if the command has ``--json``; the text goes to stderr all the same."""
-        if not self.as_json:
-            return
-        try:
-            said = {"error": kind, "fault": fault, "got": None if got is None else str(got), "try": do}
-            print_json({**said, "exit_code": exit_code} | ({"ids": ids} if ids else {}))
-            OUT.file.flush()
-        except Unwritten as error:
-            self._unwritten(error, exit_code)
 
 
 def _has_folder() -> bool:
@@ -289,8 +145,47 @@ def options(
         ctx.with_resource(waiting(wait, note))
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Entry point: taftcache's own errors go to stderr without a traceback, each with its exit code."""
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Entry point. Whatever ends a command is reported here, in taftcache's form and with its exit code: its own errors
+    go to stderr without a traceback. typer's ``main`` would report in a form of its own."""
+    _prepare()
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        try:
+            _check_start(words)
+            _run(words)
+        finally:
+            OUT.file.flush()  # a failed write shows here, and not only when the process exits
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+    except KeyboardInterrupt:
+        complain(f"taftcache: {INTERRUPTED}")
+        _report(words, "KeyboardInterrupt", INTERRUPTED, INTERRUPTED_CODE)
+        sys.exit(INTERRUPTED_CODE)
+    except UsageError as error:
+        _refuse(words, error)
+    except TaftcacheError as error:
+        _end(words, error)
+    except OSError as error:
+        # typer prints the help: an error without a file name is then one of writing it
+        if isinstance(error, Unwritten) or (error.filename is None and not HELP.isdisjoint(words)):
+            _unwritten(error)
+        if error.filename is not None:  # a name that is too long, say, wherever it was looked at first
+            _end(words, cannot("open", error.filename, error, StoreUnreachable))
+        _unforeseen(words, error)
+        raise
+    except Exception as error:
+        if _exhausts(error):
+            complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}", f"  try: {LESS}")
+            _report(words, "MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error, do=LESS)
+            sys.exit(EXHAUSTED_CODE)
+        _unforeseen(words, error)
+        raise
+    sys.exit(0)
+
+
+def _prepare() -> None:
+    """Set what libraries read when they are loaded, and mend standard output."""
     # Linear algebra threads that spin while they wait occupy the cores that they wait for: beside other work a solve
     # took several times as long. So they spin only a hundredth as long as libgomp's default. libgomp reads this when
     # torch is loaded. If the user has set OMP_WAIT_POLICY, that holds.
@@ -304,7 +199,110 @@ def main(argv: list[str] | None = None) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")  # × is not ASCII; stderr escapes so of its own accord
-    _command()(args=argv, standalone_mode=True, prog_name="taftcache")
+
+
+def _check_start(words: Sequence[str]) -> None:
+    """Refuse what no command can be given: a folder that is gone, in which libraries end the process without a word of
+    that; and an empty argument. As a path that would be the current folder, as a name the usual one."""
+    if HELP.isdisjoint(words) and not _has_folder():
+        raise RecipeError("the current folder is not there any more: it was deleted", do="cd to another")
+    if any(re.fullmatch(r"(--[a-z-]+=)?", word) for word in words):
+        raise RecipeError(
+            "an argument is empty",
+            got=shlex.join(["taftcache", *words]),
+            do='give it a value, or leave it out; the current folder is "."',
+        )
+
+
+def _run(words: Sequence[str]) -> None:
+    """Run a command; again if another process committed meanwhile: it only reads, for a writer holds the lock."""
+    command = _command()
+    if COMPLETES in os.environ:
+        command.main(args=list(words), prog_name=NAME)  # answers the shell, and ends the process
+
+    def once() -> None:
+        with command.make_context(NAME, list(words)) as context:
+            command.invoke(context)
+
+    for _ in range(AGAIN):
+        try:
+            return once()
+        except StoreChanged as error:
+            note(f"{error.fault}: once more")
+    return once()
+
+
+def _end(words: Sequence[str], error: TaftcacheError) -> NoReturn:
+    fault, *more = error.lines()
+    complain(f"taftcache: {fault}", *more)
+    ids = error.ids if isinstance(error, UnknownSample) else []
+    _report(words, type(error).__name__, error.fault, error.exit_code, error.got, error.do, ids)
+    sys.exit(error.exit_code)
+
+
+def _exhausts(error: Exception) -> bool:
+    """Whether memory ran out; torch, computing or being loaded, says so in an error of another class."""
+    said = isinstance(error, RuntimeError | ImportError) and NO_MEMORY.search(str(error)) is not None
+    return said or isinstance(error, MemoryError)
+
+
+def _unforeseen(words: Sequence[str], error: Exception) -> None:
+    """Report an error that taftcache has no message for as JSON; Python's traceback follows on stderr."""
+    _report(words, type(error).__name__, first_line(error), 1)
+
+
+def _refuse(words: Sequence[str], error: Any) -> NoReturn:
+    """End a command that typer cannot parse."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # no error: typer prints the help
+        error.show()
+        sys.exit(error.exit_code)
+    fault = _plain(error.format_message())
+    do = f"{error.ctx.command_path if error.ctx else 'taftcache'} --help"
+    asked = re.fullmatch("no such command '(.*)'", fault)
+    if asked and (near := difflib.get_close_matches(asked[1], _command().list_commands(error.ctx), n=1)):
+        do = f"did you mean {near[0]}? {do}"
+    option = getattr(error, "option_name", None)
+    if error.ctx and error.ctx.parent and any(option in own.opts for own in _command().params):
+        do = f"it stands before the command: taftcache {option} … {error.ctx.info_name}"
+    elif option and (file := next((w for w in words if w.startswith(option) and os.path.exists(w)), None)):
+        do = f"-- goes before names that begin with a dash: {error.ctx.command_path} … -- {shlex.quote(file)}"
+    complain(f"taftcache: {fault}", f"  try: {do}")
+    if error.ctx:
+        complain(*error.ctx.get_usage().splitlines())
+    _report(words, "UsageError", fault, error.exit_code, do=do)
+    sys.exit(error.exit_code)
+
+
+def _report(
+    words: Sequence[str],
+    kind: str,
+    fault: str,
+    exit_code: int,
+    got: object = None,
+    do: str | None = None,
+    ids: Sequence[str] = (),
+) -> None:
+    """Print an error as JSON if the command has ``--json``; the text goes to stderr all the same."""
+    if "--json" not in words:
+        return
+    try:
+        said = {"error": kind, "fault": fault, "got": None if got is None else str(got), "try": do}
+        print_json({**said, "exit_code": exit_code} | ({"ids": ids} if ids else {}))
+        OUT.file.flush()
+    except Unwritten as error:
+        _unwritten(error, exit_code)
+
+
+def _unwritten(error: OSError, exit_code: int | None = None) -> NoReturn:
+    """End a command whose report could not be written; ``exit_code`` is that of the error that it was to report."""
+    nobody_reads = error.errno == EPIPE
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # so that Python does not try again at exit
+    if not nobody_reads:  # a reader that closed the pipe needs no message
+        complain(
+            "taftcache: the report could not be written to standard output; what was committed is kept",
+            f"  got: {error.strerror}",
+        )
+    sys.exit(exit_code or (PIPE_CODE if nobody_reads else UNWRITTEN))
 
 
 @cache

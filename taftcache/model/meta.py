@@ -6,6 +6,7 @@ No torch here, because commands that only list models must start fast.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 from warnings import warn
@@ -30,6 +31,15 @@ def magnitude(coefficient: Coefficient) -> float:
 def of_each_class(coefficients: Mapping[str, Any] | None) -> bool:
     """Whether a sum weighs each class on its own: its members have lists of coefficients."""
     return any(isinstance(mu, list) for mu in (coefficients or {}).values())
+
+
+def key_parts(key: object) -> dict[str, Any]:
+    """What a component's ``key`` names, by part; nothing if it is random, of an interrupted solve, or missing."""
+    try:
+        parts = json.loads(key)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return {}
+    return parts if isinstance(parts, dict) else {}
 
 
 def _unknown() -> None:
@@ -136,10 +146,8 @@ class ComponentMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @property
     def row_digests(self) -> list[str]:
         """Digests of the shards that its key names; none for a sum, or if it was solved with noise or interrupted."""
-        try:
-            return list(msgspec.json.decode(self.key or "")["rows"])
-        except (KeyError, TypeError, ValueError):
-            return []
+        rows = key_parts(self.key).get("rows")
+        return rows if isinstance(rows, list) else []
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 
     from taftcache.stages.look.duplicates import DuplicatesReport, Pair
     from taftcache.stages.look.influence import QueryInfluence, SampleInfluence
-    from taftcache.stages.look.inspection import (
-        ClassReport,
-        ComponentFileReport,
-        InspectReport,
-        SampleReport,
-        ShardReport,
-    )
+    from taftcache.stages.look.inside.classes import ClassReport
+    from taftcache.stages.look.inside.component_files import ComponentFileReport
+    from taftcache.stages.look.inside.samples import SampleReport
+    from taftcache.stages.look.inside.shards import ShardReport
+    from taftcache.stages.look.inspection import InspectReport
     from taftcache.stages.look.outliers import OutliersReport
     from taftcache.stages.look.prediction import FindReport
     from taftcache.stages.look.row_table import Sample

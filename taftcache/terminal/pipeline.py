@@ -32,10 +32,10 @@ from taftcache.terminal.text import accuracies
 from taftcache.view.wording import NEARER, certified, decides
 
 if TYPE_CHECKING:
-    from taftcache.stages.extract.appending import AppendReport
     from taftcache.stages.extract.drafting import InitReport
     from taftcache.stages.extract.estimation import EstimateReport
     from taftcache.stages.extract.extraction import ExtractReport
+    from taftcache.stages.extract.growth.reporting import AppendReport
     from taftcache.stages.look.evaluation import Against, EvaluateReport
     from taftcache.stages.look.prediction import PredictReport
     from taftcache.stages.run import RunReport

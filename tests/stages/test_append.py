@@ -23,8 +23,8 @@ from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.cli import app, main
 from taftcache.errors import DataError, IdentityError, RecipeError, StoreError, UnreadableImage
 from taftcache.names import counted
-from taftcache.stages.extract.appending import AppendReport
 from taftcache.stages.extract.forgotten import forgotten_beside
+from taftcache.stages.extract.growth.reporting import AppendReport
 from taftcache.stages.progress import Silent
 from taftcache.terminal.forgetting import show_receipts
 from taftcache.terminal.pipeline import show_append

@@ -28,7 +28,7 @@ from taftcache.stages.look.evaluation import certified_distance
 from taftcache.stages.train.checks import check_fit
 from taftcache.stages.train.compositions import composed, composition_key, proof_rows, shares_of
 from taftcache.stages.train.record import settings_of
-from taftcache.stages.train.trained_on import class_rows, class_rows_of
+from taftcache.stages.train.trained_on import class_rows, said_rows
 from taftcache.tangent.parameters import Layout
 from tests.stages.forging import forge_meta
 from tests.stages.making import commits, open_store, settings
@@ -318,7 +318,7 @@ def test_an_audit_goes_on_past_counts_that_make_no_sense(path, tmp_path, forged)
     forge_meta(path, name, lambda meta: meta | {TRAINED_ON: {**meta[TRAINED_ON], "class_rows": forged}})
     replaced(path, lambda said: said, [*PARTS, name])
     with FeatureStore(path) as store:
-        assert class_rows_of(store, [name]) == {name: None}
+        assert said_rows(store, "class-rows", [name]) == {name: None}
     found = [f for f in taftcache.audit(path).findings if f.where == WEIGHTED]
     assert [f.kind for f in found] == ["stale composition"]
     with pytest.raises(RecipeError, match="no weights by the rows of each class"):

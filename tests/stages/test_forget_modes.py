@@ -24,7 +24,6 @@ from taftcache.solve.head.size import HeadSize
 from taftcache.stages.completeness import subtracted
 from taftcache.stages.forget import request
 from taftcache.stages.forget.request import read_ids
-from taftcache.stages.look import inspection
 from taftcache.stages.train import duration
 from taftcache.stages.train.record import settings_of
 from taftcache.terminal.pipeline import show_run
@@ -155,7 +154,7 @@ def test_a_shard_extracted_after_a_class_left_has_the_labels_of_the_others(image
 def test_the_last_row_of_a_class_takes_it_along(exact):
     with open_store(exact) as store:
         label = store.classes[store.shard("000").labels[0]]
-        everyone = [s.sample for s in inspection.list_samples(store, label=label)]
+        everyone = [s.sample for s in taftcache.list_samples(store, label=label)]
         taftcache.forget(store, everyone[1:])
         assert label in store.classes
         assert taftcache.forget(store, everyone[:1]).classes == [label]

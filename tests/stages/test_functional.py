@@ -17,7 +17,7 @@ from taftcache.errors import RecipeError
 from taftcache.model.component import read_base, read_component
 from taftcache.model.predictor import TangentModel
 from taftcache.recipe import Recipe
-from taftcache.stages.look.inspection import inspect_sample
+from taftcache.stages.look.inside.samples import inspect_sample
 from tests.stages.making import open_store, recipe, settings
 
 ARGS: dict[str, Any] = {"layers": [1, 1, 1, 2], "channels": [8, 8, 12, 16], "num_classes": 10}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import taftcache
 from taftcache.cache.store import FeatureStore
-from taftcache.cli import app
+from taftcache.cli import app, main
 from taftcache.errors import ArgumentError, DataError, RecipeError, StoreError
 from taftcache.stages.files.growing import append_file
 from taftcache.terminal.pipeline import show_evaluate
@@ -237,13 +237,14 @@ def test_files_are_appended_by_command(early, tmp_path):
         assert ("next   taftcache train" in result.output) == ("rows made" in says)
 
 
-def test_vectors_of_new_classes_are_left_out_where_that_is_asked_for(early, whole, tmp_path):
+def test_vectors_of_new_classes_are_left_out_where_that_is_asked_for(early, whole, tmp_path, capsys):
     path, file = shutil.copytree(early, tmp_path / "store"), tmp_path / "more.npz"
     labels = [*LABELS[LATER], "emu", "emu"]
     ids = [*some(LATER)["ids"], "e/1", "e/2"]
     np.savez(file, vectors=np.concatenate([X[LATER], X[:2]]), labels=np.array(labels), ids=np.array(ids))
-    refused = CliRunner().invoke(app, ["append", str(path), str(file), "--dry-run"])
-    assert "taftcache append --new-classes take" in refused.stderr
+    with pytest.raises(SystemExit, match="3"):
+        main(["append", str(path), str(file), "--dry-run"])
+    assert "taftcache append --new-classes take" in capsys.readouterr().err
     result = CliRunner().invoke(app, ["append", str(path), str(file), "--new-classes", "skip"])
     assert (result.exit_code, tree(path)) == (0, whole)
     assert "2 samples left out, of classes that the store does not have: emu (2)" in " ".join(result.output.split())

@@ -24,7 +24,7 @@ from taftcache.solve.leave_one_out import leave_one_out, moves
 from taftcache.solve.minimise import minimise
 from taftcache.solve.settings import Arithmetic, Goal
 from taftcache.stages.look import influence
-from taftcache.stages.look.inspection import inspect_sample
+from taftcache.stages.look.inside.samples import inspect_sample
 from taftcache.stages.look.leaving import moved_by_each
 from taftcache.stages.look.scoring import Scorer
 from taftcache.stages.progress import Silent

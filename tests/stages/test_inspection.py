@@ -14,8 +14,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import StoreError
 from taftcache.names import is_model
-from taftcache.stages.look import inspection
-from taftcache.stages.look.inspection import saw
+from taftcache.stages.look.inspection import look_at_files, saw
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.statistics import OUTLIER, SAMPLED_CHUNKS, SAMPLED_ROWS, activations
 from taftcache.stages.train.solving import INTERRUPTED
@@ -76,14 +75,14 @@ def test_statistics_read_a_few_chunks_however_many_there_are(tmp_path, monkeypat
 
 def test_a_missing_file_is_seen_without_reading(store):
     with FeatureStore(store) as opened:
-        assert inspection.inspect(opened).integrity.missing == []
+        assert taftcache.inspect(opened).integrity.missing == []
         shard = opened.shards[0]
         (store / shard.at / "tokens" / "c.1.0.0").unlink()
-        found = inspection.inspect(opened).integrity
+        found = taftcache.inspect(opened).integrity
         assert found.missing == [f"{shard.at}/tokens/c.1.0.0"]
         assert "1 of" in found.text
         (store / opened.objects()["models/mean"].path).unlink()
-        assert len(inspection.look_at_files(opened).missing) == 2
+        assert len(look_at_files(opened).missing) == 2
 
 
 @pytest.mark.law("A store that an extraction has not finished says so wherever it is read")
@@ -110,7 +109,7 @@ def test_a_class_and_a_shard(finished):
     with FeatureStore(finished) as store:
         table = RowTable.of(store)
         for label in ("3", "7"):
-            report = inspection.inspect_class(store, label)
+            report = taftcache.inspect_class(store, label)
             rows = table.label == int(label)
             assert (report.rows, report.held_out_rows) == (
                 (rows & ~table.held_out).sum(),
@@ -118,18 +117,18 @@ def test_a_class_and_a_shard(finished):
             )
             assert report.share == pytest.approx((rows & ~table.held_out).sum() / (~table.held_out).sum())
             assert {store.locate(i)[0].labels[store.locate(i)[1]] for i in report.first_samples} <= {int(label)}
-        shard = inspection.inspect_shard(store, "001")
+        shard = taftcache.inspect_shard(store, "001")
         assert sum(shard.rows_per_class.values()) == shard.shard["rows"] == store.shard("001").rows
         assert shard.component["name"] == "components/001"
-        assert inspection.inspect_shard(store, "held-out").component is None
+        assert taftcache.inspect_shard(store, "held-out").component is None
         with pytest.raises(StoreError):
-            inspection.inspect_class(store, "cat")
+            taftcache.inspect_class(store, "cat")
 
 
 def test_a_samples_predictions_are_those_of_evaluate(finished):
     with FeatureStore(finished) as store:
         held = store.held_out
-        reports = [inspection.inspect_sample(store, name) for name in held.sample_ids]
+        reports = [taftcache.inspect_sample(store, name) for name in held.sample_ids]
         accuracy = taftcache.evaluate(store).accuracy
         for name in ("models/mean", "components/000"):
             right = np.mean([r.predictions[name]["label"] == r.label for r in reports])
@@ -140,7 +139,7 @@ def test_a_samples_predictions_are_those_of_evaluate(finished):
             for n in r.predictions
         )
         assert reports[0].moved_bound is None
-        assert inspection.inspect_sample(store, store.shards[0].sample_ids[0]).moved_bound > 0
+        assert taftcache.inspect_sample(store, store.shards[0].sample_ids[0]).moved_bound > 0
 
 
 def test_convergence_is_kept_and_thinned(tmp_path):
@@ -180,7 +179,8 @@ def test_what_the_options_of_inspect_answer_public_functions_do(solved, capsys):
     "code",
     [
         "from taftcache import FeatureStore, inspect; inspect(FeatureStore({path!r}))",
-        "from taftcache import FeatureStore; from taftcache.stages.look.inspection import *; "
+        "from pathlib import Path; "
+        "from taftcache import FeatureStore, inspect_class, inspect_component, inspect_shard, list_samples; "
         "s = FeatureStore({path!r}); inspect_shard(s, '000'); inspect_class(s, '7'); list_samples(s); "
         "inspect_component(next(Path({path!r}, 'components').iterdir()))",
         "from taftcache import FeatureStore; from taftcache.view.atlas import Atlas; "

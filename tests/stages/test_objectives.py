@@ -10,7 +10,7 @@ from taftcache.model.component import read_base, read_component
 from taftcache.names import EXACT, MEAN
 from taftcache.recipe import parse_recipe
 from taftcache.solve.minimise import minimise
-from taftcache.stages.look.inspection import inspect_shard
+from taftcache.stages.look.inside.shards import inspect_shard
 from taftcache.stages.train import solving
 from taftcache.terminal.inspection import show_inspect, show_shard
 from tests.stages.making import open_store, recipe, values

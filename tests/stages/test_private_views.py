@@ -14,7 +14,6 @@ from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import RecipeError, StoreError
 from taftcache.names import promise_text
-from taftcache.stages.look import inspection
 from taftcache.view import payload
 from taftcache.view.asked.leaving import SideSolves
 from taftcache.view.atlas import Atlas
@@ -76,10 +75,10 @@ def test_inspect_a_sample(private, capsys):
     assert "does not cover" in out
     assert "moves components/000" not in out
     with FeatureStore(private) as store:
-        report = inspection.inspect_sample(store, sample(private))
+        report = taftcache.inspect_sample(store, sample(private))
         assert report.moved_bound is None
         assert report.predictions.keys() >= {"base", "components/000", "models/mean"}
-        assert inspection.inspect_sample(store, store.held_out.sample_ids[0]).notes == []
+        assert taftcache.inspect_sample(store, store.held_out.sample_ids[0]).notes == []
 
 
 def test_report(private, tmp_path, capsys):

@@ -13,7 +13,7 @@ import taftcache
 from taftcache.cli import app
 from taftcache.errors import StoreError
 from taftcache.names import is_model
-from taftcache.stages.look.inspection import inspect_shard
+from taftcache.stages.look.inside.shards import inspect_shard
 from tests.stages.making import deltas, open_store
 
 D = 5

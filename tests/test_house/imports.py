@@ -66,6 +66,9 @@ MAY_IMPORT["stages.extract"] = (
     _STORE | {"errors", "names", "consent", "recipe", "recipe_files", "cache.write", "cache.place", "stages"} | _TANGENT
 )
 MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.forward", "backbone.sources"}
+MAY_IMPORT["stages.extract.growth"] = {"errors", "names", "consent", "recipe", "cache", "backbone.forward", "stages"}
+MAY_IMPORT["stages.extract.growth"] |= {"stages.extract"}
+MAY_IMPORT["stages.extract"] |= {"stages.extract.growth"}
 MAY_IMPORT["estimator_files"] = _SOLVING | {"model", "stages"}
 MAY_IMPORT["estimator_images"] = {"errors", "backbone", "backbone.cut", "backbone.sources", "stages.extract"} | _TANGENT
 MAY_IMPORT["estimator_base"] = _SOLVING | {"stages.extract", "estimator_files", "estimator_images"}
@@ -73,6 +76,8 @@ MAY_IMPORT["estimator"] = MAY_IMPORT["estimator_base"] | {"estimator_base"}
 MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.train.private"] = MAY_IMPORT["stages.train"] | {"stages.train"}
 MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train.private"] | {"stages.train.private"}
+MAY_IMPORT["stages.look.inside"] = {"errors", "names", "model", "tangent", "stages", "stages.look"} | _STORE
+MAY_IMPORT["stages.look"] |= {"stages.look.inside"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "consent", "recipe", "cache.write", "backbone", "model"}
 MAY_IMPORT["stages.files"] |= {
@@ -82,6 +87,7 @@ MAY_IMPORT["stages.files"] |= {
     "tangent",
     "stages",
     "stages.extract",
+    "stages.extract.growth",
     "stages.train",
     "stages.train.private",
     "stages.look",
@@ -104,6 +110,7 @@ MAY_IMPORT["view"] = _STORE | {
     "view.asked",
 }
 _REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "train.private", "look", "forget", "files"))}
+_REPORTS |= {"stages.extract.growth", "stages.look.inside"}
 MAY_IMPORT["terminal"] = {"errors", "names", "paper", "view"} | _REPORTS
 MAY_IMPORT["cli"] = {
     "recipe_files",
@@ -206,7 +213,7 @@ LATE: dict[str, str] = {
     "stages.files.vector_files": "pyarrow is optional: npy and npz files do without it",
     "stages.file_texts": "pyarrow is optional: of other files an audit finds ids without it",
     "stages.look.probe": "scikit-learn takes a second to start, and only a comparison needs it",
-    "stages.look.inspection": "manifests are shown without torch; what models say of rows needs it",
+    "stages.look.inside.samples": "manifests are shown without torch; what models say of rows needs it",
     "stages.signature": "cryptography is an optional library",
     "stages.writing": "`--help` asks for it, and a look for a store loads numpy",
 }

@@ -71,7 +71,8 @@ class TombstoneFile:
     lies outside the folder, so that restoring the folder leaves it as it is. It is named after the real folder,
     whatever links a path goes through. A file beside a link, left from where the folder lay before, is read too, and
     merged into this one at the next write. A store in a bucket has no such file: only this object remembers what is
-    added.
+    added. ``add``, ``merge``, ``destroy_key`` and ``destroy_keys`` write at once; what ``consider`` and ``add_charges``
+    take in waits for the next write.
 
     Raises:
         IntegrityError: the file is damaged. FormatError: it is of another version. StoreError: it cannot be read.

@@ -25,12 +25,13 @@ from taftcache.errors import DataError, StoreError
 from taftcache.names import BASE
 from taftcache.recipe import Recipe, parse_recipe
 from taftcache.stages.estimators import MADE_FROM, NO_CLASSES
-from taftcache.stages.extract.appending import carry_out, plan_append
 from taftcache.stages.extract.classes import NewClasses, growth_of
 from taftcache.stages.extract.extraction import ImageRows, create_store, put_tail
 from taftcache.stages.extract.filling import fill
 from taftcache.stages.extract.forgotten import StayOut
 from taftcache.stages.extract.frozen import load_frozen, made_from
+from taftcache.stages.extract.growth.carrying_out import carry_out
+from taftcache.stages.extract.growth.planning import plan_append
 from taftcache.stages.extract.plan import plan_shards
 from taftcache.stages.progress import Silent
 from taftcache.tangent.spec import TangentSpec

@@ -16,9 +16,11 @@ from taftcache.consent import recorded_recipe
 from taftcache.errors import DataError, StoreError, local_path
 from taftcache.names import counted
 from taftcache.recipe import Recipe, stored_at
-from taftcache.stages.extract.appending import AppendReport, append_report, carry_out, plan_append
 from taftcache.stages.extract.classes import NewClasses, classes_of, growth_of, other_classes
 from taftcache.stages.extract.forgotten import staying_out
+from taftcache.stages.extract.growth.carrying_out import carry_out
+from taftcache.stages.extract.growth.planning import plan_append
+from taftcache.stages.extract.growth.reporting import AppendReport, append_report
 from taftcache.stages.files.imported_rows import ImportedRows
 from taftcache.stages.files.importing import open_features
 from taftcache.stages.files.vectors import Vectors

@@ -32,12 +32,13 @@ from taftcache.stages.forget.finding import Findings
 from taftcache.stages.forget.receipts import may_have_lost_rows
 from taftcache.stages.progress import Progress, numbered
 from taftcache.stages.train.checks import STAYS
-from taftcache.stages.train.compositions import member_rows, weights_of
+from taftcache.stages.train.compositions import weights_of
 from taftcache.stages.train.outdated import differs_by_rows, key_of, outdated, stale_parts, train_options
 from taftcache.stages.train.private.claims import NOT_ALL, claim_problems
 from taftcache.stages.train.private.records import KEYS
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings
+from taftcache.stages.train.trained_on import member_rows
 from taftcache.tangent.spec import TAIL
 
 CLOSER = 1.01  # a recorded bound that is closer by this factor deserves a note

@@ -16,10 +16,11 @@ from taftcache.names import BASE, EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, componen
 from taftcache.recipe import Recipe
 from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.forget.request import Request
-from taftcache.stages.train.checks import Weights, coefficients
+from taftcache.stages.train.checks import coefficients
 from taftcache.stages.train.composing import asks_exact
-from taftcache.stages.train.compositions import recorded_members, remaining_weights, uncounted, weighed
+from taftcache.stages.train.compositions import recorded_members, remaining_weights, weighed
 from taftcache.stages.train.private.records import KEYS
+from taftcache.stages.train.trained_on import Weights, uncounted
 
 Mode = Literal["subtract", "retrain", "resolve"]
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -16,16 +16,10 @@ from taftcache.names import EXACT, HEAD, MEAN, WEIGHTED, component_of
 from taftcache.stages.forget.planning import ForgetPlan
 from taftcache.stages.forget.renewal import OTHERWISE_MADE, Warm, resolve_warm
 from taftcache.stages.progress import Progress, numbered
-from taftcache.stages.train.compositions import (
-    composed,
-    describe_exact,
-    member_rows,
-    proof_rows,
-    solve_exact,
-    weights_of,
-)
+from taftcache.stages.train.compositions import composed, describe_exact, proof_rows, solve_exact, weights_of
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import solve_component
+from taftcache.stages.train.trained_on import member_rows
 from taftcache.tangent.rows import RowSource
 
 

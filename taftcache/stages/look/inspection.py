@@ -1,31 +1,28 @@
-"""What a store holds: from its manifests, and activations from a sample of rows. Instant at any size."""
+"""What a store holds, from its manifests and a sample of rows, instantly at any size; and what its models saw."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
-import numpy as np
 
 from taftcache.cache.format.fault import DAMAGE, intact
 from taftcache.cache.format.manifest import ObjectRef
 from taftcache.cache.opening import Place, at_its_place
-from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import recorded_recipe
-from taftcache.errors import ArgumentError, FormatError, StoreError, TaftcacheError, local_path
-from taftcache.model.component_file import read_header
-from taftcache.model.meta import checked, meta_of, of_each_class
-from taftcache.names import PRIVATE, STATED, component_of, counted, is_component, is_model, shard_of
+from taftcache.errors import StoreError, TaftcacheError
+from taftcache.model.meta import meta_of
+from taftcache.names import PRIVATE, counted, is_component, is_model, shard_of
 from taftcache.recipe import Recipe
-from taftcache.stages.completeness import still_missing, subtracted, subtracted_notes
+from taftcache.stages.completeness import still_missing, subtracted_notes
 from taftcache.stages.estimators import lacks_classes, regressor_note
-from taftcache.stages.look.row_table import Sample, every_sample, no_class
+from taftcache.stages.look.inside.shards import describe_model, describe_shard
 from taftcache.stages.look.statistics import Activations, activations
 from taftcache.stages.look.vectors import cut_of
 from taftcache.stages.train.private.records import Budget, budget_of, read_keys
@@ -34,25 +31,9 @@ from taftcache.tangent.spec import TAIL
 
 # What a report about rows says if their shard's component is private.
 UNCOVERED = "its promise bounds what it holds of any sample, but does not cover what is shown of the row itself"
-UNPROVEN = "this is what the file says of itself, and nothing was checked: taftcache audit proves it where its rows are"
-# The keys of a model's meta that are listed.
-LISTED = (
-    "base_digest",
-    "norm",
-    "rows",
-    "converged",
-    "status",
-    "certificate",
-    "stats",
-    "convergence",
-    "coefficients",
-    "ridge_choice",
-    PRIVATE,
-    STATED,
-)
 T = TypeVar("T")
 Saw = Literal["yes", "perhaps"]
-NAMED = 10  # how many samples of a shard or a class, and how many missing files, are named
+MISSING = 10  # missing files that are named
 LEFT_OUT = 1000  # skipped samples that are named: a store may have millions
 
 
@@ -109,80 +90,6 @@ class InspectReport:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardReport:
-    """One shard.
-
-    shard: name, role, rows, bytes, digest and statistics. rows_per_class: rows, by class. activations: statistics of
-    its rows. component: as in ``models`` of a store; None if there is none. first_samples: a few ids. notes: whether
-    the shard was subtracted.
-    """
-
-    store: Path
-    shard: dict[str, Any]
-    rows_per_class: dict[str, int]
-    activations: Activations
-    component: dict[str, Any] | None
-    first_samples: list[str]
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComponentFileReport:
-    """What a component's file says of itself; nothing here proves it.
-
-    base_digest: of its base point. tensors: shapes, by the parameter's name. said: its description. notes: that it is
-    not checked.
-    """
-
-    file: Path
-    bytes: int
-    base_digest: str
-    tensors: dict[str, list[int]]
-    said: dict[str, Any]
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassReport:
-    """One class.
-
-    rows: its training rows. held_out_rows: its held-out rows. share: its share of all training rows. shards: one object
-    each: name, role, rows and share of the class. first_samples: a few ids.
-    """
-
-    store: Path
-    label: str
-    rows: int
-    held_out_rows: int
-    share: float
-    shards: list[dict[str, Any]]
-    first_samples: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleReport:
-    """One sample: where it lies, its class, statistics of its cached rows, and what every model says of it.
-
-    row: its number in the shard, from 0. first_token_norm, mean_token_norm: norm of its first token, and mean norm of
-    its tokens. max_abs: its largest absolute value. predictions: by model: class, logit of its own class, margin over
-    the best other class. "base" is the untouched one; the margin is None where there is no other class. moved_bound:
-    the most that forgetting it can move its shard's component. None for held-out rows, and if the component is not a
-    solution of the rows. notes: what the promise of private models does not cover of all this.
-    """
-
-    sample: str
-    shard: str
-    row: int
-    label: str
-    first_token_norm: float
-    mean_token_norm: float
-    max_abs: float
-    predictions: dict[str, dict[str, Any]]
-    moved_bound: float | None
-    notes: list[str] = field(default_factory=list)
-
-
 @at_its_place()
 def inspect(store: Place) -> InspectReport:
     """Shards, classes, fingerprints, components, certificates, activations, integrity and the ledger's entries."""
@@ -213,7 +120,7 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
     classes = [] if lacks_classes(store) else store.classes
     for ref in store.manifest.shards:
         shard = store.shard(ref.name)
-        shards.append(_described(shard, store.classes))
+        shards.append(describe_shard(shard, store.classes))
         if ref.role == "train":
             per_class.update(shard.statistics["rows_per_class"])
     report = InspectReport(
@@ -231,7 +138,9 @@ def inspect_intact(store: FeatureStore) -> tuple[InspectReport, list[StoreError]
         plan=store.manifest.plan,
         shards=shards,
         models=[
-            _model(name, ref, read(ref.whole_meta, ref.meta)) for name, ref in store.objects().items() if is_model(name)
+            describe_model(name, ref, read(ref.whole_meta, ref.meta))
+            for name, ref in store.objects().items()
+            if is_model(name)
         ],
         activations=read(lambda: activations(store), None) if shards else None,
         integrity=look_at_files(store),
@@ -294,119 +203,7 @@ def look_at_files(store: FeatureStore) -> Integrity:
     count = counted(len(named), "file")
     said = f"{len(missing)} of {count} missing" if missing else f"{count} there"
     text = f"manifests verified, {said}; every byte: taftcache verify"
-    return Integrity(files=len(named), missing=missing[:NAMED], text=text)
-
-
-@at_its_place()
-def inspect_shard(store: Place, name: str) -> ShardReport:
-    """One shard: its description, balance and activations, and its component; StoreError, for an unknown shard, names
-    those there are."""
-    assert isinstance(store, FeatureStore)
-    shard, component = store.shard(name), component_of(name)
-    ref = store.objects().get(component)
-    described = _described(shard, store.classes)
-    return ShardReport(
-        store=store.path,
-        shard=described,
-        rows_per_class=described["rows_per_class"],
-        activations=activations(store, name),
-        component=_model(component, ref, ref.whole_meta()) if ref is not None else None,
-        first_samples=shard.sample_ids[:NAMED],
-        notes=subtracted_notes(store, {name: shard.rows}) if name in subtracted(store) else [],
-    )
-
-
-def inspect_component(file: Path | str) -> ComponentFileReport:
-    """What the file of a component, which ``export_component`` wrote, says of itself; its numbers are not read.
-
-    Raises:
-        FormatError: not a component, or what it says of itself cannot be read, as for an import.
-    """
-    file = local_path(file)
-    try:
-        header, shapes = read_header(file)
-        checked(header.meta)
-    except FormatError as error:
-        do = "name a store, or a file that taftcache export-component wrote"
-        raise FormatError(f"cannot look into {file}: {error.fault}", got=error.got, do=do) from error
-    return ComponentFileReport(
-        file=file,
-        bytes=file.stat().st_size,
-        base_digest=header.base_digest,
-        tensors=shapes,
-        said=header.meta,
-        notes=[UNPROVEN],
-    )
-
-
-@at_its_place()
-def inspect_class(store: Place, label: str) -> ClassReport:
-    """One class: its rows in every shard; StoreError, for an unknown class, names similar ones."""
-    assert isinstance(store, FeatureStore)
-    k = _class(store, label)
-    shards: list[dict[str, Any]] = []
-    first: list[str] = []
-    for ref in store.manifest.shards:
-        shard = store.shard(ref.name)
-        rows = shard.statistics["rows_per_class"].get(k, 0)
-        shards.append({"name": ref.name, "role": ref.role, "rows": rows, "share": rows / shard.rows})
-        if rows and len(first) < NAMED and ref.role == "train":
-            first += [shard.sample_ids[row] for row in (shard.labels == k).nonzero()[0][: NAMED - len(first)]]
-    rows = sum(s["rows"] for s in shards if s["role"] == "train")
-    total = sum(ref.rows for ref in store.manifest.shards if ref.role == "train")
-    return ClassReport(
-        store=store.path,
-        label=label,
-        rows=rows,
-        held_out_rows=sum(s["rows"] for s in shards if s["role"] != "train"),
-        share=rows / max(total, 1),
-        shards=shards,
-        first_samples=first,
-    )
-
-
-@at_its_place()
-def inspect_sample(store: Place, sample: str) -> SampleReport:
-    """Where a sample lies, what is cached of it and what the models say; UnknownSample names similar ids."""
-    assert isinstance(store, FeatureStore)
-    shard, row = store.locate(sample)
-    tokens = shard.tokens(slice(row, row + 1))
-    wide = tokens[0].astype(np.float64)
-    norms = np.linalg.norm(wide, axis=1)
-    label = int(shard.labels[row])
-    predictions: dict[str, dict[str, Any]] = {}
-    bound = None
-    notes: list[str] = []
-    if TAIL in store.objects():
-        from taftcache.stages.look.scoring import Scorer, margins  # loads torch
-
-        scorer = Scorer(store)
-        z, changes = scorer.logits(tokens, scorer.models)
-        logits = np.concatenate([z, (z + changes)[:, 0]])
-        beyond = margins(logits, np.full(len(logits), label, np.int32))
-        for name, of_model, margin in zip(["base", *scorer.models], logits, beyond, strict=True):
-            predictions[name] = {
-                "label": store.classes[int(of_model.argmax())],
-                "logit": float(of_model[label]),
-                "margin": None if np.isnan(margin) else float(margin),
-            }
-        own = component_of(shard.name)
-        if shard.role == "train" and scorer.is_weighed(own):
-            bound = float(scorer.moved_at_most(tokens, shard.labels[row : row + 1], own)[0])
-        if scorer.is_private(own):
-            notes.append(f"{own} is private: {UNCOVERED}")
-    return SampleReport(
-        sample=sample,
-        shard=shard.name,
-        row=row,
-        label=store.classes[label],
-        first_token_norm=float(norms[0]),
-        mean_token_norm=float(norms.mean()),
-        max_abs=float(np.abs(wide).max()),
-        predictions=predictions,
-        moved_bound=bound,
-        notes=notes,
-    )
+    return Integrity(files=len(named), missing=missing[:MISSING], text=text)
 
 
 def saw(store: FeatureStore, model: str, keys: Mapping[str, str] | None = None) -> dict[str, Saw]:
@@ -455,60 +252,3 @@ def private_notes(store: FeatureStore) -> list[str]:
     """What a report about rows says if the store has private parts; empty otherwise."""
     parts = private_parts(store)
     return [f"{', '.join(parts)} private: {UNCOVERED}"] if parts else []
-
-
-@at_its_place()
-def list_samples(store: Place, *, shard: str | None = None, label: str | None = None) -> list[Sample]:
-    """All samples that can be forgotten, or those of one ``shard``, of the class ``label``.
-
-    Training rows, held-out ones, those that extraction skipped, and those of an unfinished extraction.
-
-    Raises:
-        StoreError: no such shard or class.
-    """
-    assert isinstance(store, FeatureStore)
-    if shard is not None and shard not in store.staged_ids():
-        store.shard(shard)
-    if label is not None:
-        _class(store, label)
-    return [s for s in every_sample(store, shard) if label in (None, s.label)]
-
-
-def _class(store: FeatureStore, label: str) -> int:
-    if not isinstance(label, str):
-        raise ArgumentError(
-            "a class must be named by its name, a text",
-            got=f"{label!r}, of type {type(label).__name__}",
-            do=f"{str(label)!r}" if str(label) in store.classes else "one of the store's classes",
-        )
-    if label not in store.classes:
-        raise no_class(store, label)
-    return store.classes.index(label)
-
-
-def _described(shard: Shard, classes: Sequence[str]) -> dict[str, Any]:
-    statistics = shard.statistics
-    counts = statistics["rows_per_class"]
-    return {
-        "name": shard.name,
-        "role": shard.role,
-        "rows": shard.rows,
-        "bytes": shard.nbytes,
-        "dtype": shard.stored_as,
-        "chunk_rows": shard.chunk_rows,
-        "digest": shard.digest,
-        "max_abs": statistics["max_abs"],
-        "mean_token_norm": statistics["mean_token_norm"],
-        "classes": len(counts),
-        "fewest": min(counts.values()),
-        "most": max(counts.values()),
-        "rows_per_class": {classes[k]: n for k, n in counts.items()},
-    }
-
-
-def _model(name: str, ref: ObjectRef, meta: dict[str, Any]) -> dict[str, Any]:
-    listed = {k: meta[k] for k in LISTED if k in meta}
-    parts = listed.get("coefficients")
-    if parts and of_each_class(parts):
-        listed["coefficients"] = len(parts)  # there may be hundreds of thousands
-    return {"name": name, "bytes": ref.size, "digest": ref.digest, **listed}

@@ -22,14 +22,13 @@ from taftcache.stages.completeness import imported
 from taftcache.stages.extract.identity import check_tail, check_words
 from taftcache.stages.extract.plan import PlannedShard
 from taftcache.stages.train.settings import Settings
-from taftcache.stages.train.trained_on import class_rows_of
+from taftcache.stages.train.trained_on import Weights, uncounted
 from taftcache.tangent.config import TailConfig
 from taftcache.tangent.selection import select
 from taftcache.tangent.spec import TAIL, TangentSpec
 from taftcache.teaching.rows import open_teachers
 
 SUMS_TO_ONE = 1e-9
-Weights = dict[str, float] | ByRows
 
 
 def check_settings(store: FeatureStore, recipe: Recipe) -> None:
@@ -207,15 +206,14 @@ def check_coefficients(weights: Weights, names: Iterable[str], store: FeatureSto
 def _check_counted(store: FeatureStore, weights: ByRows, names: Iterable[str]) -> None:
     """RecipeError where a component will never say the number of its rows that ``weights`` ask for."""
     metas = {name: store.objects()[name].meta for name in sorted(names)}
-    if weights == "rows" and (uncounted := [name for name, meta in metas.items() if "rows" not in meta]):
+    if weights == "rows" and (unsaid := uncounted(store, weights, metas)):
         raise RecipeError(
             "no weights by rows: a component does not say how many rows it was made from",
-            got=", ".join(map(shard_of, uncounted)),
+            got=", ".join(map(shard_of, unsaid)),
             do="set compose.weights to a coefficient for each component, by its name",
         )
-    stay = {name for name, meta in metas.items() if meta.get("imported") or PRIVATE in meta}  # no training renews these
-    says = class_rows_of(store, sorted(stay)) if weights == "class-rows" else {}
-    if unsaid := [name for name, counts in says.items() if counts is None]:
+    stay = [name for name, meta in metas.items() if meta.get("imported") or PRIVATE in meta]  # no training renews these
+    if weights == "class-rows" and (unsaid := uncounted(store, weights, stay)):
         said = [shard_of(name) + (", trained privately" if PRIVATE in metas[name] else "") for name in unsaid]
         raise RecipeError(
             "no weights by the rows of each class: a component does not say how many it was made from",

@@ -30,19 +30,12 @@ from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.executor import Executor, same_threads
 from taftcache.stages.progress import Progress, or_silent
-from taftcache.stages.train.checks import (
-    Weights,
-    check_coefficients,
-    coefficients,
-    orphans,
-    trains_head,
-)
+from taftcache.stages.train.checks import check_coefficients, coefficients, orphans, trains_head
 from taftcache.stages.train.compositions import (
     composed,
     composition_key,
     current_key,
     exact_key,
-    member_rows,
     members_of,
     proof_rows,
     solve_exact,
@@ -54,7 +47,7 @@ from taftcache.stages.train.outdated import OUTDATED, stale_parts, train_options
 from taftcache.stages.train.record import promised, record_recipe, recorded_values, settings_of
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import judged, unfinished
-from taftcache.stages.train.trained_on import class_notes, class_rows_of, objective_of, scale_notes
+from taftcache.stages.train.trained_on import Weights, class_notes, member_rows, objective_of, said_rows, scale_notes
 from taftcache.stages.train.untrained import untrained_notes
 
 
@@ -230,7 +223,7 @@ def _unlike_notes(store: FeatureStore, settings: Settings, members: Sequence[str
     notes, asked = scale_notes({name: objective_of(store, name) for name in members}), settings.recipe.compose
     if EXACT in store.objects() or (asked.mode, asked.weights) == ("weighted", "class-rows"):
         return notes
-    counts = class_rows_of(store, members)
+    counts = said_rows(store, "class-rows", members)
     can = trains_head(settings.base.spec, settings.base.config) and None not in counts.values()
     better = f"taftcache compose {typed(store.path)} --weight class-rows" if can else None
     return notes + class_notes(store.classes, counts, better)

@@ -17,7 +17,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import CompositionError, RecipeError
 from taftcache.model import composition
 from taftcache.model.component import Component, StoredComponents
-from taftcache.model.meta import Coefficient, of_each_class
+from taftcache.model.meta import Coefficient, key_parts, of_each_class
 from taftcache.names import EXACT, MEAN, PRIVATE, WEIGHTED, component_of, counted, shard_of
 from taftcache.privacy.statement import Statement, parallel
 from taftcache.recipe import Recipe
@@ -25,11 +25,11 @@ from taftcache.solve.choosing import RidgeChoice
 from taftcache.solve.settings import Goal
 from taftcache.stages.completeness import imported, subtracted
 from taftcache.stages.progress import Progress
-from taftcache.stages.train.checks import SUMS_TO_ONE, Weights, check_coefficients, coefficients
+from taftcache.stages.train.checks import SUMS_TO_ONE, check_coefficients, coefficients
 from taftcache.stages.train.record import promised
 from taftcache.stages.train.settings import Settings
 from taftcache.stages.train.solving import INTERRUPTED, SolveOptions, solve_component
-from taftcache.stages.train.trained_on import class_rows, class_rows_of
+from taftcache.stages.train.trained_on import Weights
 from taftcache.stages.train.untrained import untrained
 from taftcache.tangent.base import Base
 from taftcache.tangent.operator import TangentOperator
@@ -72,27 +72,6 @@ def weighed(weights: Weights, names: Iterable[str]) -> list[str]:
     """The components that ``models/weighted`` is a sum of: those that came since may have no coefficient yet."""
     given = coefficients(weights)
     return [name for name in names if name in given or not given]
-
-
-def member_rows(
-    weights: Weights, metas: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard], classes: int
-) -> dict[str, list[int] | None]:
-    """What ``weights`` by rows depend on, by component: its rows, as one number or as one [K] for each class that the
-    ``shards`` have; None if it does not say.
-
-    Raises:
-        StoreError: as ``class_rows`` says.
-    """
-    if weights == "class-rows":
-        return {name: class_rows(meta, shards, classes) for name, meta in metas.items()}
-    return {name: [rows] if (rows := meta.get("rows")) else None for name, meta in metas.items()}
-
-
-def uncounted(store: FeatureStore, weights: Weights, names: Sequence[str]) -> list[str]:
-    """Those of a store's components that do not say what ``weights`` by rows depend on."""
-    if weights == "class-rows":
-        return [name for name, counts in class_rows_of(store, names).items() if counts is None]
-    return [name for name in names if weights == "rows" and not store.objects()[name].meta.get("rows")]
 
 
 def weights_of(given: Weights, rows: Mapping[str, list[int] | None]) -> dict[str, Coefficient]:
@@ -159,10 +138,8 @@ def recorded_members(name: str, meta: Mapping[str, Any]) -> Collection[str]:
     """Names of the components that the composition ``name`` was made of, as its ``meta`` says."""
     if name != EXACT:
         return dict[str, str](meta.get("members", {}))
-    try:
-        return dict[str, str](json.loads(meta["key"])["start"])
-    except (KeyError, TypeError, ValueError):
-        return ()
+    start = key_parts(meta.get("key")).get("start")
+    return start if isinstance(start, dict) else ()
 
 
 def exact_key(settings: Settings, shards: Sequence[Shard], digests: Mapping[str, str]) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError
-from taftcache.model.meta import ComponentMeta
+from taftcache.model.meta import ComponentMeta, key_parts
 from taftcache.names import EXACT, HEAD, MEAN, PRIVATE, WEIGHTED, component_of, is_component, shard_of
 from taftcache.stages.completeness import subtracted
 from taftcache.stages.train.compositions import current_key, recorded_members
@@ -53,14 +51,9 @@ def outdated_notes(store: FeatureStore, settings: Settings, model: str | None = 
 
 def differs_by_rows(meta: ComponentMeta, key: str) -> bool:
     """Whether a component was made with the settings of ``key``, so that only its rows can differ."""
-    try:
-        before, now = json.loads(meta.key or ""), json.loads(key)
-        of_rows = ("rows", "start")  # where the exact model's solve starts follows from the rows
-        return {k: v for k, v in before.items() if k not in of_rows} == {
-            k: v for k, v in now.items() if k not in of_rows
-        }
-    except (AttributeError, ValueError):
-        return False
+    of_rows = ("rows", "start")  # where the exact model's solve starts follows from the rows
+    before, now = ({k: v for k, v in key_parts(text).items() if k not in of_rows} for text in (meta.key, key))
+    return before == now
 
 
 def _is_outdated(store: FeatureStore, settings: Settings, name: str) -> bool:

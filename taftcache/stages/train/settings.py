@@ -16,6 +16,7 @@ from taftcache.backbone.device import float64_device
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import UntrustedStore
 from taftcache.model.component import Component
+from taftcache.model.meta import key_parts
 from taftcache.objective.loss import Loss
 from taftcache.objective.named import class_weights, named_loss, true_class_weight
 from taftcache.objective.objective import Objective
@@ -173,12 +174,7 @@ class Settings:
     def poses(self, component: Component, sources: Sequence[Shard], mode: Train) -> bool:
         """Whether a component is a solution of the problem that these settings pose over ``sources``, to whatever
         tolerance: one with another λ, or solved before rows were added, is not."""
-        try:
-            said = json.loads(component.record.key or "")
-        except ValueError:
-            return False
-        if not isinstance(said, dict):
-            return False
+        said = key_parts(component.record.key)
         if isinstance(prior := said.get("prior"), dict):
             prior.pop("rows", None)  # a teacher may have forgotten some of them since
         asked = json.loads(json.dumps(self._posed(sources, mode)))

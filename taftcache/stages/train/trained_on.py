@@ -6,7 +6,6 @@ other features has the right shapes, and makes a sum with it wrong without any s
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -17,9 +16,10 @@ from taftcache.cache.format.fault import intact
 from taftcache.cache.format.identity import differences
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.store import FeatureStore
-from taftcache.model.meta import TrainedOn, meta_of
+from taftcache.model.meta import TrainedOn, key_parts, meta_of
 from taftcache.names import PRIVATE, counted, first_few, shard_of
 from taftcache.objective.named import true_class_weight
+from taftcache.recipe_sections import ByRows
 
 # Of a store's identity, what leaves with a component. Not its dtype, the libraries or the kind of the weights: they
 # round a row or say where it came from. No name of a file, nothing of the rows.
@@ -33,6 +33,7 @@ _NAME, _FILE, _WEIGHTS = "backbone.model", "backbone.file_digest", "backbone.wei
 _PRECISION = "backbone.precision"  # it rounds rows, as their dtype does
 _USUAL = {"backbone.features": "last", _PRECISION: "float32"}  # identities leave these out
 _MOST = 3  # groups of classes in a note
+Weights = dict[str, float] | ByRows
 
 
 def trained_on(store: FeatureStore, name: str) -> TrainedOn:
@@ -43,8 +44,8 @@ def trained_on(store: FeatureStore, name: str) -> TrainedOn:
     names = list(store.objects()[name].meta.get("members") or [name])
     if not all(part in store.objects() for part in names):  # of a sum whose members are gone nothing is known
         return TrainedOn()
-    objectives, counts = [objective_of(store, part) for part in names], [*class_rows_of(store, names).values()]
-    known = [said for said in counts if said is not None]
+    objectives = [objective_of(store, part) for part in names]
+    known = [said for said in said_rows(store, "class-rows", names).values() if said is not None]
     unchecked = {what for part in names for what in TrainedOn.of(store.objects()[part].meta).unchecked}
     return TrainedOn(
         classes=None if "classes" in unchecked else list(store.classes),
@@ -120,7 +121,7 @@ def objective_of(store: FeatureStore, name: str) -> dict[str, Any] | None:
     if (said := TrainedOn.of(meta).objective) is not None:
         return said
     try:
-        asked = json.loads(meta["key"])["objective"]
+        asked = key_parts(meta.get("key"))["objective"]
         return objective_said(asked["loss"], asked["alpha"], asked["kappa"], len(store.classes))
     except (KeyError, TypeError, ValueError):
         return None
@@ -148,11 +149,37 @@ def class_rows(meta: Mapping[str, Any], shards: Sequence[Shard], classes: int) -
     return [counts[k] for k in range(classes)]
 
 
-def class_rows_of(store: FeatureStore, names: Iterable[str]) -> dict[str, list[int] | None]:
-    """``class_rows`` of a store's components, by name; None where they are damaged, which stops neither an export nor a
-    request to forget."""
+def member_rows(
+    weights: Weights, metas: Mapping[str, Mapping[str, Any]], shards: Sequence[Shard], classes: int
+) -> dict[str, list[int] | None]:
+    """What ``weights`` by rows depend on, by component: its rows, as one number or as one [K] for each class that the
+    ``shards`` have; None if it does not say.
+
+    Raises:
+        StoreError: as ``class_rows`` says: a sum that is made now must not take damage for a component that says
+        nothing, as ``said_rows`` does.
+    """
+    if weights == "class-rows":
+        return {name: class_rows(meta, shards, classes) for name, meta in metas.items()}
+    return {name: [rows] if (rows := meta.get("rows")) else None for name, meta in metas.items()}
+
+
+def said_rows(store: FeatureStore, weights: Weights, names: Iterable[str]) -> dict[str, list[int] | None]:
+    """``member_rows`` of a store's components; None where they are damaged, which stops neither an export nor a request
+    to forget."""
     objects, shards, classes = store.objects(), store.shards, len(store.classes)
-    return {name: intact(partial(class_rows, objects[name].meta, shards, classes)) for name in names}
+
+    def said(name: str) -> list[int] | None:
+        return member_rows(weights, {name: objects[name].meta}, shards, classes)[name]
+
+    return {name: intact(partial(said, name)) for name in names}
+
+
+def uncounted(store: FeatureStore, weights: Weights, names: Iterable[str]) -> list[str]:
+    """Those of a store's components that do not say what ``weights`` depend on; none if these are coefficients."""
+    if not isinstance(weights, str):
+        return []
+    return [name for name, said in said_rows(store, weights, names).items() if said is None]
 
 
 def scale_notes(objectives: Mapping[str, Mapping[str, Any] | None]) -> list[str]:

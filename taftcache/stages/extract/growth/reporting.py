@@ -1,0 +1,124 @@
+"""What an append changed, and what it left behind."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taftcache.backbone.forward.extract import RowCounts
+from taftcache.cache.store import FeatureStore
+from taftcache.names import PRIVATE, component_of, counted, first_few, is_model
+from taftcache.stages.completeness import subtracted, subtracted_notes
+from taftcache.stages.extract.forgotten import NOT_THERE, left_out_notes, taking
+from taftcache.stages.extract.growth.planning import AppendPlan, class_notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppendReport:
+    """New samples in a store, and what they changed.
+
+    added: new rows in each shard. relabelled: rows with a corrected label, by shard. untouched: shards that kept their
+    files. known: samples that were there before. unread: how many of those had been skipped. images: images or vectors
+    that became rows. skipped: how many new samples did not decode. skipped_ids: their ids. closed: new samples of
+    forgotten classes, left out, by class. new_classes: samples of classes that the store did not have, by class.
+    dropped: models removed because they have no column for the new classes. dry_run: whether all of this is only
+    planned. Then it is as if every new sample could be read.
+    """
+
+    store: Path
+    root_before: str
+    root_digest: str
+    added: dict[str, int] = field(default_factory=dict)
+    relabelled: dict[str, int] = field(default_factory=dict)
+    untouched: list[str] = field(default_factory=list)
+    known: int = 0
+    unread: int = 0
+    images: int = 0
+    skipped: int = 0
+    skipped_ids: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    dry_run: bool = False
+    closed: dict[str, int] = field(default_factory=dict)
+    new_classes: dict[str, int] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def append_report(
+    store: FeatureStore,
+    plan: AppendPlan,
+    counts: Sequence[RowCounts] | None,
+    begin: float,
+    notes: Sequence[str] = (),
+) -> AppendReport:
+    """What was done since ``begin``, a value of ``time.perf_counter``; ``counts`` is None after a dry run."""
+    if counts is None:
+        added = {shard.name: len(shard.ids) for shard in plan.shards}
+    else:
+        now = {ref.name: ref.rows for ref in store.manifest.shards}
+        added = {shard.name: now.get(shard.name, 0) - plan.rows.get(shard.name, 0) for shard in plan.shards}
+    skipped = sum(count.skipped for count in counts or ())
+    touched = {name for name, rows in added.items() if rows} | plan.labels.keys()
+    left = {name: plan.rows[name] + added.get(name, 0) for name in subtracted(store) if name in touched}
+    return AppendReport(
+        store=store.path,
+        root_before=plan.root_before,
+        root_digest=store.root_digest,
+        added={name: rows for name, rows in added.items() if rows},
+        relabelled={name: len(labels) for name, labels in plan.labels.items()},
+        untouched=[name for name in plan.rows if plan.keeps_labels and name not in touched],
+        known=plan.known,
+        unread=plan.unread,
+        images=sum(count.rows for count in counts or ()),
+        skipped=skipped,
+        skipped_ids=_skipped(store, plan) if skipped else [],  # only then: it reads the ids of every shard that grew
+        seconds=time.perf_counter() - begin,
+        dry_run=counts is None,
+        closed=dict(sorted(Counter(plan.closed).items())),
+        new_classes=plan.growth.added or dict(sorted(Counter(plan.strange).items())),
+        dropped=list(filter(is_model, plan.lost)),
+        notes=[
+            *notes,
+            *class_notes(plan),
+            *_label_notes(store, plan),
+            *subtracted_notes(store, left),
+            *left_out_notes(plan.closed),
+            *left_out_notes(plan.strange, NOT_THERE, taking(len(plan.strange), plan.alone)),
+            *([] if counts is None else _unmade_notes(store, plan)),
+        ],
+    )
+
+
+def _skipped(store: FeatureStore, plan: AppendPlan) -> list[str]:
+    """Ids of new samples that no row was made of."""
+    rows = {i for shard in plan.shards if store.has_shard(shard.name) for i in store.shard(shard.name).sample_ids}
+    return [i for shard in plan.shards for i in shard.ids if i not in rows]
+
+
+def _unmade_notes(store: FeatureStore, plan: AppendPlan) -> list[str]:
+    """Notes on further shards that were not made."""
+    return [
+        f"no shard {shard.name} was made: none of its {counted(len(shard.ids), 'sample')} can be read (first: "
+        f"{min(shard.ids)}); the next append tries again"
+        for shard in plan.shards
+        if not store.has_shard(shard.name)
+    ]
+
+
+def _label_notes(store: FeatureStore, plan: AppendPlan) -> list[str]:
+    """Notes on what corrected labels leave behind: private components, and classes without a row."""
+    if not plan.labels:
+        return []
+    objects, own = store.objects(), [component_of(name) for name in plan.labels]
+    private = [name for name in own if name in objects and PRIVATE in objects[name].meta]
+    notes = [f"of the labels from before, until train --private: {', '.join(private)}"] if private else []
+    has, names = set[str](), store.classes
+    for shard in map(store.shard, plan.rows):
+        corrected = plan.labels.get(shard.name, {})
+        has |= {corrected.get(i, names[k]) for i, k in zip(shard.sample_ids, shard.labels, strict=True)}
+    if bare := [name for name in names if name not in has]:
+        notes.append(f"without a row, though the store keeps the class: {first_few(bare)}")
+    return notes

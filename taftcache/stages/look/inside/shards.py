@@ -1,0 +1,101 @@
+"""One shard, and how reports describe a shard or a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from taftcache.cache.format.manifest import ObjectRef
+from taftcache.cache.opening import Place, at_its_place
+from taftcache.cache.read.shard import Shard
+from taftcache.cache.store import FeatureStore
+from taftcache.model.meta import of_each_class
+from taftcache.names import PRIVATE, STATED, component_of
+from taftcache.stages.completeness import subtracted, subtracted_notes
+from taftcache.stages.look.statistics import Activations, activations
+
+# The keys of a model's meta that are listed.
+LISTED = (
+    "base_digest",
+    "norm",
+    "rows",
+    "converged",
+    "status",
+    "certificate",
+    "stats",
+    "convergence",
+    "coefficients",
+    "ridge_choice",
+    PRIVATE,
+    STATED,
+)
+NAMED = 10  # how many samples of a shard or a class are named
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardReport:
+    """One shard.
+
+    shard: name, role, rows, bytes, digest and statistics. rows_per_class: rows, by class. activations: statistics of
+    its rows. component: as in ``models`` of a store; None if there is none. first_samples: a few ids. notes: whether
+    the shard was subtracted.
+    """
+
+    store: Path
+    shard: dict[str, Any]
+    rows_per_class: dict[str, int]
+    activations: Activations
+    component: dict[str, Any] | None
+    first_samples: list[str]
+    notes: list[str] = field(default_factory=list)
+
+
+@at_its_place()
+def inspect_shard(store: Place, name: str) -> ShardReport:
+    """One shard: its description, balance and activations, and its component; StoreError, for an unknown shard, names
+    those there are."""
+    assert isinstance(store, FeatureStore)
+    shard, component = store.shard(name), component_of(name)
+    ref = store.objects().get(component)
+    described = describe_shard(shard, store.classes)
+    return ShardReport(
+        store=store.path,
+        shard=described,
+        rows_per_class=described["rows_per_class"],
+        activations=activations(store, name),
+        component=describe_model(component, ref, ref.whole_meta()) if ref is not None else None,
+        first_samples=shard.sample_ids[:NAMED],
+        notes=subtracted_notes(store, {name: shard.rows}) if name in subtracted(store) else [],
+    )
+
+
+def describe_shard(shard: Shard, classes: Sequence[str]) -> dict[str, Any]:
+    """What reports say of a shard."""
+    statistics = shard.statistics
+    counts = statistics["rows_per_class"]
+    return {
+        "name": shard.name,
+        "role": shard.role,
+        "rows": shard.rows,
+        "bytes": shard.nbytes,
+        "dtype": shard.stored_as,
+        "chunk_rows": shard.chunk_rows,
+        "digest": shard.digest,
+        "max_abs": statistics["max_abs"],
+        "mean_token_norm": statistics["mean_token_norm"],
+        "classes": len(counts),
+        "fewest": min(counts.values()),
+        "most": max(counts.values()),
+        "rows_per_class": {classes[k]: n for k, n in counts.items()},
+    }
+
+
+def describe_model(name: str, ref: ObjectRef, meta: dict[str, Any]) -> dict[str, Any]:
+    """What reports say of a component or a sum, whose whole description is ``meta``."""
+    listed = {k: meta[k] for k in LISTED if k in meta}
+    parts = listed.get("coefficients")
+    if parts and of_each_class(parts):
+        listed["coefficients"] = len(parts)  # there may be hundreds of thousands
+    return {"name": name, "bytes": ref.size, "digest": ref.digest, **listed}
