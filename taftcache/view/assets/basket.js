@@ -2,7 +2,7 @@
 import { basketStays, lookAtSample } from "./address.js";
 import { h, link, replaceTable, scrolled, table } from "./elements.js";
 import { saveIds } from "./files.js";
-import { onHeldOut, waitingFor } from "./forgetting.js";
+import { onHeldOut, solveButton } from "./forgetting.js";
 import { knownAs } from "./known.js";
 import { bytes, count, counted, noun, short } from "./numbers.js";
 import { emptyButton, onPick, pick } from "./picked.js";
@@ -12,7 +12,6 @@ import { className, modelTitle, shardName, state } from "./state.js";
 const LISTED = 500;
 // So many ids stand in the command itself, more in a file.
 const INLINE = 8;
-const POLL_MS = 300;
 // Of an address that asks for the cost.
 const LONGEST_QUERY = 60000;
 
@@ -174,37 +173,15 @@ const SHARDS = [
 function change(rows) {
   const query = asked(rows),
     place = h("div", { id: "change", role: "status", "aria-live": "polite" });
-  const button = h(
-    "button",
-    {
-      type: "button",
-      id: "solve-many",
-      disabled: query.length > LONGEST_QUERY,
-      onclick: () => {
-        button.disabled = true;
-        solve(place, query);
-      },
-    },
-    "Solve without them",
+  const disabled = query.length > LONGEST_QUERY,
+    attributes = { id: "solve-many", disabled };
+  return h(
+    "section",
+    {},
+    h("h2", {}, "What it changes"),
+    solveButton("Solve without them", attributes, "leave-many", { rows: query }, place, answer),
+    place,
   );
-  const aside = h("span", { class: "quiet" }, " on the side; the store is not changed");
-  return h("section", {}, h("h2", {}, "What it changes"), h("p", {}, button, aside), place);
-}
-
-async function solve(place, query) {
-  while (place.isConnected) {
-    const found = await ask("leave-many", { rows: query }).catch((error) => ({
-      state: "failed",
-      error: error.message,
-    }));
-    if (found.state === "working") place.textContent = `solving, pass ${found.passes} …`;
-    else if (found.state === "busy") place.textContent = waitingFor(found);
-    else {
-      place.replaceChildren(...(found.state === "failed" ? [h("p", {}, found.error)] : answer(found)));
-      return;
-    }
-    await new Promise((done) => setTimeout(done, POLL_MS));
-  }
 }
 
 function answer(found) {

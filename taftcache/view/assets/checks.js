@@ -8,12 +8,11 @@ import { count, counted, inLine } from "./numbers.js";
 import { isPicked, keepButton, pickBox, pickedBar } from "./picked.js";
 import { noPictures, peeks, thumbnail } from "./pictures.js";
 import { showSample } from "./sample.js";
-import { ask, source } from "./source.js";
+import { askUntilDone, source } from "./source.js";
 import { state } from "./state.js";
 
 const LISTED = 200, // lines of a list that are in the document
   THUMBS = 5, // samples of a line that are shown, where it has many
-  POLL_MS = 400,
   NARROW = 900; // px; below it a sample stands below the list
 // The lists that were made, by name; whether there are pictures.
 const here = { found: {}, pictures: false };
@@ -71,17 +70,12 @@ export function checksView(main) {
 // Ask for a list, and again until it is made, as long as it is looked at; draw() is called when it is.
 async function fetchList(name, place, draw) {
   if (name === "confused" || !source.live || here.found[name]) return;
-  while (place.isConnected && state.check.list === name) {
-    const answer = await ask("check", { name }).catch((error) => ({ state: "failed", error: error.message }));
-    if (!place.isConnected || state.check.list !== name) return;
-    if (answer.state === "done" || answer.state === "failed") {
-      here.found[name] = answer.found ? LISTS[name].made(answer.found) : { why: `None: ${inLine(answer.error)}.` };
-      draw();
-      return;
-    }
-    place.replaceChildren(h("p", {}, LISTS[name].about), ...underWay(answer));
-    await new Promise((next) => setTimeout(next, POLL_MS));
-  }
+  const wanted = () => place.isConnected && state.check.list === name,
+    say = (answer) => place.replaceChildren(h("p", {}, LISTS[name].about), ...underWay(answer));
+  const answer = await askUntilDone("check", { name }, wanted, say);
+  if (!answer) return;
+  here.found[name] = answer.found ? LISTS[name].made(answer.found) : { why: `None: ${inLine(answer.error)}.` };
+  draw();
 }
 
 function underWay({ state: how, doing, done, total }) {

@@ -4,11 +4,10 @@ import { keepButton } from "./picked.js";
 import { chart, css, dropCharts, PALETTE } from "./charts.js";
 import { choice, h, link, scrolled, table, verdict } from "./elements.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
-import { ask, source, unpack } from "./source.js";
+import { ask, askUntilDone, source, unpack } from "./source.js";
 import { modelTitle, noModel, state } from "./state.js";
 
 const LISTED = 300;
-const POLL_MS = 300;
 const ROWS = [
   ["held-out", "held out"],
   ["training", "training"],
@@ -90,21 +89,17 @@ function begin(offer, controls, place) {
   work();
 }
 
-// The server's answer for the pair that is chosen, unpacked; null where another pair was chosen meanwhile.
+// The server's answer for the pair that is chosen, unpacked; null where it has none, or another pair was chosen meanwhile.
 async function compared(place) {
-  const { before, after } = state.pair;
-  for (;;) {
-    const found = await ask("compare", { before, after }).catch((error) => ({ state: "failed", error: error.message }));
-    if (!place.isConnected || before !== state.pair.before || after !== state.pair.after) return null;
-    if (found.state === "done") return read(found);
-    if (found.state === "failed") {
-      place.replaceChildren(h("p", {}, found.error));
-      return null;
-    }
-    const done = found.state === "working" ? `row ${count(found.rows)}` : "another comparison first";
+  const { before, after } = state.pair,
+    wanted = () => place.isConnected && before === state.pair.before && after === state.pair.after;
+  const say = (answer) => {
+    const done = answer.state === "working" ? `row ${count(answer.rows)}` : "another comparison first";
     place.replaceChildren(h("p", { class: "quiet", role: "status" }, `Being compared: ${done} …`));
-    await new Promise((next) => setTimeout(next, POLL_MS));
-  }
+  };
+  const found = await askUntilDone("compare", { before, after }, wanted, say);
+  if (found?.error) place.replaceChildren(h("p", {}, found.error));
+  return found && !found.error ? read(found) : null;
 }
 
 const read = (found) => ({

@@ -4,7 +4,7 @@ import { keep, lookAt } from "./address.js";
 import { PALETTE } from "./charts.js";
 import { h, working } from "./elements.js";
 import { count, noun, percent } from "./numbers.js";
-import { compositions, source } from "./source.js";
+import { source } from "./source.js";
 import { judged, state, waiting } from "./state.js";
 
 const IDENTITY =
@@ -107,18 +107,13 @@ async function curves(names, curve, alone, said) {
   const S = names.length,
     rows = state.held.labels.length,
     result = (right) => ({ right, rows, accuracy: right / rows });
-  const tell = ({ done, total }) => {
+  const say = ({ done, total }) => {
     const text = total ? `Being composed: ${count(done)} of ${count(total)} …` : "Being composed …";
     said.replaceChildren(...working(text, done, total));
-    return curve.isConnected;
   };
-  let found = null;
-  try {
-    found = await compositions(tell);
-  } catch (error) {
-    said.replaceChildren(h("p", {}, error.message));
-  }
-  if (!found || !curve.isConnected) return;
+  const found = await source.compositions(() => curve.isConnected, say);
+  if (found?.error) said.replaceChildren(h("p", {}, found.error));
+  if (!found || found.error) return;
   said.remove();
   const [fewer, without] = [found.fewer.map(result), found.without.map(result)],
     [first, last] = [fewer[0], fewer[S - 1]].map(({ accuracy }) => percent(accuracy));

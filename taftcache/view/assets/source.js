@@ -33,6 +33,19 @@ export async function ask(name, query = {}) {
   return body;
 }
 
+// Ask for what the server works out aside, and again until it is "done" or "failed", which is also how a request ends
+// that nobody answers. Until then say(answer) hears how far it is; null once wanted() is false.
+export async function askUntilDone(name, query, wanted, say) {
+  while (wanted()) {
+    const answer = await ask(name, query).catch(({ message }) => ({ state: "failed", error: message }));
+    if (!wanted()) break;
+    if (answer.state === "done" || answer.state === "failed") return answer;
+    say(answer);
+    await new Promise((next) => setTimeout(next, POLL_MS));
+  }
+  return null;
+}
+
 // Whether the store has changed since the page was loaded, as far as the server was asked.
 export const outdated = () => document.body.dataset.changed !== undefined;
 
@@ -69,20 +82,11 @@ export const source = {
     if (known) return unpack(known);
     throw new Error("this report holds only the compositions along the slider; taftcache view makes any");
   },
+  // How many held-out rows are right with the last shards subtracted in turn, and without each; see askUntilDone.
+  async compositions(wanted, say) {
+    return REPORT ? REPORT.compositions : askUntilDone("compositions", {}, wanted, say);
+  },
 };
-
-// How many held-out rows are right with the last shards subtracted in turn, and without each. tell(answer) hears how far
-// that is, and says whether it is still asked for; null where it is not.
-export async function compositions(tell) {
-  if (REPORT) return REPORT.compositions;
-  for (;;) {
-    const answer = await ask("compositions");
-    if (answer.state === "done") return answer;
-    if (answer.state === "failed") throw new Error(answer.error);
-    if (!tell(answer)) return null;
-    await new Promise((next) => setTimeout(next, POLL_MS));
-  }
-}
 
 let logits = null;
 
