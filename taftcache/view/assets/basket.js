@@ -1,6 +1,6 @@
 // Samples put aside to forget: what that would cost and change, and the command that does it.
 import { basketStays, lookAtSample } from "./address.js";
-import { h, link, replaceTable, scrolled, table } from "./elements.js";
+import { button, h, link, quiet, replaceTable, scrolled, table } from "./elements.js";
 import { saveIds } from "./files.js";
 import { onHeldOut, solveButton } from "./forgetting.js";
 import { knownAs } from "./known.js";
@@ -30,7 +30,7 @@ const asked = (rows) => rows.map((row, k) => (row - (rows[k - 1] ?? 0)).toString
 export function basketView(main) {
   const head = h("div"),
     region = scrolled(table("Basket", COLUMNS, []), true),
-    more = h("p", { class: "quiet" }, `${LISTED} are listed; the headers sort all.`),
+    more = quiet(`${LISTED} are listed; the headers sort all.`),
     samples = h("section", {}, h("h2", {}, "Samples"), h("p", { class: "tools" }, emptyButton()), region, more);
   function draw() {
     const rows = [...state.basket].sort((a, b) => a - b);
@@ -97,8 +97,8 @@ function toForget(rows) {
     h(
       "p",
       { class: "tools" },
-      h("button", { type: "button", onclick: copy }, "Copy"),
-      h("button", { type: "button", onclick: () => saveIds(rows) }, "Save the ids as a file"),
+      button("Copy", copy),
+      button("Save the ids as a file", () => saveIds(rows)),
       said,
     ),
   ];
@@ -109,25 +109,12 @@ const COLUMNS = [
   ["class", (row) => className(state.label[row])],
   ["shard", (row) => shardName(state.shard[row])],
   ["margin", (row) => short(state.columns.margin?.[row]), true, (row) => state.columns.margin?.[row]],
-  [
-    "",
-    (row) =>
-      h(
-        "button",
-        {
-          class: "link",
-          type: "button",
-          onclick: () => pick([row], false),
-          "aria-label": "take out " + state.ids[row],
-        },
-        "take out",
-      ),
-  ],
+  ["", (row) => link("take out", () => pick([row], false), { "aria-label": "take out " + state.ids[row] })],
 ];
 
 // What `taftcache forget --dry-run` says, into the element that is returned.
 function price(rows) {
-  const node = h("div", { id: "cost", role: "status" }, h("p", { class: "quiet" }, "Being planned …"));
+  const node = h("div", { id: "cost", role: "status" }, quiet("Being planned …"));
   const query = asked(rows);
   if (query.length > LONGEST_QUERY) {
     node.replaceChildren(h("p", {}, `Too many to ask for here: ${command(rows)} --dry-run says what it costs.`));
@@ -159,7 +146,7 @@ function costs(found) {
   return [
     ...lines.map((line) => h("p", {}, line)),
     scrolled(table("Shards concerned", SHARDS, found.shards)),
-    ...found.notes.map((note) => h("p", { class: "quiet" }, `Note: ${note}.`)),
+    ...found.notes.map((note) => quiet(`Note: ${note}.`)),
   ];
 }
 
@@ -191,7 +178,7 @@ function answer(found) {
   const gone = found.dropped.length ? ` Left out of it: ${found.dropped.map(modelTitle).join(", ")}.` : "";
   return [
     h("p", {}, held + gone),
-    h("p", { class: "quiet" }, ofDefault()),
+    quiet(ofDefault()),
     parts.length
       ? scrolled(table("Components solved again", SOLVED, parts))
       : h("p", {}, "No component is solved again."),

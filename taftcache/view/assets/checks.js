@@ -1,7 +1,7 @@
 // What may be wrong with the data: four lists, the worst first, made by the server when they are asked for.
 import { keep } from "./address.js";
 import { confused, LISTS } from "./check_lists.js";
-import { choice, h, scrolled, sorted, table, working } from "./elements.js";
+import { button, choice, h, oneOf, quiet, scrolled, sorted, table, working } from "./elements.js";
 import { saveIds, saveTable } from "./files.js";
 import { reveal } from "./lines.js";
 import { count, counted, inLine } from "./numbers.js";
@@ -19,7 +19,7 @@ const here = { found: {}, pictures: false };
 
 export function checksView(main) {
   const tabs = Object.entries(LISTS).map(([name, { title }]) =>
-    h("button", { type: "button", "data-name": name, onclick: () => choose(name) }, title),
+    button(title, () => choose(name), { "data-name": name }),
   );
   const place = h("div", { id: "check" }),
     side = h("aside", { class: "side", "aria-label": "Sample" });
@@ -28,7 +28,7 @@ export function checksView(main) {
     h("div", { class: "tools", role: "group", "aria-label": "Lists" }, tabs),
     h("div", { class: "atlas" }, h("div", {}, pickedBar(false), place), side),
   );
-  if (state.selected === null) side.append(h("p", { class: "quiet" }, "Choose a sample in the list."));
+  if (state.selected === null) side.append(quiet("Choose a sample in the list."));
   else showSample(side, state.ids[state.selected], open);
 
   function open(row) {
@@ -91,10 +91,10 @@ function listed(on) {
   const head = h("p", {}, about);
   if (!list && !source.live) {
     const why = `Not in this report: taftcache view makes it, and taftcache inspect ${command} lists the first.`;
-    return [head, h("p", { class: "quiet" }, why)];
+    return [head, quiet(why)];
   }
   if (!list) return [head, ...underWay({})];
-  if (list.why) return [head, h("p", { class: "quiet", id: "why" }, list.why)];
+  if (list.why) return [head, quiet(list.why, { id: "why" })];
   const columns = columnsOf(list, on),
     lines = filtered(list.lines);
   const shown =
@@ -103,7 +103,7 @@ function listed(on) {
   return [
     head,
     h("p", {}, list.said),
-    ...list.notes.map((note) => h("p", { class: "quiet" }, note)),
+    ...list.notes.map((note) => quiet(note)),
     tools(list, lines, () => sorted(title, columns, lines), on),
     h("p", { id: "lines", role: "status", "data-count": lines.length }, shown),
     lines.length ? scrolled(table(title, columns, lines, mark, LISTED), true) : null,
@@ -124,9 +124,8 @@ function tools(list, lines, now, { draw }) {
     state.check[key] = value;
     draw();
   };
-  const chosen = (key, label, options) =>
-    choice("check-" + key, label, [["", "all"], ...options.map((name, k) => [k, name])], state.check[key], filter(key));
-  const button = (text, onclick) => h("button", { type: "button", disabled: !lines.length, onclick }, text);
+  const chosen = (key, label, options) => choice("check-" + key, label, oneOf(options), state.check[key], filter(key));
+  const save = (text, onclick) => button(text, onclick, { disabled: !lines.length });
   const values = (line) => list.columns.map(({ value }) => value(line)),
     saved = counted(distinct(lines).length, "id");
   return h(
@@ -138,8 +137,8 @@ function tools(list, lines, now, { draw }) {
       "Shard",
       state.overview.shards.map((s) => s.name),
     ),
-    button(`Save ${saved}`, () => saveIds(distinct(now()), `${state.check.list}.txt`)),
-    button("Save as CSV", () =>
+    save(`Save ${saved}`, () => saveIds(distinct(now()), `${state.check.list}.txt`)),
+    save("Save as CSV", () =>
       saveTable(
         `${state.check.list}.csv`,
         list.columns.map(({ title }) => title),
@@ -174,14 +173,10 @@ function thumbs(rows, open, box) {
   const one = (row) => {
     const image = here.pictures ? thumbnail(row, 48, (e) => e.target.remove()) : null,
       named = rows.length === 1 || !image;
-    const button = h(
-      "button",
-      { class: "thumb", type: "button", "aria-label": state.ids[row], onclick: () => open(row) },
-      image,
-      named ? h("span", {}, breakable(state.ids[row])) : null,
-    );
-    peeks(button, () => row);
-    return button;
+    const parts = [image, named ? h("span", {}, breakable(state.ids[row])) : null],
+      node = button(parts, () => open(row), { class: "thumb", "aria-label": state.ids[row] });
+    peeks(node, () => row);
+    return node;
   };
   const more = rows.length > THUMBS ? h("span", { class: "quiet" }, `+ ${rows.length - THUMBS}`) : null;
   return h(

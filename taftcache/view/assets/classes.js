@@ -2,7 +2,7 @@
 import { accuracyLine } from "./accuracy.js";
 import { keep, lookAt } from "./address.js";
 import { chart, css, dropCharts, namesAxis, widest } from "./charts.js";
-import { choice, h, link, scrolled, table } from "./elements.js";
+import { choice, h, link, quiet, scrolled, table } from "./elements.js";
 import { count, counted, noun, percent } from "./numbers.js";
 import { className, judged, modelTitle, noModel, state, waiting } from "./state.js";
 
@@ -42,7 +42,7 @@ function parts(results, matrix) {
     pairs = confusions(result);
   return [
     h("p", {}, accuracyLine(result, modelTitle(state.model))),
-    h("p", { class: "quiet" }, "A cell, a pair or a class shows its samples on the map."),
+    quiet("A cell, a pair or a class shows its samples on the map."),
     h(
       "div",
       { class: "columns" },

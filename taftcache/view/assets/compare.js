@@ -2,7 +2,7 @@
 import { keep, lookAtSample } from "./address.js";
 import { keepButton } from "./picked.js";
 import { chart, css, dropCharts, PALETTE } from "./charts.js";
-import { choice, h, link, scrolled, table, verdict } from "./elements.js";
+import { choice, h, link, quiet, scrolled, table, verdict } from "./elements.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
 import { ask, askUntilDone, source, unpack } from "./source.js";
 import { modelTitle, noModel, state } from "./state.js";
@@ -26,10 +26,10 @@ export function compareView(main) {
     place = h("div", { id: "compared" });
   main.append(h("h1", {}, "Two models compared"), controls, place);
   if (!source.live) {
-    place.append(h("p", { class: "quiet" }, "Not in this report; taftcache view compares."));
+    place.append(quiet("Not in this report; taftcache view compares."));
     return;
   }
-  place.append(h("p", { class: "quiet" }, "Being read …"));
+  place.append(quiet("Being read …"));
   ask("comparable").then(
     (offer) => place.isConnected && begin(offer, controls, place),
     (error) => place.replaceChildren(h("p", {}, error.message)),
@@ -95,7 +95,7 @@ async function compared(place) {
     wanted = () => place.isConnected && before === state.pair.before && after === state.pair.after;
   const say = (answer) => {
     const done = answer.state === "working" ? `row ${count(answer.rows)}` : "another comparison first";
-    place.replaceChildren(h("p", { class: "quiet", role: "status" }, `Being compared: ${done} …`));
+    place.replaceChildren(quiet(`Being compared: ${done} …`, { role: "status" }));
   };
   const found = await askUntilDone("compare", { before, after }, wanted, say);
   if (found?.error) place.replaceChildren(h("p", {}, found.error));
@@ -155,8 +155,7 @@ function show(place, offer, answer) {
     ),
   );
   place.querySelector("#listed").dataset.count = list.length;
-  if (list.length > LISTED)
-    place.append(h("p", { class: "quiet" }, `${LISTED} are in the table; the headers sort all.`));
+  if (list.length > LISTED) place.append(quiet(`${LISTED} are in the table; the headers sort all.`));
   if (list.length) marginsChart(figure, answer, list);
 }
 

@@ -1,5 +1,5 @@
 // What forgetting one sample would change: the bound, and the solve without it.
-import { h } from "./elements.js";
+import { button, h } from "./elements.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
 import { askUntilDone, source } from "./source.js";
 import { className } from "./state.js";
@@ -39,12 +39,12 @@ export function solveButton(text, attributes, name, query, place, show) {
     place.textContent = state === "busy" ? waits : `solving, pass ${passes} …`;
   };
   const onclick = async () => {
-    button.disabled = true;
+    ask.disabled = true;
     const answer = await askUntilDone(name, query, () => place.isConnected, say);
     if (answer) place.replaceChildren(...(answer.error ? [h("p", {}, answer.error)] : show(answer)));
   };
-  const button = h("button", { type: "button", onclick, ...attributes }, text);
-  return h("p", {}, button, h("span", { class: "quiet" }, " on the side; the store is not changed"));
+  const ask = button(text, onclick, attributes);
+  return h("p", {}, ask, h("span", { class: "quiet" }, " on the side; the store is not changed"));
 }
 
 // What the solve without a sample has changed.

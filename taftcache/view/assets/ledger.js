@@ -1,5 +1,5 @@
 // What was forgotten, and what each request changed and proved, in the words of `taftcache receipts`.
-import { h } from "./elements.js";
+import { h, quiet } from "./elements.js";
 import { counted } from "./numbers.js";
 import { state } from "./state.js";
 
@@ -21,7 +21,7 @@ export function ledgerView(main) {
         : "Empty: nothing was forgotten yet.",
     ),
     ...entries.toReversed().map(entry),
-    ...(entries.length ? [...notes, KEYED] : []).map((note) => h("p", { class: "quiet" }, upper(note) + ".")),
+    ...(entries.length ? [...notes, KEYED] : []).map((note) => quiet(upper(note) + ".")),
   );
 }
 

@@ -2,7 +2,7 @@
 import { accuracyCurve, accuracyDots, accuracyLine } from "./accuracy.js";
 import { keep, lookAt } from "./address.js";
 import { PALETTE } from "./charts.js";
-import { h, working } from "./elements.js";
+import { h, quiet, working } from "./elements.js";
 import { count, noun, percent } from "./numbers.js";
 import { source } from "./source.js";
 import { judged, state, waiting } from "./state.js";
@@ -35,7 +35,7 @@ export function shardsView(main) {
       h("section", {}, h("h2", {}, "Accuracy as shards are subtracted"), curve),
       h("section", {}, h("h2", {}, "What each shard contributes"), alone),
     ),
-    h("p", { class: "quiet" }, "The same numbers in the terminal: taftcache evaluate STORE --without SHARD"),
+    quiet("The same numbers in the terminal: taftcache evaluate STORE --without SHARD"),
   );
   update();
   curves(names, curve, alone, said);

@@ -1,5 +1,5 @@
 // Where the data come from: the server that sent the page, or the page itself (a report). One form for both.
-import { h } from "./elements.js";
+import { button, h } from "./elements.js";
 
 const EMBEDDED = document.getElementById("data");
 export const REPORT = EMBEDDED ? JSON.parse(EMBEDDED.textContent) : null;
@@ -53,7 +53,7 @@ export const outdated = () => document.body.dataset.changed !== undefined;
 function outdate(text) {
   if (outdated()) return;
   document.body.dataset.changed = text;
-  const reload = h("button", { type: "button", onclick: () => location.reload() }, "Reload");
+  const reload = button("Reload", () => location.reload());
   document.getElementById("notice").append(h("p", {}, h("strong", {}, text), BEFORE), reload);
   dispatchEvent(new Event("outdated"));
 }

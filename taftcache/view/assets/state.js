@@ -1,5 +1,5 @@
 // What the page knows, and what the person looking at it has chosen.
-import { h } from "./elements.js";
+import { quiet } from "./elements.js";
 import { source, unpack } from "./source.js";
 
 export const UNKNOWN = -1;
@@ -156,9 +156,7 @@ export const ready = (stage) => Boolean(state.stages[stage]?.ready);
 // What stands where the result of a stage of the background work is not there.
 export function waiting(stage) {
   const s = state.stages[stage];
-  return h(
-    "p",
-    { class: "quiet" },
+  return quiet(
     s && s.ready ? (s.note ? "None: " + s.note : "None.") : source.live ? "Being computed …" : "Not in this report.",
   );
 }
