@@ -1,6 +1,6 @@
 // Samples put aside to forget: what that would cost and change, and the command that does it.
 import { basketStays, lookAtSample } from "./address.js";
-import { button, h, link, quiet, replaceTable, scrolled, table } from "./elements.js";
+import { button, h, link, quiet, replaceTable, scrolled, section, table } from "./elements.js";
 import { saveIds } from "./files.js";
 import { onHeldOut, solveButton } from "./forgetting.js";
 import { knownAs } from "./known.js";
@@ -31,7 +31,7 @@ export function basketView(main) {
   const head = h("div"),
     region = scrolled(table("Basket", COLUMNS, []), true),
     more = quiet(`${LISTED} are listed; the headers sort all.`),
-    samples = h("section", {}, h("h2", {}, "Samples"), h("p", { class: "tools" }, emptyButton()), region, more);
+    samples = section("Samples", h("p", { class: "tools" }, emptyButton()), region, more);
   function draw() {
     const rows = [...state.basket].sort((a, b) => a - b);
     head.replaceChildren(...(rows.length ? about(rows) : [h("p", {}, state.lostBasket ? LOST : EMPTY)]));
@@ -162,10 +162,8 @@ function change(rows) {
     place = h("div", { id: "change", role: "status", "aria-live": "polite" });
   const disabled = query.length > LONGEST_QUERY,
     attributes = { id: "solve-many", disabled };
-  return h(
-    "section",
-    {},
-    h("h2", {}, "What it changes"),
+  return section(
+    "What it changes",
     solveButton("Solve without them", attributes, "leave-many", { rows: query }, place, answer),
     place,
   );

@@ -8,8 +8,8 @@ import { count, counted, inLine } from "./numbers.js";
 import { isPicked, keepButton, pickBox, pickedBar } from "./picked.js";
 import { noPictures, peeks, thumbnail } from "./pictures.js";
 import { showSample } from "./sample.js";
-import { askUntilDone, source } from "./source.js";
-import { state } from "./state.js";
+import { askUntilDone, source, unpack } from "./source.js";
+import { shardNames, state } from "./state.js";
 
 const LISTED = 200, // lines of a list that are in the document
   THUMBS = 5, // samples of a line that are shown, where it has many
@@ -74,7 +74,7 @@ async function fetchList(name, place, draw) {
     say = (answer) => place.replaceChildren(h("p", {}, LISTS[name].about), ...underWay(answer));
   const answer = await askUntilDone("check", { name }, wanted, say);
   if (!answer) return;
-  here.found[name] = answer.found ? LISTS[name].made(answer.found) : { why: `None: ${inLine(answer.error)}.` };
+  here.found[name] = answer.found ? LISTS[name].made(unpack(answer.found)) : { why: `None: ${inLine(answer.error)}.` };
   draw();
 }
 
@@ -132,11 +132,7 @@ function tools(list, lines, now, { draw }) {
     "div",
     { class: "tools" },
     chosen("class", "Class", state.overview.report.classes),
-    chosen(
-      "shard",
-      "Shard",
-      state.overview.shards.map((s) => s.name),
-    ),
+    chosen("shard", "Shard", shardNames()),
     save(`Save ${saved}`, () => saveIds(distinct(now()), `${state.check.list}.txt`)),
     save("Save as CSV", () =>
       saveTable(

@@ -52,21 +52,18 @@ function begin(offer, controls, place) {
   if (!Object.hasOwn(KINDS, state.pair.show)) state.pair.show = "changed";
   const options = models.map((name) => [name, fullName(offer, name)]);
   let answer = null;
-  const asked = (key) => (value) => {
-    state.pair[key] = value;
-    work();
-  };
-  const listed = (key) => (value) => {
-    state.pair[key] = value;
-    draw();
-  };
+  const select = (key, label, shown, act, id = key) =>
+    choice(id, label, shown, state.pair[key], (value) => {
+      state.pair[key] = value;
+      act();
+    });
   const which = h("span", {}),
     labels = h("span", {});
   controls.append(
-    choice("before", "Before", options, state.pair.before, asked("before")),
-    choice("after", "After", options, state.pair.after, asked("after")),
+    select("before", "Before", options, work),
+    select("after", "After", options, work),
     which,
-    choice("show", "Show", SHOW, state.pair.show, listed("show")),
+    select("show", "Show", SHOW, draw),
     labels,
   );
   async function work() {
@@ -76,10 +73,10 @@ function begin(offer, controls, place) {
     answer = found;
     const there = ROWS.filter(([rows]) => answer.groups[rows]);
     if (!there.some(([rows]) => rows === state.pair.rows)) state.pair.rows = there[0][0];
-    which.replaceChildren(choice("rows", "Rows", there, state.pair.rows, listed("rows")));
+    which.replaceChildren(select("rows", "Rows", there, draw));
     // classes that only the second store has stand behind this one's
     const classes = [["", "all"], ...answer.classes.map((name) => [name, name])];
-    labels.replaceChildren(choice("label", "Class", classes, state.pair.class, listed("class")));
+    labels.replaceChildren(select("class", "Class", classes, draw, "label"));
     draw();
   }
   function draw() {
@@ -99,19 +96,8 @@ async function compared(place) {
   };
   const found = await askUntilDone("compare", { before, after }, wanted, say);
   if (found?.error) place.replaceChildren(h("p", {}, found.error));
-  return found && !found.error ? read(found) : null;
+  return found && !found.error ? unpack(found) : null;
 }
-
-const read = (found) => ({
-  ...found,
-  rows: unpack(found.rows),
-  label: unpack(found.label),
-  in: unpacked(found.in),
-  before: unpacked(found.before),
-  after: unpacked(found.after),
-});
-
-const unpacked = (parts) => Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, unpack(part)]));
 
 // Whether a model was trained on a row, by the server's number.
 const SAW = ["", "yes", "perhaps"];

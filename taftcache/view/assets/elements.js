@@ -115,6 +115,8 @@ export const button = (text, onclick, attributes = {}) => h("button", { type: "b
 // A button that looks like a link.
 export const link = (text, onclick, attributes = {}) => button(text, onclick, { class: "link", ...attributes });
 
+export const section = (title, ...parts) => h("section", {}, h("h2", {}, title), parts);
+
 // A paragraph that stands back.
 export const quiet = (text, attributes = {}) => h("p", { class: "quiet", ...attributes }, text);
 

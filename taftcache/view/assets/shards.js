@@ -2,10 +2,10 @@
 import { accuracyCurve, accuracyDots, accuracyLine } from "./accuracy.js";
 import { keep, lookAt } from "./address.js";
 import { PALETTE } from "./charts.js";
-import { h, quiet, working } from "./elements.js";
+import { h, quiet, section, working } from "./elements.js";
 import { count, noun, percent } from "./numbers.js";
 import { source } from "./source.js";
-import { judged, state, waiting } from "./state.js";
+import { judged, shardNumber, state, waiting } from "./state.js";
 
 const IDENTITY =
   "A mean of components is the component of the mean: taking shards out of the composition needs no training, only a sum of logits.";
@@ -32,8 +32,8 @@ export function shardsView(main) {
     h(
       "div",
       { class: "columns" },
-      h("section", {}, h("h2", {}, "Accuracy as shards are subtracted"), curve),
-      h("section", {}, h("h2", {}, "What each shard contributes"), alone),
+      section("Accuracy as shards are subtracted", curve),
+      section("What each shard contributes", alone),
     ),
     quiet("The same numbers in the terminal: taftcache evaluate STORE --without SHARD"),
   );
@@ -129,6 +129,6 @@ async function curves(names, curve, alone, said) {
     ["all but it", PALETTE[1], without],
   ];
   accuracyDots(alone, label, names, groups).on("click", ({ dataIndex }) =>
-    lookAt({ shard: state.overview.shards.findIndex((s) => s.name === names[dataIndex]) }),
+    lookAt({ shard: shardNumber(names[dataIndex]) }),
   );
 }

@@ -4,12 +4,17 @@ import { button, h } from "./elements.js";
 const EMBEDDED = document.getElementById("data");
 export const REPORT = EMBEDDED ? JSON.parse(EMBEDDED.textContent) : null;
 
-export function unpack(packed) {
-  const text = atob(packed.data);
-  const raw = new Uint8Array(text.length);
+const KINDS = { Float32Array, Int32Array, Uint8Array };
+
+// An answer, or a part of one, with the arrays in it that came as base64 of their bytes.
+export function unpack(found) {
+  if (found === null || typeof found !== "object" || Array.isArray(found)) return found;
+  if (!found.data || !KINDS[found.type])
+    return Object.fromEntries(Object.entries(found).map(([name, part]) => [name, unpack(part)]));
+  const text = atob(found.data),
+    raw = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) raw[i] = text.charCodeAt(i);
-  const kind = { Float32Array, Int32Array, Uint8Array }[packed.type];
-  return new kind(raw.buffer);
+  return new KINDS[found.type](raw.buffer);
 }
 
 // The server's answer once the store has another root than it was started with.
@@ -91,7 +96,7 @@ export const source = {
 let logits = null;
 
 function composeHere(out) {
-  if (!logits) logits = { base: unpack(REPORT.logits.base), tangents: unpack(REPORT.logits.tangents) };
+  logits ??= unpack(REPORT.logits);
   const names = REPORT["held-out"].components;
   const kept = names.map((_, k) => k).filter((k) => !out.includes(names[k]));
   const K = REPORT.overview.report.classes.length,

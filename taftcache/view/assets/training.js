@@ -1,6 +1,6 @@
 // Certificates, convergence, and the regularisation path of the head.
 import { chart, classColour, css, PALETTE, percentAxis } from "./charts.js";
-import { h, quiet, scrolled, table } from "./elements.js";
+import { h, quiet, scrolled, section, table } from "./elements.js";
 import { count, counted, percent, short } from "./numbers.js";
 import { uncovered } from "./privacy.js";
 import { modelTitle, state, untrained, waiting } from "./state.js";
@@ -29,18 +29,11 @@ export function trainingView(main) {
     h(
       "div",
       { class: "columns" },
-      h(
-        "section",
-        {},
-        h("h2", {}, "Convergence: residual of the solver by pass"),
+      section(
+        "Convergence: residual of the solver by pass",
         solves.length ? convergence : quiet(models.some((model) => model.certificate) ? ONE_STEP : NO_SOLVE),
       ),
-      h(
-        "section",
-        {},
-        h("h2", {}, "Regularisation path of the head"),
-        ...(points.length ? [marks(), path] : [waiting("head path")]),
-      ),
+      section("Regularisation path of the head", ...(points.length ? [marks(), path] : [waiting("head path")])),
     ),
   );
   if (solves.length) convergenceChart(convergence, solves);

@@ -2,7 +2,7 @@
 import { button, choice, h, oneOf } from "../elements.js";
 import { known } from "../known.js";
 import { count, counted } from "../numbers.js";
-import { clearFilters, state } from "../state.js";
+import { clearFilters, shardNames, state } from "../state.js";
 import { colours } from "./colours.js";
 
 const SPACES = [
@@ -51,7 +51,7 @@ export function mapControls(on) {
     colour,
     choice("space", "Places", SPACES, null, space),
     ofClasses("class", "Class", oneOf(state.overview.report.classes)),
-    select("shard", "Shard", oneOf(state.overview.shards.map((s) => s.name))),
+    select("shard", "Shard", oneOf(shardNames())),
     select("only", "Show", ONLY),
     ofClasses("taken", "Taken for", oneOf(state.overview.report.classes)),
     search(on.search, on.enter),
