@@ -15,6 +15,7 @@ from taftcache import TangentRegressor, write_report
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import IntegrityError, RecipeError, StoreError
 from taftcache.stages.estimators import HOLDS
+from taftcache.stages.progress import Silent
 from taftcache.tangent.spec import TangentSpec
 from taftcache.view import payload
 from taftcache.view.asked.comparing import Comparisons
@@ -283,7 +284,7 @@ def test_a_regressors_page_says_what_it_is(browse, valued):
 @pytest.mark.law("Accuracies on the page are those of the command line")
 def test_the_compositions_that_are_drawn_are_those_of_evaluate(atlas, server):
     names = [shard.name for shard in atlas.store.shards]
-    found = rows_right(atlas)
+    found = rows_right(atlas, Silent())
     outs = {"fewer": [names[3 - k :] for k in range(3)], "without": [[name] for name in names]}
     for key, of in outs.items():
         assert found[key] == [

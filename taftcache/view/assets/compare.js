@@ -91,7 +91,7 @@ async function compared(place) {
   const { before, after } = state.pair,
     wanted = () => place.isConnected && before === state.pair.before && after === state.pair.after;
   const say = (answer) => {
-    const done = answer.state === "working" ? `row ${count(answer.rows)}` : "another comparison first";
+    const done = answer.state === "working" ? `row ${count(answer.done)}` : "another comparison first";
     place.replaceChildren(quiet(`Being compared: ${done} …`, { role: "status" }));
   };
   const found = await askUntilDone("compare", { before, after }, wanted, say);

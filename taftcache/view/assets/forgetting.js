@@ -34,9 +34,9 @@ export const onHeldOut = (answer) =>
 
 // A button that asks for a solve without samples; show(answer) gives what stands in place once it is done.
 export function solveButton(text, attributes, name, query, place, show) {
-  const say = ({ state, passes, with: other }) => {
+  const say = ({ state, steps, with: other }) => {
     const waits = `waiting for the solve without ${other || "several samples"} …`;
-    place.textContent = state === "busy" ? waits : `solving, pass ${passes} …`;
+    place.textContent = state === "busy" ? waits : `solving, pass ${steps} …`;
   };
   const onclick = async () => {
     ask.disabled = true;
