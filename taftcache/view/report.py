@@ -88,8 +88,7 @@ def write_report(
         store.check_may_leave()
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
     notes += [f"damaged: {problem}" for problem in data["overview"]["damage"]]
-    if pictures.why_not:
-        notes.append(pictures.why_not)
+    notes += [said for said in (pictures.why_not, pictures.note) if said]
     if any("privacy" in model for model in data["overview"]["report"]["models"]):
         notes.append("the store has private models; their promise does not cover this file, which shows the rows")
     return PageReport(
@@ -150,6 +149,7 @@ def report_data(atlas: Atlas, details: Sequence[str], pictures: Pictures) -> dic
         "compositions": None if kept is None else rows_right(atlas, Silent()),
         "subsets": {} if kept is None or small else subsets(atlas),
         "samples": samples,
+        "picture_note": pictures.note,
         "pictures": {
             name: f"data:{image.kind};base64,{base64.b64encode(image.body).decode()}"
             for name, image in images.items()

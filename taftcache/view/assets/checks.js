@@ -6,7 +6,7 @@ import { saveIds, saveTable } from "./files.js";
 import { reveal } from "./lines.js";
 import { count, counted, inLine } from "./numbers.js";
 import { isPicked, keepButton, pickBox, pickedBar } from "./picked.js";
-import { noPictures, peeks, thumbnail } from "./pictures.js";
+import { aboutPictures, peeks, pictureNote, thumbnail } from "./pictures.js";
 import { showSample } from "./sample.js";
 import { askUntilDone, source, unpack } from "./source.js";
 import { shardNames, state } from "./state.js";
@@ -26,6 +26,7 @@ export function checksView(main) {
   main.append(
     h("h1", {}, "Check the data"),
     h("div", { class: "tools", role: "group", "aria-label": "Lists" }, tabs),
+    pictureNote(),
     h("div", { class: "atlas" }, h("div", {}, pickedBar(false), place), side),
   );
   if (state.selected === null) side.append(quiet("Choose a sample in the list."));
@@ -55,7 +56,7 @@ export function checksView(main) {
     place.replaceChildren(...listed({ open, draw }));
     if (id) document.getElementById(id)?.focus();
   }
-  noPictures().then((why) => {
+  aboutPictures().then(({ why_not: why }) => {
     here.pictures = !why;
     if (place.isConnected) draw();
   });

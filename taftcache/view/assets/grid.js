@@ -3,7 +3,7 @@ import { keep } from "./address.js";
 import { pictureCells } from "./cells.js";
 import { button, choice, h, quiet } from "./elements.js";
 import { inLine } from "./numbers.js";
-import { noPictures } from "./pictures.js";
+import { aboutPictures } from "./pictures.js";
 import { judge, state, UNKNOWN } from "./state.js";
 
 // What cells can be ordered by: [key, title, column]
@@ -26,7 +26,7 @@ export function pictureGrid(open, settled) {
     keep();
     cells.fill(ordered(rows));
   });
-  noPictures().then((why) => {
+  aboutPictures().then(({ why_not: why }) => {
     if (why)
       node.replaceChildren(
         quiet(`No grid of pictures: ${inLine(why.replace(/^no pictures: /, ""))}.`, { id: "no-pictures" }),

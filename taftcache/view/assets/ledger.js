@@ -1,6 +1,6 @@
 // What was forgotten, and what each request changed and proved, in the words of `taftcache receipts`.
 import { h, quiet } from "./elements.js";
-import { counted } from "./numbers.js";
+import { counted, upper } from "./numbers.js";
 import { state } from "./state.js";
 
 // So many of the newest are open from the start; on paper all are.
@@ -24,8 +24,6 @@ export function ledgerView(main) {
     ...(entries.length ? [...notes, KEYED] : []).map((note) => quiet(upper(note) + ".")),
   );
 }
-
-const upper = (text) => text[0].toUpperCase() + text.slice(1).replace(/\.$/, "");
 
 function entry({ kept, lines }, k) {
   const [first, ...rest] = lines.length ? lines : [`entry ${kept.seq}, ${kept.time ?? ""}: ${kept.event ?? ""}`];

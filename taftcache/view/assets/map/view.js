@@ -2,6 +2,7 @@
 import { keep } from "../address.js";
 import { h, quiet } from "../elements.js";
 import { knownAs } from "../known.js";
+import { pictureNote } from "../pictures.js";
 import { showSample } from "../sample.js";
 import { state } from "../state.js";
 import { mapChart } from "./chart.js";
@@ -25,6 +26,7 @@ export function mapView(main) {
   main.append(
     h("h1", {}, "Map of the samples"),
     ...words.above,
+    pictureNote(),
     controls.node,
     h("div", { class: "atlas" }, h("div", {}, list.beside(place), ...below), side),
   );
