@@ -16,7 +16,6 @@ from taftcache.consent import Consent, followed
 from taftcache.errors import TaftcacheError, UntrustedStore
 from taftcache.names import counted, scaling_of, typed
 from taftcache.stages.estimators import is_of_estimator
-from taftcache.stages.extract.classes import classes_of, other_classes
 from taftcache.view.late import importing
 
 # Longest side of a picture that is sent; larger ones are scaled down.
@@ -125,7 +124,10 @@ class Pictures:
 
         Only classes are compared: to make rows again, as extraction does, takes the backbone.
         """
-        if others := other_classes(self._store, classes_of(*numbered)):
+        given = {item.id: source.classes[item.label] for source in numbered for item in source.items}
+        known, parts = self._store.classes, self._store.every_shard if given else ()
+        rows = ((i, known[k]) for part in parts for i, k in zip(part.sample_ids, part.labels, strict=True))
+        if others := [i for i, name in rows if given.get(i, name) != name]:
             return (
                 "no pictures: ids are numbers of rows, and the data has another class now for"
                 f" {counted(len(others), 'row')} (first: {min(others)}): rows have moved or labels were corrected;"
