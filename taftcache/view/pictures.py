@@ -14,7 +14,7 @@ from taftcache.backbone.spec import DataSpec
 from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent, followed
 from taftcache.errors import TaftcacheError, UntrustedStore
-from taftcache.names import scaling_of, typed
+from taftcache.names import counted, scaling_of, typed
 from taftcache.stages.estimators import is_of_estimator
 from taftcache.view.late import importing
 
@@ -25,6 +25,7 @@ THUMBNAIL, SMALL = 192, 64
 QUALITY = 85
 KEPT_BYTES = 32 << 20  # of pictures that were sent before
 AT_ONCE = 2  # images that are decoded at the same time: a large one takes hundreds of megabytes
+BY_NUMBER = "pictures go by number of row: if rows have moved since the store was made, a picture is another sample's"
 
 
 class Encoded(NamedTuple):
@@ -38,7 +39,8 @@ class Pictures:
     """Pictures by sample id, cropped as the backbone's preprocessing does; opened on first use. The last ones are kept.
 
     ``refused`` says why the images are not even looked for, "" if they are. Only what this user allowed is opened, or
-    what ``consent`` names (see ``taftcache.consent``).
+    what ``consent`` names (see ``taftcache.consent``). Where ids are numbers of rows, ``note`` says so; there are no
+    pictures once a class shows that rows may have moved.
 
     Raises:
         RecipeError: ``consent`` names other images than the store has.
@@ -59,6 +61,7 @@ class Pictures:
         elif is_of_estimator(store):
             self._spec = None
             self.refused = "no pictures: the images were given to an estimator, and the store does not know their place"
+        self._store, self._note = store, ""
         self._preprocess: dict[str, Any] = store.identity.get("preprocess", {})
         self._places: dict[str, tuple[Source, int]] | None = None
         self._why = self.refused
@@ -71,6 +74,12 @@ class Pictures:
         """Why there are no pictures; "" when there are."""
         self._open()
         return self._why
+
+    @property
+    def note(self) -> str:
+        """What to bear in mind when looking at them; "" for nothing."""
+        self._open()
+        return self._note
 
     def encoded(self, sample: str, longest: int = LONGEST) -> Encoded | None:
         """The picture as the model sees it, its sides at most ``longest`` pixels; None if it cannot be had."""
@@ -102,12 +111,29 @@ class Pictures:
                     from taftcache.backbone.sources.opening import open_source
 
                 try:
-                    for source in open_source(self._spec):
-                        if source is not None:
-                            self._places |= {item.id: (source, k) for k, item in enumerate(source.items)}
+                    sources = [source for source in open_source(self._spec) if source is not None]
+                    self._why, self._note = self._doubts([source for source in sources if source.numbered])
+                    for source in sources if not self._why else ():
+                        self._places |= {item.id: (source, k) for k, item in enumerate(source.items)}
                 except (TaftcacheError, OSError, ImportError) as error:
                     self._why = f"the images cannot be reached: {error}".splitlines()[0]
             return self._places
+
+    def _doubts(self, numbered: list[Source]) -> tuple[str, str]:
+        """Why images with numbers of rows for ids cannot be shown, or what to bear in mind; each "" if there is none.
+
+        Only classes are compared: to make rows again, as extraction does, takes the backbone.
+        """
+        given = {item.id: source.classes[item.label] for source in numbered for item in source.items}
+        known, parts = self._store.classes, self._store.every_shard if given else ()
+        rows = ((i, known[k]) for part in parts for i, k in zip(part.sample_ids, part.labels, strict=True))
+        if others := [i for i, name in rows if given.get(i, name) != name]:
+            return (
+                "no pictures: ids are numbers of rows, and the data has another class now for"
+                f" {counted(len(others), 'row')} (first: {min(others)}): rows have moved or labels were corrected;"
+                " taftcache extract says which"
+            ), ""
+        return "", BY_NUMBER if numbered else ""
 
 
 class _Recent:

@@ -17,10 +17,10 @@ from taftcache.cache.store import FeatureStore
 from taftcache.consent import Consent
 from taftcache.errors import check_several, local_path
 from taftcache.names import shard_of
-from taftcache.stages.progress import Progress, or_silent
+from taftcache.stages.progress import Progress, Silent, or_silent
 from taftcache.stages.writing import whole, writable
 from taftcache.view import payload
-from taftcache.view.asked.composing import rows_right
+from taftcache.view.asked.composing import rows_right, subtracted
 from taftcache.view.atlas import NONE, WORK, Atlas
 from taftcache.view.page import beginning, report_page
 from taftcache.view.pictures import Pictures
@@ -88,8 +88,7 @@ def write_report(
         store.check_may_leave()
     notes = [f"{name}: {state.note}" for name, state in atlas.progress.items() if state.note]
     notes += [f"damaged: {problem}" for problem in data["overview"]["damage"]]
-    if pictures.why_not:
-        notes.append(pictures.why_not)
+    notes += [said for said in (pictures.why_not, pictures.note) if said]
     if any("privacy" in model for model in data["overview"]["report"]["models"]):
         notes.append("the store has private models; their promise does not cover this file, which shows the rows")
     return PageReport(
@@ -147,9 +146,10 @@ def report_data(atlas: Atlas, details: Sequence[str], pictures: Pictures) -> dic
         "columns": payload.columns(atlas),
         "held-out": payload.held_out(atlas),
         "logits": payload.logits(atlas) if small else None,
-        "compositions": None if kept is None else rows_right(atlas),
+        "compositions": None if kept is None else rows_right(atlas, Silent()),
         "subsets": {} if kept is None or small else subsets(atlas),
         "samples": samples,
+        "picture_note": pictures.note,
         "pictures": {
             name: f"data:{image.kind};base64,{base64.b64encode(image.body).decode()}"
             for name, image in images.items()
@@ -162,6 +162,5 @@ def report_data(atlas: Atlas, details: Sequence[str], pictures: Pictures) -> dic
 def subsets(atlas: Atlas) -> dict[str, Any]:
     """The compositions that the page asks for by itself: the last shards subtracted in turn, and each alone."""
     assert atlas.held_out is not None
-    names = [shard_of(name) for name in atlas.held_out.components]
-    outs = [names[len(names) - k :] for k in range(len(names))] + [[name] for name in names if len(names) > 1]
+    outs = subtracted([shard_of(name) for name in atlas.held_out.components])
     return {",".join(out): payload.composed(atlas, out)["predictions"] for out in outs}

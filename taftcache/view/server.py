@@ -237,7 +237,7 @@ def _routes(atlas: Atlas, pictures: Pictures, root: str) -> dict[str, Route]:
 
     def reachable(query: dict[str, str]) -> Answer:
         atlas.ready["rows"].wait()  # points first: what opens images takes seconds to import
-        return one({"why_not": pictures.why_not})
+        return one({"why_not": pictures.why_not, "note": pictures.note})
 
     return {
         "": lambda query: None,  # the page itself, which needs a nonce

@@ -90,12 +90,14 @@ class Page:
         self.tab.wait_for_selector("body[data-done]" if done else "body[data-ready]", timeout=120_000)
         return self
 
-    def until(self, condition: str) -> None:
-        """Wait for a condition in JavaScript; the page's policy forbids playwright's own way of waiting."""
+    def until(self, condition: str) -> Any:
+        """Wait until a condition in JavaScript has a value, which is returned; the page's policy forbids playwright's
+        own way of waiting."""
         end = time.monotonic() + 60
-        while not self.tab.evaluate(condition):
+        while not (value := self.tab.evaluate(condition)):
             assert time.monotonic() < end, condition
             self.tab.wait_for_timeout(50)
+        return value
 
     def composed(self, members: int) -> None:
         """Wait until the composition is the mean of so many components."""

@@ -131,7 +131,7 @@ def test_the_bound_is_the_gradient_without_the_row(atlas):
 def test_leaving_out_is_what_forgetting_does(atlas, seen, tmp_path):
     shard = atlas.store.shards[1]
     row, name = 2, shard.sample_ids[2]
-    answer = without_row(atlas, shard, row)
+    answer = without_row(atlas, shard, row, Silent())
     copy = shutil.copytree(seen, tmp_path / "copy")
     with FeatureStore(copy, mode="a") as store:
         certificate = taftcache.forget(store, [name]).certificates[f"components/{shard.name}"]
@@ -322,7 +322,7 @@ def test_a_store_of_features_says_why_there_is_no_attention(tmp_path):
         made = Atlas(store)
         made.work(skip=("neighbours",))
         found = payload.sample(made, made.table.ids[0], Pictures(store))
-        left = without_row(made, store.shards[1], 3)
+        left = without_row(made, store.shards[1], 3, Silent())
     assert found["attention"] is None
     assert "feature" in found["why_no_attention"]
     assert set(found["models"]) == {"base", "components/000", "components/001", "models/head", "models/mean"}

@@ -10,6 +10,7 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.report.paired import row_verdict
+from taftcache.stages.progress import Silent
 from taftcache.view.asked import basket
 from taftcache.view.asked.leaving import SideSolves, without_rows
 from taftcache.view.atlas import Atlas
@@ -37,7 +38,7 @@ def test_the_cost_and_the_change_are_those_of_forget(seen, atlas, tmp_path):
         mine = Atlas(store)
         mine.work(skip=("predictions", "head path", "influence", "neighbours"))
         cost = basket.cost(mine, rows)
-        said = without_rows(mine, rows, lambda passes: None)
+        said = without_rows(mine, rows, Silent())
     assert tree(path) == before
     with FeatureStore(path, mode="a") as store:
         report = taftcache.forget(store, [table.ids[k] for k in rows])
@@ -57,7 +58,7 @@ def test_the_cost_and_the_change_are_those_of_forget(seen, atlas, tmp_path):
 
 def test_an_emptied_shard_leaves_the_mean(atlas):
     table = atlas.table
-    said = without_rows(atlas, range(table.start(1)), lambda passes: None)
+    said = without_rows(atlas, range(table.start(1)), Silent())
     kept = atlas.held_out
     assert said.dropped == ["components/000"]
     assert said.solved == {}

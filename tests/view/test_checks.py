@@ -12,6 +12,7 @@ import pytest
 
 import taftcache
 from taftcache.view.asked import checks as module
+from taftcache.view.asked.aside import BEGUN
 from taftcache.view.asked.checks import Checks
 from taftcache.view.atlas import Atlas
 from tests.view.test_server import ask, at
@@ -89,7 +90,7 @@ def test_one_list_is_made_at_a_time_and_ends_with_the_page(atlas, monkeypatch):
     checks = Checks(own)
     checks.ask("suspects")
     assert begun.wait(60)
-    assert checks.ask("suspects") == {"state": "working", "doing": "slow", "done": 0, "total": 7}
+    assert checks.ask("suspects") == {**BEGUN, "doing": "slow", "total": 7}
     assert checks.ask("outliers") == {"state": "busy", "with": "suspects"}
     own.close()
     go.set()

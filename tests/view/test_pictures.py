@@ -7,9 +7,15 @@ import io
 import pytest
 from PIL import Image
 
+import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.view import pictures as module
-from taftcache.view.pictures import Pictures
+from taftcache.view.atlas import Atlas
+from taftcache.view.pictures import BY_NUMBER, Pictures
+from taftcache.view.server import ViewServer
+from tests.stages.making import recipe, write_images, write_inside
+
+ROWS = 42
 
 
 def photo(side: int) -> Image.Image:
@@ -64,3 +70,73 @@ def test_a_picture_is_decoded_once(seen, monkeypatch):
         assert pictures.encoded(name, 96) == first
         assert pictures.encoded(name, 8) == first  # as large as it is
     assert len(times) == 2
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Three classes of fourteen files."""
+    return write_images(tmp_path_factory.mktemp("pictures") / "digits")
+
+
+def extracted(place, images, **how):
+    """A store of a table with ``images`` in it, and the table."""
+    table = write_inside(place / "set.parquet", images, **how)
+    data = {"source": "table", "train": str(table), "image_key": "image", "label_key": "label"}
+    taftcache.extract(recipe(place / "store", data=data))
+    return place / "store", table
+
+
+def pictured(path) -> tuple[dict[str, bytes], str, str]:
+    """Pictures by id, why there are none, and the note on them."""
+    with FeatureStore(path) as store:
+        pictures = Pictures(store)
+        found = {name: pictures.encoded(name) for name in store.every_id}
+        return {name: one.body for name, one in found.items() if one}, pictures.why_not, pictures.note
+
+
+@pytest.mark.law("The page shows a sample's own picture, or says that rows may have moved")
+def test_pictures_by_id_stay_and_those_by_number_are_doubted(tmp_path, images):
+    for kind, paths in (("ids", True), ("numbers", False)):
+        (tmp_path / kind).mkdir()
+        path, table = extracted(tmp_path / kind, images, paths=paths)
+        before = pictured(path)
+        assert len(before[0]) == ROWS
+        assert before[1:] == ("", "" if paths else BY_NUMBER)
+        write_inside(table, images, paths=paths, order=range(ROWS - 1, -1, -1))
+        after = pictured(path)
+        if paths:
+            assert after == before
+        else:
+            assert after[0] == {}
+            assert "ids are numbers of rows" in after[1]
+            assert "rows have moved or labels were corrected" in after[1]
+            assert after[2] == ""
+            assert any(note == after[1] for note in taftcache.write_report(path, tmp_path / "page.html").notes)
+
+
+def test_a_report_says_that_its_pictures_go_by_number(tmp_path, images):
+    path, _ = extracted(tmp_path, images)
+    report = taftcache.write_report(path, tmp_path / "page.html", neighbours=False)
+    assert BY_NUMBER in report.notes
+    assert f'"picture_note":"{BY_NUMBER}"' in report.file.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_page_says_once_that_pictures_go_by_number(browse, tmp_path, images):
+    path, _ = extracted(tmp_path, images)
+    report = taftcache.write_report(path, tmp_path / "page.html", neighbours=False)
+    with FeatureStore(path) as store, ViewServer(Atlas(store)) as server:
+        for url in (server.url, f"file://{report.file}"):
+            page = browse().open(url + "#map", done=False)
+            for view in ("map", "check"):
+                page.go(view)
+                page.until("!document.getElementById('picture-note').hidden")
+                assert page.tab.inner_text("main").count(BY_NUMBER.replace("p", "P", 1) + ".") == 1
+            page.tab.goto("about:blank")
+
+
+@pytest.mark.slow
+def test_the_page_has_no_note_on_pictures_that_go_by_id(opened):
+    opened.go("map")
+    opened.tab.wait_for_selector("#grid img")
+    assert opened.tab.locator("#picture-note").is_hidden()

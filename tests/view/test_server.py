@@ -273,7 +273,7 @@ def test_pictures_are_sent_once(server):
     assert ask(server, path, **{"If-None-Match": headers["ETag"]})[:2] == (304, b"")
     assert ask(server, path, **{"If-None-Match": '"other"'})[:2] == (200, body)
     assert ask(server, at(server, "overview"))[2]["Cache-Control"] == "no-store"
-    assert json.loads(ask(server, at(server, "pictures"))[1]) == {"why_not": ""}
+    assert json.loads(ask(server, at(server, "pictures"))[1]) == {"why_not": "", "note": ""}
 
 
 def test_what_is_imported_late_waits_for_its_turn():

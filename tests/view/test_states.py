@@ -15,6 +15,7 @@ from taftcache import TangentRegressor, write_report
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import IntegrityError, RecipeError, StoreError
 from taftcache.stages.estimators import HOLDS
+from taftcache.stages.progress import Silent
 from taftcache.tangent.spec import TangentSpec
 from taftcache.view import payload
 from taftcache.view.asked.comparing import Comparisons
@@ -283,7 +284,7 @@ def test_a_regressors_page_says_what_it_is(browse, valued):
 @pytest.mark.law("Accuracies on the page are those of the command line")
 def test_the_compositions_that_are_drawn_are_those_of_evaluate(atlas, server):
     names = [shard.name for shard in atlas.store.shards]
-    found = rows_right(atlas)
+    found = rows_right(atlas, Silent())
     outs = {"fewer": [names[3 - k :] for k in range(3)], "without": [[name] for name in names]}
     for key, of in outs.items():
         assert found[key] == [
@@ -332,10 +333,34 @@ def test_a_list_that_begins_does_not_wait_for_another(browse, server):
 
 
 @pytest.mark.slow
-def test_views_say_that_the_server_has_ended(browse, server):
+def test_a_view_that_was_left_asks_no_more(browse, server):
+    page, asked = browse(), []
+    begun = {"compositions": "shards", "check": "check", "compare": "compare"}
+
+    def answer(route):
+        asked.append(route.request.url)
+        route.fulfill(json={"state": "working", "doing": "rows", "done": 1, "total": 9})
+
+    for route in begun:
+        page.tab.route(f"**/{route}?*", answer)
+    page.open(server.url + "#ledger")
+    for route, view in begun.items():
+        asked.clear()
+        page.go(view)
+        while len(asked) < 3:
+            page.tab.wait_for_timeout(50)
+        assert all(f"/{route}?" in url for url in asked)
+        page.go("ledger")
+        times = len(asked)
+        page.tab.wait_for_timeout(1000)
+        assert len(asked) == times, view
+
+
+@pytest.mark.slow
+def test_views_say_that_the_server_has_ended(browse, server, atlas):
     page, ended = browse(), "The server has ended; start taftcache view again."
-    page.open(server.url + "#shards")
-    for route in ("compose", "check", "comparable", "sample"):
+    page.open(server.url + "#shards?basket=" + atlas.table.ids[0])
+    for route in ("compose", "compositions", "check", "comparable", "sample", "leave-many"):
         page.tab.route(f"**/{route}?*", lambda asked: asked.abort())
     page.tab.locator("input[value='000']").uncheck()
     page.until(f"document.getElementById('composed').textContent === {json.dumps(ended)}")
@@ -343,6 +368,11 @@ def test_views_say_that_the_server_has_ended(browse, server):
     page.until(f"document.getElementById('compared').textContent === {json.dumps(ended)}")
     page.go("check")
     page.until(f"document.getElementById('why').textContent === {json.dumps('None: ' + ended)}")
+    page.go("basket")
+    page.tab.click("#solve-many")
+    page.until(f"document.getElementById('change').textContent === {json.dumps(ended)}")
+    page.go("shards")
+    page.until(f"document.querySelector('main').textContent.split({json.dumps(ended)}).length === 3")
     assert {text.split(": ", 1)[1] for text in page.logged} == {"net::ERR_FAILED"}
     page.logged.clear()
 

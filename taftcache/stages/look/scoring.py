@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from threading import Lock
@@ -22,6 +22,7 @@ from taftcache.model.meta import meta_of
 from taftcache.names import PRIVATE, component_of, is_component, is_model, one_of_trained, shard_of
 from taftcache.stages.look.row_table import STEP_ROWS, Reader, RowTable
 from taftcache.stages.memory import memory_of_models
+from taftcache.stages.progress import Progress
 from taftcache.stages.train.record import settings_of
 from taftcache.tangent.class_row.tail import ClassRowTail
 from taftcache.tangent.operator import TangentOperator
@@ -272,16 +273,16 @@ class Predictions:
     margins: NDArray[np.float32]
 
 
-def predictions_of(scorer: Scorer, table: RowTable, model: str | None, report: Callable[[int], None]) -> Predictions:
-    """What a model of the scorer's store, or the base point (None), says of every row of its table, in one pass;
-    ``report`` hears how many rows are done."""
+def predictions_of(scorer: Scorer, table: RowTable, model: str | None, progress: Progress) -> Predictions:
+    """What a model of the scorer's store, or the base point (None), says of every row of its table, in one pass."""
     names = [] if model is None else [model]
     classes, ahead = np.empty(len(table), np.int32), np.empty(len(table), np.float32)
-    for here, shard, rows in table.steps():
-        z, changes = scorer.logits(table.reader.tokens(shard.name, rows), names)
-        logits = z + changes[0] if names else z
-        classes[here], ahead[here] = logits.argmax(1), margins(logits, table.label[here])
-        report(here.stop)
+    with progress.task("predictions", len(table)) as task:
+        for here, shard, rows in table.steps():
+            z, changes = scorer.logits(table.reader.tokens(shard.name, rows), names)
+            logits = z + changes[0] if names else z
+            classes[here], ahead[here] = logits.argmax(1), margins(logits, table.label[here])
+            task.advance(here.stop - here.start)
     return Predictions(classes=classes, margins=ahead)
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock, Thread
 from typing import Any
 
 from taftcache.errors import first_line
+from taftcache.stages.progress import Progress, Silent
 from taftcache.view.atlas import Atlas
 
-Tell = Callable[..., None]
-"""Hears how far the work is, as fields of the answer: ``tell(passes=3)``."""
-Job = Callable[[Tell], dict[str, Any]]
-"""Does the work and returns the answer."""
+Job = Callable[[Progress], dict[str, Any]]
+"""Does the work, shows how far it is, and returns the answer."""
+BEGUN: dict[str, Any] = {"state": "working", "doing": "", "done": 0, "total": 0, "steps": 0}
 KEPT = 64  # answers that are kept; the oldest goes
 
 
@@ -20,14 +21,35 @@ class _Closing(RuntimeError):
     """The atlas is being closed: nobody waits for the answer any more."""
 
 
-class Aside:
-    """Answers by key. ``first`` says how far work is that has just begun: ``passes=0``.
+class _Told(Silent):
+    """A progress that makes an answer of each step: see ``Aside``."""
 
-    Once the atlas is being closed, the work ends the next time that it tells how far it is.
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._tell, self._said = tell, BEGUN
+
+    @contextmanager
+    def task(self, name: str, total: int | None) -> Iterator[_Told]:
+        """See ``Progress``."""
+        self._said = {**self._said, "doing": name, "done": 0, "total": total or 0}
+        self.advance(0)
+        yield self
+
+    def advance(self, steps: int = 1) -> None:
+        """See ``Task``."""
+        done, every = self._said["done"] + steps, self._said["steps"] + steps
+        self._said = {**self._said, "done": done, "steps": every}  # a new one: the last may be on its way to the page
+        self._tell(self._said)
+
+
+class Aside:
+    """Answers by key. While work is under way, ``doing`` is its task, of whose ``total`` steps (0: unknown) so many are
+    ``done``, and ``steps`` counts those of all its tasks so far.
+
+    Once the atlas is being closed, the work ends at its next step.
     """
 
-    def __init__(self, atlas: Atlas, **first: int) -> None:
-        self._atlas, self._first = atlas, first
+    def __init__(self, atlas: Atlas) -> None:
+        self._atlas = atlas
         self._alone = Lock()
         self._answers: dict[str, dict[str, Any]] = {}
         self._busy = ""
@@ -43,18 +65,18 @@ class Aside:
             self._busy = key
             while len(self._answers) >= KEPT:
                 del self._answers[next(iter(self._answers))]
-            begun = self._answers[key] = {"state": "working", **self._first}
+            begun = self._answers[key] = BEGUN
         Thread(target=self._work, args=(key, job), daemon=True).start()
         return begun
 
     def _work(self, key: str, job: Job) -> None:
-        def tell(**said: Any) -> None:
+        def tell(said: dict[str, Any]) -> None:
             if self._atlas.closing:
                 raise _Closing("the page is closing")
-            self._answers[key] = {"state": "working", **said}  # a new one: the last may be on its way to the page
+            self._answers[key] = said
 
         try:
-            answer = {"state": "done", **job(tell)}
+            answer = {"state": "done", **job(_Told(tell))}
         except Exception as error:  # a thread's outermost frame: else the page would be busy for good
             answer = {"state": "failed", "error": first_line(error)}
         with self._alone:

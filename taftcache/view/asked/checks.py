@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from taftcache.stages.progress import Silent
-from taftcache.view.asked.aside import Aside, Tell
+from taftcache.stages.progress import Progress
+from taftcache.view.asked.aside import Aside
 from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
 from taftcache.view.payload import packed
@@ -26,7 +24,7 @@ class Checks:
         self._makers = {"suspects": _suspects, "duplicates": _duplicates, "outliers": _outliers}
 
     def ask(self, name: str) -> dict[str, Any]:
-        """A list, in ``found``; while it is worked on, ``doing`` is the step, ``done`` of ``total``.
+        """A list, in ``found``.
 
         Raises:
             ValueError: no such list.
@@ -34,30 +32,10 @@ class Checks:
         if name not in self._makers:
             raise ValueError(name)
         make = self._makers[name]
-        return self._aside.ask(name, lambda tell: {"found": make(self._atlas, _Watched(tell))})
+        return self._aside.ask(name, lambda progress: {"found": make(self._atlas, progress)})
 
 
-class _Watched(Silent):
-    """A progress that tells each step."""
-
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
-        self._doing, self._done, self._total = "", 0, 0
-
-    @contextmanager
-    def task(self, name: str, total: int | None) -> Iterator[_Watched]:
-        """See ``Progress``."""
-        self._doing, self._done, self._total = name, 0, total or 0
-        self.advance(0)
-        yield self
-
-    def advance(self, steps: int = 1) -> None:
-        """See ``Task``."""
-        self._done += steps
-        self._tell(doing=self._doing, done=self._done, total=self._total)
-
-
-def _suspects(atlas: Atlas, progress: Silent) -> dict[str, Any]:
+def _suspects(atlas: Atlas, progress: Progress) -> dict[str, Any]:
     with importing:
         from taftcache.stages.look.suspects import suspects
 
@@ -73,7 +51,7 @@ def _suspects(atlas: Atlas, progress: Silent) -> dict[str, Any]:
     }
 
 
-def _duplicates(atlas: Atlas, progress: Silent) -> dict[str, Any]:
+def _duplicates(atlas: Atlas, progress: Progress) -> dict[str, Any]:
     with importing:
         from taftcache.stages.look.duplicates import duplicates
 
@@ -92,7 +70,7 @@ def _duplicates(atlas: Atlas, progress: Silent) -> dict[str, Any]:
     }
 
 
-def _outliers(atlas: Atlas, progress: Silent) -> dict[str, Any]:
+def _outliers(atlas: Atlas, progress: Progress) -> dict[str, Any]:
     with importing:
         from taftcache.stages.look.outliers import outliers
 

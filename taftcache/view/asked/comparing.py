@@ -20,6 +20,7 @@ from taftcache.stages.estimators import lacks_classes
 from taftcache.stages.look.inspection import saw
 from taftcache.stages.look.row_table import RowTable
 from taftcache.stages.look.vectors import has_tail, starts_blank
+from taftcache.stages.progress import Progress
 from taftcache.view.asked.aside import Aside
 from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
@@ -63,13 +64,13 @@ class Side:
         """A model to set beside ``best``: the mean, or the first of those that there are."""
         return MEAN if MEAN in self.models and self.best() != MEAN else (self.models or [BASE])[0]
 
-    def say(self, model: str, report: Callable[[int], None]) -> Predictions:
+    def say(self, model: str, progress: Progress) -> Predictions:
         """What a model predicts for every row, computed once; the last few models' predictions are kept."""
         with importing:
             from taftcache.stages.look.scoring import predictions_of
 
         if model not in self.said:
-            found = predictions_of(self.scorer(), self.table, None if model == BASE else model, report)
+            found = predictions_of(self.scorer(), self.table, None if model == BASE else model, progress)
             while len(self.said) >= KEPT:
                 del self.said[next(iter(self.said))]
             self.said[model] = found
@@ -93,7 +94,7 @@ class Comparisons:
         self.sides = {HERE: Side(atlas.store, atlas.table, atlas.scorer)}
         if against is not None:
             self.sides[THERE] = Side(against, RowTable.of(against), _once(against))
-        self._aside = Aside(atlas, rows=0)
+        self._aside = Aside(atlas)
 
     def offer(self) -> dict[str, Any]:
         """Models that can be compared, rows that both stores have, which pair to begin with, how the stores are
@@ -122,7 +123,7 @@ class Comparisons:
             RecipeError: no such model.
         """
         pair = self._side(before), self._side(after)
-        return self._aside.ask(f"{before} {after}", lambda tell: self._compare(pair, lambda rows: tell(rows=rows)))
+        return self._aside.ask(f"{before} {after}", lambda progress: self._compare(pair, progress))
 
     def _side(self, name: str) -> tuple[Side, str]:
         side, _, model = name.partition(":")
@@ -131,9 +132,7 @@ class Comparisons:
             raise RecipeError("no such model to compare", got=name, do=one_of_trained(known))
         return self.sides[side], model
 
-    def _compare(
-        self, pair: tuple[tuple[Side, str], tuple[Side, str]], report: Callable[[int], None]
-    ) -> dict[str, Any]:
+    def _compare(self, pair: tuple[tuple[Side, str], tuple[Side, str]], progress: Progress) -> dict[str, Any]:
         with importing:
             from taftcache.stages.look.evaluation import changes_of
 
@@ -147,7 +146,7 @@ class Comparisons:
         same = labels == _renamed(other, names)[other.table.label[theirs]]
         columns: list[dict[str, NDArray[Any]]] = []
         for side, model in pair:
-            said, at = side.say(model, report), rows if side is here else theirs
+            said, at = side.say(model, progress), rows if side is here else theirs
             # margins are those of the class that the sample has here
             ahead = said.margins[at] if side is here else np.where(same, said.margins[at], np.nan)
             columns.append(

@@ -5,23 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from taftcache.names import shard_of
+from taftcache.stages.progress import Progress
 from taftcache.view import payload
-from taftcache.view.asked.aside import Aside, Tell
+from taftcache.view.asked.aside import Aside
 from taftcache.view.atlas import Atlas
 
 
 class Compositions:
-    """The answers are those of ``Aside``; while it is worked on, ``done`` of ``total`` compositions."""
+    """The answers are those of ``Aside``."""
 
     def __init__(self, atlas: Atlas) -> None:
-        self._atlas, self._aside = atlas, Aside(atlas, done=0, total=0)
+        self._atlas, self._aside = atlas, Aside(atlas)
 
     def ask(self) -> dict[str, Any]:
         """See ``rows_right``."""
-        return self._aside.ask("", lambda tell: rows_right(self._atlas, tell))
+        return self._aside.ask("", lambda progress: rows_right(self._atlas, progress))
 
 
-def rows_right(atlas: Atlas, tell: Tell | None = None) -> dict[str, list[int]]:
+def rows_right(atlas: Atlas, progress: Progress) -> dict[str, list[int]]:
     """Held-out rows that the mean of the components gets right: ``fewer`` [S], without the last k of S shards, k from
     0 to S − 1; ``without`` [S], without each single shard, empty if there is only one.
 
@@ -29,12 +30,15 @@ def rows_right(atlas: Atlas, tell: Tell | None = None) -> dict[str, list[int]]:
         StoreError: the held-out rows are not scored (yet).
     """
     kept = payload.scored(atlas)
-    names = [shard_of(name) for name in kept.components]
-    fewer = [names[len(names) - k :] for k in range(len(names))]
-    outs = fewer + [[name] for name in names if len(names) > 1]
-    right = []
-    for out in outs:
-        right.append(int((kept.predictions(out) == kept.labels).sum()))
-        if tell is not None:
-            tell(done=len(right), total=len(outs))
+    names, right = [shard_of(name) for name in kept.components], list[int]()
+    outs = subtracted(names)
+    with progress.task("compositions", len(outs)) as task:
+        for out in outs:
+            right.append(int((kept.predictions(out) == kept.labels).sum()))
+            task.advance()
     return {"fewer": right[: len(names)], "without": right[len(names) :]}
+
+
+def subtracted(names: list[str]) -> list[list[str]]:
+    """What the page takes out of the composition of shards by itself: the last k of S, k from 0 to S − 1, and each."""
+    return [names[len(names) - k :] for k in range(len(names))] + [[name] for name in names if len(names) > 1]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,8 @@ from taftcache.cache.format.digest import digest
 from taftcache.cache.read.shard import Shard
 from taftcache.errors import StoreError
 from taftcache.names import component_of
-from taftcache.stages.progress import Silent
-from taftcache.view.asked.aside import Aside, Job, Tell
+from taftcache.stages.progress import Progress
+from taftcache.view.asked.aside import Aside, Job
 from taftcache.view.atlas import Atlas
 from taftcache.view.late import importing
 from taftcache.view.wording import gain_text
@@ -26,7 +25,7 @@ class SideSolves:
 
     def __init__(self, atlas: Atlas) -> None:
         self._atlas = atlas
-        self._aside = Aside(atlas, passes=0)
+        self._aside = Aside(atlas)
 
     def ask(self, sample: str) -> dict[str, Any]:
         """Leave one sample out.
@@ -49,13 +48,13 @@ class SideSolves:
                 do="its promise bounds what it holds of any sample",
             )
         row = int(atlas.table.row[k])
-        return self._ask(sample, lambda tell: _said(without_row(atlas, shard, row, tell)))
+        return self._ask(sample, lambda progress: _said(without_row(atlas, shard, row, progress)))
 
     def ask_many(self, rows: Sequence[int]) -> dict[str, Any]:
         """Leave rows of the table out together."""
         # an id has no control character, so no sample has this key
         key = "\n" + digest(",".join(map(str, rows)).encode())
-        return self._ask(key, lambda tell: _said(without_rows(self._atlas, rows, tell)))
+        return self._ask(key, lambda progress: _said(without_rows(self._atlas, rows, progress)))
 
     def _ask(self, key: str, job: Job) -> dict[str, Any]:
         """The answer; if busy, ``with`` is the id of the sample at work, or "" for several samples."""
@@ -68,16 +67,16 @@ def _said(found: OnHeldOut) -> dict[str, Any]:
     return {**asdict(found), "gain": "" if found.gain is None else gain_text(*found.gain)}
 
 
-def without_row(atlas: Atlas, shard: Shard, row: int, tell: Tell | None = None) -> RowLeftOut:
-    """Solve the shard's component without one of its rows; ``tell`` hears the passes taken so far."""
+def without_row(atlas: Atlas, shard: Shard, row: int, progress: Progress) -> RowLeftOut:
+    """Solve the shard's component without one of its rows; a step of ``progress`` is a pass."""
     with importing:
         from taftcache.stages.look.leaving import leave_out
 
-    return leave_out(atlas.store, atlas.scorer(), shard, row, atlas.held_out, _Passes(tell) if tell else Silent())
+    return leave_out(atlas.store, atlas.scorer(), shard, row, atlas.held_out, progress)
 
 
-def without_rows(atlas: Atlas, rows: Sequence[int], tell: Tell) -> RowsLeftOut:
-    """Solve the shards' components without rows of the table; ``tell`` hears the passes taken so far."""
+def without_rows(atlas: Atlas, rows: Sequence[int], progress: Progress) -> RowsLeftOut:
+    """Solve the shards' components without rows of the table; a step of ``progress`` is a pass."""
     with importing:
         from taftcache.stages.look.leaving import leave_rows_out
 
@@ -85,21 +84,4 @@ def without_rows(atlas: Atlas, rows: Sequence[int], tell: Tell) -> RowsLeftOut:
     leaving: dict[str, list[int]] = {}
     for k in rows:
         leaving.setdefault(table.shards[table.shard[k]].name, []).append(int(table.row[k]))
-    return leave_rows_out(atlas.store, atlas.scorer(), leaving, atlas.held_out, _Passes(tell))
-
-
-class _Passes(Silent):
-    """A progress that counts the passes of one solve after another."""
-
-    def __init__(self, tell: Tell) -> None:
-        self._tell, self._passes = tell, 0
-
-    @contextmanager
-    def task(self, name: str, total: int | None) -> Iterator[_Passes]:
-        """See ``Progress``."""
-        yield self
-
-    def advance(self, steps: int = 1) -> None:
-        """See ``Task``."""
-        self._passes += steps
-        self._tell(passes=self._passes)
+    return leave_rows_out(atlas.store, atlas.scorer(), leaving, atlas.held_out, progress)

@@ -1,6 +1,6 @@
 // What was chosen on the page, in its address: to reload it, to go back or to open it elsewhere restores it.
 import { onSort, sorts } from "./elements.js";
-import { clearFilters, state } from "./state.js";
+import { clearFilters, shardNames, state } from "./state.js";
 
 // Characters of one part of the address; a longer one stays in this tab, and the address has its key alone.
 const LONGEST = 2000;
@@ -8,7 +8,7 @@ const KEPT = "@";
 // Views that show a sample beside them.
 const BESIDE = ["map", "check"];
 
-const names = { class: () => state.overview.report.classes, shard: () => state.overview.shards.map((s) => s.name) };
+const names = { class: () => state.overview.report.classes, shard: shardNames };
 
 // A choice among names, held as its number in a text; "" for none.
 const named = (of, key, list) => ({
@@ -18,6 +18,10 @@ const named = (of, key, list) => ({
 const plain = (of, key, none = "") => ({
   write: () => (of()[key] === none ? "" : of()[key]),
   read: (text) => (of()[key] = text || none),
+});
+const set = (key) => ({
+  write: () => [...state[key]].join("\n"),
+  read: (text) => (state[key] = new Set(text ? text.split("\n") : [])),
 });
 const filters = () => state.filters,
   pair = () => state.pair,
@@ -50,14 +54,8 @@ const PARTS = {
     write: () => state.order.key + (state.order.falling ? " falling" : ""),
     read: (text) => (state.order = { key: text.split(" ")[0], falling: text.endsWith(" falling") }),
   },
-  hidden: {
-    write: () => [...state.hidden].join("\n"),
-    read: (text) => (state.hidden = new Set(text ? text.split("\n") : [])),
-  },
-  without: {
-    write: () => [...state.out].join("\n"),
-    read: (text) => (state.out = new Set(text ? text.split("\n") : [])),
-  },
+  hidden: set("hidden"),
+  without: set("out"),
   sort: {
     write: () => (sorts.size ? JSON.stringify([...sorts]) : ""),
     read: readSorts,

@@ -1,8 +1,8 @@
 // Samples put aside to forget: what that would cost and change, and the command that does it.
 import { basketStays, lookAtSample } from "./address.js";
-import { h, link, replaceTable, scrolled, table } from "./elements.js";
+import { button, h, link, quiet, replaceTable, scrolled, section, table } from "./elements.js";
 import { saveIds } from "./files.js";
-import { onHeldOut, waitingFor } from "./forgetting.js";
+import { onHeldOut, solveButton } from "./forgetting.js";
 import { knownAs } from "./known.js";
 import { bytes, count, counted, noun, short } from "./numbers.js";
 import { emptyButton, onPick, pick } from "./picked.js";
@@ -12,7 +12,6 @@ import { className, modelTitle, shardName, state } from "./state.js";
 const LISTED = 500;
 // So many ids stand in the command itself, more in a file.
 const INLINE = 8;
-const POLL_MS = 300;
 // Of an address that asks for the cost.
 const LONGEST_QUERY = 60000;
 
@@ -31,8 +30,8 @@ const asked = (rows) => rows.map((row, k) => (row - (rows[k - 1] ?? 0)).toString
 export function basketView(main) {
   const head = h("div"),
     region = scrolled(table("Basket", COLUMNS, []), true),
-    more = h("p", { class: "quiet" }, `${LISTED} are listed; the headers sort all.`),
-    samples = h("section", {}, h("h2", {}, "Samples"), h("p", { class: "tools" }, emptyButton()), region, more);
+    more = quiet(`${LISTED} are listed; the headers sort all.`),
+    samples = section("Samples", h("p", { class: "tools" }, emptyButton()), region, more);
   function draw() {
     const rows = [...state.basket].sort((a, b) => a - b);
     head.replaceChildren(...(rows.length ? about(rows) : [h("p", {}, state.lostBasket ? LOST : EMPTY)]));
@@ -98,8 +97,8 @@ function toForget(rows) {
     h(
       "p",
       { class: "tools" },
-      h("button", { type: "button", onclick: copy }, "Copy"),
-      h("button", { type: "button", onclick: () => saveIds(rows) }, "Save the ids as a file"),
+      button("Copy", copy),
+      button("Save the ids as a file", () => saveIds(rows)),
       said,
     ),
   ];
@@ -110,25 +109,12 @@ const COLUMNS = [
   ["class", (row) => className(state.label[row])],
   ["shard", (row) => shardName(state.shard[row])],
   ["margin", (row) => short(state.columns.margin?.[row]), true, (row) => state.columns.margin?.[row]],
-  [
-    "",
-    (row) =>
-      h(
-        "button",
-        {
-          class: "link",
-          type: "button",
-          onclick: () => pick([row], false),
-          "aria-label": "take out " + state.ids[row],
-        },
-        "take out",
-      ),
-  ],
+  ["", (row) => link("take out", () => pick([row], false), { "aria-label": "take out " + state.ids[row] })],
 ];
 
 // What `taftcache forget --dry-run` says, into the element that is returned.
 function price(rows) {
-  const node = h("div", { id: "cost", role: "status" }, h("p", { class: "quiet" }, "Being planned …"));
+  const node = h("div", { id: "cost", role: "status" }, quiet("Being planned …"));
   const query = asked(rows);
   if (query.length > LONGEST_QUERY) {
     node.replaceChildren(h("p", {}, `Too many to ask for here: ${command(rows)} --dry-run says what it costs.`));
@@ -160,7 +146,7 @@ function costs(found) {
   return [
     ...lines.map((line) => h("p", {}, line)),
     scrolled(table("Shards concerned", SHARDS, found.shards)),
-    ...found.notes.map((note) => h("p", { class: "quiet" }, `Note: ${note}.`)),
+    ...found.notes.map((note) => quiet(`Note: ${note}.`)),
   ];
 }
 
@@ -174,37 +160,13 @@ const SHARDS = [
 function change(rows) {
   const query = asked(rows),
     place = h("div", { id: "change", role: "status", "aria-live": "polite" });
-  const button = h(
-    "button",
-    {
-      type: "button",
-      id: "solve-many",
-      disabled: query.length > LONGEST_QUERY,
-      onclick: () => {
-        button.disabled = true;
-        solve(place, query);
-      },
-    },
-    "Solve without them",
+  const disabled = query.length > LONGEST_QUERY,
+    attributes = { id: "solve-many", disabled };
+  return section(
+    "What it changes",
+    solveButton("Solve without them", attributes, "leave-many", { rows: query }, place, answer),
+    place,
   );
-  const aside = h("span", { class: "quiet" }, " on the side; the store is not changed");
-  return h("section", {}, h("h2", {}, "What it changes"), h("p", {}, button, aside), place);
-}
-
-async function solve(place, query) {
-  while (place.isConnected) {
-    const found = await ask("leave-many", { rows: query }).catch((error) => ({
-      state: "failed",
-      error: error.message,
-    }));
-    if (found.state === "working") place.textContent = `solving, pass ${found.passes} …`;
-    else if (found.state === "busy") place.textContent = waitingFor(found);
-    else {
-      place.replaceChildren(...(found.state === "failed" ? [h("p", {}, found.error)] : answer(found)));
-      return;
-    }
-    await new Promise((done) => setTimeout(done, POLL_MS));
-  }
 }
 
 function answer(found) {
@@ -214,7 +176,7 @@ function answer(found) {
   const gone = found.dropped.length ? ` Left out of it: ${found.dropped.map(modelTitle).join(", ")}.` : "";
   return [
     h("p", {}, held + gone),
-    h("p", { class: "quiet" }, ofDefault()),
+    quiet(ofDefault()),
     parts.length
       ? scrolled(table("Components solved again", SOLVED, parts))
       : h("p", {}, "No component is solved again."),

@@ -1,11 +1,10 @@
 // The four lists: what each is about, its lines and its columns.
 import { interval, partOf } from "./accuracy.js";
 import { count, counted, noun, ordinal, percent, short } from "./numbers.js";
-import { unpack } from "./source.js";
-import { className, modelTitle, noModel, shardName, state } from "./state.js";
+import { className, heldOutStart, modelTitle, noModel, shardName, state } from "./state.js";
 
 // A list is {said, notes, lines: [{rows, classes, picks, …}], columns: [{title, value(line), show, number, samples}]},
-// or {why} there is none; made(found) makes it from the server's answer. rows are a line's samples, and picks those of
+// or {why} there is none; made(found) makes it from the server's answer, unpacked. rows are a line's samples, and picks those of
 // them that are saved, or go into the basket with others. A column of samples with a box has one for each of them.
 export const LISTS = {
   suspects: {
@@ -47,10 +46,7 @@ const figure = (title, key) => ({ title, value: (line) => line[key], show: (line
 // Lines of one sample each.
 const single = (rows, rest) => [...rows].map((row, k) => ({ rows: [row], picks: [row], ...rest(row, k) }));
 
-function suspects({ method, rows, disagreeing, notes, ...packed }) {
-  const row = unpack(packed.row),
-    says = unpack(packed.says),
-    margin = unpack(packed.margin);
+function suspects({ method, rows, disagreeing, notes, row, says, margin }) {
   const of = `${count(disagreeing)} of ${counted(rows, "row")} ${noun(disagreeing, "is", "are")} given another class`;
   state.judge = method;
   return {
@@ -67,10 +63,7 @@ function suspects({ method, rows, disagreeing, notes, ...packed }) {
   };
 }
 
-function duplicates({ threshold, rows, leaks_found, pairs_found, leaks, notes, ...packed }) {
-  const first = unpack(packed.first),
-    second = unpack(packed.second),
-    alike = unpack(packed.similarity);
+function duplicates({ threshold, rows, leaks_found, pairs_found, leaks, notes, first, second, similarity }) {
   const both = (by) => (line) => {
     const [a, b] = line.rows.map(by);
     return a === b ? a : `${a}, ${b}`;
@@ -79,7 +72,7 @@ function duplicates({ threshold, rows, leaks_found, pairs_found, leaks, notes, .
     const pair = [a, second[k]],
       classes = pair.map((row) => state.label[row]),
       differ = classes[0] !== classes[1];
-    return { rows: pair, picks: differ ? [] : [a], classes, differ, alike: alike[k], leak: k < leaks };
+    return { rows: pair, picks: differ ? [] : [a], classes, differ, alike: similarity[k], leak: k < leaks };
   });
   const kinds = `${counted(leaks_found, "leak")} and ${counted(pairs_found, "pair")} of rows of one role`;
   return {
@@ -97,10 +90,7 @@ function duplicates({ threshold, rows, leaks_found, pairs_found, leaks, notes, .
   };
 }
 
-function outliers({ neighbour, rows, notes, ...packed }) {
-  const row = unpack(packed.row),
-    times = unpack(packed.times),
-    distance = unpack(packed.distance);
+function outliers({ neighbour, rows, notes, row, times, distance }) {
   return {
     said: `${counted(rows, "row")} by the distance to the ${ordinal(neighbour)} nearest training row, in medians of the row's class.`,
     notes,
@@ -118,7 +108,7 @@ export function confused() {
   const { models, labels, rows } = state.held,
     { model } = state.overview,
     found = models[model],
-    start = state.shard.indexOf(state.overview.shards.findIndex(({ role }) => role === "held-out"));
+    start = heldOutStart();
   if (!found) return { why: noModel() };
   const pairs = new Map(),
     of = new Int32Array(state.overview.report.classes.length);

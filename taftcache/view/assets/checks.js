@@ -1,35 +1,35 @@
 // What may be wrong with the data: four lists, the worst first, made by the server when they are asked for.
 import { keep } from "./address.js";
 import { confused, LISTS } from "./check_lists.js";
-import { choice, h, scrolled, sorted, table, working } from "./elements.js";
+import { button, choice, h, oneOf, quiet, scrolled, sorted, table, working } from "./elements.js";
 import { saveIds, saveTable } from "./files.js";
 import { reveal } from "./lines.js";
 import { count, counted, inLine } from "./numbers.js";
 import { isPicked, keepButton, pickBox, pickedBar } from "./picked.js";
-import { noPictures, peeks, thumbnail } from "./pictures.js";
+import { aboutPictures, peeks, pictureNote, thumbnail } from "./pictures.js";
 import { showSample } from "./sample.js";
-import { ask, source } from "./source.js";
-import { state } from "./state.js";
+import { askUntilDone, source, unpack } from "./source.js";
+import { shardNames, state } from "./state.js";
 
 const LISTED = 200, // lines of a list that are in the document
   THUMBS = 5, // samples of a line that are shown, where it has many
-  POLL_MS = 400,
   NARROW = 900; // px; below it a sample stands below the list
 // The lists that were made, by name; whether there are pictures.
 const here = { found: {}, pictures: false };
 
 export function checksView(main) {
   const tabs = Object.entries(LISTS).map(([name, { title }]) =>
-    h("button", { type: "button", "data-name": name, onclick: () => choose(name) }, title),
+    button(title, () => choose(name), { "data-name": name }),
   );
   const place = h("div", { id: "check" }),
     side = h("aside", { class: "side", "aria-label": "Sample" });
   main.append(
     h("h1", {}, "Check the data"),
     h("div", { class: "tools", role: "group", "aria-label": "Lists" }, tabs),
+    pictureNote(),
     h("div", { class: "atlas" }, h("div", {}, pickedBar(false), place), side),
   );
-  if (state.selected === null) side.append(h("p", { class: "quiet" }, "Choose a sample in the list."));
+  if (state.selected === null) side.append(quiet("Choose a sample in the list."));
   else showSample(side, state.ids[state.selected], open);
 
   function open(row) {
@@ -56,7 +56,7 @@ export function checksView(main) {
     place.replaceChildren(...listed({ open, draw }));
     if (id) document.getElementById(id)?.focus();
   }
-  noPictures().then((why) => {
+  aboutPictures().then(({ why_not: why }) => {
     here.pictures = !why;
     if (place.isConnected) draw();
   });
@@ -71,17 +71,12 @@ export function checksView(main) {
 // Ask for a list, and again until it is made, as long as it is looked at; draw() is called when it is.
 async function fetchList(name, place, draw) {
   if (name === "confused" || !source.live || here.found[name]) return;
-  while (place.isConnected && state.check.list === name) {
-    const answer = await ask("check", { name }).catch((error) => ({ state: "failed", error: error.message }));
-    if (!place.isConnected || state.check.list !== name) return;
-    if (answer.state === "done" || answer.state === "failed") {
-      here.found[name] = answer.found ? LISTS[name].made(answer.found) : { why: `None: ${inLine(answer.error)}.` };
-      draw();
-      return;
-    }
-    place.replaceChildren(h("p", {}, LISTS[name].about), ...underWay(answer));
-    await new Promise((next) => setTimeout(next, POLL_MS));
-  }
+  const wanted = () => place.isConnected && state.check.list === name,
+    say = (answer) => place.replaceChildren(h("p", {}, LISTS[name].about), ...underWay(answer));
+  const answer = await askUntilDone("check", { name }, wanted, say);
+  if (!answer) return;
+  here.found[name] = answer.found ? LISTS[name].made(unpack(answer.found)) : { why: `None: ${inLine(answer.error)}.` };
+  draw();
 }
 
 function underWay({ state: how, doing, done, total }) {
@@ -97,10 +92,10 @@ function listed(on) {
   const head = h("p", {}, about);
   if (!list && !source.live) {
     const why = `Not in this report: taftcache view makes it, and taftcache inspect ${command} lists the first.`;
-    return [head, h("p", { class: "quiet" }, why)];
+    return [head, quiet(why)];
   }
   if (!list) return [head, ...underWay({})];
-  if (list.why) return [head, h("p", { class: "quiet", id: "why" }, list.why)];
+  if (list.why) return [head, quiet(list.why, { id: "why" })];
   const columns = columnsOf(list, on),
     lines = filtered(list.lines);
   const shown =
@@ -109,7 +104,7 @@ function listed(on) {
   return [
     head,
     h("p", {}, list.said),
-    ...list.notes.map((note) => h("p", { class: "quiet" }, note)),
+    ...list.notes.map((note) => quiet(note)),
     tools(list, lines, () => sorted(title, columns, lines), on),
     h("p", { id: "lines", role: "status", "data-count": lines.length }, shown),
     lines.length ? scrolled(table(title, columns, lines, mark, LISTED), true) : null,
@@ -130,22 +125,17 @@ function tools(list, lines, now, { draw }) {
     state.check[key] = value;
     draw();
   };
-  const chosen = (key, label, options) =>
-    choice("check-" + key, label, [["", "all"], ...options.map((name, k) => [k, name])], state.check[key], filter(key));
-  const button = (text, onclick) => h("button", { type: "button", disabled: !lines.length, onclick }, text);
+  const chosen = (key, label, options) => choice("check-" + key, label, oneOf(options), state.check[key], filter(key));
+  const save = (text, onclick) => button(text, onclick, { disabled: !lines.length });
   const values = (line) => list.columns.map(({ value }) => value(line)),
     saved = counted(distinct(lines).length, "id");
   return h(
     "div",
     { class: "tools" },
     chosen("class", "Class", state.overview.report.classes),
-    chosen(
-      "shard",
-      "Shard",
-      state.overview.shards.map((s) => s.name),
-    ),
-    button(`Save ${saved}`, () => saveIds(distinct(now()), `${state.check.list}.txt`)),
-    button("Save as CSV", () =>
+    chosen("shard", "Shard", shardNames()),
+    save(`Save ${saved}`, () => saveIds(distinct(now()), `${state.check.list}.txt`)),
+    save("Save as CSV", () =>
       saveTable(
         `${state.check.list}.csv`,
         list.columns.map(({ title }) => title),
@@ -180,14 +170,10 @@ function thumbs(rows, open, box) {
   const one = (row) => {
     const image = here.pictures ? thumbnail(row, 48, (e) => e.target.remove()) : null,
       named = rows.length === 1 || !image;
-    const button = h(
-      "button",
-      { class: "thumb", type: "button", "aria-label": state.ids[row], onclick: () => open(row) },
-      image,
-      named ? h("span", {}, breakable(state.ids[row])) : null,
-    );
-    peeks(button, () => row);
-    return button;
+    const parts = [image, named ? h("span", {}, breakable(state.ids[row])) : null],
+      node = button(parts, () => open(row), { class: "thumb", "aria-label": state.ids[row] });
+    peeks(node, () => row);
+    return node;
   };
   const more = rows.length > THUMBS ? h("span", { class: "quiet" }, `+ ${rows.length - THUMBS}`) : null;
   return h(

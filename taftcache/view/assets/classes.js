@@ -2,9 +2,9 @@
 import { accuracyLine } from "./accuracy.js";
 import { keep, lookAt } from "./address.js";
 import { chart, css, dropCharts, namesAxis, widest } from "./charts.js";
-import { choice, h, link, scrolled, table } from "./elements.js";
+import { choice, h, link, quiet, scrolled, section, table } from "./elements.js";
 import { count, counted, noun, percent } from "./numbers.js";
-import { className, judged, modelTitle, noModel, state, waiting } from "./state.js";
+import { className, heldOutShard, judged, modelTitle, noModel, state, waiting } from "./state.js";
 
 export function classesView(main) {
   if (!state.held) {
@@ -42,15 +42,13 @@ function parts(results, matrix) {
     pairs = confusions(result);
   return [
     h("p", {}, accuracyLine(result, modelTitle(state.model))),
-    h("p", { class: "quiet" }, "A cell, a pair or a class shows its samples on the map."),
+    quiet("A cell, a pair or a class shows its samples on the map."),
     h(
       "div",
       { class: "columns" },
-      h("section", {}, h("h2", {}, "Confusion"), matrix),
-      h(
-        "section",
-        {},
-        h("h2", {}, "Most frequent confusions"),
+      section("Confusion", matrix),
+      section(
+        "Most frequent confusions",
         pairs.length ? scrolled(table("Confusions", PAIR_COLUMNS, pairs.slice(0, 40)), true) : h("p", {}, "None."),
       ),
     ),
@@ -62,7 +60,7 @@ function parts(results, matrix) {
 // The held-out rows that a cell of the confusion counts, on the map.
 function lookAtCell(label, taken) {
   const by = state.model === state.overview.model ? "" : state.model;
-  lookAt({ class: label, taken, by, shard: state.overview.shards.findIndex((s) => s.role === "held-out") });
+  lookAt({ class: label, taken, by, shard: heldOutShard() });
 }
 
 const PAIR_COLUMNS = [

@@ -2,13 +2,12 @@
 import { keep, lookAtSample } from "./address.js";
 import { keepButton } from "./picked.js";
 import { chart, css, dropCharts, PALETTE } from "./charts.js";
-import { choice, h, link, scrolled, table, verdict } from "./elements.js";
+import { choice, h, link, quiet, scrolled, table, verdict } from "./elements.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
-import { ask, source, unpack } from "./source.js";
+import { ask, askUntilDone, source, unpack } from "./source.js";
 import { modelTitle, noModel, state } from "./state.js";
 
 const LISTED = 300;
-const POLL_MS = 300;
 const ROWS = [
   ["held-out", "held out"],
   ["training", "training"],
@@ -27,10 +26,10 @@ export function compareView(main) {
     place = h("div", { id: "compared" });
   main.append(h("h1", {}, "Two models compared"), controls, place);
   if (!source.live) {
-    place.append(h("p", { class: "quiet" }, "Not in this report; taftcache view compares."));
+    place.append(quiet("Not in this report; taftcache view compares."));
     return;
   }
-  place.append(h("p", { class: "quiet" }, "Being read …"));
+  place.append(quiet("Being read …"));
   ask("comparable").then(
     (offer) => place.isConnected && begin(offer, controls, place),
     (error) => place.replaceChildren(h("p", {}, error.message)),
@@ -53,21 +52,18 @@ function begin(offer, controls, place) {
   if (!Object.hasOwn(KINDS, state.pair.show)) state.pair.show = "changed";
   const options = models.map((name) => [name, fullName(offer, name)]);
   let answer = null;
-  const asked = (key) => (value) => {
-    state.pair[key] = value;
-    work();
-  };
-  const listed = (key) => (value) => {
-    state.pair[key] = value;
-    draw();
-  };
+  const select = (key, label, shown, act, id = key) =>
+    choice(id, label, shown, state.pair[key], (value) => {
+      state.pair[key] = value;
+      act();
+    });
   const which = h("span", {}),
     labels = h("span", {});
   controls.append(
-    choice("before", "Before", options, state.pair.before, asked("before")),
-    choice("after", "After", options, state.pair.after, asked("after")),
+    select("before", "Before", options, work),
+    select("after", "After", options, work),
     which,
-    choice("show", "Show", SHOW, state.pair.show, listed("show")),
+    select("show", "Show", SHOW, draw),
     labels,
   );
   async function work() {
@@ -77,10 +73,10 @@ function begin(offer, controls, place) {
     answer = found;
     const there = ROWS.filter(([rows]) => answer.groups[rows]);
     if (!there.some(([rows]) => rows === state.pair.rows)) state.pair.rows = there[0][0];
-    which.replaceChildren(choice("rows", "Rows", there, state.pair.rows, listed("rows")));
+    which.replaceChildren(select("rows", "Rows", there, draw));
     // classes that only the second store has stand behind this one's
     const classes = [["", "all"], ...answer.classes.map((name) => [name, name])];
-    labels.replaceChildren(choice("label", "Class", classes, state.pair.class, listed("class")));
+    labels.replaceChildren(select("class", "Class", classes, draw, "label"));
     draw();
   }
   function draw() {
@@ -90,33 +86,18 @@ function begin(offer, controls, place) {
   work();
 }
 
-// The server's answer for the pair that is chosen, unpacked; null where another pair was chosen meanwhile.
+// The server's answer for the pair that is chosen, unpacked; null where it has none, or another pair was chosen meanwhile.
 async function compared(place) {
-  const { before, after } = state.pair;
-  for (;;) {
-    const found = await ask("compare", { before, after }).catch((error) => ({ state: "failed", error: error.message }));
-    if (!place.isConnected || before !== state.pair.before || after !== state.pair.after) return null;
-    if (found.state === "done") return read(found);
-    if (found.state === "failed") {
-      place.replaceChildren(h("p", {}, found.error));
-      return null;
-    }
-    const done = found.state === "working" ? `row ${count(found.rows)}` : "another comparison first";
-    place.replaceChildren(h("p", { class: "quiet", role: "status" }, `Being compared: ${done} …`));
-    await new Promise((next) => setTimeout(next, POLL_MS));
-  }
+  const { before, after } = state.pair,
+    wanted = () => place.isConnected && before === state.pair.before && after === state.pair.after;
+  const say = (answer) => {
+    const done = answer.state === "working" ? `row ${count(answer.done)}` : "another comparison first";
+    place.replaceChildren(quiet(`Being compared: ${done} …`, { role: "status" }));
+  };
+  const found = await askUntilDone("compare", { before, after }, wanted, say);
+  if (found?.error) place.replaceChildren(h("p", {}, found.error));
+  return found && !found.error ? unpack(found) : null;
 }
-
-const read = (found) => ({
-  ...found,
-  rows: unpack(found.rows),
-  label: unpack(found.label),
-  in: unpacked(found.in),
-  before: unpacked(found.before),
-  after: unpacked(found.after),
-});
-
-const unpacked = (parts) => Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, unpack(part)]));
 
 // Whether a model was trained on a row, by the server's number.
 const SAW = ["", "yes", "perhaps"];
@@ -160,8 +141,7 @@ function show(place, offer, answer) {
     ),
   );
   place.querySelector("#listed").dataset.count = list.length;
-  if (list.length > LISTED)
-    place.append(h("p", { class: "quiet" }, `${LISTED} are in the table; the headers sort all.`));
+  if (list.length > LISTED) place.append(quiet(`${LISTED} are in the table; the headers sort all.`));
   if (list.length) marginsChart(figure, answer, list);
 }
 

@@ -55,9 +55,9 @@ export function table(caption, columns, rows, onRow, most = Infinity) {
 
 // A column without a title does not sort.
 function header(column, turn) {
-  const [title, , number] = column;
-  const button = title && h("button", { type: "button", class: "sort", onclick: () => turn(column) }, title);
-  return h("th", { class: number ? "n" : "", scope: "col" }, button);
+  const [title, , number] = column,
+    sort = title && button(title, () => turn(column), { class: "sort" });
+  return h("th", { class: number ? "n" : "", scope: "col" }, sort);
 }
 
 const inOrder = new Intl.Collator("en", { numeric: true }).compare;
@@ -110,12 +110,22 @@ export function replaceTable(region, inner) {
   controls(to)[controls(line).indexOf(from)]?.focus({ preventScroll: true });
 }
 
+export const button = (text, onclick, attributes = {}) => h("button", { type: "button", onclick, ...attributes }, text);
+
 // A button that looks like a link.
-export const link = (text, onclick) => h("button", { class: "link", type: "button", onclick }, text);
+export const link = (text, onclick, attributes = {}) => button(text, onclick, { class: "link", ...attributes });
+
+export const section = (title, ...parts) => h("section", {}, h("h2", {}, title), parts);
+
+// A paragraph that stands back.
+export const quiet = (text, attributes = {}) => h("p", { class: "quiet", ...attributes }, text);
+
+// What choice() takes to choose one of some names by its number, or all.
+export const oneOf = (names) => [["", "all"], ...names.map((name, k) => [k, name])];
 
 // That something is being made, with a bar as far as it is known how far.
 export const working = (text, done, total) => [
-  h("p", { class: "quiet", role: "status" }, text),
+  quiet(text, { role: "status" }),
   h("progress", { "aria-label": "being made", ...(total ? { max: total, value: done } : {}) }),
 ];
 

@@ -1,10 +1,8 @@
 // What forgetting one sample would change: the bound, and the solve without it.
-import { h } from "./elements.js";
+import { button, h } from "./elements.js";
 import { count, counted, noun, percent, short } from "./numbers.js";
-import { ask, source } from "./source.js";
+import { askUntilDone, source } from "./source.js";
 import { className } from "./state.js";
-
-const POLL_MS = 300;
 
 export function forgetting(found) {
   if (found.private) return [h("h3", {}, "Privacy"), h("p", {}, found.private)];
@@ -12,21 +10,10 @@ export function forgetting(found) {
   if (!found.forget) return [];
   const place = h("div", { id: "leave", role: "status", "aria-live": "polite" });
   const out = [h("h3", {}, "If it were forgotten"), h("p", {}, bounds(found.forget)), place];
-  if (found.left_out) showAnswer(place, found, found.left_out);
   if (!source.live) return out;
-  const button = h(
-    "button",
-    {
-      type: "button",
-      id: "solve",
-      onclick: () => {
-        button.disabled = true;
-        solve(place, found);
-      },
-    },
-    `Solve shard ${found.shard} without it`,
-  );
-  return [...out, h("p", {}, button, h("span", { class: "quiet" }, " on the side; the store is not changed"))];
+  const text = `Solve shard ${found.shard} without it`,
+    show = (answer) => [h("p", {}, changes(found, answer))];
+  return [...out, solveButton(text, { id: "solve" }, "leave-out", { id: found.id }, place, show)];
 }
 
 function bounds({ norm, moved, bound, composed_bound: composed }) {
@@ -45,31 +32,23 @@ export const onHeldOut = (answer) =>
   `${noun(answer.changed, "changes", "change")}, accuracy ${percent(answer.accuracy[0])} to ` +
   `${percent(answer.accuracy[1])}: ${answer.gain}.`;
 
-// Another solve goes first: without one sample, or without those of the basket.
-export const waitingFor = (answer) => `waiting for the solve without ${answer.with || "several samples"} …`;
-
-// Ask for the solve, and again until it is done, as long as it is looked at.
-async function solve(place, found) {
-  while (place.isConnected) {
-    const answer = await ask("leave-out", { id: found.id }).catch((error) => ({
-      state: "failed",
-      error: error.message,
-    }));
-    if (answer.state === "working") place.textContent = `solving the shard without it, pass ${answer.passes} …`;
-    else if (answer.state === "busy") place.textContent = waitingFor(answer);
-    else {
-      showAnswer(place, found, answer);
-      return;
-    }
-    await new Promise((done) => setTimeout(done, POLL_MS));
-  }
+// A button that asks for a solve without samples; show(answer) gives what stands in place once it is done.
+export function solveButton(text, attributes, name, query, place, show) {
+  const say = ({ state, steps, with: other }) => {
+    const waits = `waiting for the solve without ${other || "several samples"} …`;
+    place.textContent = state === "busy" ? waits : `solving, pass ${steps} …`;
+  };
+  const onclick = async () => {
+    ask.disabled = true;
+    const answer = await askUntilDone(name, query, () => place.isConnected, say);
+    if (answer) place.replaceChildren(...(answer.error ? [h("p", {}, answer.error)] : show(answer)));
+  };
+  const ask = button(text, onclick, attributes);
+  return h("p", {}, ask, h("span", { class: "quiet" }, " on the side; the store is not changed"));
 }
 
-function showAnswer(place, found, answer) {
-  if (answer.state === "failed") {
-    place.textContent = answer.error;
-    return;
-  }
+// What the solve without a sample has changed.
+function changes(found, answer) {
   const z = (when) => answer[when].mean[found.label].toFixed(2);
   const best = (when) => className(answer[when].mean.indexOf(Math.max(...answer[when].mean)));
   const changed = answer.changed === null ? "." : `; ${onHeldOut(answer)}`;
@@ -78,9 +57,9 @@ function showAnswer(place, found, answer) {
     old === chosen
       ? ""
       : `, with another λ, which moves it too: the rows that stay choose ${short(chosen)}, with it ${short(old)}`;
-  const text =
+  return (
     `Solved in ${counted(answer.passes, "pass", "passes")}: the component moves by ${short(answer.moved)} ` +
     `(exact to ${short(answer.distance_bound)})${other}. In the mean of the components, the logit of its class goes from ` +
-    `${z("before")} to ${z("after")}, its class from ${best("before")} to ${best("after")}${changed}`;
-  place.replaceChildren(h("p", {}, text));
+    `${z("before")} to ${z("after")}, its class from ${best("before")} to ${best("after")}${changed}`
+  );
 }

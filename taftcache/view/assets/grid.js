@@ -1,9 +1,9 @@
 // The grid of pictures beside the map: in which order, and one line where there are none.
 import { keep } from "./address.js";
 import { pictureCells } from "./cells.js";
-import { choice, h } from "./elements.js";
+import { button, choice, h, quiet } from "./elements.js";
 import { inLine } from "./numbers.js";
-import { noPictures } from "./pictures.js";
+import { aboutPictures } from "./pictures.js";
 import { judge, state, UNKNOWN } from "./state.js";
 
 // What cells can be ordered by: [key, title, column]
@@ -26,14 +26,10 @@ export function pictureGrid(open, settled) {
     keep();
     cells.fill(ordered(rows));
   });
-  noPictures().then((why) => {
+  aboutPictures().then(({ why_not: why }) => {
     if (why)
       node.replaceChildren(
-        h(
-          "p",
-          { class: "quiet", id: "no-pictures" },
-          `No grid of pictures: ${inLine(why.replace(/^no pictures: /, ""))}.`,
-        ),
+        quiet(`No grid of pictures: ${inLine(why.replace(/^no pictures: /, ""))}.`, { id: "no-pictures" }),
       );
     else {
       node.classList.add("there");
@@ -53,18 +49,11 @@ export function pictureGrid(open, settled) {
 function orderTools(changed) {
   const { order } = state,
     place = h("span", {});
-  const falling = h(
-    "button",
-    {
-      type: "button",
-      onclick: () => {
-        order.falling = !order.falling;
-        say();
-        changed();
-      },
-    },
-    "",
-  );
+  const falling = button("", () => {
+    order.falling = !order.falling;
+    say();
+    changed();
+  });
   const say = () => (falling.textContent = order.falling ? "▼ falling" : "▲ rising");
   let known = "";
   // columns come one after the other

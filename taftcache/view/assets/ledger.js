@@ -1,6 +1,6 @@
 // What was forgotten, and what each request changed and proved, in the words of `taftcache receipts`.
-import { h } from "./elements.js";
-import { counted } from "./numbers.js";
+import { h, quiet } from "./elements.js";
+import { counted, upper } from "./numbers.js";
 import { state } from "./state.js";
 
 // So many of the newest are open from the start; on paper all are.
@@ -21,11 +21,9 @@ export function ledgerView(main) {
         : "Empty: nothing was forgotten yet.",
     ),
     ...entries.toReversed().map(entry),
-    ...(entries.length ? [...notes, KEYED] : []).map((note) => h("p", { class: "quiet" }, upper(note) + ".")),
+    ...(entries.length ? [...notes, KEYED] : []).map((note) => quiet(upper(note) + ".")),
   );
 }
-
-const upper = (text) => text[0].toUpperCase() + text.slice(1).replace(/\.$/, "");
 
 function entry({ kept, lines }, k) {
   const [first, ...rest] = lines.length ? lines : [`entry ${kept.seq}, ${kept.time ?? ""}: ${kept.event ?? ""}`];

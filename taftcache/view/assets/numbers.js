@@ -15,6 +15,8 @@ export const short = (x) => (missing(x) ? "–" : Number(x).toPrecision(3).repla
 
 // A text that a full stop is to follow.
 export const inLine = (text) => text.replace(/\.$/, "");
+// The same at the beginning of a sentence.
+export const upper = (text) => text[0].toUpperCase() + inLine(text.slice(1));
 
 export function bytes(n) {
   for (const unit of ["B", "KB", "MB", "GB"]) {

@@ -5,7 +5,7 @@ import { chart, classColour, namesAxis } from "./charts.js";
 import { card, h, judgement, link, scrolled, table } from "./elements.js";
 import { bytes, count, counted, noun, percent, short } from "./numbers.js";
 import { uncovered } from "./privacy.js";
-import { judged, modelTitle, noModel, state, waiting } from "./state.js";
+import { judged, modelTitle, noModel, shardNumber, state, waiting } from "./state.js";
 
 export function overviewView(main) {
   const r = state.overview.report,
@@ -62,8 +62,6 @@ const damaged = (problem) => h("p", {}, judgement(false, "Damaged: " + problem))
 
 // Of the columns of shards, those of a store with classes.
 const classed = ([title]) => state.overview.report.classes.length || !/class/.test(title);
-
-const shardNumber = (name) => state.overview.shards.findIndex((s) => s.name === name);
 
 const SHARD_COLUMNS = [
   ["shard", (x) => link(x.name, () => lookAt({ shard: shardNumber(x.name) }))],

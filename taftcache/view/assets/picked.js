@@ -1,6 +1,6 @@
 // The samples in the page's basket: put there, or taken out, from any view.
 import { go, keep, lookAt } from "./address.js";
-import { h } from "./elements.js";
+import { button, h } from "./elements.js";
 import { count, counted } from "./numbers.js";
 import { state } from "./state.js";
 
@@ -38,16 +38,16 @@ export function keepButton(rows, text = "Put them in the basket") {
     pick(rows(), true);
     said.textContent = `${count(state.basket.size - before)} more in the basket`;
   };
-  return h("span", { class: "put" }, h("button", { type: "button", id: "put", onclick }, text), said);
+  return h("span", { class: "put" }, button(text, onclick, { id: "put" }), said);
 }
 
 // A button that puts one row into the basket, or takes it out.
 export function toggleButton(row) {
-  const button = h("button", { type: "button", onclick: () => pick([row], !isPicked(row)) });
-  const say = () => (button.textContent = isPicked(row) ? "Take out of the basket" : "Put in the basket");
-  onPick(button, say);
+  const node = button("", () => pick([row], !isPicked(row)));
+  const say = () => (node.textContent = isPicked(row) ? "Take out of the basket" : "Put in the basket");
+  onPick(node, say);
   say();
-  return button;
+  return node;
 }
 
 // A box that puts rows into the basket together, or takes them out.
@@ -63,13 +63,11 @@ export function pickBox(rows) {
   return box;
 }
 
-export const emptyButton = () =>
-  h("button", { type: "button", id: "empty", onclick: () => pick([...state.basket], false) }, "Empty the basket");
+export const emptyButton = () => button("Empty the basket", () => pick([...state.basket], false), { id: "empty" });
 
 // How many there are and where to see them; not there while the basket is empty.
 export function pickedBar(onMap) {
   const said = h("span", { role: "status", "aria-live": "polite", id: "picked" });
-  const button = (text, onclick) => h("button", { type: "button", onclick }, text);
   const node = h(
     "div",
     { class: "picked" },

@@ -1,6 +1,6 @@
 // Pictures of samples: whether there are any, and one that follows the mouse.
-import { h } from "./elements.js";
-import { counted } from "./numbers.js";
+import { h, quiet } from "./elements.js";
+import { counted, upper } from "./numbers.js";
 import { ask, REPORT, source } from "./source.js";
 import { className, state } from "./state.js";
 
@@ -8,16 +8,25 @@ const LARGE = 192; // px, of the picture beside the mouse
 const DELAY_MS = 90; // until it is asked for, so that a mouse that passes by asks for nothing
 const TINY = 64; // px; a picture of so few is shown in squares
 
-let why = null;
+let about = null;
 
-// Why there are no pictures, in words; "" where there are. A promise, asked for once.
-export function noPictures() {
-  if (REPORT) why ??= Promise.resolve(few(Object.keys(REPORT.pictures).length));
-  why ??= ask("pictures").then(
-    (found) => found.why_not,
-    (error) => error.message,
-  );
-  return why;
+// Why there are no pictures, in words, "" where there are; and what to bear in mind about them. A promise of {why_not,
+// note}, asked for once.
+export function aboutPictures() {
+  if (REPORT)
+    about ??= Promise.resolve({ why_not: few(Object.keys(REPORT.pictures).length), note: REPORT.picture_note });
+  about ??= ask("pictures").catch(({ message }) => ({ why_not: message }));
+  return about;
+}
+
+// What to bear in mind about them, in a line that is there once it is known.
+export function pictureNote() {
+  const node = quiet("", { id: "picture-note", hidden: true });
+  aboutPictures().then(({ note }) => {
+    node.textContent = note ? upper(note) + "." : "";
+    node.hidden = !note;
+  });
+  return node;
 }
 
 const few = (pictures) =>
@@ -60,7 +69,7 @@ export function unpeek() {
 }
 
 async function open(row, x, y) {
-  if ((await noPictures()) && !REPORT) return;
+  if ((await aboutPictures()).why_not && !REPORT) return;
   if (anchor && !anchor.isConnected) return;
   unpeek();
   const image = thumbnail(row, LARGE, unpeek);

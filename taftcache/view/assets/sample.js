@@ -1,6 +1,6 @@
 // One sample: picture, attention, models, neighbours, and what forgetting it would change.
 import { toggleButton } from "./picked.js";
-import { h, scrolled, table, verdict } from "./elements.js";
+import { button, h, quiet, scrolled, table, verdict } from "./elements.js";
 import { forgetting } from "./forgetting.js";
 import { counted, percent, short } from "./numbers.js";
 import { source } from "./source.js";
@@ -9,7 +9,7 @@ import { className, modelTitle, shardName, state, trainedOn } from "./state.js";
 // Into side, when the source has answered and no other sample was asked for; select(row) is called for a neighbour.
 export async function showSample(side, id, select) {
   side.dataset.sample = id;
-  fill(side, id, h("p", { class: "quiet" }, "Computing …"));
+  fill(side, id, quiet("Computing …"));
   let found = null,
     why = "";
   try {
@@ -18,7 +18,7 @@ export async function showSample(side, id, select) {
     why = error.message;
   }
   if (side.dataset.sample !== id) return;
-  const parts = found ? details(found, select) : [brief(id), h("p", { class: "quiet" }, why)];
+  const parts = found ? details(found, select) : [brief(id), quiet(why)];
   fill(side, id, h("p", {}, toggleButton(state.ids.indexOf(id))), ...parts);
 }
 
@@ -36,11 +36,9 @@ function details(found, select) {
     `${counted(found.rows.count, "cached row")}, norm ${short(found.rows.mean)} on average, ` +
     `${short(found.rows.largest)} at most; max |x| ${short(found.max_abs)}`;
   return [
-    found.picture
-      ? picture(found.id, 384, "picture")
-      : h("p", { class: "quiet" }, found.why_no_picture || "No picture can be reached."),
+    found.picture ? picture(found.id, 384, "picture") : quiet(found.why_no_picture || "No picture can be reached."),
     h("p", {}, `${classText(found.label)}shard ${found.shard}${role}`),
-    h("p", { class: "quiet" }, rows),
+    quiet(rows),
     ...models(found),
     ...attention(found),
     ...neighbours(found, select),
@@ -92,9 +90,7 @@ function models(found) {
 
 function attention(found) {
   if (!found.attention)
-    return found.why_no_attention
-      ? [h("h3", {}, "Attention"), h("p", { class: "quiet" }, "None: " + found.why_no_attention + ".")]
-      : [];
+    return found.why_no_attention ? [h("h3", {}, "Attention"), quiet("None: " + found.why_no_attention + ".")] : [];
   const { grid, heads, prefix } = found.attention;
   const figures = heads.map((head, k) => {
     const most = `most on a patch ${percent(Math.max(...head))}, on the class token ${percent(prefix[k])}`;
@@ -133,13 +129,15 @@ function heatmap(head, [high, wide]) {
 function neighbours(found, select) {
   if (!found.neighbours.length) return [];
   const buttons = found.neighbours.map((near) =>
-    h(
-      "button",
-      { type: "button", title: near.id, onclick: () => select(state.ids.indexOf(near.id)) },
-      found.picture ? picture(near.id, 96, "") : null,
-      h("span", {}, near.id),
-      state.overview.what ? null : h("span", {}, className(near.label)),
-      h("span", { class: "quiet" }, "cos " + near.cosine.toFixed(3)),
+    button(
+      [
+        found.picture ? picture(near.id, 96, "") : null,
+        h("span", {}, near.id),
+        state.overview.what ? null : h("span", {}, className(near.label)),
+        h("span", { class: "quiet" }, "cos " + near.cosine.toFixed(3)),
+      ],
+      () => select(state.ids.indexOf(near.id)),
+      { title: near.id },
     ),
   );
   return [h("h3", {}, "Nearest in the cache, by cosine around the mean"), h("div", { class: "near" }, buttons)];

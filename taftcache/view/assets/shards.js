@@ -2,10 +2,10 @@
 import { accuracyCurve, accuracyDots, accuracyLine } from "./accuracy.js";
 import { keep, lookAt } from "./address.js";
 import { PALETTE } from "./charts.js";
-import { h, working } from "./elements.js";
+import { h, quiet, section, working } from "./elements.js";
 import { count, noun, percent } from "./numbers.js";
-import { compositions, source } from "./source.js";
-import { judged, state, waiting } from "./state.js";
+import { source } from "./source.js";
+import { judged, shardNumber, state, waiting } from "./state.js";
 
 const IDENTITY =
   "A mean of components is the component of the mean: taking shards out of the composition needs no training, only a sum of logits.";
@@ -32,10 +32,10 @@ export function shardsView(main) {
     h(
       "div",
       { class: "columns" },
-      h("section", {}, h("h2", {}, "Accuracy as shards are subtracted"), curve),
-      h("section", {}, h("h2", {}, "What each shard contributes"), alone),
+      section("Accuracy as shards are subtracted", curve),
+      section("What each shard contributes", alone),
     ),
-    h("p", { class: "quiet" }, "The same numbers in the terminal: taftcache evaluate STORE --without SHARD"),
+    quiet("The same numbers in the terminal: taftcache evaluate STORE --without SHARD"),
   );
   update();
   curves(names, curve, alone, said);
@@ -107,18 +107,13 @@ async function curves(names, curve, alone, said) {
   const S = names.length,
     rows = state.held.labels.length,
     result = (right) => ({ right, rows, accuracy: right / rows });
-  const tell = ({ done, total }) => {
+  const say = ({ done, total }) => {
     const text = total ? `Being composed: ${count(done)} of ${count(total)} …` : "Being composed …";
     said.replaceChildren(...working(text, done, total));
-    return curve.isConnected;
   };
-  let found = null;
-  try {
-    found = await compositions(tell);
-  } catch (error) {
-    said.replaceChildren(h("p", {}, error.message));
-  }
-  if (!found || !curve.isConnected) return;
+  const found = await source.compositions(() => curve.isConnected, say);
+  if (found?.error) said.replaceChildren(h("p", {}, found.error));
+  if (!found || found.error) return;
   said.remove();
   const [fewer, without] = [found.fewer.map(result), found.without.map(result)],
     [first, last] = [fewer[0], fewer[S - 1]].map(({ accuracy }) => percent(accuracy));
@@ -134,6 +129,6 @@ async function curves(names, curve, alone, said) {
     ["all but it", PALETTE[1], without],
   ];
   accuracyDots(alone, label, names, groups).on("click", ({ dataIndex }) =>
-    lookAt({ shard: state.overview.shards.findIndex((s) => s.name === names[dataIndex]) }),
+    lookAt({ shard: shardNumber(names[dataIndex]) }),
   );
 }

@@ -1,15 +1,20 @@
 // Where the data come from: the server that sent the page, or the page itself (a report). One form for both.
-import { h } from "./elements.js";
+import { button, h } from "./elements.js";
 
 const EMBEDDED = document.getElementById("data");
 export const REPORT = EMBEDDED ? JSON.parse(EMBEDDED.textContent) : null;
 
-export function unpack(packed) {
-  const text = atob(packed.data);
-  const raw = new Uint8Array(text.length);
+const KINDS = { Float32Array, Int32Array, Uint8Array };
+
+// An answer, or a part of one, with the arrays in it that came as base64 of their bytes.
+export function unpack(found) {
+  if (found === null || typeof found !== "object" || Array.isArray(found)) return found;
+  if (!found.data || !KINDS[found.type])
+    return Object.fromEntries(Object.entries(found).map(([name, part]) => [name, unpack(part)]));
+  const text = atob(found.data),
+    raw = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) raw[i] = text.charCodeAt(i);
-  const kind = { Float32Array, Int32Array, Uint8Array }[packed.type];
-  return new kind(raw.buffer);
+  return new KINDS[found.type](raw.buffer);
 }
 
 // The server's answer once the store has another root than it was started with.
@@ -33,6 +38,19 @@ export async function ask(name, query = {}) {
   return body;
 }
 
+// Ask for what the server works out aside, and again until it is "done" or "failed", which is also how a request ends
+// that nobody answers. Until then say(answer) hears how far it is; null once wanted() is false.
+export async function askUntilDone(name, query, wanted, say) {
+  while (wanted()) {
+    const answer = await ask(name, query).catch(({ message }) => ({ state: "failed", error: message }));
+    if (!wanted()) break;
+    if (answer.state === "done" || answer.state === "failed") return answer;
+    say(answer);
+    await new Promise((next) => setTimeout(next, POLL_MS));
+  }
+  return null;
+}
+
 // Whether the store has changed since the page was loaded, as far as the server was asked.
 export const outdated = () => document.body.dataset.changed !== undefined;
 
@@ -40,7 +58,7 @@ export const outdated = () => document.body.dataset.changed !== undefined;
 function outdate(text) {
   if (outdated()) return;
   document.body.dataset.changed = text;
-  const reload = h("button", { type: "button", onclick: () => location.reload() }, "Reload");
+  const reload = button("Reload", () => location.reload());
   document.getElementById("notice").append(h("p", {}, h("strong", {}, text), BEFORE), reload);
   dispatchEvent(new Event("outdated"));
 }
@@ -69,25 +87,16 @@ export const source = {
     if (known) return unpack(known);
     throw new Error("this report holds only the compositions along the slider; taftcache view makes any");
   },
+  // How many held-out rows are right with the last shards subtracted in turn, and without each; see askUntilDone.
+  async compositions(wanted, say) {
+    return REPORT ? REPORT.compositions : askUntilDone("compositions", {}, wanted, say);
+  },
 };
-
-// How many held-out rows are right with the last shards subtracted in turn, and without each. tell(answer) hears how far
-// that is, and says whether it is still asked for; null where it is not.
-export async function compositions(tell) {
-  if (REPORT) return REPORT.compositions;
-  for (;;) {
-    const answer = await ask("compositions");
-    if (answer.state === "done") return answer;
-    if (answer.state === "failed") throw new Error(answer.error);
-    if (!tell(answer)) return null;
-    await new Promise((next) => setTimeout(next, POLL_MS));
-  }
-}
 
 let logits = null;
 
 function composeHere(out) {
-  if (!logits) logits = { base: unpack(REPORT.logits.base), tangents: unpack(REPORT.logits.tangents) };
+  logits ??= unpack(REPORT.logits);
   const names = REPORT["held-out"].components;
   const kept = names.map((_, k) => k).filter((k) => !out.includes(names[k]));
   const K = REPORT.overview.report.classes.length,

@@ -1,5 +1,5 @@
 // What the page knows, and what the person looking at it has chosen.
-import { h } from "./elements.js";
+import { quiet } from "./elements.js";
 import { source, unpack } from "./source.js";
 
 export const UNKNOWN = -1;
@@ -13,7 +13,7 @@ export const state = {
   label: null,
   shard: null,
   columns: {},
-  held: null,
+  held: null, // what payload.held_out gives
   stages: {},
   // chosen: filled by the views
   view: "overview",
@@ -45,34 +45,24 @@ export function clearFilters() {
 }
 
 export async function loadRows() {
-  const found = await source.get("ids");
-  state.ids = found.ids;
-  state.label = unpack(found.label);
-  state.shard = unpack(found.shard);
+  Object.assign(state, unpack(await source.get("ids")));
 }
 
 export async function loadColumns() {
-  const found = await source.get("columns");
-  for (const [name, packed] of Object.entries(found.columns)) state.columns[name] = unpack(packed);
+  Object.assign(state.columns, unpack((await source.get("columns")).columns));
 }
 
 export async function loadHeldOut() {
-  const found = await source.get("held-out");
-  if (!found) return;
-  const models = {};
-  for (const [name, packed] of Object.entries(found.models)) models[name] = unpack(packed);
-  state.held = {
-    of: found.of,
-    rows: unpack(found.rows),
-    labels: unpack(found.labels),
-    models,
-    components: found.components,
-    damaged: found.damaged, // shards whose components are
-  };
+  state.held = unpack(await source.get("held-out"));
 }
 
 export const className = (k) => state.overview.report.classes[k] ?? "–";
 export const shardName = (k) => state.overview.shards[k].name;
+export const shardNames = () => state.overview.shards.map((s) => s.name);
+export const shardNumber = (name) => shardNames().indexOf(name);
+// The held-out shard's number, and the first of its rows.
+export const heldOutShard = () => state.overview.shards.findIndex((s) => s.role === "held-out");
+export const heldOutStart = () => state.shard.indexOf(heldOutShard());
 
 // As `taftcache run` calls them.
 const TITLES = {
@@ -94,9 +84,8 @@ export function classesBy(model) {
   const found = state.held?.models[model];
   if (!found) return null;
   if (!spread.has(found)) {
-    const held = state.overview.shards.findIndex((s) => s.role === "held-out"),
-      start = state.shard.indexOf(held);
-    const classes = new Int32Array(state.ids.length).fill(UNKNOWN);
+    const classes = new Int32Array(state.ids.length).fill(UNKNOWN),
+      start = heldOutStart();
     state.held.rows.forEach((row, k) => (classes[start + row] = found[k]));
     spread.set(found, classes);
   }
@@ -156,9 +145,7 @@ export const ready = (stage) => Boolean(state.stages[stage]?.ready);
 // What stands where the result of a stage of the background work is not there.
 export function waiting(stage) {
   const s = state.stages[stage];
-  return h(
-    "p",
-    { class: "quiet" },
+  return quiet(
     s && s.ready ? (s.note ? "None: " + s.note : "None.") : source.live ? "Being computed …" : "Not in this report.",
   );
 }

@@ -1,6 +1,6 @@
 // Certificates, convergence, and the regularisation path of the head.
 import { chart, classColour, css, PALETTE, percentAxis } from "./charts.js";
-import { h, scrolled, table } from "./elements.js";
+import { h, quiet, scrolled, section, table } from "./elements.js";
 import { count, counted, percent, short } from "./numbers.js";
 import { uncovered } from "./privacy.js";
 import { modelTitle, state, untrained, waiting } from "./state.js";
@@ -29,20 +29,11 @@ export function trainingView(main) {
     h(
       "div",
       { class: "columns" },
-      h(
-        "section",
-        {},
-        h("h2", {}, "Convergence: residual of the solver by pass"),
-        solves.length
-          ? convergence
-          : h("p", { class: "quiet" }, models.some((model) => model.certificate) ? ONE_STEP : NO_SOLVE),
+      section(
+        "Convergence: residual of the solver by pass",
+        solves.length ? convergence : quiet(models.some((model) => model.certificate) ? ONE_STEP : NO_SOLVE),
       ),
-      h(
-        "section",
-        {},
-        h("h2", {}, "Regularisation path of the head"),
-        ...(points.length ? [marks(), path] : [waiting("head path")]),
-      ),
+      section("Regularisation path of the head", ...(points.length ? [marks(), path] : [waiting("head path")])),
     ),
   );
   if (solves.length) convergenceChart(convergence, solves);
@@ -103,7 +94,7 @@ const power = (v) => v.toExponential(1).replace(".0e", "e");
 
 function marks() {
   const said = ridges().map(([ridge, whose]) => `λ = ${power(ridge)}, that of the ${whose}`);
-  return said.length ? h("p", { class: "quiet", id: "ridges" }, `Marked: ${said.join("; ")}.`) : "";
+  return said.length ? quiet(`Marked: ${said.join("; ")}.`, { id: "ridges" }) : "";
 }
 
 function pathChart(place, points) {

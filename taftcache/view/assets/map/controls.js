@@ -1,8 +1,8 @@
 // What the map shows, to choose: colour, places, filters; lasso and clear.
-import { choice, h } from "../elements.js";
+import { button, choice, h, oneOf } from "../elements.js";
 import { known } from "../known.js";
 import { count, counted } from "../numbers.js";
-import { clearFilters, state } from "../state.js";
+import { clearFilters, shardNames, state } from "../state.js";
 import { colours } from "./colours.js";
 
 const SPACES = [
@@ -43,21 +43,21 @@ export function mapControls(on) {
     on.change();
   });
   const space = unlasso((value) => (state.space = value));
-  const lasso = h("button", { id: "lasso", type: "button", "aria-pressed": "false", onclick: on.lasso }, "Lasso");
+  const lasso = button("Lasso", on.lasso, { id: "lasso", "aria-pressed": "false" });
   const found = searchResult();
   const node = h(
     "div",
     { class: "tools" },
     colour,
     choice("space", "Places", SPACES, null, space),
-    ofClasses("class", "Class", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
-    select("shard", "Shard", [["", "all"], ...state.overview.shards.map((s, k) => [k, s.name])]),
+    ofClasses("class", "Class", oneOf(state.overview.report.classes)),
+    select("shard", "Shard", oneOf(shardNames())),
     select("only", "Show", ONLY),
-    ofClasses("taken", "Taken for", [["", "all"], ...state.overview.report.classes.map((c, k) => [k, c])]),
+    ofClasses("taken", "Taken for", oneOf(state.overview.report.classes)),
     search(on.search, on.enter),
     found.matches,
     lasso,
-    h("button", { id: "clear", type: "button", onclick: on.clear }, "Clear"),
+    button("Clear", on.clear, { id: "clear" }),
   );
   return { node: h("div", {}, node, found.answer), lasso, say: found.say };
 }

@@ -1,5 +1,5 @@
 // The samples that the map's filters and lasso leave, in a table.
-import { h, link, replaceTable, scrolled, sorted, table, verdict } from "../elements.js";
+import { button, h, link, replaceTable, scrolled, sorted, table, verdict } from "../elements.js";
 import { saveIds } from "../files.js";
 import { count, counted, short } from "../numbers.js";
 import { reveal } from "../lines.js";
@@ -37,7 +37,7 @@ export function sampleList(select) {
     if (line && opened !== state.selected) reveal(region, line);
     opened = state.selected;
     tools.replaceChildren(
-      h("button", { type: "button", onclick: () => saveIds(listed) }, "Save the ids as a file"),
+      button("Save the ids as a file", () => saveIds(listed)),
       keepButton(() => listed),
     );
   }

@@ -1,7 +1,8 @@
 // The map of the samples: controls above it, the table below, one sample beside it.
 import { keep } from "../address.js";
-import { h } from "../elements.js";
+import { h, quiet } from "../elements.js";
 import { knownAs } from "../known.js";
+import { pictureNote } from "../pictures.js";
 import { showSample } from "../sample.js";
 import { state } from "../state.js";
 import { mapChart } from "./chart.js";
@@ -15,18 +16,17 @@ import { mapWords } from "./words.js";
 const HELP =
   "Wheel or + − to zoom, drag or arrow keys to move, 0 to see all, Shift and arrow keys to go from sample to sample, Enter for the one in the middle; the lasso or the filters choose samples for the table, the search finds among them.";
 
-const quiet = (text) => h("p", { class: "quiet" }, text);
-
 export function mapView(main) {
   const words = mapWords(),
     place = h("div", { class: "map", id: "map", tabindex: "0", "aria-describedby": "keys" }),
     side = h("aside", { class: "side", "aria-label": "Sample" }),
     list = shownSamples(select, draw);
   const controls = mapControls({ change: draw, search: fill, enter, lasso: () => lasso.arm(true), clear });
-  const below = [list.picked, h("p", { class: "quiet", id: "keys" }, HELP), words.below, list.said, list.node];
+  const below = [list.picked, quiet(HELP, { id: "keys" }), words.below, list.said, list.node];
   main.append(
     h("h1", {}, "Map of the samples"),
     ...words.above,
+    pictureNote(),
     controls.node,
     h("div", { class: "atlas" }, h("div", {}, list.beside(place), ...below), side),
   );

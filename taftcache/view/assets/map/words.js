@@ -1,14 +1,14 @@
 // What the map says of itself: what the places mean, which model judges, and what its word is worth.
-import { h } from "../elements.js";
+import { h, quiet } from "../elements.js";
 import { counted, noun, percent } from "../numbers.js";
 import { judge, modelTitle, noModel, ready, state, UNKNOWN, unsure } from "../state.js";
 import { placed, space } from "./rows.js";
 
 // Returns {above, below: to place, say: takes in what is chosen now}.
 export function mapWords() {
-  const axes = h("p", { class: "quiet", id: "axes" }),
+  const axes = quiet("", { id: "axes" }),
     whose = h("p", { id: "whose", role: "status" }),
-    worth = h("p", { class: "quiet", id: "worth" });
+    worth = quiet("", { id: "worth" });
   function say() {
     axes.textContent = axesText();
     whose.textContent = whoseText();
