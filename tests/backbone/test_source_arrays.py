@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from taftcache.backbone.sources.arrays import ArraySource, label_indexes
+from taftcache.backbone.sources.arrays import ArraySource, label_indexes, numbers
 from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
@@ -104,6 +104,15 @@ def test_as_many_codes_as_images_are_found_in_one_pass():
     codes = np.arange(200_000)[::-1] * 7
     names, indexes = label_indexes(Path("f"), codes, None)
     assert (names[1], indexes[:2], indexes[-1]) == ("7", [199_999, 199_998], 0)
+
+
+def test_numbers_of_rows_keep_the_digits_that_a_store_knows():
+    grown = numbers("a", 10_050, {"a/0003"}.__contains__)
+    assert (grown[3], grown[9_999], grown[10_000]) == ("a/0003", "a/9999", "a/10000")
+    assert numbers("a", 9_000, {"a/00003"}.__contains__)[3] == "a/00003"
+    for knows in (None, {"a/10003", "b/0003"}.__contains__, {"a/00003", "a/0003"}.__contains__):
+        assert numbers("a", 10_050, knows)[3] == "a/00003"
+    assert numbers("a", 100_050, {"a/00003", "a/100003"}.__contains__)[3] == "a/00003"
 
 
 NO_TEXT = np.frombuffer(np.array([0xD800, 0x62, 0x63] * 2, "<u4").tobytes(), "<U1")  # half of a surrogate pair

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, StoreError, TaftcacheError
 from taftcache.stages.extract.moving import BY_NUMBER
-from tests.stages.making import recipe, tree, write_images, write_inside
+from tests.stages.making import digits, recipe, tree, write_images, write_inside
 
 ROWS = 42
 GONE = 10
@@ -316,3 +318,82 @@ def test_numbers_of_vectors_are_said_to_keep_out_by_number(tmp_path):
     taftcache.forget(tmp_path / "a", [sorted(FeatureStore(tmp_path / "a").sample_ids())[0]])
     assert BY_NUMBER in taftcache.import_vectors(x, y, tmp_path / "c", forgotten_of=tmp_path / "a").notes
     assert BY_NUMBER not in taftcache.import_vectors(x, y, tmp_path / "a").notes, "every row is compared"
+
+
+@pytest.fixture
+def one_digit(monkeypatch):
+    """Numbers of rows have one digit at least in place of four, so that ten rows are as many as ten thousand."""
+    monkeypatch.setattr("taftcache.backbone.sources.arrays._DIGITS", 1)
+
+
+def write_rows(file: Path, rows: int) -> Path:
+    """An npz file of the first digits, of three classes."""
+    pixels, labels = digits()
+    np.savez(file, images=pixels[:rows], labels=labels[:rows] % 3)
+    return file
+
+
+def grown(tmp_path: Path, images: Path, kind: str):
+    """A recipe of nine rows, whose store has forgotten one; and what writes as many rows in place of them."""
+    if kind == "npz":
+        write, named = partial(write_rows, tmp_path / "set.npz"), {"source": "npz"}
+    else:
+        write = lambda rows: write_inside(tmp_path / "set.parquet", images, order=range(rows))  # noqa: E731
+        named = {"source": "table", "image_key": "image", "label_key": "label"}
+    asking = recipe(tmp_path / "store", data={"train": str(write(9)), "held_out": 0.0} | named)
+    taftcache.extract(asking)
+    taftcache.forget(asking.store_path, ["set/4"])
+    return asking, write
+
+
+def ids_of(path: Path) -> list[str]:
+    return sorted(FeatureStore(path).sample_ids())
+
+
+def numbered(rows: int, *gone: int, digits: int = 1) -> list[str]:
+    return sorted(f"set/{k:0{digits}d}" for k in range(rows) if k not in gone)
+
+
+@pytest.mark.law(
+    "A file whose ids are numbers of rows may grow past their digits, and shrink, and each row keeps its id"
+)
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_a_file_grows_past_its_digits(one_digit, tmp_path, images, kind):
+    asking, write = grown(tmp_path, images, kind)
+    write(30)
+    (new, gone) = taftcache.extract(asking).notes
+    assert new.startswith("not in the store: 21 images of the source (first: set/10)")
+    assert "1 row still in the source, forgotten here: set/4;" in gone
+    assert sum(taftcache.append(asking).added.values()) == 21
+    assert ids_of(asking.store_path) == numbered(30, 4)
+    assert [note.startswith("1 row still") for note in taftcache.extract(asking).notes] == [True]
+    assert taftcache.append(asking).added == {}
+    assert taftcache.forget(asking.store_path, ["set/7"]).in_source == ["set/7"]
+    other = msgspec.structs.replace(asking, store=msgspec.structs.replace(asking.store, path=str(tmp_path / "other")))
+    assert taftcache.estimate(other, forgotten_of=asking.store_path).rows.keys() == {"000", "001"}
+    taftcache.extract(other, forgotten_of=asking.store_path)
+    shutil.rmtree(asking.store_path)
+    taftcache.extract(asking)  # the place remembers what was forgotten
+    assert ids_of(asking.store_path) == ids_of(other.store_path) == numbered(30, 4, 7)
+
+
+def test_a_file_shrinks_below_its_digits(one_digit, tmp_path, images):
+    asking = recipe(tmp_path / "store", data={"source": "npz", "train": str(write_rows(tmp_path / "set.npz", 30))})
+    taftcache.extract(asking)
+    taftcache.forget(asking.store_path, ["set/04"])
+    write_rows(tmp_path / "set.npz", 8)
+    assert taftcache.extract(asking).notes[0].startswith("not in the source now: 22 rows of the store")
+    assert taftcache.append(asking).added == {}
+    shutil.rmtree(asking.store_path)
+    taftcache.extract(asking)
+    with FeatureStore(asking.store_path) as store:
+        assert sorted(store.every_id) == numbered(8, 4, digits=2)
+
+
+def test_rows_past_the_digits_that_moved_are_refused(one_digit, tmp_path, images):
+    asking, write = grown(tmp_path, images, "parquet")
+    write(30)
+    taftcache.append(asking)
+    write_inside(tmp_path / "set.parquet", images, order=[*range(28), 29, 28])
+    with pytest.raises(IdentityError, match="have moved"):
+        taftcache.append(asking)

@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.base import REGRESSION, Item, check_classes, check_items, decoding, name_order
+from taftcache.backbone.sources.base import (
+    REGRESSION,
+    Item,
+    Knows,
+    check_classes,
+    check_items,
+    decoding,
+    name_order,
+)
 from taftcache.backbone.sources.rgb import decode_rgb, to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
@@ -26,6 +34,7 @@ _EXPANDED = 64 << 20  # bytes that any file may expand to
 _RATIO = 100  # and how many times its own size; deflate reaches a thousand, with zeros
 _PIXELS = 1 << 28  # of one image, somewhat more than PIL decodes
 _FILE = 1 << 30  # bytes of one image's file, as many as a chunk of HDF5 may have
+_DIGITS, _MOST_DIGITS = 4, 9  # of numbers of rows in ids
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 _WHOLE = re.compile(r"-?[0-9]+(\.0*)?")  # a whole number, perhaps written as a fraction
 
@@ -34,7 +43,7 @@ class ArraySource:
     """Images from ``arrays`` (numpy arrays, or HDF5 datasets that are read one image at a time).
 
     file: for messages, and its stem for ids. id_key: the array of ids; ``id`` or ``ids`` by default. prefix: put before
-    ids made of the stem.
+    ids made of the stem. knows: as for `numbers`.
     """
 
     def __init__(
@@ -45,6 +54,7 @@ class ArraySource:
         label_key: str,
         prefix: str = "",
         id_key: str | None = None,
+        knows: Knows = None,
     ) -> None:
         self._encoded = image_key not in arrays and "blob" in arrays
         if self._encoded:
@@ -66,7 +76,7 @@ class ArraySource:
         self.classes, indexes = label_indexes(file, labels.reshape(-1), names)
         key = id_key or next((k for k in _IDS if k in arrays), None)
         self.numbered = key is None
-        ids = numbers(prefix + file.stem, n) if key is None else _ids(file, arrays, n, key)
+        ids = numbers(prefix + file.stem, n, knows) if key is None else _ids(file, arrays, n, key)
         self.items = [Item(id, label) for id, label in zip(ids, indexes, strict=True)]
         check_items(str(file), self.classes, self.items)
 
@@ -209,10 +219,19 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
     return names, [known[text] for text in found]
 
 
-def numbers(name: str, n: int) -> list[str]:
-    """Ids of the n rows of a file: ``<name>/0000`` and so on."""
-    width = max(4, len(str(n - 1)))
-    return [f"{name}/{k:0{width}d}" for k in range(n)]
+def numbers(name: str, n: int, knows: Knows = None) -> list[str]:
+    """Ids of the n rows of a file: ``<name>/0000`` and so on, with as many digits as the last row needs, but four at
+    least. A file that has grown or shrunk since a store was made keeps the digits of the ids that this ``knows``."""
+    digits = own = max(_DIGITS, len(str(n - 1)))
+    if knows is not None:
+        every = (own, *(d for d in range(_DIGITS, _MOST_DIGITS + 1) if d != own))
+        digits = next((d for d in every if any(map(knows, _first_numbers(name, n, d)))), own)
+    return [f"{name}/{k:0{digits}d}" for k in range(n)]
+
+
+def _first_numbers(name: str, n: int, digits: int) -> Iterator[str]:
+    """The ids that differ from those with one digit less."""
+    return (f"{name}/{k:0{digits}d}" for k in range(min(n, 10 ** max(_DIGITS, digits - 1))))
 
 
 def _ids(file: Path, arrays: Mapping[str, Any], n: int, key: str) -> list[str]:

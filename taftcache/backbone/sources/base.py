@@ -19,6 +19,8 @@ TRAIN = ("train", "training")  # the usual names of a part to train on
 TEST = ("test", "testing", "val", "valid", "validation", "dev", "development")
 SPLITS = frozenset({*TRAIN, *TEST})
 
+Knows = Callable[[str], bool] | None  # whether a store has a row of an id, or had one; None: there is no store
+
 
 class Item(NamedTuple):
     """One image: its stable id, and its label as an index into the source's classes."""
@@ -56,6 +58,11 @@ class Source(Protocol):
 def any_numbered(*sources: Source | None) -> bool:
     """Whether any of these sources is ``numbered``."""
     return any(source.numbered for source in sources if source is not None)
+
+
+def shortest_ids(*sources: Source | None) -> list[str]:
+    """An id of each source: of numbers of rows, one with the fewest digits."""
+    return [min((item.id for item in source.items), key=len) for source in sources if source is not None]
 
 
 def check_items(place: str, classes: Sequence[str], items: Sequence[Item], otherwise: str = "") -> None:

@@ -7,13 +7,16 @@ from pathlib import Path
 import h5py
 
 from taftcache.backbone.sources.arrays import ArraySource, check_expansion
+from taftcache.backbone.sources.base import Knows
 from taftcache.errors import DataError
 from taftcache.foreign_hdf5 import check_own, node_of
 
 _FAULTS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)  # h5py's, for damaged files
 
 
-def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "", id_key: str | None = None) -> ArraySource:
+def open_hdf5(
+    file: Path, image_key: str, label_key: str, prefix: str = "", id_key: str | None = None, knows: Knows = None
+) -> ArraySource:
     """Keep ``file`` open for reading; keys may be paths inside it (``train/images``).
 
     Links, external storage and virtual datasets are refused: such a file could make the program read any other one.
@@ -33,7 +36,7 @@ def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "", id_k
         one_by_one = {image_key, "blob"}
         needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key not in one_by_one)
         check_expansion(file, needed, file.stat().st_size)
-        return ArraySource(file, arrays, image_key, label_key, prefix, id_key)
+        return ArraySource(file, arrays, image_key, label_key, prefix, id_key, knows)
     except BaseException as error:
         handle.close()
         if isinstance(error, _FAULTS):

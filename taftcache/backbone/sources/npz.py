@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from taftcache.backbone.sources.arrays import ArraySource, check_expansion
+from taftcache.backbone.sources.base import Knows
 from taftcache.errors import DataError
 
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -23,7 +24,9 @@ FAULTS = (
 )
 
 
-def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "", id_key: str | None = None) -> ArraySource:
+def open_npz(
+    file: Path, image_key: str, label_key: str, prefix: str = "", id_key: str | None = None, knows: Knows = None
+) -> ArraySource:
     """Read ``file`` into memory; arrays of Python objects are refused, because they are pickles.
 
     An array takes the memory that its header says, which must be what the archive has of it; all arrays together take
@@ -55,7 +58,7 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "", id_ke
             got=str(error),
             do="save arrays of numbers and texts with numpy.savez, not objects",
         ) from error
-    return ArraySource(file, arrays, image_key, label_key, prefix, id_key)
+    return ArraySource(file, arrays, image_key, label_key, prefix, id_key, knows)
 
 
 def read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from taftcache.backbone.sources.arrays import label_indexes, numbers
-from taftcache.backbone.sources.base import REGRESSION, Item, Source, check_items, decoding
+from taftcache.backbone.sources.base import REGRESSION, Item, Knows, Source, check_items, decoding
 from taftcache.backbone.sources.columns import Table, read_table, splits_in
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
 from taftcache.backbone.sources.subset import Subset
@@ -31,8 +31,8 @@ class TableSource:
     root: what paths are relative to; the table's folder by default. split: take only rows that have this in the column
     ``split``, or the files of this split in a folder. prefix: put before paths that are kept beside images, to tell two
     tables apart; below: before the paths of images below the table's folder. name: put before numbers of rows; the
-    split of a folder, or the table's stem, by default. ``by_split`` counts the rows for each value of the column
-    ``split``.
+    split of a folder, or the table's stem, by default. knows: as for `numbers`. ``by_split`` counts the rows for each
+    value of the column ``split``.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class TableSource:
         prefix: str = "",
         name: str | None = None,
         below: str = "",
+        knows: Knows = None,
     ) -> None:
         parts = splits_in(place)
         table = read_table(place, split or "")
@@ -58,7 +59,8 @@ class TableSource:
         self.by_split = dict(Counter(map(str, table.columns.get(SPLIT, ()))))
         self.numbered = False
         if id_key is None:
-            ids = self._ids(place, image_key, prefix, name or (split if parts and split else place.stem))
+            named = name or (split if parts and split else place.stem)
+            ids = self._ids(place, image_key, prefix, named, knows)
         else:
             column = _column(place, table, id_key, "name the column of ids: --set data.id_key=COLUMN")
             ids = _named(place, id_key, column, prefix)
@@ -79,7 +81,7 @@ class TableSource:
         values = [(item.id, self._images[row]) for item, row in zip(self.items, self._rows, strict=True)]
         return [id for id, value in values if _content(value) is None and not (self._root / _path(value)).exists()]
 
-    def _ids(self, place: Path, key: str, prefix: str, name: str) -> list[str]:
+    def _ids(self, place: Path, key: str, prefix: str, name: str, knows: Knows) -> list[str]:
         """An id for every row, also of other splits: which kind of ids a table gives does not depend on the split."""
         rows = [(is_inside(value), _path(value)) for value in self._images]
         if (empty := next((row for row in self._rows if not any(rows[row])), None)) is not None:
@@ -91,7 +93,7 @@ class TableSource:
         inner = [path for inside, path in rows if inside]
         kept = len(set(inner)) == len(inner) and all(path and path.isprintable() for path in inner)
         self.numbered = not kept and any(rows[row][0] for row in self._rows)
-        instead = [prefix + path for _, path in rows] if kept else numbers(name, len(rows))
+        instead = [prefix + path for _, path in rows] if kept else numbers(name, len(rows), knows)
         return [instead[row] if inside else self._from_root(path) for row, (inside, path) in enumerate(rows)]
 
     def _from_root(self, path: str) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from taftcache.backbone.files import expand_path
-from taftcache.backbone.sources.base import TEST, Item, Labelled, Source, any_numbered, check_items
+from taftcache.backbone.sources.base import TEST, Item, Knows, Labelled, Source, any_numbered, check_items
 from taftcache.backbone.sources.columns import splits_in
 from taftcache.backbone.sources.folder import SUFFIXES, empty_folders, left_aside, suffix, unread_notes
 from taftcache.backbone.sources.opening import open_source
@@ -163,18 +164,20 @@ def taking(count: int, alone: Collection[str]) -> str:
 
 
 def open_images(
-    data: DataSpec, store: Path | None, new_classes: NewClasses | None = None
+    data: DataSpec, store: Path | None, new_classes: NewClasses | None = None, *, forgotten_of: Place | None = None
 ) -> tuple[Source, Source | None, list[str]]:
     """The sources of ``data``, for ``store``, and notes on what lies there and is left out.
 
     A folder without images is no class, unless the store at this place has the class or forgot it: then its images
-    were taken away, as they must be after a request to forget them. ``new_classes`` as for ``append``, None for others.
+    were taken away, as they must be after a request to forget them. ``new_classes`` as for ``append``, None for others;
+    ``forgotten_of`` as for ``extract``.
 
     Raises:
         DataError: a class that only test images have, and the store at this place neither has nor forgot, unless such
             images are skipped; or as for ``open_source``.
     """
-    source, test = open_source(data)
+    with _knowing(store, forgotten_of) as knows:
+        source, test = open_source(data, knows)
     sources = [part for part in (source, test) if part is not None]
     numbered = [] if store and FeatureStore.exists(store) else numbered_note(data, *sources)
     notes = [*_aside_notes(sources), *_split_notes(data, source), *numbered]
@@ -192,6 +195,20 @@ def open_images(
         left = counted(len(unknown), "folder")
         notes.append(f"{left} left out, without an image and so no class: {first_few(sorted(unknown))}")
     return source, test, notes
+
+
+@contextmanager
+def _knowing(store: Path | None, forgotten_of: Place | None) -> Iterator[Knows]:
+    """Whether an id is one of the stores at these places, or was forgotten there; they are opened once it is asked."""
+    with ExitStack() as stack:
+
+        @cache
+        def opened() -> list[Callable[[str], bool]]:
+            there = [place for place in (store, forgotten_of) if place is not None and FeatureStore.exists(place)]
+            beside = [] if store is None else [TombstoneFile(store).holds]
+            return [*beside, *(stack.enter_context(FeatureStore(place)).knows for place in there)]
+
+        yield None if store is None else lambda sample: any(knows(sample) for knows in opened())
 
 
 def _check_learnable(source: Source, test: Source, store: Path | None, *, append: bool) -> None:

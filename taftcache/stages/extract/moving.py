@@ -194,8 +194,9 @@ def _remade(store: FeatureStore, recipe: Recipe, progress: Progress) -> Reextrac
 
 
 def _few(ids: Collection[str], most: int) -> set[str]:
-    """At most so many of these, evenly spread; also the last, which has another number if any row before it goes."""
-    some = sorted(ids)
+    """At most so many of these, evenly spread; also the last, which has another number if any row before it goes.
+    Numbers of more digits come later."""
+    some = sorted(ids, key=lambda i: (len(i), i))
     return {some[k] for k in np.linspace(0, len(some) - 1, min(most, len(some))).astype(int)}
 
 
