@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from math import isfinite
 from typing import NamedTuple, Protocol
 
@@ -98,6 +100,7 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item], other
 
 REGRESSION = "values are fitted by TangentRegressor"
 _DIGITS = 100  # most digits of a number
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 FEW = 20  # in so few samples, most may well have a class of their own
 
 
@@ -128,13 +131,11 @@ def check_classes(place: object, labels: Sequence[str]) -> None:
         )
 
 
-def name_order(text: str) -> tuple[bool, int, str]:
-    """The key by which names of classes are sorted: numbers come first, in their own order.
-
-    Texts of more than `_DIGITS` digits sort as texts, because Python refuses to read a number of some thousand digits.
-    """
-    number = text.removeprefix("-").isdecimal() and len(text) <= _DIGITS
-    return not number, int(text) if number else 0, text
+def name_order(text: str) -> tuple[bool, Decimal, str]:
+    """The key by which names of classes are sorted: numbers, also fractions, come first, in their own order. Texts of
+    more than `_DIGITS` digits sort as texts."""
+    number = len(text) <= _DIGITS and _NUMBER.fullmatch(text)
+    return not number, Decimal(text if number else 0), text
 
 
 # Errors of a mount or disk that is not there, or of a process that may open no more files; not every system has all.
