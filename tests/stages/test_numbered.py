@@ -13,8 +13,14 @@ import pytest
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, StoreError, TaftcacheError
+from taftcache.remote.jobs import RowJob
+from taftcache.remote.rows import _loaded
+from taftcache.remote.task import portable
 from taftcache.stages.extract.moving import BY_NUMBER
+from taftcache.stages.progress import Silent
+from taftcache.stages.train.teaching import open_students
 from tests.stages.making import digits, recipe, tree, write_images, write_inside
+from tests.teaching.making import teaching_recipe
 
 ROWS = 42
 GONE = 10
@@ -130,6 +136,19 @@ def test_images_that_changed_with_their_labels_are_not_relabelled(tmp_path, imag
     assert tree(tmp_path / "store") == before
 
 
+def test_a_label_is_corrected_of_an_image_that_moved_to_the_other_table(tmp_path, images):
+    first, test, names = tmp_path / "a.parquet", tmp_path / "b.parquet", [f"c{k}" for k in range(ROWS)]
+    labels = [k % 3 for k in range(ROWS)]
+    for table, rows in ((first, range(30)), (test, range(30, ROWS))):
+        write_inside(table, images, n=names, other=labels, order=rows)
+    asking = asked(tmp_path / "store", first, test=str(test), id_key="n", label_key="other")
+    taftcache.extract(asking)
+    labels[29], labels[30] = labels[30], labels[29]
+    for table, rows in ((first, [*range(29), 30]), (test, [29, *range(31, ROWS)])):
+        write_inside(table, images, n=names, other=labels, order=rows)
+    assert sum(taftcache.append(asking, relabel=True).relabelled.values()) == 2
+
+
 def test_what_cannot_be_made_again_is_not_relabelled(made, images, monkeypatch):
     asking, table = made
     write_inside(table, images, order=LESS)
@@ -171,6 +190,14 @@ def test_forgotten_of_a_table_whose_rows_moved(made, images, tmp_path):
         with pytest.raises(TaftcacheError, match=r"cannot be found in .* rows have moved"):
             refused(new, forgotten_of=old)
     assert not (tmp_path / "new").exists()
+
+
+def test_forgotten_of_a_store_that_held_rows_out_by_a_recipe_with_a_test(made, images, tmp_path):
+    asking, table = made
+    test = write_inside(tmp_path / "test.parquet", images, paths=True, order=range(5))
+    new = asked(tmp_path / "new", table, test=str(test))
+    assert f"a few rows of {asking.store_path}" in str(taftcache.extract(new, forgotten_of=asking.store_path).notes)
+    assert not FeatureStore(tmp_path / "new").holds(f"set/{GONE:04d}")
 
 
 def test_with_ids_a_removed_row_is_nothing_to_speak_of(tmp_path, images):
@@ -340,7 +367,8 @@ def grown(tmp_path: Path, images: Path, kind: str):
     else:
         write = lambda rows: write_inside(tmp_path / "set.parquet", images, order=range(rows))  # noqa: E731
         named = {"source": "table", "image_key": "image", "label_key": "label"}
-    asking = recipe(tmp_path / "store", data={"train": str(write(9)), "held_out": 0.0} | named)
+    data = {"train": str(write(9)), "held_out": 0.0} | named
+    asking = recipe(tmp_path / "store", data=data, store={"cache": "feature"}, tangent={"train": "head"})
     taftcache.extract(asking)
     taftcache.forget(asking.store_path, ["set/4"])
     return asking, write
@@ -370,11 +398,34 @@ def test_a_file_grows_past_its_digits(one_digit, tmp_path, images, kind):
     assert taftcache.append(asking).added == {}
     assert taftcache.forget(asking.store_path, ["set/7"]).in_source == ["set/7"]
     other = msgspec.structs.replace(asking, store=msgspec.structs.replace(asking.store, path=str(tmp_path / "other")))
-    assert taftcache.estimate(other, forgotten_of=asking.store_path).rows.keys() == {"000", "001"}
+    assert sum(taftcache.estimate(other, forgotten_of=asking.store_path).rows.values()) == 28
     taftcache.extract(other, forgotten_of=asking.store_path)
     shutil.rmtree(asking.store_path)
     taftcache.extract(asking)  # the place remembers what was forgotten
     assert ids_of(asking.store_path) == ids_of(other.store_path) == numbered(30, 4, 7)
+
+
+def test_workers_and_students_see_the_ids_of_the_store(one_digit, tmp_path, images):
+    asking, write = grown(tmp_path, images, "npz")
+    data = {"source": "npz", "train": str(write(30)), "limit": None}
+    taftcache.append(asking)
+    taught = teaching_recipe(tmp_path / "students", {"t": asking.store_path}, data=data)
+    with open_students(taught, Silent()) as students:
+        assert sorted(students.joined.ids) == numbered(30, 4)
+    shutil.rmtree(asking.store_path)
+
+    class Asked(Exception):
+        pass
+
+    class Cluster:
+        def rows(self, *asked):
+            raise Asked(*asked)
+
+    with pytest.raises(Asked) as caught:
+        taftcache.extract(asking, cluster=Cluster())
+    _, classes, identity, known = caught.value.args
+    job = RowJob(recipe=portable(asking), classes=classes, identity=identity, known=known, threads=1)
+    assert sorted(item.id for item in _loaded(job).sources[0].items) == numbered(30)
 
 
 def test_a_file_shrinks_below_its_digits(one_digit, tmp_path, images):

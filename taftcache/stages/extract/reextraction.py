@@ -70,18 +70,21 @@ class Reextraction:
         Raises:
             DataError: an image is not in the source any more, or does not decode. BackboneError: no such weights.
         """
-        train, test = self._sources
-        source, index = (train, self._places[0]) if test is None or shard != HELD_OUT else (test, self._places[1])
-        if gone := [i for i in ids if i not in index]:
+        if gone := [i for i in ids if not any(i in there for there in self._places)]:
             raise DataError(
                 f"{len(gone)} of the images of shard {shard} are not in the data source now",
                 got=f"the first: {gone[0]!r}",
                 do="put them back, or name where the data lies now with --set data.train=…",
             )
-        sink = Collected()
+        sink, made = Collected(), list[str]()
         with self._progress.task(f"extract again {shard}", len(ids)) as task:
-            run_frozen(self._model, self._recipe, source, [index[i] for i in ids], sink, task.advance)
-        return np.concatenate(sink.blocks)
+            for source, there in zip(self._sources, self._places, strict=True):  # of either, whatever the shard
+                own = [i for i in ids if i in there]
+                if source is not None and own:
+                    run_frozen(self._model, self._recipe, source, [there[i] for i in own], sink, task.advance)
+                    made += own
+        rows, place = np.concatenate(sink.blocks), {i: k for k, i in enumerate(made)}
+        return rows if made == [*ids] else rows[[place[i] for i in ids]]
 
     def layout(self, shard: str) -> tuple[tuple[int, int], str, int]:
         """(t, d), dtype and rows per chunk that an extraction gives the shard."""
