@@ -77,23 +77,26 @@ def _open(spec: DataSpec, place: str, split: str, prefix: str, knows: Knows) -> 
     if spec.source == "table" and splits_in(path):
         return table(split=split, prefix=prefix, below=below)
     if spec.source == "table" and spec.test == spec.train:
-        return table(split=split)
+        other = spec.test_split if split == spec.train_split else spec.train_split
+        return table(split=split, other=other)
     # Stems usually tell two files apart; if they do not, the role does.
     assert spec.train is not None
     same = spec.test is not None and expand_path(spec.train).stem == expand_path(spec.test).stem
     apart = prefix if same else ""
     if spec.source == "table":
         return table(prefix=prefix, name=apart + path.stem, below=below)
-    return (open_npz if spec.source == "npz" else open_hdf5)(path, *keys, apart, spec.id_key, knows)
+    both = spec.test == spec.train  # then the splits tell ids apart
+    open_arrays = open_npz if spec.source == "npz" else open_hdf5
+    return open_arrays(path, *keys, "" if both else apart, spec.id_key, knows, split, required=both)
 
 
 def _is_one_place(spec: DataSpec) -> bool:
-    """Whether training and test images are the same: nothing tells them apart, as the split of a table or of timm's."""
+    """Whether training and test images are the same: nothing tells them apart, as a split does."""
     assert spec.train is not None
     assert spec.test is not None
     if spec.source == "timm":
         return (spec.train, spec.train_split) == (spec.test, spec.test_split)
-    if spec.source == "table" and spec.train == spec.test:
+    if spec.source in ("table", "npz", "hdf5") and spec.train == spec.test:
         return spec.train_split == spec.test_split
     one, other = (os.path.realpath(expand_path(place)) for place in (spec.train, spec.test))
     return one == other

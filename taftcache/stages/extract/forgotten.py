@@ -17,7 +17,7 @@ from taftcache.backbone.sources.base import TEST, Item, Knows, Labelled, Source,
 from taftcache.backbone.sources.columns import splits_in
 from taftcache.backbone.sources.folder import SUFFIXES, empty_folders, left_aside, suffix, unread_notes
 from taftcache.backbone.sources.opening import open_source
-from taftcache.backbone.sources.table import rows_by_split
+from taftcache.backbone.sources.table import rows_by_split, splits_of, unused_classes
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.copying import carry_tombstones
 from taftcache.cache.opening import Place
@@ -169,8 +169,8 @@ def open_images(
     """The sources of ``data``, for ``store``, and notes on what lies there and is left out.
 
     A folder without images is no class, unless the store at this place has the class or forgot it: then its images
-    were taken away, as they must be after a request to forget them. ``new_classes`` as for ``append``, None for others;
-    ``forgotten_of`` as for ``extract``.
+    were taken away, as they must be after a request to forget them. Nor is a class that only rows of splits have which
+    are not used. ``new_classes`` as for ``append``, None for others; ``forgotten_of`` as for ``extract``.
 
     Raises:
         DataError: a class that only test images have, and the store at this place neither has nor forgot, unless such
@@ -181,7 +181,8 @@ def open_images(
     sources = [part for part in (source, test) if part is not None]
     numbered = [] if store and FeatureStore.exists(store) else numbered_note(data, *sources)
     notes = [*_aside_notes(sources), *_split_notes(data, source), *numbered]
-    empty = [{folder.name for folder in empty_folders(part)} for part in sources]
+    folders = {folder.name for part in sources for folder in empty_folders(part)}
+    empty = [{folder.name for folder in empty_folders(part)} | unused_classes(part) for part in sources]
     if unknown := set[str]().union(*empty):
         unknown -= _known(store, unknown)
         for part, names in zip(sources, empty, strict=True):
@@ -191,7 +192,7 @@ def open_images(
     if not unknown:
         return source, test, notes
     check_items(str(data.train), source.classes, source.items)
-    if unknown := unknown.difference(*(part.classes for part in sources)):
+    if unknown := (unknown & folders).difference(*(part.classes for part in sources)):
         left = counted(len(unknown), "folder")
         notes.append(f"{left} left out, without an image and so no class: {first_few(sorted(unknown))}")
     return source, test, notes
@@ -272,8 +273,9 @@ def numbered_note(data: DataSpec, *sources: Source | None) -> list[str]:
 
 
 def _split_notes(data: DataSpec, source: Source) -> list[str]:
-    """What each split of a table is used for, unless that is plain: one is trained on, and one called test held out."""
-    files = splits_in(expand_path(data.train)) if data.source == "table" and data.train else {}
+    """What each split of a table or file of arrays is used for, unless that is plain: one is trained on, and one called
+    test held out."""
+    files = {*splits_in(expand_path(data.train))} if data.source == "table" and data.train else {*splits_of(source)}
     rows, both = rows_by_split(source), data.test == data.train
     if len(files or rows) < 2:
         return []

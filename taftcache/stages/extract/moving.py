@@ -151,7 +151,8 @@ def _numbered_after(recipe: Recipe) -> list[str]:
     data = recipe.data
     places = [expand_path(place) for place in (data.train, data.test) if place]
     splits = [data.train_split, data.test_split] if any(map(splits_in, places)) else []
-    return [*(place.stem for place in places), *splits]
+    parts = [f"{place.stem}/{split}" for place in places for split in (data.train_split, data.test_split)]
+    return [*(place.stem for place in places), *splits, *(parts if data.source in ("npz", "hdf5") else [])]
 
 
 def notes_on_numbers(
