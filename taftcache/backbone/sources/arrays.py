@@ -132,7 +132,7 @@ def split_of(file: Path, names: Sequence[str], image_key: str, split: str, *, re
             f"{file} has no array {image_key!r} of the split {split!r}",
             got=f"it holds {', '.join(sorted(names)) or 'nothing'}",
             do="set data.train_split and data.test_split to the splits in these names, such as train in train_images, "
-            "and data.image_key and data.label_key to what stands beside them, such as images",
+            "and data.image_key and data.label_key to what stands beside them, such as images; or leave data.test out",
         )
     return {}
 
