@@ -317,7 +317,7 @@ def test_recipes_that_cannot_be(options):
     ],
 )
 def test_a_test_on_the_images_that_are_trained_on_is_refused(tmp_path, monkeypatch, source, train, test, more):
-    """Nothing told the two apart, and every image was held out and trained on. Of tables, arrays and timm, splits do."""
+    """Nothing told the two apart, and every image was held out and trained on. Splits do, but for a folder."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RecipeError, match=r"data\.test must not name what"):
         open_source(DataSpec(source=source, train=train, test=test, **more))

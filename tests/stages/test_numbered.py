@@ -16,7 +16,7 @@ from taftcache.errors import DataError, IdentityError, StoreError, TaftcacheErro
 from taftcache.remote.jobs import RowJob
 from taftcache.remote.rows import _loaded
 from taftcache.remote.task import portable
-from taftcache.stages.extract.moving import BY_NUMBER
+from taftcache.stages.extract.moving import BY_NUMBER, _remade
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.teaching import open_students
 from tests.stages.making import digits, recipe, tree, write_images, write_inside
@@ -147,6 +147,10 @@ def test_a_label_is_corrected_of_an_image_that_moved_to_the_other_table(tmp_path
     for table, rows in ((first, [*range(29), 30]), (test, [29, *range(31, ROWS)])):
         write_inside(table, images, n=names, other=labels, order=rows)
     assert sum(taftcache.append(asking, relabel=True).relabelled.values()) == 2
+    with FeatureStore(asking.store_path) as store:
+        made, mixed = _remade(store, asking, Silent()), ["c31", "c0", "c30"]
+        alone = np.concatenate([made.rows("000", [i]) for i in mixed])
+        assert np.allclose(made.rows("000", mixed), alone, atol=1e-3)
 
 
 def test_what_cannot_be_made_again_is_not_relabelled(made, images, monkeypatch):
@@ -192,8 +196,11 @@ def test_forgotten_of_a_table_whose_rows_moved(made, images, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_forgotten_of_a_store_that_held_rows_out_by_a_recipe_with_a_test(made, images, tmp_path):
-    asking, table = made
+def test_forgotten_of_a_store_that_held_rows_out_by_a_recipe_with_a_test(images, tmp_path):
+    table = write_inside(tmp_path / "set.parquet", images)
+    asking = asked(tmp_path / "store", table, held_out=0.6)
+    taftcache.extract(asking)
+    taftcache.forget(asking.store_path, [f"set/{GONE:04d}"])
     test = write_inside(tmp_path / "test.parquet", images, paths=True, order=range(5))
     new = asked(tmp_path / "new", table, test=str(test))
     assert f"a few rows of {asking.store_path}" in str(taftcache.extract(new, forgotten_of=asking.store_path).notes)

@@ -76,14 +76,15 @@ class Reextraction:
                 got=f"the first: {gone[0]!r}",
                 do="put them back, or name where the data lies now with --set data.train=…",
             )
-        sink, made = Collected(), list[str]()
+        blocks, made = list[NDArray[Any]](), list[str]()
         with self._progress.task(f"extract again {shard}", len(ids)) as task:
             for source, there in zip(self._sources, self._places, strict=True):  # of either, whatever the shard
                 own = [i for i in ids if i in there]
                 if source is not None and own:
+                    sink = Collected()
                     run_frozen(self._model, self._recipe, source, [there[i] for i in own], sink, task.advance)
-                    made += own
-        rows, place = np.concatenate(sink.blocks), {i: k for k, i in enumerate(made)}
+                    blocks, made = [*blocks, *sink.blocks], [*made, *own]
+        rows, place = np.concatenate(blocks), {i: k for k, i in enumerate(made)}
         return rows if made == [*ids] else rows[[place[i] for i in ids]]
 
     def layout(self, shard: str) -> tuple[tuple[int, int], str, int]:
