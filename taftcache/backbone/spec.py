@@ -132,7 +132,9 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     root: for timm and published datasets, the folder; for a table, the folder that its paths start from (its own folder
         by default).
     train_split: timm's name for the split; for a table that is both train and test, the value in its column ``split``;
-        for a folder of Parquet files, what their names begin with.
+        for a folder of Parquet files, what their names begin with; for a file of arrays that has several splits, what
+        stands before or after ``image_key`` and ``label_key`` in their names (``train_images``, ``images_train`` or
+        ``train/images``).
     test_split: the same for held-out images.
     """
 

@@ -38,7 +38,7 @@ def still_there(spec: DataSpec, ids: Sequence[str]) -> StillThere:
     from taftcache.backbone.sources.base import any_numbered
     from taftcache.backbone.sources.opening import open_source
 
-    sources = open_source(msgspec.structs.replace(spec, limit=None))
+    sources = open_source(msgspec.structs.replace(spec, limit=None), {*ids}.__contains__)
     there = {item.id for source in sources if source is not None for item in source.items}
     return StillThere([i for i in ids if i in there], any_numbered(*sources))
 

@@ -254,6 +254,10 @@ class FeatureStore:
         """Whether a shard has a row of that id."""
         return self._contents.holds(sample_id)
 
+    def knows(self, sample_id: str) -> bool:
+        """Whether a shard has a row of that id, or had one that was forgotten."""
+        return self.holds(sample_id) or self.is_forgotten(sample_id)
+
     def objects(self, prefix: str = "") -> dict[str, ObjectRef]:
         """The objects whose names begin with ``prefix`` ("components/"), by name."""
         return {name: ref for name, ref in sorted(self.manifest.objects.items()) if name.startswith(prefix)}

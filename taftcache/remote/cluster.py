@@ -25,9 +25,12 @@ class Cluster(Connection):
     ``Cluster.local(workers=2)`` or ``Cluster.at("tcp://host:8786")``, in a ``with`` statement.
     """
 
-    def rows(self, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any]) -> RemoteRows:
-        """Extraction by the model that ``recipe`` and ``classes`` make; every worker checks it against ``identity``."""
-        return RemoteRows(self, recipe, classes, identity)
+    def rows(
+        self, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any], known: Sequence[str]
+    ) -> RemoteRows:
+        """Extraction by the model that ``recipe`` and ``classes`` make; every worker checks it against ``identity``.
+        ``known`` are ids that say how many digits numbers of rows have."""
+        return RemoteRows(self, recipe, classes, identity, known)
 
     def components(
         self, store: FeatureStore, recipe: Recipe, base: Base, jobs: Sequence[Job], task: Task

@@ -10,17 +10,19 @@ from taftcache.cache.format.digest import canonical, digest
 
 @dataclass(frozen=True, kw_only=True)
 class RowJob:
-    """What a worker loads once: ``recipe`` and ``classes`` make the frozen layers, ``identity`` proves them."""
+    """What a worker loads once: ``recipe`` and ``classes`` make the frozen layers, ``identity`` proves them. The
+    ``known`` ids say how many digits numbers of rows have."""
 
     recipe: dict[str, Any]
     classes: list[str]
     identity: dict[str, Any]
+    known: list[str]
     threads: int
 
     @property
     def key(self) -> str:
         """Equal for jobs with the same model and images."""
-        return digest(canonical([self.recipe, self.classes, self.identity]))
+        return digest(canonical([self.recipe, self.classes, self.identity, self.known]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,9 +39,22 @@ _ONE_OF_THEM = f"open each with Pillow, and move away the one that crashes it, i
 class RemoteRows:
     """An engine for each source, whose batches are computed by a cluster's workers."""
 
-    def __init__(self, cluster: Connection, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        cluster: Connection,
+        recipe: Recipe,
+        classes: Sequence[str],
+        identity: dict[str, Any],
+        known: Sequence[str],
+    ) -> None:
         self._cluster = cluster
-        self._job = RowJob(recipe=portable(recipe), classes=list(classes), identity=identity, threads=cluster.threads)
+        self._job = RowJob(
+            recipe=portable(recipe),
+            classes=list(classes),
+            identity=identity,
+            known=list(known),
+            threads=cluster.threads,
+        )
         self.processor, self._span = cluster.call(prepare, self._job)
 
     def engine(self, source: Source, held_out: bool, stop: bool) -> RemoteEngine:
@@ -135,6 +148,7 @@ def _loaded(job: RowJob) -> _Loaded:
                 got="; ".join(different[:6]),
                 do="put the same weights at the recipe's path on every host, and install the same libraries",
             )
-        return _Loaded(model, open_source(recipe.data), recipe, default_batch(frozen.cut), processor(frozen.device))
+        sources = open_source(recipe.data, {*job.known}.__contains__)
+        return _Loaded(model, sources, recipe, default_batch(frozen.cut), processor(frozen.device))
 
     return resident("frozen layers", job.key, load, most=1)

@@ -55,8 +55,11 @@ class Executor(Protocol):
         """Address → threads that take tasks, for the workers that are connected now."""
         ...
 
-    def rows(self, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any]) -> RowEngines:
-        """The frozen layers that ``recipe`` and ``classes`` give, on the workers; they must have this ``identity``."""
+    def rows(
+        self, recipe: Recipe, classes: Sequence[str], identity: dict[str, Any], known: Sequence[str]
+    ) -> RowEngines:
+        """The frozen layers that ``recipe`` and ``classes`` give, on the workers; they must have this ``identity``.
+        ``known`` are ids that say how many digits numbers of rows have."""
         ...
 
     def components(

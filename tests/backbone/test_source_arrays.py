@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from taftcache.backbone.sources.arrays import ArraySource, label_indexes
+from taftcache.backbone.sources.arrays import ArraySource, label_indexes, numbers
 from taftcache.backbone.sources.base import Item
 from taftcache.backbone.sources.opening import open_source
 from taftcache.backbone.spec import DataSpec
-from taftcache.errors import DataError, UnreadableImage
+from taftcache.errors import DataError, RecipeError, UnreadableImage
 from tests.backbone.making import LABELS, PIXELS, only
 
 
@@ -99,11 +99,80 @@ def test_labels_that_are_codes_become_class_names(opened):
     assert [i.label for i in source.items] == [1, 2, 1, 2, 0, 2]
 
 
+def test_fractions_are_in_order_among_whole_numbers():
+    given = np.array(["10", "1.5", "2.0", "-3.25", "x", "2"], object)
+    assert label_indexes(Path("f"), given[:-2], None)[0] == ["-3.25", "1.5", "2", "10"]
+    assert label_indexes(Path("f"), given, None)[0] == ["-3.25", "1.5", "2", "2.0", "10", "x"]
+
+
 def test_as_many_codes_as_images_are_found_in_one_pass():
     """A search of the list for each of them would take a quarter of an hour."""
     codes = np.arange(200_000)[::-1] * 7
     names, indexes = label_indexes(Path("f"), codes, None)
     assert (names[1], indexes[:2], indexes[-1]) == ("7", [199_999, 199_998], 0)
+
+
+SPELT = {
+    "before": "{split}_{key}",
+    "after": "{key}_{split}",
+    "groups": "{split}/{key}",
+}
+
+
+def in_splits(spelt, images="images", labels="labels", splits=("train", "test")):
+    """The images 0 to 3 in the first split, 2 to 5 in the others."""
+    arrays = {}
+    for split, rows in zip(splits, [slice(0, 4), slice(2, 6), slice(2, 6)], strict=False):
+        arrays[spelt.format(split=split, key=images)] = PIXELS[rows]
+        arrays[spelt.format(split=split, key=labels)] = LABELS[rows].reshape(-1, 1)
+    return arrays
+
+
+@pytest.mark.parametrize("spelt", SPELT.values(), ids=SPELT.keys())
+def test_splits_in_one_file_of_arrays(kind, tmp_path, spelt):
+    """As MedMNIST's files, and Keras's of MNIST."""
+    if kind == "npz" and "/" in spelt:
+        return
+    file = str(write(tmp_path / f"set.{kind}", in_splits(spelt, "x", "y", ("train", "test", "val"))))
+    named = {"source": kind, "train": file, "image_key": "x", "label_key": "y"}
+    train, test = open_source(DataSpec(**named, test=file, test_split="test"))
+    assert [item.id for item in train.items] == [f"set/train/{k:04d}" for k in range(4)]
+    assert [item.id for item in test.items] == [f"set/test/{k:04d}" for k in range(4)]
+    assert np.array_equal(np.asarray(test.read(0)), PIXELS[2])
+    assert (train.splits, train.numbered) == (["test", "train", "val"], True)
+    alone, none = open_source(DataSpec(**named, train_split="val"))
+    assert (alone.items[0].id, none) == ("set/val/0000", None)
+    with pytest.raises(DataError, match="no array 'x' of the split 'dev'") as caught:
+        open_source(DataSpec(**named, test=file, test_split="dev"))
+    assert "data.test_split" in caught.value.do
+    with pytest.raises(RecipeError, match="a test on what was trained on says nothing"):
+        open_source(DataSpec(**named, test=file, test_split="train"))
+    with pytest.raises(DataError, match="no array named 'images'"):
+        open_source(DataSpec(source=kind, train=file))
+
+
+def test_arrays_of_no_split_are_those_of_the_file(opened, kind, tmp_path):
+    """Also of a file that has splits beside them, as before; names of classes and of ids may be of both."""
+    plain = {"images": PIXELS, "labels": LABELS, "classes": np.array(["x", "y", "z"])}
+    arrays = in_splits("{split}_{key}") | plain
+    whole = opened(arrays)
+    assert (len(whole.items), whole.items[0].id, whole.splits) == (6, "set/0000", ())
+    file = str(tmp_path / f"set.{kind}")
+    train, test = open_source(DataSpec(source=kind, train=file, test=file, test_split="test"))
+    assert (len(train.items), train.classes, test.classes) == (4, ["x", "y", "z"], ["x", "y", "z"])
+    ids = {"train_id": np.arange(4), "test_id": np.arange(4, 8)}
+    file = str(write(tmp_path / f"ids.{kind}", in_splits("{split}_{key}") | ids))
+    train, test = open_source(DataSpec(source=kind, train=file, test=file, test_split="test"))
+    assert [item.id for item in (*train.items, *test.items)] == [str(k) for k in range(8)]
+
+
+def test_numbers_of_rows_keep_the_digits_that_a_store_knows():
+    grown = numbers("a", 10_050, {"a/0003"}.__contains__)
+    assert (grown[3], grown[9_999], grown[10_000]) == ("a/0003", "a/9999", "a/10000")
+    assert numbers("a", 9_000, {"a/00003"}.__contains__)[3] == "a/00003"
+    for knows in (None, {"a/10003", "b/0003"}.__contains__, {"a/00003", "a/0003"}.__contains__):
+        assert numbers("a", 10_050, knows)[3] == "a/00003"
+    assert numbers("a", 100_050, {"a/00003", "a/100003"}.__contains__)[3] == "a/00003"
 
 
 NO_TEXT = np.frombuffer(np.array([0xD800, 0x62, 0x63] * 2, "<u4").tobytes(), "<U1")  # half of a surrogate pair

@@ -310,14 +310,14 @@ def test_recipes_that_cannot_be(options):
         ("folder", "pics", "pics", {}),
         ("folder", "pics", "other/../pics/", {}),
         ("npz", "a.npz", "./a.npz", {}),
-        ("hdf5", "a.h5", "a.h5", {}),
+        ("hdf5", "a.h5", "a.h5", {"test_split": "train"}),
         ("table", "a.csv", "./a.csv", {}),
         ("table", "folder", "folder", {"test_split": "train"}),
         ("timm", "folder", "folder", {"train_split": "all", "test_split": "all"}),
     ],
 )
 def test_a_test_on_the_images_that_are_trained_on_is_refused(tmp_path, monkeypatch, source, train, test, more):
-    """Nothing told the two apart, and every image was held out and trained on. Of a table and timm's, splits do."""
+    """Nothing told the two apart, and every image was held out and trained on. Splits do, but for a folder."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RecipeError, match=r"data\.test must not name what"):
         open_source(DataSpec(source=source, train=train, test=test, **more))

@@ -285,7 +285,7 @@ def test_a_whole_number_is_one_class_beside_fractions_or_alone(folder):
     beside = write(folder / "beside.csv", columns(label=["1.0", "1.5", "2.0"] * 2))
     alone = write(folder / "alone.csv", columns(label=["1.0", "2.0", "2"] * 2))
     classes = [open_source(spec(file, image_key="path"))[0].classes for file in (beside, alone)]
-    assert classes == [["1", "2", "1.5"], ["1", "2"]]
+    assert classes == [["1", "1.5", "2"], ["1", "2"]]
 
 
 def test_fractions_that_come_again_are_classes(folder):

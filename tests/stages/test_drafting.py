@@ -15,7 +15,9 @@ from PIL import Image
 
 import taftcache
 from taftcache.backbone.sources.base import Item
-from taftcache.backbone.spec import BackboneSpec
+from taftcache.backbone.sources.opening import open_source
+from taftcache.backbone.spec import BackboneSpec, DataSpec
+from taftcache.cache.store import FeatureStore
 from taftcache.errors import BackboneError, DataError, RecipeError, StoreWriteError
 from taftcache.names import readable_size, readable_time
 from taftcache.recipe import load_recipe, parse_recipe
@@ -25,7 +27,7 @@ from taftcache.stages.extract.drafting import COMMENTS, PRETRAINED
 from taftcache.stages.extract.forgotten import open_images
 from taftcache.terminal.pipeline import show_init
 from tests.backbone.test_table import saved, write
-from tests.stages.making import tree, write_images, write_inside
+from tests.stages.making import digits, recipe, tree, write_images, write_inside
 
 
 def test_a_class_for_each_image_is_noted(place):
@@ -276,6 +278,33 @@ def test_parts_of_a_split_are_one_table(place):
     assert (train[0], len(train), test, notes) == ("training/0000", 14, [], [])
 
 
+def test_numbered_parts_in_a_folder_for_each_split_are_tables(place):
+    """As the Hub's converted files, which lie in a folder for each configuration."""
+    hub = as_hub(place)
+    for file in (hub / "data").iterdir():
+        split, part = file.stem.split("-")[:2]
+        (hub / "default" / split).mkdir(parents=True, exist_ok=True)
+        file.rename(hub / "default" / split / f"{int(part):04d}.parquet")
+    (hub / "data").rmdir()
+    note = "split: 'train' for training, 'test' for testing; used for neither: validation"
+    for given in (hub, hub / "default"):
+        section, train, test, notes = opened(given)
+        assert (train, test) == ([f"train/{k:04d}" for k in range(28)], [f"test/{k:04d}" for k in range(14)])
+        assert (section["train"], section["test"], notes) == (*[str(hub / "default")] * 2, [note])
+    shutil.copytree(hub / "default", hub / "other")
+    with pytest.raises(DataError, match="has several configurations of a dataset") as caught:
+        opened(hub)
+    assert (caught.value.got, caught.value.do) == ("default, other", f"choose one: taftcache init {hub}/default")
+    with pytest.raises(DataError, match=r"splits in folders of their own(.|\n)*got: default, other") as caught:
+        open_source(DataSpec(source="table", train=str(hub), image_key="image", label_key="label"))
+    assert caught.value.do == f"name one of them: {hub}/default"
+    (hub / "other" / "train" / "0000.parquet").unlink()
+    with pytest.raises(DataError, match=r"does not have the parts of the split 'train'(.|\n)*got: 1 file, parts of 2"):
+        opened(hub / "other")
+    (hub / "other" / "validation" / "more.parquet").touch()
+    assert set(looking.splits_in(hub / "other")) == {"test", "train"}
+
+
 @pytest.mark.parametrize(
     ("columns", "key", "first"),
     [
@@ -330,6 +359,28 @@ def test_what_each_split_of_a_column_is_used_for_is_said(place, names, note):
     assert (len(train), len(test)) == ((14, tested) if names[0] == "train" else (42, 0))
 
 
+def test_a_class_of_a_split_that_is_not_used_is_no_class(place, monkeypatch):
+    """Unless a store has it, whose classes keep their numbers."""
+    table = listed(place / "images")
+    splits = ["extra" if name == "0" else ("train", "test")[k % 2] for k, name in enumerate(table["species"])]
+    file = str(write(place / "images" / "a.csv", table | {"split": splits}))
+    data = {"source": "table", "train": file, "test": file, "test_split": "test"}
+    asking = recipe(place / "store", data=data | {"image_key": "file_name", "label_key": "species"})
+    with monkeypatch.context() as before:
+        before.setattr("taftcache.stages.extract.forgotten.unused_classes", lambda source: set())
+        taftcache.extract(asking)
+    with FeatureStore(place / "store") as store:
+        assert store.classes == ["0", "1", "2"]
+    assert taftcache.extract(asking).notes == []
+    assert taftcache.append(asking).root_before == FeatureStore(place / "store").root_digest
+    new = recipe(place / "new", data=data | {"image_key": "file_name", "label_key": "species"})
+    report = taftcache.extract(new)
+    assert "without an image" not in str(report.notes)
+    with FeatureStore(place / "new") as store:
+        assert store.classes == ["1", "2"]
+    assert taftcache.extract(new).notes == []
+
+
 def test_a_further_split_is_named_and_left_out(place):
     """As SVHN's "extra": the whole set was refused, and so was the cure."""
     for make in (as_saved, as_listed, as_splits):
@@ -346,6 +397,32 @@ def test_a_further_split_is_named_and_left_out(place):
             named = opened(whole, **there)
             assert (named[0]["source"], len(named[1])) == (section["source"], 14)
         shutil.rmtree(whole)
+
+
+@pytest.mark.parametrize(
+    ("names", "found", "note"),
+    [
+        (("train_images", "train_labels", "test_images", "test_labels"), {"test_split": "test"}, None),
+        (
+            ("x_train", "y_train", "x_test", "y_test", "x_val", "y_val"),
+            {"image_key": "x", "label_key": "y", "test_split": "test"},
+            "split: 'train' for training, 'test' for testing; used for neither: val",
+        ),
+        (("X_train", "y_train", "X_test"), {"image_key": "X", "label_key": "y"}, None),
+        (("images", "labels", "train_images", "train_labels"), {}, None),
+        (("x", "y"), {"image_key": "x", "label_key": "y"}, None),
+    ],
+)
+def test_splits_in_a_file_of_arrays_are_found(place, names, found, note):
+    pixels, labels = digits()
+    lots = {name: (pixels if name[0] in "xXi" or "images" in name else labels)[:20] for name in names}
+    np.savez(place / "set.npz", **lots)
+    section, train, test, notes = opened(place / "set.npz")
+    file = str(place / "set.npz")
+    splits = {"test": file, "train_split": "train"} if "test_split" in found else {}
+    splits |= {"train_split": "train"} if "X_test" in names else {}
+    assert section == {"source": "npz", "train": file} | splits | found
+    assert (len(train), len(test), notes) == (20, 20 if "test_split" in found else 0, [note] if note else [])
 
 
 @pytest.mark.parametrize(("asked", "written"), [("stores/mine", "{}/stores/mine"), ("${STORES}/x", "${{STORES}}/x")])

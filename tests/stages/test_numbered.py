@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import DataError, IdentityError, StoreError, TaftcacheError
-from taftcache.stages.extract.moving import BY_NUMBER
-from tests.stages.making import recipe, tree, write_images, write_inside
+from taftcache.remote.jobs import RowJob
+from taftcache.remote.rows import _loaded
+from taftcache.remote.task import portable
+from taftcache.stages.extract.moving import BY_NUMBER, _remade
+from taftcache.stages.progress import Silent
+from taftcache.stages.train.teaching import open_students
+from tests.stages.making import digits, recipe, tree, write_images, write_inside
+from tests.teaching.making import teaching_recipe
 
 ROWS = 42
 GONE = 10
@@ -128,6 +136,23 @@ def test_images_that_changed_with_their_labels_are_not_relabelled(tmp_path, imag
     assert tree(tmp_path / "store") == before
 
 
+def test_a_label_is_corrected_of_an_image_that_moved_to_the_other_table(tmp_path, images):
+    first, test, names = tmp_path / "a.parquet", tmp_path / "b.parquet", [f"c{k}" for k in range(ROWS)]
+    labels = [k % 3 for k in range(ROWS)]
+    for table, rows in ((first, range(30)), (test, range(30, ROWS))):
+        write_inside(table, images, n=names, other=labels, order=rows)
+    asking = asked(tmp_path / "store", first, test=str(test), id_key="n", label_key="other")
+    taftcache.extract(asking)
+    labels[29], labels[30] = labels[30], labels[29]
+    for table, rows in ((first, [*range(29), 30]), (test, [29, *range(31, ROWS)])):
+        write_inside(table, images, n=names, other=labels, order=rows)
+    assert sum(taftcache.append(asking, relabel=True).relabelled.values()) == 2
+    with FeatureStore(asking.store_path) as store:
+        made, mixed = _remade(store, asking, Silent()), ["c31", "c0", "c30"]
+        alone = np.concatenate([made.rows("000", [i]) for i in mixed])
+        assert np.allclose(made.rows("000", mixed), alone, atol=1e-3)
+
+
 def test_what_cannot_be_made_again_is_not_relabelled(made, images, monkeypatch):
     asking, table = made
     write_inside(table, images, order=LESS)
@@ -169,6 +194,17 @@ def test_forgotten_of_a_table_whose_rows_moved(made, images, tmp_path):
         with pytest.raises(TaftcacheError, match=r"cannot be found in .* rows have moved"):
             refused(new, forgotten_of=old)
     assert not (tmp_path / "new").exists()
+
+
+def test_forgotten_of_a_store_that_held_rows_out_by_a_recipe_with_a_test(images, tmp_path):
+    table = write_inside(tmp_path / "set.parquet", images)
+    asking = asked(tmp_path / "store", table, held_out=0.6)
+    taftcache.extract(asking)
+    taftcache.forget(asking.store_path, [f"set/{GONE:04d}"])
+    test = write_inside(tmp_path / "test.parquet", images, paths=True, order=range(5))
+    new = asked(tmp_path / "new", table, test=str(test))
+    assert f"a few rows of {asking.store_path}" in str(taftcache.extract(new, forgotten_of=asking.store_path).notes)
+    assert not FeatureStore(tmp_path / "new").holds(f"set/{GONE:04d}")
 
 
 def test_with_ids_a_removed_row_is_nothing_to_speak_of(tmp_path, images):
@@ -316,3 +352,109 @@ def test_numbers_of_vectors_are_said_to_keep_out_by_number(tmp_path):
     taftcache.forget(tmp_path / "a", [sorted(FeatureStore(tmp_path / "a").sample_ids())[0]])
     assert BY_NUMBER in taftcache.import_vectors(x, y, tmp_path / "c", forgotten_of=tmp_path / "a").notes
     assert BY_NUMBER not in taftcache.import_vectors(x, y, tmp_path / "a").notes, "every row is compared"
+
+
+@pytest.fixture
+def one_digit(monkeypatch):
+    """Numbers of rows have one digit at least in place of four, so that ten rows are as many as ten thousand."""
+    monkeypatch.setattr("taftcache.backbone.sources.arrays._DIGITS", 1)
+
+
+def write_rows(file: Path, rows: int) -> Path:
+    """An npz file of the first digits, of three classes."""
+    pixels, labels = digits()
+    np.savez(file, images=pixels[:rows], labels=labels[:rows] % 3)
+    return file
+
+
+def grown(tmp_path: Path, images: Path, kind: str):
+    """A recipe of nine rows, whose store has forgotten one; and what writes as many rows in place of them."""
+    if kind == "npz":
+        write, named = partial(write_rows, tmp_path / "set.npz"), {"source": "npz"}
+    else:
+        write = lambda rows: write_inside(tmp_path / "set.parquet", images, order=range(rows))  # noqa: E731
+        named = {"source": "table", "image_key": "image", "label_key": "label"}
+    data = {"train": str(write(9)), "held_out": 0.0} | named
+    asking = recipe(tmp_path / "store", data=data, store={"cache": "feature"}, tangent={"train": "head"})
+    taftcache.extract(asking)
+    taftcache.forget(asking.store_path, ["set/4"])
+    return asking, write
+
+
+def ids_of(path: Path) -> list[str]:
+    return sorted(FeatureStore(path).sample_ids())
+
+
+def numbered(rows: int, *gone: int, digits: int = 1) -> list[str]:
+    return sorted(f"set/{k:0{digits}d}" for k in range(rows) if k not in gone)
+
+
+@pytest.mark.law(
+    "A file whose ids are numbers of rows may grow past their digits, and shrink, and each row keeps its id"
+)
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_a_file_grows_past_its_digits(one_digit, tmp_path, images, kind):
+    asking, write = grown(tmp_path, images, kind)
+    write(30)
+    (new, gone) = taftcache.extract(asking).notes
+    assert new.startswith("not in the store: 21 images of the source (first: set/10)")
+    assert "1 row still in the source, forgotten here: set/4;" in gone
+    assert sum(taftcache.append(asking).added.values()) == 21
+    assert ids_of(asking.store_path) == numbered(30, 4)
+    assert [note.startswith("1 row still") for note in taftcache.extract(asking).notes] == [True]
+    assert taftcache.append(asking).added == {}
+    assert taftcache.forget(asking.store_path, ["set/7"]).in_source == ["set/7"]
+    other = msgspec.structs.replace(asking, store=msgspec.structs.replace(asking.store, path=str(tmp_path / "other")))
+    assert sum(taftcache.estimate(other, forgotten_of=asking.store_path).rows.values()) == 28
+    taftcache.extract(other, forgotten_of=asking.store_path)
+    shutil.rmtree(asking.store_path)
+    taftcache.extract(asking)  # the place remembers what was forgotten
+    assert ids_of(asking.store_path) == ids_of(other.store_path) == numbered(30, 4, 7)
+
+
+def test_workers_and_students_see_the_ids_of_the_store(one_digit, tmp_path, images):
+    asking, write = grown(tmp_path, images, "npz")
+    data = {"source": "npz", "train": str(write(30)), "limit": None}
+    taftcache.append(asking)
+    taught = teaching_recipe(tmp_path / "students", {"t": asking.store_path}, data=data)
+    with open_students(taught, Silent()) as students:
+        assert sorted(students.joined.ids) == numbered(30, 4)
+    shutil.rmtree(asking.store_path)
+
+    class Asked(Exception):
+        pass
+
+    class Cluster:
+        def rows(self, *asked):
+            raise Asked(*asked)
+
+    with pytest.raises(Asked) as caught:
+        taftcache.extract(asking, cluster=Cluster())
+    _, classes, identity, known = caught.value.args
+    job = RowJob(recipe=portable(asking), classes=classes, identity=identity, known=known, threads=1)
+    assert sorted(item.id for item in _loaded(job).sources[0].items) == numbered(30)
+
+
+def test_a_file_shrinks_below_its_digits(one_digit, tmp_path, images):
+    asking = recipe(tmp_path / "store", data={"source": "npz", "train": str(write_rows(tmp_path / "set.npz", 30))})
+    taftcache.extract(asking)
+    taftcache.forget(asking.store_path, ["set/04"])
+    write_rows(tmp_path / "set.npz", 8)
+    assert taftcache.extract(asking).notes[0].startswith("not in the source now: 22 rows of the store")
+    assert taftcache.append(asking).added == {}
+    shutil.rmtree(asking.store_path)
+    taftcache.extract(asking)
+    with FeatureStore(asking.store_path) as store:
+        assert sorted(store.every_id) == numbered(8, 4, digits=2)
+
+
+def test_rows_past_the_digits_that_moved_are_refused(one_digit, tmp_path, images):
+    asking, write = grown(tmp_path, images, "parquet")
+    write(30)
+    taftcache.append(asking)
+    files = sorted(images.glob("*/*.png"), key=lambda file: file.name)
+    twin = next(k for k in (28, 26, 25, 24) if files[k].parent == files[29].parent)  # no label tells them apart
+    order = [{twin: 29, 29: twin}.get(k, k) for k in range(30)]
+    write_inside(tmp_path / "set.parquet", images, order=order)
+    with pytest.raises(IdentityError, match="have moved"):
+        taftcache.append(asking)

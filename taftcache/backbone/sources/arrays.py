@@ -3,20 +3,29 @@
 Two layouts. *Pixels*: images uint8 [n, h, w], [n, h, w, 1 or 3] or [n, 1 or 3, h, w] and labels [n].
 *Encoded*: ``blob`` uint8, the files of all images one after another; ``offset`` [n + 1], where each
 begins and ends; ``label`` [n]. In both, ``classes`` (names) and ``id`` or ``ids`` (text or integers) are optional.
+A file may have several splits of them, by names such as ``train_images``, ``images_train`` or ``train/images``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.base import REGRESSION, Item, check_classes, check_items, decoding, name_order
+from taftcache.backbone.sources.base import (
+    REGRESSION,
+    Item,
+    Knows,
+    check_classes,
+    check_items,
+    decoding,
+    name_order,
+)
 from taftcache.backbone.sources.rgb import decode_rgb, to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
@@ -26,6 +35,7 @@ _EXPANDED = 64 << 20  # bytes that any file may expand to
 _RATIO = 100  # and how many times its own size; deflate reaches a thousand, with zeros
 _PIXELS = 1 << 28  # of one image, somewhat more than PIL decodes
 _FILE = 1 << 30  # bytes of one image's file, as many as a chunk of HDF5 may have
+_DIGITS, _MOST_DIGITS = 4, 9  # of numbers of rows in ids
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 _WHOLE = re.compile(r"-?[0-9]+(\.0*)?")  # a whole number, perhaps written as a fraction
 
@@ -33,8 +43,8 @@ _WHOLE = re.compile(r"-?[0-9]+(\.0*)?")  # a whole number, perhaps written as a 
 class ArraySource:
     """Images from ``arrays`` (numpy arrays, or HDF5 datasets that are read one image at a time).
 
-    file: for messages, and its stem for ids. id_key: the array of ids; ``id`` or ``ids`` by default. prefix: put before
-    ids made of the stem.
+    file: for messages. id_key: the array of ids; ``id`` or ``ids`` by default. name: put before numbers of rows; the
+    file's stem by default. knows: as for `numbers`. splits: those that the file has, if the arrays are of one of them.
     """
 
     def __init__(
@@ -43,9 +53,12 @@ class ArraySource:
         arrays: Mapping[str, Any],
         image_key: str,
         label_key: str,
-        prefix: str = "",
+        name: str | None = None,
         id_key: str | None = None,
+        knows: Knows = None,
+        splits: Sequence[str] = (),
     ) -> None:
+        self.splits = splits
         self._encoded = image_key not in arrays and "blob" in arrays
         if self._encoded:
             label_key = label_key if label_key in arrays else "label"
@@ -66,7 +79,7 @@ class ArraySource:
         self.classes, indexes = label_indexes(file, labels.reshape(-1), names)
         key = id_key or next((k for k in _IDS if k in arrays), None)
         self.numbered = key is None
-        ids = numbers(prefix + file.stem, n) if key is None else _ids(file, arrays, n, key)
+        ids = numbers(name or file.stem, n, knows) if key is None else _ids(file, arrays, n, key)
         self.items = [Item(id, label) for id, label in zip(ids, indexes, strict=True)]
         check_items(str(file), self.classes, self.items)
 
@@ -82,6 +95,46 @@ class ArraySource:
         if pixels.ndim == 3 and pixels.shape[-1] == 1:
             pixels = pixels[..., 0]
         return to_rgb(Image.fromarray(np.ascontiguousarray(pixels)))
+
+
+def in_split(names: Iterable[str], split: str) -> dict[str, str]:
+    """The names of one split's arrays by what they are called without it: of "train", ``images`` is ``train_images``,
+    ``images_train`` or ``train/images``."""
+    found = {}
+    for name in names:
+        for plain in (name.removeprefix(f"{split}_"), name.removeprefix(f"{split}/"), name.removesuffix(f"_{split}")):
+            if plain not in ("", name):
+                found[plain] = name
+    return found
+
+
+def splits_with(names: Collection[str], *plain: str) -> list[str]:
+    """The splits that have an array of each of these ``plain`` names, in alphabetical order."""
+    found = [
+        {split for n in names for split in (n.removesuffix(f"_{p}"), n.removesuffix(f"/{p}"), n.removeprefix(f"{p}_"))}
+        for p in plain
+    ]
+    return sorted(set.intersection(*found) - {"", *names})
+
+
+def split_of(file: Path, names: Sequence[str], image_key: str, split: str, *, required: bool) -> dict[str, str]:
+    """`in_split` if the images are those of a split: if that is ``required``, because the file is both train
+    and test, or if the file has no others. Else empty.
+
+    Raises:
+        DataError: it is required, and the split has no images.
+    """
+    found = in_split(names, split) if required or not {image_key, "blob"} & {*names} else {}
+    if {image_key, "blob"} & found.keys():
+        return found
+    if required:
+        raise DataError(
+            f"{file} has no array {image_key!r} of the split {split!r}",
+            got=f"it holds {', '.join(sorted(names)) or 'nothing'}",
+            do="set data.train_split and data.test_split to the splits in these names, such as train in train_images, "
+            "and data.image_key and data.label_key to what stands beside them, such as images; or leave data.test out",
+        )
+    return {}
 
 
 def to_numpy(what: str, given: Any) -> Any:
@@ -209,10 +262,19 @@ def label_indexes(file: Path, labels: np.ndarray, names: list[str] | None) -> tu
     return names, [known[text] for text in found]
 
 
-def numbers(name: str, n: int) -> list[str]:
-    """Ids of the n rows of a file: ``<name>/0000`` and so on."""
-    width = max(4, len(str(n - 1)))
-    return [f"{name}/{k:0{width}d}" for k in range(n)]
+def numbers(name: str, n: int, knows: Knows = None) -> list[str]:
+    """Ids of the n rows of a file: ``<name>/0000`` and so on, with as many digits as the last row needs, but four at
+    least. A file that has grown or shrunk since a store was made keeps the digits of the ids that this ``knows``."""
+    digits = own = max(_DIGITS, len(str(n - 1)))
+    if knows is not None:
+        every = (own, *(d for d in range(_DIGITS, _MOST_DIGITS + 1) if d != own))
+        digits = next((d for d in every if any(map(knows, _first_numbers(name, n, d)))), own)
+    return [f"{name}/{k:0{digits}d}" for k in range(n)]
+
+
+def _first_numbers(name: str, n: int, digits: int) -> Iterator[str]:
+    """The ids that differ from those with one digit less."""
+    return (f"{name}/{k:0{digits}d}" for k in range(min(n, 10 ** max(_DIGITS, digits - 1))))
 
 
 def _ids(file: Path, arrays: Mapping[str, Any], n: int, key: str) -> list[str]:

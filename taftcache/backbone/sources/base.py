@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from math import isfinite
 from typing import NamedTuple, Protocol
 
@@ -18,6 +20,8 @@ TRAIN = ("train", "training")  # the usual names of a part to train on
 # and of one to test on, which is the first of these that there is
 TEST = ("test", "testing", "val", "valid", "validation", "dev", "development")
 SPLITS = frozenset({*TRAIN, *TEST})
+
+Knows = Callable[[str], bool] | None  # whether a store has a row of an id, or had one; None: there is no store
 
 
 class Item(NamedTuple):
@@ -58,6 +62,11 @@ def any_numbered(*sources: Source | None) -> bool:
     return any(source.numbered for source in sources if source is not None)
 
 
+def shortest_ids(*sources: Source | None) -> list[str]:
+    """An id of each source: of numbers of rows, one with the fewest digits."""
+    return [min((item.id for item in source.items), key=len) for source in sources if source is not None]
+
+
 def check_items(place: str, classes: Sequence[str], items: Sequence[Item], otherwise: str = "") -> None:
     """DataError unless there are images, at least two classes with distinct names, and unique printable ids;
     ``otherwise`` is what else helps against ids that are not printable."""
@@ -91,6 +100,7 @@ def check_items(place: str, classes: Sequence[str], items: Sequence[Item], other
 
 REGRESSION = "values are fitted by TangentRegressor"
 _DIGITS = 100  # most digits of a number
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 FEW = 20  # in so few samples, most may well have a class of their own
 
 
@@ -121,13 +131,11 @@ def check_classes(place: object, labels: Sequence[str]) -> None:
         )
 
 
-def name_order(text: str) -> tuple[bool, int, str]:
-    """The key by which names of classes are sorted: numbers come first, in their own order.
-
-    Texts of more than `_DIGITS` digits sort as texts, because Python refuses to read a number of some thousand digits.
-    """
-    number = text.removeprefix("-").isdecimal() and len(text) <= _DIGITS
-    return not number, int(text) if number else 0, text
+def name_order(text: str) -> tuple[bool, Decimal, str]:
+    """The key by which names of classes are sorted: numbers, also fractions, come first, in their own order. Texts of
+    more than `_DIGITS` digits sort as texts."""
+    number = len(text) <= _DIGITS and _NUMBER.fullmatch(text)
+    return not number, Decimal(text if number else 0), text
 
 
 # Errors of a mount or disk that is not there, or of a process that may open no more files; not every system has all.

@@ -13,7 +13,7 @@ import msgspec
 from taftcache.backbone.sources.arrays import check_expansion
 from taftcache.backbone.sources.base import SPLITS
 from taftcache.errors import DataError
-from taftcache.names import counted
+from taftcache.names import counted, first_few
 
 TEXT, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _SAVED = "state.json"  # marks a folder that save_to_disk wrote
@@ -66,14 +66,29 @@ def tables_in(folder: Path) -> list[Path]:
 
 def splits_in(place: Path) -> dict[str, list[Path]]:
     """The Parquet files in a folder by the split that they are named after, as on the Hub: ``train.parquet``, or
-    ``train-00000-of-00002.parquet`` and a second part; none for a file or a saved dataset."""
+    ``train-00000-of-00002.parquet`` and a second part; or else by that of their folder, as where the Hub has converted
+    a dataset: ``train/0000.parquet``. None for a file or a saved dataset."""
+    if not place.is_dir() or (place / _SAVED).is_file():
+        return {}
     found: dict[str, list[Path]] = {}
-    if place.is_dir() and not (place / _SAVED).is_file():
-        for file in sorted(place.iterdir()):
-            split = file.stem if file.stem.lower() in SPLITS else part_of(file)[0]
-            if split and file.suffix.lower() in PARQUET and file.is_file():
-                found.setdefault(split, []).append(file)
+    entries = sorted(place.iterdir())
+    for file in entries:
+        split = file.stem if file.stem.lower() in SPLITS else part_of(file)[0]
+        if split and file.suffix.lower() in PARQUET and file.is_file():
+            found.setdefault(split, []).append(file)
+    if not found and any(entry.name.lower() in SPLITS for entry in entries):
+        parts = {entry.name: tables_in(entry) for entry in entries if entry.is_dir()}
+        found = {split: files for split, files in parts.items() if files and all(map(_is_numbered, files))}
     return found
+
+
+def _is_numbered(file: Path) -> bool:
+    return file.stem.isdecimal() and file.suffix.lower() in PARQUET
+
+
+def configurations_in(folder: Path) -> list[Path]:
+    """The folders in a folder that have a dataset's splits each."""
+    return [entry for entry in sorted(folder.iterdir()) if splits_in(entry)]
 
 
 def part_of(file: Path) -> tuple[str, int]:
@@ -94,6 +109,12 @@ def read_table(place: Path, split: str = "") -> Table:
         raise DataError(f"no table at {place}", got=str(place), do="correct data.train or data.test")
     if not is_table(place):
         inside = tables_in(place) if place.is_dir() else []
+        if place.is_dir() and (several := configurations_in(place)):
+            raise DataError(
+                f"{place} is not a table of images, but a folder with splits in folders of their own",
+                got=first_few([folder.name for folder in several]),
+                do=f"name one of them: {several[0]}",
+            )
         raise DataError(
             f"{place} is not a table of images",
             got="a folder without state.json" if place.is_dir() else f"a file ending in {place.suffix or 'nothing'}",
@@ -162,7 +183,7 @@ def _parts(place: Path, split: str) -> list[Path]:
             do="set data.train_split and data.test_split",
         )
     files = there[split]
-    wanted = max(part_of(file)[1] for file in files)
+    wanted = max(part_of(file)[1] if file.parent == place else int(file.stem) + 1 for file in files)
     if len(files) != wanted:
         raise DataError(
             f"{place} does not have the parts of the split {split!r} that their names say",

@@ -6,17 +6,29 @@ from pathlib import Path
 
 import h5py
 
-from taftcache.backbone.sources.arrays import ArraySource, check_expansion
+from taftcache.backbone.sources.arrays import ArraySource, check_expansion, split_of, splits_with
+from taftcache.backbone.sources.base import Knows
 from taftcache.errors import DataError
 from taftcache.foreign_hdf5 import check_own, node_of
 
 _FAULTS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)  # h5py's, for damaged files
 
 
-def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "", id_key: str | None = None) -> ArraySource:
+def open_hdf5(
+    file: Path,
+    image_key: str,
+    label_key: str,
+    prefix: str = "",
+    id_key: str | None = None,
+    knows: Knows = None,
+    split: str = "",
+    *,
+    required: bool = False,
+) -> ArraySource:
     """Keep ``file`` open for reading; keys may be paths inside it (``train/images``).
 
     Links, external storage and virtual datasets are refused: such a file could make the program read any other one.
+    ``split`` and ``required`` as for ``open_npz``.
     """
     if not file.is_file():
         raise DataError(f"no HDF5 file at {file}", got=str(file), do="correct data.train or data.test")
@@ -30,10 +42,18 @@ def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "", id_k
         named = [image_key, label_key, *([] if id_key is None else [id_key])]
         found = {key: _dataset(handle, file, key) for key in dict.fromkeys((*handle, *named))}
         arrays = {key: dataset for key, dataset in found.items() if dataset is not None}
+        names = {*_names(handle)} | arrays.keys()
+        own, splits = (
+            split_of(file, [*names], image_key, split, required=required),
+            splits_with(names, image_key, label_key),
+        )
+        inner = {plain: _dataset(handle, file, name) for plain, name in own.items()}
+        arrays |= {plain: dataset for plain, dataset in inner.items() if dataset is not None}
         one_by_one = {image_key, "blob"}
         needed = sum(int(array.size) * array.dtype.itemsize for key, array in arrays.items() if key not in one_by_one)
         check_expansion(file, needed, file.stat().st_size)
-        return ArraySource(file, arrays, image_key, label_key, prefix, id_key)
+        name = f"{prefix}{file.stem}/{split}" if own else prefix + file.stem
+        return ArraySource(file, arrays, image_key, label_key, name, id_key, knows, splits if own else ())
     except BaseException as error:
         handle.close()
         if isinstance(error, _FAULTS):
@@ -43,6 +63,22 @@ def open_hdf5(file: Path, image_key: str, label_key: str, prefix: str = "", id_k
                 do="write the file again, with plain arrays in it, compressed by gzip, lzf or not at all",
             ) from error
         raise
+
+
+def names_in_hdf5(file: Path) -> list[str]:
+    """The names of the arrays in a file and in its groups; none if it cannot be read."""
+    try:
+        with h5py.File(file, "r") as handle:
+            return _names(handle)
+    except _FAULTS:
+        return []
+
+
+def _names(handle: h5py.File) -> list[str]:
+    """Names of arrays, also of those in groups: ``train/images``."""
+    groups = {key: node_of(handle, key) for key in handle}
+    inner = [f"{key}/{name}" for key, group in groups.items() if isinstance(group, h5py.Group) for name in group]
+    return [*(key for key, node in groups.items() if isinstance(node, h5py.Dataset)), *inner]
 
 
 def _dataset(handle: h5py.File, file: Path, key: str) -> h5py.Dataset | None:

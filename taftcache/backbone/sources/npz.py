@@ -12,7 +12,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from taftcache.backbone.sources.arrays import ArraySource, check_expansion
+from taftcache.backbone.sources.arrays import ArraySource, check_expansion, split_of, splits_with
+from taftcache.backbone.sources.base import Knows
 from taftcache.errors import DataError
 
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -23,11 +24,22 @@ FAULTS = (
 )
 
 
-def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "", id_key: str | None = None) -> ArraySource:
+def open_npz(
+    file: Path,
+    image_key: str,
+    label_key: str,
+    prefix: str = "",
+    id_key: str | None = None,
+    knows: Knows = None,
+    split: str = "",
+    *,
+    required: bool = False,
+) -> ArraySource:
     """Read ``file`` into memory; arrays of Python objects are refused, because they are pickles.
 
     An array takes the memory that its header says, which must be what the archive has of it; all arrays together take
-    no more than ``check_expansion`` allows.
+    no more than ``check_expansion`` allows. Of several splits, only the arrays of ``split`` are read (`split_of`); they
+    are the file's arrays by plain names then, beside those that belong to no split.
     """
     if not file.is_file():
         raise DataError(f"no npz file at {file}", got=str(file), do="correct data.train or data.test")
@@ -41,6 +53,11 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "", id_ke
                 )
             with zipfile.ZipFile(stream) as archive:
                 members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+                own, splits = (
+                    split_of(file, [*members], image_key, split, required=required),
+                    splits_with(members, image_key, label_key),
+                )
+                members |= {plain: members[name] for plain, name in own.items()}
                 needed = sum(entry.file_size for key, entry in members.items() if key in wanted)
                 check_expansion(file, needed, file.stat().st_size)
                 # Inflate only what is used; the other names are kept for the message that lists them.
@@ -55,7 +72,17 @@ def open_npz(file: Path, image_key: str, label_key: str, prefix: str = "", id_ke
             got=str(error),
             do="save arrays of numbers and texts with numpy.savez, not objects",
         ) from error
-    return ArraySource(file, arrays, image_key, label_key, prefix, id_key)
+    name = f"{prefix}{file.stem}/{split}" if own else prefix + file.stem
+    return ArraySource(file, arrays, image_key, label_key, name, id_key, knows, splits if own else ())
+
+
+def names_in_npz(file: Path) -> list[str]:
+    """The names of the arrays in a file; none if it cannot be read."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    except FAULTS:
+        return []
 
 
 def read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray[Any, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from taftcache.backbone.files import expand_path
-from taftcache.backbone.sources.base import Source
+from taftcache.backbone.sources.base import Knows, Source
 from taftcache.backbone.sources.columns import splits_in
 from taftcache.backbone.sources.digits import DigitsSource
 from taftcache.backbone.sources.folder import FolderSource
@@ -21,8 +22,10 @@ from taftcache.errors import DataError, RecipeError
 from taftcache.names import counted, first_few
 
 
-def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
+def open_source(spec: DataSpec, knows: Knows = None) -> tuple[Source, Source | None]:
     """The training source, and the test source or None where ``spec`` names none.
+
+    knows: of the store that the images are for. Numbers of rows have as many digits as in the ids that it knows.
 
     Raises DataError for paths and files that hold no usable images, and ids that occur in both; RecipeError for a path
     with an unset variable, or one place for both.
@@ -40,10 +43,10 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
             got=f"train = {spec.train!r}, test = {spec.test!r}",
             do="leave test out, and data.held_out keeps a part of train; or name images of their own",
         )
-    train = _open(spec, spec.train, spec.train_split, "train/" if spec.test else "")
+    train = _open(spec, spec.train, spec.train_split, "train/" if spec.test else "", knows)
     if not spec.test:
         return _limited(train, spec.limit), None
-    test = _open(spec, spec.test, spec.test_split, "test/")
+    test = _open(spec, spec.test, spec.test_split, "test/", knows)
     ours, theirs = ([c for c in a.classes if c in b.classes] for a, b in ((train, test), (test, train)))
     if ours != theirs:
         at = next(k for k, name in enumerate(ours) if name != theirs[k])
@@ -62,35 +65,38 @@ def open_source(spec: DataSpec) -> tuple[Source, Source | None]:
     return _limited(train, spec.limit), _limited(test, spec.limit)
 
 
-def _open(spec: DataSpec, place: str, split: str, prefix: str) -> Source:
+def _open(spec: DataSpec, place: str, split: str, prefix: str, knows: Knows) -> Source:
     """One source."""
     if spec.source == "timm":
-        return TimmSource(place, split, _root(spec), prefix)
+        return TimmSource(place, split, _root(spec), prefix, knows)
     path = expand_path(place)
     if spec.source == "folder":
         return FolderSource(path, prefix, skip=spec.unreadable == "skip")
     keys, below = (spec.image_key, spec.label_key), prefix if spec.source == "table" and _apart(spec) else ""
+    table = partial(TableSource, path, *keys, spec.id_key, root=_root(spec), knows=knows)
     if spec.source == "table" and splits_in(path):
-        return TableSource(path, *keys, spec.id_key, root=_root(spec), split=split, prefix=prefix, below=below)
+        return table(split=split, prefix=prefix, below=below)
     if spec.source == "table" and spec.test == spec.train:
-        return TableSource(path, *keys, spec.id_key, root=_root(spec), split=split)
+        other = spec.test_split if split == spec.train_split else spec.train_split
+        return table(split=split, other=other)
     # Stems usually tell two files apart; if they do not, the role does.
     assert spec.train is not None
     same = spec.test is not None and expand_path(spec.train).stem == expand_path(spec.test).stem
     apart = prefix if same else ""
     if spec.source == "table":
-        named = apart + path.stem
-        return TableSource(path, *keys, spec.id_key, root=_root(spec), prefix=prefix, name=named, below=below)
-    return (open_npz if spec.source == "npz" else open_hdf5)(path, *keys, apart, spec.id_key)
+        return table(prefix=prefix, name=apart + path.stem, below=below)
+    both = spec.test == spec.train  # then the splits tell ids apart
+    open_arrays = open_npz if spec.source == "npz" else open_hdf5
+    return open_arrays(path, *keys, "" if both else apart, spec.id_key, knows, split, required=both)
 
 
 def _is_one_place(spec: DataSpec) -> bool:
-    """Whether training and test images are the same: nothing tells them apart, as the split of a table or of timm's."""
+    """Whether training and test images are the same: nothing tells them apart, as a split does."""
     assert spec.train is not None
     assert spec.test is not None
     if spec.source == "timm":
         return (spec.train, spec.train_split) == (spec.test, spec.test_split)
-    if spec.source == "table" and spec.train == spec.test:
+    if spec.source in ("table", "npz", "hdf5") and spec.train == spec.test:
         return spec.train_split == spec.test_split
     one, other = (os.path.realpath(expand_path(place)) for place in (spec.train, spec.test))
     return one == other

@@ -11,8 +11,8 @@ from uuid import UUID
 import numpy as np
 from PIL import Image
 
-from taftcache.backbone.sources.arrays import label_indexes, numbers
-from taftcache.backbone.sources.base import REGRESSION, Item, Source, check_items, decoding
+from taftcache.backbone.sources.arrays import ArraySource, label_indexes, numbers
+from taftcache.backbone.sources.base import REGRESSION, Item, Knows, Source, check_items, decoding
 from taftcache.backbone.sources.columns import Table, read_table, splits_in
 from taftcache.backbone.sources.rgb import decode_rgb, open_rgb
 from taftcache.backbone.sources.subset import Subset
@@ -29,10 +29,11 @@ class TableSource:
     image_key, label_key, id_key: its columns. Without ``id_key``, the id of a file is its path as the table has it; of
     an image inside the table, the path kept beside it if each row has one of its own, or else the number of its row.
     root: what paths are relative to; the table's folder by default. split: take only rows that have this in the column
-    ``split``, or the files of this split in a folder. prefix: put before paths that are kept beside images, to tell two
-    tables apart; below: before the paths of images below the table's folder. name: put before numbers of rows; the
-    split of a folder, or the table's stem, by default. ``by_split`` counts the rows for each value of the column
-    ``split``.
+    ``split``, or the files of this split in a folder. other: the split that is used beside it. prefix: put before paths
+    that are kept beside images, to tell two tables apart; below: before the paths of images below the table's folder.
+    name: put before numbers of rows; the split of a folder, or the table's stem, by default. knows: as for `numbers`.
+    ``by_split`` counts the rows for each value of the column ``split``. ``unused`` are classes that only rows of other
+    splits have, unless the table itself lists its classes.
     """
 
     def __init__(
@@ -44,21 +45,29 @@ class TableSource:
         *,
         root: Path | None = None,
         split: str | None = None,
+        other: str | None = None,
         prefix: str = "",
         name: str | None = None,
         below: str = "",
+        knows: Knows = None,
     ) -> None:
         parts = splits_in(place)
         table = read_table(place, split or "")
         images = _column(place, table, image_key, "name the column of images: --set data.image_key=COLUMN")
         labels = _column(place, table, label_key, "name the column of labels: --set data.label_key=COLUMN")
         self._root, self._images, self._below = root or (place if parts else place.parent), images, below
-        self.classes, indexes = _labels(place, label_key, labels, table.classes.get(label_key))
+        names = table.classes.get(label_key)
+        self.classes, indexes = _labels(place, label_key, labels, names)
         self._rows = list(range(len(images))) if split is None or parts else _of_split(place, table, split)
+        self.unused = set[str]()
+        if names is None and split is not None and not parts:
+            pairs = zip(table.columns[SPLIT], indexes, strict=True)
+            self.unused = {*self.classes} - {self.classes[k] for own, k in pairs if str(own) in (split, other)}
         self.by_split = dict(Counter(map(str, table.columns.get(SPLIT, ()))))
         self.numbered = False
         if id_key is None:
-            ids = self._ids(place, image_key, prefix, name or (split if parts and split else place.stem))
+            named = name or (split if parts and split else place.stem)
+            ids = self._ids(place, image_key, prefix, named, knows)
         else:
             column = _column(place, table, id_key, "name the column of ids: --set data.id_key=COLUMN")
             ids = _named(place, id_key, column, prefix)
@@ -79,7 +88,7 @@ class TableSource:
         values = [(item.id, self._images[row]) for item, row in zip(self.items, self._rows, strict=True)]
         return [id for id, value in values if _content(value) is None and not (self._root / _path(value)).exists()]
 
-    def _ids(self, place: Path, key: str, prefix: str, name: str) -> list[str]:
+    def _ids(self, place: Path, key: str, prefix: str, name: str, knows: Knows) -> list[str]:
         """An id for every row, also of other splits: which kind of ids a table gives does not depend on the split."""
         rows = [(is_inside(value), _path(value)) for value in self._images]
         if (empty := next((row for row in self._rows if not any(rows[row])), None)) is not None:
@@ -91,7 +100,7 @@ class TableSource:
         inner = [path for inside, path in rows if inside]
         kept = len(set(inner)) == len(inner) and all(path and path.isprintable() for path in inner)
         self.numbered = not kept and any(rows[row][0] for row in self._rows)
-        instead = [prefix + path for _, path in rows] if kept else numbers(name, len(rows))
+        instead = [prefix + path for _, path in rows] if kept else numbers(name, len(rows), knows)
         return [instead[row] if inside else self._from_root(path) for row, (inside, path) in enumerate(rows)]
 
     def _from_root(self, path: str) -> str:
@@ -153,6 +162,20 @@ def rows_by_split(source: Source) -> dict[str, int]:
     if isinstance(source, Subset):
         return rows_by_split(source.whole)
     return source.by_split if isinstance(source, TableSource) else {}
+
+
+def unused_classes(source: Source) -> set[str]:
+    """As `TableSource.unused`; none for other sources."""
+    if isinstance(source, Subset):
+        return unused_classes(source.whole)
+    return source.unused if isinstance(source, TableSource) else set()
+
+
+def splits_of(source: Source) -> Sequence[str]:
+    """As `ArraySource.splits`; none for other sources."""
+    if isinstance(source, Subset):
+        return splits_of(source.whole)
+    return source.splits if isinstance(source, ArraySource) else ()
 
 
 def _column(place: Path, table: Table, key: str, do: str) -> Sequence[Any]:

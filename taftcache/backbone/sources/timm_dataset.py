@@ -10,7 +10,7 @@ from PIL import Image
 from timm.data.dataset_factory import create_dataset
 
 from taftcache.backbone.sources.arrays import label_indexes, numbers
-from taftcache.backbone.sources.base import Item, check_items, decoding
+from taftcache.backbone.sources.base import Item, Knows, check_items, decoding
 from taftcache.backbone.sources.rgb import to_rgb
 from taftcache.errors import DataError
 from taftcache.names import counted
@@ -19,10 +19,10 @@ from taftcache.names import counted
 class TimmSource:
     """The dataset ``name`` (``torch/cifar10``, ``hfds/user/set``, ...) at ``root``; nothing is downloaded.
 
-    Ids are the paths timm reports below ``root``, or ``<name>/<split>/<index>``.
+    Ids are the paths timm reports below ``root``, or ``<name>/<split>/<index>``; ``knows`` as for `numbers`.
     """
 
-    def __init__(self, name: str, split: str, root: Path | None, prefix: str = "") -> None:
+    def __init__(self, name: str, split: str, root: Path | None, prefix: str = "", knows: Knows = None) -> None:
         self._name = f"{name}/{split}"
         try:
             self._dataset = create_dataset(name, root=None if root is None else str(root), split=split)
@@ -41,7 +41,7 @@ class TimmSource:
         self.classes, indexes = label_indexes(Path(self._name), np.asarray(labels, np.int64), names)
         ids = self._paths(n, root, prefix)
         self.numbered = ids is None
-        self.items = [Item(*pair) for pair in zip(ids or numbers(self._name, n), indexes, strict=True)]
+        self.items = [Item(*pair) for pair in zip(ids or numbers(self._name, n, knows), indexes, strict=True)]
         check_items(self._name, self.classes, self.items)
 
     def read(self, index: int) -> Image.Image:

@@ -81,7 +81,7 @@ def estimate(recipe: Recipe, *, forgotten_of: Place | None = None) -> EstimateRe
     recipe = checked_recipe(recipe)
     if not FeatureStore.exists(recipe.store_path):
         check_free(recipe.store_path)
-    source, test, notes = open_images(recipe.data, recipe.store_path)
+    source, test, notes = open_images(recipe.data, recipe.store_path, forgotten_of=forgotten_of)
     beside, unasked = remembered(recipe.store_path, forgotten_of, source, test)
     if not FeatureStore.exists(recipe.store_path):
         unasked += notes_on_numbers(recipe, (source, test), beside, forgotten_of, Silent())

@@ -14,7 +14,7 @@ from safetensors.torch import save
 from taftcache.backbone.forward.extract import RowCounts, Sink
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.reduction import Reduction
-from taftcache.backbone.sources.base import Source, any_numbered
+from taftcache.backbone.sources.base import Source, any_numbered, shortest_ids
 from taftcache.backbone.sources.opening import open_source
 from taftcache.cache.format.layout import resolve_chunk_rows
 from taftcache.cache.opening import Place
@@ -95,7 +95,7 @@ def extract(
     if exists and (done := _complete(recipe, forgotten_of, progress, begin)) is not None:
         remember(path, recipe)
         return done
-    source, test, aside = open_images(recipe.data, path)
+    source, test, aside = open_images(recipe.data, path, forgotten_of=forgotten_of)
     shards = plan_images(recipe, source, test)
     beside, unasked = remembered(path, forgotten_of, source, test)
     unasked += [] if exists else notes_on_numbers(recipe, (source, test), beside, forgotten_of, progress)
@@ -133,7 +133,7 @@ def extract(
         if cluster is None:
             engines = stack.enter_context(closing(engines_of(model, recipe)))
         else:
-            engines = cluster.rows(recipe, classes, identity)
+            engines = cluster.rows(recipe, classes, identity, shortest_ids(source, test))
         origin = ImageRows(recipe=recipe, model=model, source=source, test=test, engines=engines)
         images = fill_missing(store, recipe, shards.values(), origin, progress)
         return _report(store, images, time.perf_counter() - begin, notes)
@@ -245,7 +245,7 @@ def _record(recipe: Recipe) -> dict[str, Any]:
 
 def _news(store: FeatureStore, recipe: Recipe, progress: Progress) -> list[str]:
     """What the source holds that the store does not, and the other way round; IdentityError as for `check_kind`."""
-    source, test = open_source(recipe.data)
+    source, test = open_source(recipe.data, store.knows)
     check_kind(store, recipe, source, test)
     there, numbered = classes_of(source, test), any_numbered(source, test)
     rows = store.every_id

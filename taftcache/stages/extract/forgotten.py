@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from taftcache.backbone.files import expand_path
-from taftcache.backbone.sources.base import TEST, Item, Labelled, Source, any_numbered, check_items
+from taftcache.backbone.sources.base import TEST, Item, Knows, Labelled, Source, any_numbered, check_items
 from taftcache.backbone.sources.columns import splits_in
 from taftcache.backbone.sources.folder import SUFFIXES, empty_folders, left_aside, suffix, unread_notes
 from taftcache.backbone.sources.opening import open_source
-from taftcache.backbone.sources.table import rows_by_split
+from taftcache.backbone.sources.table import rows_by_split, splits_of, unused_classes
 from taftcache.backbone.spec import DataSpec
 from taftcache.cache.copying import carry_tombstones
 from taftcache.cache.opening import Place
@@ -163,22 +164,25 @@ def taking(count: int, alone: Collection[str]) -> str:
 
 
 def open_images(
-    data: DataSpec, store: Path | None, new_classes: NewClasses | None = None
+    data: DataSpec, store: Path | None, new_classes: NewClasses | None = None, *, forgotten_of: Place | None = None
 ) -> tuple[Source, Source | None, list[str]]:
     """The sources of ``data``, for ``store``, and notes on what lies there and is left out.
 
     A folder without images is no class, unless the store at this place has the class or forgot it: then its images
-    were taken away, as they must be after a request to forget them. ``new_classes`` as for ``append``, None for others.
+    were taken away, as they must be after a request to forget them. Nor is a class that only rows of splits have which
+    are not used. ``new_classes`` as for ``append``, None for others; ``forgotten_of`` as for ``extract``.
 
     Raises:
         DataError: a class that only test images have, and the store at this place neither has nor forgot, unless such
             images are skipped; or as for ``open_source``.
     """
-    source, test = open_source(data)
+    with _knowing(store, forgotten_of) as knows:
+        source, test = open_source(data, knows)
     sources = [part for part in (source, test) if part is not None]
     numbered = [] if store and FeatureStore.exists(store) else numbered_note(data, *sources)
     notes = [*_aside_notes(sources), *_split_notes(data, source), *numbered]
-    empty = [{folder.name for folder in empty_folders(part)} for part in sources]
+    folders = {folder.name for part in sources for folder in empty_folders(part)}
+    empty = [{folder.name for folder in empty_folders(part)} | unused_classes(part) for part in sources]
     if unknown := set[str]().union(*empty):
         unknown -= _known(store, unknown)
         for part, names in zip(sources, empty, strict=True):
@@ -188,10 +192,24 @@ def open_images(
     if not unknown:
         return source, test, notes
     check_items(str(data.train), source.classes, source.items)
-    if unknown := unknown.difference(*(part.classes for part in sources)):
+    if unknown := (unknown & folders).difference(*(part.classes for part in sources)):
         left = counted(len(unknown), "folder")
         notes.append(f"{left} left out, without an image and so no class: {first_few(sorted(unknown))}")
     return source, test, notes
+
+
+@contextmanager
+def _knowing(store: Path | None, forgotten_of: Place | None) -> Iterator[Knows]:
+    """Whether an id is one of the stores at these places, or was forgotten there; they are opened once it is asked."""
+    with ExitStack() as stack:
+
+        @cache
+        def opened() -> list[Callable[[str], bool]]:
+            there = [place for place in (store, forgotten_of) if place is not None and FeatureStore.exists(place)]
+            beside = [] if store is None else [TombstoneFile(store).holds]
+            return [*beside, *(stack.enter_context(FeatureStore(place)).knows for place in there)]
+
+        yield None if store is None else lambda sample: any(knows(sample) for knows in opened())
 
 
 def _check_learnable(source: Source, test: Source, store: Path | None, *, append: bool) -> None:
@@ -255,8 +273,9 @@ def numbered_note(data: DataSpec, *sources: Source | None) -> list[str]:
 
 
 def _split_notes(data: DataSpec, source: Source) -> list[str]:
-    """What each split of a table is used for, unless that is plain: one is trained on, and one called test held out."""
-    files = splits_in(expand_path(data.train)) if data.source == "table" and data.train else {}
+    """What each split of a table or file of arrays is used for, unless that is plain: one is trained on, and one called
+    test held out."""
+    files = {*splits_in(expand_path(data.train))} if data.source == "table" and data.train else {*splits_of(source)}
     rows, both = rows_by_split(source), data.test == data.train
     if len(files or rows) < 2:
         return []

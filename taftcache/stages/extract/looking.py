@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 
 from taftcache.backbone.files import expand_path
+from taftcache.backbone.sources.arrays import in_split, splits_with
 from taftcache.backbone.sources.base import SPLITS, TEST, TRAIN, Source
-from taftcache.backbone.sources.columns import is_table, part_of, read_table, splits_in, tables_in
+from taftcache.backbone.sources.columns import configurations_in, is_table, part_of, read_table, splits_in, tables_in
 from taftcache.backbone.sources.folder import SUFFIXES
+from taftcache.backbone.sources.hdf5 import names_in_hdf5
+from taftcache.backbone.sources.npz import names_in_npz
 from taftcache.backbone.sources.table import SPLIT, id_text, is_inside, missing_files
 from taftcache.backbone.spec import DataSpec
 from taftcache.errors import DataError, RecipeError, UnreadableImage, local_path
@@ -26,6 +29,7 @@ from taftcache.recipe_files import read_toml
 IMAGES = ("image", "images", "path", "paths", "file", "filename", "file_name", "filepath", "image_path", "img")
 LABELS = ("label", "labels", "class", "target", "category", "species", "y", "fine_label")
 IDS = ("id", "ids", "image_id", "sample_id", "uid", "uuid", "filename", "file_name")
+PIXELS = ("images", "image", "x", "data", "imgs")  # in files of arrays
 ARRAYS = {".npz": "npz", ".h5": "hdf5", ".hdf5": "hdf5"}
 TRIED, SECONDS = 48, 10.0  # how many images are decoded at least; more are until so many seconds have passed
 
@@ -109,7 +113,7 @@ def data_section(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         return _table(place, place, given)
     if place.is_file():
         if place.suffix.lower() in ARRAYS:
-            return {"source": ARRAYS[place.suffix.lower()], "train": str(place)}
+            return _arrays(place, given)
         raise DataError(
             f"{place} is not a file that lists or holds images",
             got=f"a file ending in {place.suffix or 'nothing'}",
@@ -168,6 +172,12 @@ def _folder(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
         return _table(listed, listed, given)
     if len(held := [folder for folder in inner.values() if is_table(folder)]) == 1:  # as the Hub's data/
         return _table(held[0], held[0], given)
+    if held and held == configurations_in(place):
+        raise DataError(
+            f"{place} has several configurations of a dataset, and nothing says which to train on",
+            got=first_few([folder.name for folder in held]),
+            do=f"choose one: taftcache init {typed(held[0])}",
+        )
     if held:
         raise DataError(
             f"{place} has several tables of images, and none is called train",
@@ -254,6 +264,33 @@ def _table(train: Path, test: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     if None in names:
         return section
     return section | {"test": str(train), "train_split": names[0], "test_split": names[1]}
+
+
+def _arrays(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The section for a file of arrays. Names that are usual are written unless they are the default ones."""
+    source = ARRAYS[place.suffix.lower()]
+    section, names = (
+        {"source": source, "train": str(place)},
+        (names_in_npz if source == "npz" else names_in_hdf5)(place),
+    )
+    for split in ("", *TRAIN):
+        there = in_split(names, split) if split else names
+        images, labels = (
+            given.get("image_key") or _usual(there, PIXELS),
+            given.get("label_key") or _usual(there, LABELS),
+        )
+        if images and labels:
+            break
+    else:
+        return section
+    section |= {} if images == "images" else {"image_key": images}
+    section |= {} if labels == "labels" else {"label_key": labels}
+    if not split:
+        return section
+    tested = _usual(splits_with(names, images, labels), TEST)
+    if tested is None:
+        return section | {"train_split": split}
+    return section | {"test": str(place), "train_split": split, "test_split": tested}
 
 
 def _ids_of(tables: Sequence[Mapping[str, Any]], images: str) -> str | None:

@@ -151,7 +151,8 @@ def _numbered_after(recipe: Recipe) -> list[str]:
     data = recipe.data
     places = [expand_path(place) for place in (data.train, data.test) if place]
     splits = [data.train_split, data.test_split] if any(map(splits_in, places)) else []
-    return [*(place.stem for place in places), *splits]
+    parts = [f"{place.stem}/{split}" for place in places for split in (data.train_split, data.test_split)]
+    return [*(place.stem for place in places), *splits, *(parts if data.source in ("npz", "hdf5") else [])]
 
 
 def notes_on_numbers(
@@ -194,8 +195,9 @@ def _remade(store: FeatureStore, recipe: Recipe, progress: Progress) -> Reextrac
 
 
 def _few(ids: Collection[str], most: int) -> set[str]:
-    """At most so many of these, evenly spread; also the last, which has another number if any row before it goes."""
-    some = sorted(ids)
+    """At most so many of these, evenly spread; also the last, which has another number if any row before it goes.
+    Numbers of more digits come later."""
+    some = sorted(ids, key=lambda i: (len(i), i))
     return {some[k] for k in np.linspace(0, len(some) - 1, min(most, len(some))).astype(int)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -69,18 +70,22 @@ class Reextraction:
         Raises:
             DataError: an image is not in the source any more, or does not decode. BackboneError: no such weights.
         """
-        train, test = self._sources
-        source, index = (train, self._places[0]) if test is None or shard != HELD_OUT else (test, self._places[1])
-        if gone := [i for i in ids if i not in index]:
+        if gone := [i for i in ids if not any(i in there for there in self._places)]:
             raise DataError(
                 f"{len(gone)} of the images of shard {shard} are not in the data source now",
                 got=f"the first: {gone[0]!r}",
                 do="put them back, or name where the data lies now with --set data.train=…",
             )
-        sink = Collected()
+        blocks, made = list[NDArray[Any]](), list[str]()
         with self._progress.task(f"extract again {shard}", len(ids)) as task:
-            run_frozen(self._model, self._recipe, source, [index[i] for i in ids], sink, task.advance)
-        return np.concatenate(sink.blocks)
+            for source, there in zip(self._sources, self._places, strict=True):  # of either, whatever the shard
+                own = [i for i in ids if i in there]
+                if source is not None and own:
+                    sink = Collected()
+                    run_frozen(self._model, self._recipe, source, [there[i] for i in own], sink, task.advance)
+                    blocks, made = [*blocks, *sink.blocks], [*made, *own]
+        rows, place = np.concatenate(blocks), {i: k for k, i in enumerate(made)}
+        return rows if made == [*ids] else rows[[place[i] for i in ids]]
 
     def layout(self, shard: str) -> tuple[tuple[int, int], str, int]:
         """(t, d), dtype and rows per chunk that an extraction gives the shard."""
@@ -106,6 +111,15 @@ class Reextraction:
         self._store.check_identity(made_from(self._recipe, *self._model))
 
     @cached_property
+    def _rows(self) -> set[str]:
+        """Ids of all rows in shards that can be read."""
+        found = set[str]()
+        for ref in self._store.manifest.shards:
+            with suppress(StoreError):
+                found.update(self._store.shard(ref.name).sample_ids)
+        return found
+
+    @cached_property
     def _places(self) -> list[dict[str, int]]:
         """Where each sample is, in both sources."""
         return [{item.id: k for k, item in enumerate(source.items)} if source else {} for source in self._sources]
@@ -113,7 +127,7 @@ class Reextraction:
     @cached_property
     def _sources(self) -> tuple[Source, Source | None]:
         self._check("images")
-        return open_source(self._recipe.data)
+        return open_source(self._recipe.data, lambda i: i in self._rows or self._store.is_forgotten(i))
 
     @cached_property
     def _model(self) -> tuple[Reduction, Preprocess]:

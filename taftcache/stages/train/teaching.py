@@ -114,7 +114,8 @@ def open_students(recipe: TeachingRecipe, progress: Progress) -> Iterator[Studen
             teacher_name(spec): stack.enter_context(FeatureStore(_teacher_store(spec, recipe, progress)))
             for spec in recipe.teachers
         }
-        sources = [source for source in open_source(recipe.data) if source is not None]
+        opened = open_source(recipe.data, lambda sample: any(store.knows(sample) for store in stores.values()))
+        sources = [source for source in opened if source is not None]
         images, notes = _images(sources, list(stores.values()))
         places = {item.id: (source, k) for source in sources for k, item in enumerate(source.items)}
         joined = join(stores, images, {teacher_name(t): t.weight for t in recipe.teachers})
