@@ -60,13 +60,13 @@ from taftcache.solve.settings import Goal as Goal
 from taftcache.solve.solution import Certificate as Certificate
 from taftcache.solve.solution import Solution as Solution
 from taftcache.solve.solution import Status as Status
-from taftcache.stages.extract.appending import append as append
 from taftcache.stages.extract.drafting import InitReport as InitReport
 from taftcache.stages.extract.drafting import init_recipe as init_recipe
 from taftcache.stages.extract.estimation import EstimateReport as EstimateReport
 from taftcache.stages.extract.estimation import estimate as estimate
 from taftcache.stages.extract.extraction import ExtractReport as ExtractReport
 from taftcache.stages.extract.extraction import extract as extract
+from taftcache.stages.extract.growth.appending import append as append
 from taftcache.stages.extract.growth.reporting import AppendReport as AppendReport
 from taftcache.stages.files.collection import CollectReport as CollectReport
 from taftcache.stages.files.collection import gc as gc
@@ -116,9 +116,9 @@ from taftcache.stages.look.inside.samples import inspect_sample as inspect_sampl
 from taftcache.stages.look.inside.samples import list_samples as list_samples
 from taftcache.stages.look.inside.shards import ShardReport as ShardReport
 from taftcache.stages.look.inside.shards import inspect_shard as inspect_shard
-from taftcache.stages.look.inspection import InspectReport as InspectReport
-from taftcache.stages.look.inspection import inspect as inspect
-from taftcache.stages.look.inspection import inspect_recipe as inspect_recipe
+from taftcache.stages.look.inside.stores import InspectReport as InspectReport
+from taftcache.stages.look.inside.stores import inspect as inspect
+from taftcache.stages.look.inside.stores import inspect_recipe as inspect_recipe
 from taftcache.stages.look.outliers import OutliersReport as OutliersReport
 from taftcache.stages.look.outliers import outliers as outliers
 from taftcache.stages.look.prediction import FindReport as FindReport

@@ -220,7 +220,7 @@ class TangentEstimator(BaseEstimator):
     def _given(self, X: Any, targets: np.ndarray, weights: Tensor | None) -> Iterator[GivenRows]:
         """The rows of X (those of images in a store), and the tail that they enter (for features, none)."""
         if (spec := self._spec) is not None:
-            from taftcache.stages.extract.listing import ImageList, cached_images
+            from taftcache.stages.extract.growth.listing import ImageList, cached_images
 
             with ExitStack() as stack:
                 path = Path(self.store or Path(stack.enter_context(TemporaryDirectory()), "store"))

@@ -12,7 +12,7 @@ from taftcache.backbone.model import load_backbone
 from taftcache.backbone.preprocess import Preprocess
 from taftcache.backbone.sources.rgb import Picture
 from taftcache.backbone.spec import BackboneSpec
-from taftcache.stages.extract.listing import pictures_of
+from taftcache.stages.extract.growth.listing import pictures_of
 from taftcache.tangent.device import full_float32
 
 IMAGES_AT_ONCE = 32

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from taftcache.stages.look.inside.component_files import ComponentFileReport
     from taftcache.stages.look.inside.samples import SampleReport
     from taftcache.stages.look.inside.shards import ShardReport
-    from taftcache.stages.look.inspection import InspectReport
+    from taftcache.stages.look.inside.stores import InspectReport
     from taftcache.stages.look.outliers import OutliersReport
     from taftcache.stages.look.prediction import FindReport
     from taftcache.stages.look.row_table import Sample

@@ -15,7 +15,8 @@ from taftcache.cache.read.shard import Shard
 from taftcache.errors import FormatError, StoreError
 from taftcache.names import PRIVATE, component_of, is_component, is_model, promise_text, shard_of
 from taftcache.stages.forget.receipts import receipts
-from taftcache.stages.look.inspection import UNCOVERED, inspect_intact, private_keys, saw
+from taftcache.stages.look.inside.stores import inspect_intact
+from taftcache.stages.look.seen import UNCOVERED, private_keys, saw
 from taftcache.stages.look.vectors import describe_vectors, has_tail, starts_blank
 from taftcache.view.atlas import NONE, Atlas
 from taftcache.view.embedding import nearest

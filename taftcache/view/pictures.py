@@ -48,6 +48,7 @@ class Pictures:
 
     def __init__(self, store: FeatureStore, consent: Consent | None = None) -> None:
         self._spec: DataSpec | None = None
+        self._knows = store.knows
         self.refused = ""
         try:
             self._spec = followed(store, "images", consent).data
@@ -111,7 +112,7 @@ class Pictures:
                     from taftcache.backbone.sources.opening import open_source
 
                 try:
-                    sources = [source for source in open_source(self._spec) if source is not None]
+                    sources = [source for source in open_source(self._spec, self._knows) if source is not None]
                     self._why, self._note = self._doubts([source for source in sources if source.numbered])
                     for source in sources if not self._why else ():
                         self._places |= {item.id: (source, k) for k, item in enumerate(source.items)}

@@ -18,7 +18,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import BackboneError, CompositionError
 from taftcache.model.predictor import TangentModel
 from taftcache.names import UNTOUCHED, tail_text
-from taftcache.stages.look.inspection import inspect
+from taftcache.stages.look.inside.stores import inspect
 from taftcache.stages.look.scoring import Scorer
 from taftcache.terminal.inspection import show_inspect
 from tests.stages.making import recipe

@@ -29,7 +29,7 @@ from tests.cache.crash import check_end, in_fork
 from tests.stages.making import commits, recipe, tree, write_images
 
 # loaded here, once, for the children that are forked
-import taftcache.stages.extract.appending  # isort: skip
+import taftcache.stages.extract.growth.appending  # isort: skip
 import taftcache.stages.forget.forgetting  # isort: skip
 
 

@@ -161,7 +161,7 @@ def test_a_refused_model_leaves_the_labels_as_they_were(tmp_path, images, monkey
     def refused(*_):
         raise StoreError("no such model")
 
-    monkeypatch.setattr("taftcache.stages.extract.appending.load_frozen", refused)
+    monkeypatch.setattr("taftcache.stages.extract.growth.appending.load_frozen", refused)
     with pytest.raises(StoreError, match="no such model"):
         taftcache.append(made, relabel=True)
     assert tree(tmp_path / "store") == before

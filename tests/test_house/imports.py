@@ -66,18 +66,16 @@ MAY_IMPORT["stages.extract"] = (
     _STORE | {"errors", "names", "consent", "recipe", "recipe_files", "cache.write", "cache.place", "stages"} | _TANGENT
 )
 MAY_IMPORT["stages.extract"] |= {"backbone", "backbone.cut", "backbone.forward", "backbone.sources"}
-MAY_IMPORT["stages.extract.growth"] = {"errors", "names", "consent", "recipe", "cache", "backbone.forward", "stages"}
-MAY_IMPORT["stages.extract.growth"] |= {"stages.extract"}
-MAY_IMPORT["stages.extract"] |= {"stages.extract.growth"}
+MAY_IMPORT["stages.extract.growth"] = MAY_IMPORT["stages.extract"] | {"stages.extract"}
 MAY_IMPORT["estimator_files"] = _SOLVING | {"model", "stages"}
-MAY_IMPORT["estimator_images"] = {"errors", "backbone", "backbone.cut", "backbone.sources", "stages.extract"} | _TANGENT
-MAY_IMPORT["estimator_base"] = _SOLVING | {"stages.extract", "estimator_files", "estimator_images"}
+_GROWING = {"stages.extract", "stages.extract.growth"}
+MAY_IMPORT["estimator_images"] = {"errors", "backbone", "backbone.cut", "backbone.sources"} | _GROWING | _TANGENT
+MAY_IMPORT["estimator_base"] = _SOLVING | _GROWING | {"estimator_files", "estimator_images"}
 MAY_IMPORT["estimator"] = MAY_IMPORT["estimator_base"] | {"estimator_base"}
 MAY_IMPORT["stages.train"] = _STAGE | {"stages.extract"}
 MAY_IMPORT["stages.train.private"] = MAY_IMPORT["stages.train"] | {"stages.train"}
-MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train.private"] | {"stages.train.private"}
-MAY_IMPORT["stages.look.inside"] = {"errors", "names", "model", "tangent", "stages", "stages.look"} | _STORE
-MAY_IMPORT["stages.look"] |= {"stages.look.inside"}
+MAY_IMPORT["stages.look"] = MAY_IMPORT["stages.train.private"] | {"stages.train.private", "stages.extract.growth"}
+MAY_IMPORT["stages.look.inside"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.forget"] = MAY_IMPORT["stages.look"] | {"stages.look"}
 MAY_IMPORT["stages.files"] = _STORE | {"errors", "names", "consent", "recipe", "cache.write", "backbone", "model"}
 MAY_IMPORT["stages.files"] |= {
@@ -107,6 +105,7 @@ MAY_IMPORT["view"] = _STORE | {
     "stages",
     "stages.forget",
     "stages.look",
+    "stages.look.inside",
     "view.asked",
 }
 _REPORTS = {"stages", *(f"stages.{room}" for room in ("extract", "train", "train.private", "look", "forget", "files"))}

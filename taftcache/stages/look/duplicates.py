@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import ArgumentError, StoreError, check_counts
-from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import RowTable, Top
+from taftcache.stages.look.seen import private_notes
 from taftcache.stages.look.vectors import mean_vectors
 from taftcache.stages.progress import Progress, or_silent
 

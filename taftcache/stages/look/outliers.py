@@ -13,8 +13,8 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import StoreError, check_counts
 from taftcache.names import counted
-from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.look.seen import private_notes
 from taftcache.stages.look.vectors import mean_vectors
 from taftcache.stages.progress import Progress, or_silent
 

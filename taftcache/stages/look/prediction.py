@@ -38,11 +38,11 @@ from taftcache.model.predictor import Alike, Prediction, TangentModel, check_wei
 from taftcache.names import counted, model_of, scaling_of
 from taftcache.stages.estimators import check_has_classes
 from taftcache.stages.extract.frozen import Collected, load_frozen, run_frozen, same_rows
-from taftcache.stages.extract.listing import ImageList
+from taftcache.stages.extract.growth.listing import ImageList
 from taftcache.stages.look.evaluation import Answers, held_out_answers, row_logits
-from taftcache.stages.look.inspection import private_notes
 from taftcache.stages.look.row_table import STEP_ROWS, RowTable, Top
 from taftcache.stages.look.scoring import Scorer
+from taftcache.stages.look.seen import private_notes
 from taftcache.stages.look.vectors import sample_vectors
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.scaling import scaled

@@ -24,9 +24,9 @@ from taftcache.solve.head.choice import head_of
 from taftcache.solve.pair import pose
 from taftcache.stages.completeness import subtracted
 from taftcache.stages.estimators import check_has_classes
-from taftcache.stages.look.inspection import private_notes, private_parts
 from taftcache.stages.look.probe import untouched_base
 from taftcache.stages.look.scoring import margins
+from taftcache.stages.look.seen import private_notes, private_parts
 from taftcache.stages.progress import Progress, or_silent
 from taftcache.stages.train.record import settings_of
 from taftcache.stages.train.settings import Settings

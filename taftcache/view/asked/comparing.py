@@ -17,8 +17,8 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.names import MEAN, default_model, is_model, one_of_trained
 from taftcache.stages.estimators import lacks_classes
-from taftcache.stages.look.inspection import saw
 from taftcache.stages.look.row_table import RowTable
+from taftcache.stages.look.seen import saw
 from taftcache.stages.look.vectors import has_tail, starts_blank
 from taftcache.stages.progress import Progress
 from taftcache.view.asked.aside import Aside

@@ -11,8 +11,8 @@ from taftcache.cache.opening import Place, at_its_place
 from taftcache.cache.store import FeatureStore
 from taftcache.names import component_of
 from taftcache.stages.look.inside.classes import class_index
-from taftcache.stages.look.inspection import UNCOVERED
 from taftcache.stages.look.row_table import Sample, every_sample
+from taftcache.stages.look.seen import UNCOVERED
 from taftcache.tangent.spec import TAIL
 
 
