@@ -19,6 +19,7 @@ from taftcache.remote.task import portable
 from taftcache.stages.extract.moving import BY_NUMBER, _remade
 from taftcache.stages.progress import Silent
 from taftcache.stages.train.teaching import open_students
+from taftcache.view.pictures import Pictures
 from tests.stages.making import digits, recipe, tree, write_images, write_inside
 from tests.teaching.making import teaching_recipe
 
@@ -401,6 +402,8 @@ def test_a_file_grows_past_its_digits(one_digit, tmp_path, images, kind):
     assert "1 row still in the source, forgotten here: set/4;" in gone
     assert sum(taftcache.append(asking).added.values()) == 21
     assert ids_of(asking.store_path) == numbered(30, 4)
+    with FeatureStore(asking.store_path) as store:
+        assert all(map(Pictures(store).encoded, numbered(30, 4)))
     assert [note.startswith("1 row still") for note in taftcache.extract(asking).notes] == [True]
     assert taftcache.append(asking).added == {}
     assert taftcache.forget(asking.store_path, ["set/7"]).in_source == ["set/7"]
