@@ -140,11 +140,27 @@ def test_a_student_of_fewer_blocks_has_a_key_of_its_own(teachers, tmp_path):
             assert students._key(students.settings("none", 0.0, 0))["student"]["blocks"] == blocks
 
 
-def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path):
-    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "kd", "beta": 0.0})
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path, zero):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "kd", "beta": zero}, train={"epochs": 1})
     report = teach(recipe)
     assert (report.trained, report.kept) == (1, 0)
     assert report.student.parent.name == "none-b0-s0"
+
+
+@pytest.mark.parametrize(("first", "second"), [(1234561.0, 1234562.0), (0.30000001, 0.30000002)])
+def test_students_of_two_betas_have_two_folders(teachers, tmp_path, first, second):
+    teach_by = {"prior": "kd", "beta": "choose", "grid": [first, second], "hold_out": 0.3}
+    recipe = teaching_recipe(tmp_path, teachers, teach=teach_by, train={"epochs": 1, "per_class": 4})
+    with open_students(recipe, Silent()) as students:
+        assert list(map(float, students.choose("kd").accuracy)) == [0.0, first, second]
+    assert len([*tmp_path.glob("students/kd-*/model.safetensors")]) == 2
+
+
+def test_the_names_of_students_are_those_of_before():
+    betas = (0.0, 1.0, 125.0, 0.3, 1e-7, 2.5e10, 123456.0)
+    names = [StudentSettings("kd", beta, 0).name for beta in betas]
+    assert names == [f"kd-b{beta:g}-s0" for beta in betas]
 
 
 def test_an_interrupt_does_not_wait_for_a_decoder_that_stands_still(monkeypatch):
