@@ -255,6 +255,15 @@ def test_the_exact_preset_takes_the_ridge_of_least_loss_and_the_base_point_by_ac
         assert right[best.strength, point] == max(right[least[at], at] for at in "TF")
 
 
+@pytest.mark.parametrize("twice", [{"rates": [1e-2] * 2}, {"resets": [True] * 2}, {"tokens": [True] * 2}])
+def test_a_value_that_is_listed_twice_is_tried_once(place, twice):
+    few = {**SMALL, "rates": [1e-2, 1e-3], "resets": [False], "tokens": [False], **twice}
+    with Workbench(recipe(place, compare=few), Silent()) as work:
+        work.tuned("NLFT", "paper", tokens=work.tokens())
+    tried = [str(one) for one in work.settings[0].tried]
+    assert len(tried) == len(set(tried)) == (1 if "rates" in twice else 2)
+
+
 def test_pages_say_what_was_measured(whole, written):
     folder, files = written
     text = (folder / "report.md").read_text(encoding="utf-8")
