@@ -787,6 +787,12 @@ def test_a_share_that_the_stores_do_not_hold_out_has_a_note(teachers, tmp_path, 
         ('[[teachers]]\nstore = "x"\n[teach]\nprior = "ebm"', "must be"),
         ('[[teachers]]\nstore = "x"\n[teach]\nbeta = -1', "at least 0"),
         ('[[teachers]]\nstore = "x"\n[train]\nseeds = [1, 1]', "one twice"),
+        ('[[teachers]]\nstore = "x"\n[train]\nseeds = [1, -1]', r"train.seeds\[1\] .* at least 0"),
+        ('[[teachers]]\nstore = "x"\n[train]\nrate = 1e39', "train.rate .* at most"),
+        ('[[teachers]]\nstore = "x"\n[train]\nprior_rate = 1e39', "train.prior_rate .* at most"),
+        ('[[teachers]]\nstore = "x"\n[teach]\nnoise = 9223372036854775807', "teach.noise .* at most"),
+        ('[[teachers]]\nstore = "x"\n[report]\nnoise = [1000000000]', r"report.noise\[0\] .* at most"),
+        ('path = " "\n[[teachers]]\nstore = "x"', "path is empty.* stores/teach/NAME"),
         ('[[teachers]]\nstore = "x"\n[student]\nweights = "random"', "the name of a model"),
     ],
 )
@@ -801,6 +807,22 @@ def test_beta_cannot_be_chosen_on_nothing(teachers, tmp_path):
     recipe = teaching_recipe(tmp_path, teachers, teach={"beta": "choose", "hold_out": 1e-9})
     with open_students(recipe, Silent()) as students, pytest.raises(DataError, match="β cannot be chosen"):
         students.choose("kd")
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"student": {"model": "nosuch"}}, "no model 'nosuch'"),
+        ({"student": {"blocks": 2}}, "fewer blocks"),
+        ({"student": {"model_args": {**VIT, "global_pool": ""}}}, "does not pool.*global_pool"),
+        ({"teach": {"beta": "choose", "hold_out": 1e-9}}, "teach.hold_out"),
+        ({"teach": {"prior": "none", "beta": "choose", "hold_out": 1e-9}, "report": {"priors": ["kd"]}}, "hold_out"),
+    ],
+)
+def test_what_is_refused_leaves_no_folder(teachers, tmp_path, sections, words):
+    with pytest.raises((BackboneError, DataError), match=f"(?s){words}"):
+        teach(teaching_recipe(tmp_path / "out", teachers, **sections))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_teacher_is_found_before_another_one_is_made(tmp_path, monkeypatch):

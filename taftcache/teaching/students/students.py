@@ -156,6 +156,19 @@ class Students:
         self._made[settings.name] = True
         return outcome
 
+    def check(self) -> None:
+        """Raise, before anything is written or trained, what would end the first training or the choice of β.
+
+        Raises:
+            BackboneError: a student that cannot be built; where students are kept, none is built.
+            DataError: β is to be chosen, and no row or every one would be held back.
+        """
+        recipe = self.recipe
+        if recipe.teach.beta == "choose" and {recipe.teach.prior, *recipe.report.priors} != {"none"}:
+            self.training_rows(self.settings("none", 0.0, recipe.train.seeds[0], held_back=True))
+        if not (recipe.folder / "students").is_dir():
+            self.student(recipe.train.seeds[0])
+
     @property
     def trained(self) -> int:
         """How many of the students asked for were trained in this run."""
