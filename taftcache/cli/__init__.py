@@ -50,6 +50,7 @@ AGAIN = 2  # how often a command starts again if another process has committed m
 EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
 LESS = "end other programs; --set solver.memory=0B needs less to train, --set extract.workers=1 to decode images"
+LESS_TO_TEACH = "end other programs; --set train.memory=0B, a smaller train.batch or less teach.noise needs less"
 HELP = {"--help", "--show-completion"}
 PIPE_CODE = 141  # what a shell reports if nobody reads standard output any more
 EXHAUSTED_CODE = 137  # what a shell reports if the system kills a process for its memory
@@ -124,8 +125,9 @@ class _Commands(TyperGroup):
         except (MemoryError, RuntimeError, ImportError) as error:  # the last two: torch, computing or loading
             if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
                 raise
-            complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}", f"  try: {LESS}")
-            self._report("MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error, do=LESS)
+            less = LESS_TO_TEACH if "teach" in self.words[:1] else LESS
+            complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}", f"  try: {less}")
+            self._report("MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error, do=less)
             sys.exit(EXHAUSTED_CODE)
 
     def _interrupted(self) -> NoReturn:
