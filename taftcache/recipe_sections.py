@@ -11,9 +11,21 @@ from taftcache.tangent.spec import check_seed
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e100)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
+Float32 = Annotated[float, msgspec.Meta(gt=0, le=1e30)]  # float32 holds it, and ten times it: Adam's first step
+Radius = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]  # the bounds of a solve, which this may not import
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 Stored = Literal["float16", "float32", "int8"]
+
+
+def check_place(key: str, path: str | None, below: str) -> None:
+    """RecipeError for an empty ``path`` of a recipe, its ``key``; without one, the folder lies in ``below``."""
+    if path is not None and not str(path).strip():  # a program may give a Path
+        raise RecipeError(
+            f"{key} is empty",
+            got=f"{key} = {path!r}",
+            do=f"name a folder; without {key} it is {below}/NAME, with the recipe's name",
+        )
 
 
 class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,12 +53,7 @@ class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def __post_init__(self) -> None:
         check_seed("store.seed", self.seed)
-        if self.path is not None and not str(self.path).strip():  # a program may give a Path
-            raise RecipeError(
-                "store.path is empty",
-                got=f"store.path = {self.path!r}",
-                do="name a folder; without store.path it is stores/NAME, with the recipe's name",
-            )
+        check_place("store.path", self.path, "stores")
 
 
 class ExtractSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -195,18 +202,18 @@ class CompareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     depths: tuple[Count, ...] = ()
     shards: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)] = (10, 25, 50)
     seeds: Count = 3
-    ridges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
-    head_ridges: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (
+    ridges: Annotated[tuple[Float32, ...], msgspec.Meta(min_length=1)] = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
+    head_ridges: Annotated[tuple[Float32, ...], msgspec.Meta(min_length=1)] = (
         1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5,
     )  # fmt: skip
-    rates: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1e-3, 1e-4)
+    rates: Annotated[tuple[Float32, ...], msgspec.Meta(min_length=1)] = (1e-3, 1e-4)
     resets: Annotated[tuple[bool, ...], msgspec.Meta(min_length=1)] = (False, True)
     tokens: Annotated[tuple[bool, ...], msgspec.Meta(min_length=1)] = (False, True)
     epochs: Count = 30
     batch: Count = 32
-    decay: NotNegative = 1e-4
-    radii: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1.0, 10.0)
-    ball_kappa: Positive = 5.0
+    decay: Annotated[float, msgspec.Meta(ge=0, le=1e30)] = 1e-4
+    radii: Annotated[tuple[Radius, ...], msgspec.Meta(min_length=1)] = (1.0, 10.0)
+    ball_kappa: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 5.0
     orders: Count = 20
     forgotten: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = (0.1, 0.25, 0.5)
     epsilons: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1)] = (1.0, 3.0, 8.0)

@@ -79,7 +79,7 @@ def train_tangents(
             raise SolveError(
                 "Δw is not finite",
                 got=f"rate {descent.run.rate:g}, λ = {descent.run.ridge:g}",
-                do="lower the learning rate, or objective.ridge where it is near or above one over the rate",
+                do="lower the learning rate, or the decay (compare.decay) where it is near or above one over the rate",
             )
     return [descent.value.double() for descent in descents]
 

@@ -50,6 +50,7 @@ AGAIN = 2  # how often a command starts again if another process has committed m
 EXHAUSTED = "memory ran out; what was committed is kept, and the same command resumes from there"
 NO_MEMORY = re.compile("out of memory|(allocate|not enough) memory|failed to map segment")  # of torch and the loader
 LESS = "end other programs; --set solver.memory=0B needs less to train, --set extract.workers=1 to decode images"
+LESS_TO_TEACH = "end other programs; --set train.memory=0B, a smaller train.batch or less teach.noise needs less"
 HELP = {"--help", "--show-completion"}
 NAME, COMPLETES = "taftcache", "_TAFTCACHE_COMPLETE"  # typer's variable, in which a shell asks for completions
 PIPE_CODE = 141  # what a shell reports if nobody reads standard output any more
@@ -176,8 +177,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
         raise
     except Exception as error:
         if _exhausts(error):
-            complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}", f"  try: {LESS}")
-            _report(words, "MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error, do=LESS)
+            less = LESS_TO_TEACH if "teach" in words[:1] else LESS
+            complain(f"taftcache: {EXHAUSTED}", f"  got: {first_line(error)}", f"  try: {less}")
+            _report(words, "MemoryError", EXHAUSTED, EXHAUSTED_CODE, got=error, do=less)
             sys.exit(EXHAUSTED_CODE)
         _unforeseen(words, error)
         raise

@@ -127,8 +127,8 @@ def compare(
 
     Raises:
         FormatError: a damaged file in ``keep``.
-        StoreError: no held-out rows. RecipeError: more shards than rows, or a recipe that trains less than the whole
-            tail.
+        StoreError: no held-out rows. RecipeError: a recipe that trains less than the whole tail, or as in
+            ``Workbench.check``.
         DataError: too few rows to set any aside.
     """
     begin, recipe = time.perf_counter(), checked_recipe(recipe)
@@ -139,8 +139,9 @@ def compare(
         store = work.store()
         assert store.held_out is not None
         made: list[Figures] = []
-        notes = unread(recipe)
-        for name in recipe.compare.reports or USUAL:
+        notes, reports = unread(recipe), recipe.compare.reports or USUAL
+        work.check(reports)
+        for name in reports:
             start, known = time.perf_counter(), len(work.settings)
             lines = at_their_ends(list(REPORTS[name](work)), work.settings)
             made.append(

@@ -31,7 +31,6 @@ def figure1b(work: Workbench) -> Iterator[ReportLine]:
 
 def figure1c(work: Workbench) -> Iterator[ReportLine]:
     """Rows forgotten uniformly: every shard solved again, compared with one model over all rows that remain."""
-    work.check_shards(work.spec.shards)
     for preset in work.spec.presets:
         best = work.tuned("TAFT", preset, tokens=work.tokens())  # one model over all rows has settings of its own
         for shards in work.spec.shards:
@@ -111,7 +110,6 @@ def _tangent(work: Workbench) -> list[tuple[Criterion, Preset]]:
 def _subtracted(work: Workbench, methods: Sequence[tuple[Criterion, Preset]]) -> Iterator[ReportLine]:
     """Accuracy after k shards are gone: the mean over random orders of removal; for what is solved anew, one order per
     seed."""
-    work.check_shards(work.spec.shards)
     for shards in work.spec.shards:
         steps = sorted({min(round(k * shards / 10), shards - 1) for k in range(10)})
         orders = [random.Random(n).sample(range(shards), shards) for n in range(work.spec.orders)]

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from taftcache.backbone.device import float64_device
 from taftcache.cache.store import FeatureStore
+from taftcache.errors import RecipeError, SolveError
 from taftcache.model.component import read_base
 from taftcache.paper.fits import Fits
 from taftcache.paper.trial import Chosen, Trial
 from taftcache.privacy.network import Network, OrdinaryNetwork, TangentNetwork, right
-from taftcache.privacy.spec import Mechanism
-from taftcache.privacy.trainer import train_privately
+from taftcache.privacy.spec import Mechanism, PrivacySpec
+from taftcache.privacy.trainer import plan, train_privately
 from taftcache.recipe import Recipe
 from taftcache.stages.memory import memory_of
 from taftcache.stages.progress import Progress, Task
@@ -70,6 +71,22 @@ class Made(NamedTuple):
     def accuracy(self) -> float:
         """In percent."""
         return 100 * float(self.right.double().mean())
+
+
+def check_promises(recipe: Recipe) -> None:
+    """RecipeError if no noise, or too little of it, keeps one of the promises that a private table makes."""
+    for mechanism in (recipe.privacy.mechanism, "least-squares"):
+        for epsilon in recipe.compare.epsilons:
+            try:
+                plan(_promise(recipe, mechanism, epsilon))
+            except SolveError as error:
+                raise RecipeError(
+                    f"compare.epsilons has {epsilon:g}: {error.fault}", got=error.got, do=error.do
+                ) from error
+
+
+def _promise(recipe: Recipe, mechanism: Mechanism, epsilon: float) -> PrivacySpec:
+    return msgspec.structs.replace(recipe.privacy, mechanism=mechanism, epsilon=epsilon, multiplier=None, budget=None)
 
 
 class PrivateRuns:
@@ -124,9 +141,7 @@ class PrivateRuns:
         else:
             network = OrdinaryNetwork(base, rows, layout, device=device)
             test = OrdinaryNetwork(base, tests, layout, device=device)
-        promise = msgspec.structs.replace(
-            recipe.privacy, mechanism=run.mechanism, epsilon=run.epsilon, multiplier=None, budget=None
-        )
+        promise = _promise(recipe, run.mechanism, run.epsilon)
         loss = private_loss(recipe, base.config.classes)
         trained = train_privately(base, network, loss, promise, factor=run.rate)
         statement = trained.statement

@@ -31,7 +31,6 @@ def table1(work: Workbench) -> Iterator[ReportLine]:
 
 def table2(work: Workbench) -> Iterator[ReportLine]:
     """Composed models: TAFT against Soup, with the mean of heads and what needs no composition for comparison."""
-    work.check_shards(work.spec.shards)
     for name, setting in of_all_rows(work).items():
         yield line(work, name, "exact", setting)
     for shards in work.spec.shards:

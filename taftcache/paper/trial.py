@@ -352,5 +352,6 @@ def percent(right: NDArray[np.bool_]) -> float:
 
 
 def bases(settings: Sequence[Setting], resets: Sequence[bool], tokens: Sequence[bool]) -> list[Setting]:
-    """Every setting at every base point, that is with every PT and CLS."""
-    return [replace(s, reset_block=pt, reset_token=cls) for s in settings for pt in resets for cls in tokens]
+    """Every setting at every base point, that is with every PT and CLS, once even if a list names a value twice."""
+    grid = (replace(s, reset_block=pt, reset_token=cls) for s in settings for pt in resets for cls in tokens)
+    return list(dict.fromkeys(grid))

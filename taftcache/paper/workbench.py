@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -21,6 +21,7 @@ from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, StoreError
 from taftcache.paper.fits import Fits
 from taftcache.paper.line import Tuned
+from taftcache.paper.private_runs import check_promises
 from taftcache.paper.trial import Fitted, Method, Preset, Setting, Trial, bases, percent
 from taftcache.recipe import Recipe
 from taftcache.stages.extract.extraction import extract
@@ -29,6 +30,9 @@ from taftcache.tangent.spec import TAIL
 
 Criterion = Literal["TAFT", "NLFT", "FC", "Soup", "SISA"]
 """How a method is measured; the three for the network itself choose among the same fine-tuned shards."""
+
+SPLIT = {"table2", "figure1a", "figure1b", "figure1c"}
+"""Reports that split the rows into each of the numbers of shards."""
 
 FIGURES = ("seconds", "passes", "gradient", "tolerance", "converged")
 """The fields of ``Fitted`` that are not tensors."""
@@ -108,13 +112,23 @@ class Workbench:
         """Digests of the shards of every store in use, by its folder's name."""
         return {Path(s.path).name: [ref.digest for ref in s.manifest.shards] for s in self._stores.values()}
 
-    def check_shards(self, shards: Sequence[int]) -> None:
-        """Raise RecipeError unless every shard has at least two rows."""
-        rows = len(self.store().sample_ids())
-        if max(shards) > rows // 2:
+    def check(self, reports: Collection[str]) -> None:
+        """Raise, before anything is trained, what would end one of these reports.
+
+        Raises:
+            RecipeError: a shard would have fewer than two rows, no row would remain, or no noise reaches an ε.
+        """
+        rows, spec = len(self.store().sample_ids()), self.spec
+        if not SPLIT.isdisjoint(reports) and max(spec.shards) > rows // 2:
             raise RecipeError(
-                f"{rows} rows are too few for {max(shards)} shards, which need two rows each", do="lower compare.shards"
+                f"{rows} rows are too few for {max(spec.shards)} shards, which need two rows each",
+                do="lower compare.shards",
             )
+        most = max(spec.forgotten, default=0.0)
+        if "figure1c" in reports and round(most * rows) >= rows:
+            raise RecipeError(f"compare.forgotten = {most:g} leaves none of {rows} rows", do="lower compare.forgotten")
+        if "table3" in reports:
+            check_promises(self.recipe)
 
     def tokens(self) -> tuple[bool, ...]:
         """CLS to choose from: the recipe's, if the cached rows have a class token."""

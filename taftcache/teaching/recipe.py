@@ -14,6 +14,7 @@ from taftcache.errors import RecipeError
 from taftcache.names import typed
 from taftcache.recipe import Overrides, apply_overrides, built_values, parse_as, parse_bytes, place_of
 from taftcache.recipe_files import check_sections, read_toml
+from taftcache.recipe_sections import check_place
 from taftcache.teaching.spec import StudentSpec, StudentTrainingSpec, TeacherSpec, TeachReportSpec, TeachSpec
 
 
@@ -37,6 +38,9 @@ class TeachingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     teach: TeachSpec = TeachSpec()
     train: StudentTrainingSpec = StudentTrainingSpec()
     report: TeachReportSpec = TeachReportSpec()
+
+    def __post_init__(self) -> None:
+        check_place("path", self.path, "stores/teach")
 
     @property
     def folder(self) -> Path:

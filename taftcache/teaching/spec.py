@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from taftcache.errors import RecipeError
-from taftcache.recipe_sections import Count, NotNegative, Positive, Share
+from taftcache.recipe_sections import Count, Float32, NotNegative, Positive, Share
 
-Whole = Annotated[int, msgspec.Meta(ge=0)]
+NoiseCount = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 PriorName = Literal[
     "none", "aft", "aft-nnls", "kd", "kd-logits", "kkd", "b-tuning", "rkd", "aft-fixed", "aft-dense", "aft-rbf"
 ]
@@ -79,7 +79,7 @@ class TeachSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     hold_out: Share = 0.2
     standardise: bool = True
     refresh: Count = 1
-    noise: Whole = 0
+    noise: NoiseCount = 0
 
 
 class StudentTrainingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -101,11 +101,11 @@ class StudentTrainingSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     epochs: Count = 30
     batch: Annotated[int, msgspec.Meta(ge=2)] = 128
-    rate: Positive = 1e-3
-    prior_rate: Positive = 1e-2
+    rate: Float32 = 1e-3
+    prior_rate: Float32 = 1e-2
     weight_decay: NotNegative = 0.0
     augment: Literal["none", "flip", "shift"] = "none"
-    seeds: list[int] = msgspec.field(default_factory=lambda: [0])
+    seeds: list[Annotated[int, msgspec.Meta(ge=0)]] = msgspec.field(default_factory=lambda: [0])
     per_class: Count | None = None
     unlabelled: Literal["drop", "use"] = "drop"
     checkpoint: Count = 1
@@ -133,7 +133,7 @@ class TeachReportSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     priors: list[PriorName] = []
     probes: bool = True
     latency: bool = True
-    noise: list[Whole] = []
+    noise: list[NoiseCount] = []
     per_class: list[Count] = []
     repeat: list[Count] = []
     curves: list[PriorName] = []

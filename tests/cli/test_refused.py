@@ -437,6 +437,16 @@ def test_the_end_of_memory_is_json_too(cli, monkeypatch, tmp_path, error, advice
     assert outcome.json["got"] == str(error)
 
 
+def test_the_end_of_memory_while_teaching_names_keys_of_a_teaching_recipe(cli, monkeypatch, tmp_path):
+    def stopped(*arguments, **options):
+        raise MemoryError
+
+    monkeypatch.setattr("taftcache.cli.experiments.load_teaching", stopped)
+    advice = cli("teach", tmp_path / "student.toml", "--json").json["try"]
+    keys = [key for key in ("train.memory", "train.batch", "teach.noise", "solver.", "extract.") if key in advice]
+    assert keys == ["train.memory", "train.batch", "teach.noise"]
+
+
 def test_an_interruption_is_json_too(cli, monkeypatch, tmp_path):
     def stopped(*arguments, **options):
         raise KeyboardInterrupt

@@ -19,6 +19,8 @@ import taftcache
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
 from taftcache.errors import DataError, RecipeError, StoreError, StoreWriteError
+from taftcache.objective.objective import MOST
+from taftcache.objective.rsl import LARGEST
 from taftcache.paper import figures as paper_figures
 from taftcache.paper import trial as paper_trial
 from taftcache.paper.comparison import REPORTS, TITLES, compare
@@ -26,7 +28,7 @@ from taftcache.paper.line import ReportLine, Tuned
 from taftcache.paper.pages import BRACKETS, about, check_pages, page, write_pages
 from taftcache.paper.trial import Chosen, Setting, Trial
 from taftcache.paper.uncomposed import EXACT, HEAD, HEADS
-from taftcache.paper.workbench import Workbench
+from taftcache.paper.workbench import SPLIT, Workbench
 from taftcache.stages.look.probe import head_features
 from taftcache.stages.progress import Silent
 from taftcache.tangent.operator import TangentOperator
@@ -255,6 +257,15 @@ def test_the_exact_preset_takes_the_ridge_of_least_loss_and_the_base_point_by_ac
         assert right[best.strength, point] == max(right[least[at], at] for at in "TF")
 
 
+@pytest.mark.parametrize("twice", [{"rates": [1e-2] * 2}, {"resets": [True] * 2}, {"tokens": [True] * 2}])
+def test_a_value_that_is_listed_twice_is_tried_once(place, twice):
+    few = {**SMALL, "rates": [1e-2, 1e-3], "resets": [False], "tokens": [False], **twice}
+    with Workbench(recipe(place, compare=few), Silent()) as work:
+        work.tuned("NLFT", "paper", tokens=work.tokens())
+    tried = [str(one) for one in work.settings[0].tried]
+    assert len(tried) == len(set(tried)) == (1 if "rates" in twice else 2)
+
+
 def test_pages_say_what_was_measured(whole, written):
     folder, files = written
     text = (folder / "report.md").read_text(encoding="utf-8")
@@ -474,6 +485,41 @@ def test_what_cannot_be_compared_is_refused(place, tmp_path):
         with pytest.raises(RecipeError, match="trains a head alone") as refused:
             compare(recipe(tmp_path / "none", backbone={"features": features}, tangent=head))
         assert " ".join(remedies.split()) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("reports", "keys", "words"),
+    [
+        *((["table1", name], {"shards": [2, 40]}, "lower compare.shards") for name in sorted(SPLIT)),
+        (["table1", "figure1c"], {"forgotten": [0.5, 0.999]}, "compare.forgotten = 0.999 leaves none of"),
+        (["table1", "table3"], {"epsilons": [3.0, 1e-308]}, "compare.epsilons has 1e-308: no amount of noise"),
+    ],
+)
+def test_what_a_later_report_cannot_be_made_of_is_refused_first(place, monkeypatch, reports, keys, words):
+    for name in ("fit", "path"):
+        monkeypatch.setattr(Trial, name, lambda *_: pytest.fail("a model was trained"))
+    with pytest.raises(RecipeError, match=words):
+        compare(recipe(place, compare={**SMALL, "reports": reports, **keys}))
+
+
+@pytest.mark.parametrize(
+    ("key", "most", "several"),
+    [
+        ("ridges", MOST, True),
+        ("head_ridges", MOST, True),
+        ("rates", MOST, True),
+        ("radii", MOST, True),
+        ("radii", 1e-30, True),
+        ("decay", MOST, False),
+        ("ball_kappa", LARGEST, False),
+    ],
+)
+def test_numbers_that_no_solve_takes_are_refused(key, most, several):
+    """A recipe allows what its solves do."""
+    beyond = most * 2 if most > 1 else most / 2
+    recipe("store", compare={key: [1.0, most] if several else most})
+    with pytest.raises(RecipeError, match=rf"compare\.{key}.* must be a number"):
+        recipe("store", compare={key: [1.0, beyond] if several else beyond})
 
 
 def test_a_model_that_stopped_early_is_marked_and_nothing_is_said_of_it(place, tmp_path, capsys):

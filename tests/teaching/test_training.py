@@ -140,11 +140,27 @@ def test_a_student_of_fewer_blocks_has_a_key_of_its_own(teachers, tmp_path):
             assert students._key(students.settings("none", 0.0, 0))["student"]["blocks"] == blocks
 
 
-def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path):
-    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "kd", "beta": 0.0})
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_the_report_trains_no_student_for_a_beta_of_zero(teachers, tmp_path, zero):
+    recipe = teaching_recipe(tmp_path, teachers, teach={"prior": "kd", "beta": zero}, train={"epochs": 1})
     report = teach(recipe)
     assert (report.trained, report.kept) == (1, 0)
     assert report.student.parent.name == "none-b0-s0"
+
+
+@pytest.mark.parametrize(("first", "second"), [(1234561.0, 1234562.0), (0.30000001, 0.30000002)])
+def test_students_of_two_betas_have_two_folders(teachers, tmp_path, first, second):
+    teach_by = {"prior": "kd", "beta": "choose", "grid": [first, second], "hold_out": 0.3}
+    recipe = teaching_recipe(tmp_path, teachers, teach=teach_by, train={"epochs": 1, "per_class": 4})
+    with open_students(recipe, Silent()) as students:
+        assert list(map(float, students.choose("kd").accuracy)) == [0.0, first, second]
+    assert len([*tmp_path.glob("students/kd-*/model.safetensors")]) == 2
+
+
+def test_the_names_of_students_are_those_of_before():
+    betas = (0.0, 1.0, 125.0, 0.3, 1e-7, 2.5e10, 123456.0)
+    names = [StudentSettings("kd", beta, 0).name for beta in betas]
+    assert names == [f"kd-b{beta:g}-s0" for beta in betas]
 
 
 def test_an_interrupt_does_not_wait_for_a_decoder_that_stands_still(monkeypatch):
@@ -771,6 +787,12 @@ def test_a_share_that_the_stores_do_not_hold_out_has_a_note(teachers, tmp_path, 
         ('[[teachers]]\nstore = "x"\n[teach]\nprior = "ebm"', "must be"),
         ('[[teachers]]\nstore = "x"\n[teach]\nbeta = -1', "at least 0"),
         ('[[teachers]]\nstore = "x"\n[train]\nseeds = [1, 1]', "one twice"),
+        ('[[teachers]]\nstore = "x"\n[train]\nseeds = [1, -1]', r"train.seeds\[1\] .* at least 0"),
+        ('[[teachers]]\nstore = "x"\n[train]\nrate = 1e39', "train.rate .* at most"),
+        ('[[teachers]]\nstore = "x"\n[train]\nprior_rate = 1e39', "train.prior_rate .* at most"),
+        ('[[teachers]]\nstore = "x"\n[teach]\nnoise = 9223372036854775807', "teach.noise .* at most"),
+        ('[[teachers]]\nstore = "x"\n[report]\nnoise = [1000000000]', r"report.noise\[0\] .* at most"),
+        ('path = " "\n[[teachers]]\nstore = "x"', "path is empty.* stores/teach/NAME"),
         ('[[teachers]]\nstore = "x"\n[student]\nweights = "random"', "the name of a model"),
     ],
 )
@@ -785,6 +807,22 @@ def test_beta_cannot_be_chosen_on_nothing(teachers, tmp_path):
     recipe = teaching_recipe(tmp_path, teachers, teach={"beta": "choose", "hold_out": 1e-9})
     with open_students(recipe, Silent()) as students, pytest.raises(DataError, match="β cannot be chosen"):
         students.choose("kd")
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"student": {"model": "nosuch"}}, "no model 'nosuch'"),
+        ({"student": {"blocks": 2}}, "fewer blocks"),
+        ({"student": {"model_args": {**VIT, "global_pool": ""}}}, "does not pool.*global_pool"),
+        ({"teach": {"beta": "choose", "hold_out": 1e-9}}, "teach.hold_out"),
+        ({"teach": {"prior": "none", "beta": "choose", "hold_out": 1e-9}, "report": {"priors": ["kd"]}}, "hold_out"),
+    ],
+)
+def test_what_is_refused_leaves_no_folder(teachers, tmp_path, sections, words):
+    with pytest.raises((BackboneError, DataError), match=f"(?s){words}"):
+        teach(teaching_recipe(tmp_path / "out", teachers, **sections))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_teacher_is_found_before_another_one_is_made(tmp_path, monkeypatch):

@@ -63,6 +63,12 @@ def check_linear(name: str, model: nn.Module, classifier: str, image_shape: tupl
         assert weight is not None
         fits = features.shape[-1] == weight.shape[-1]
         found = nn.functional.linear(features, weight, bias) if fits else None
+    if isinstance(logits, Tensor) and logits.ndim > 2:
+        raise BackboneError(
+            f"{name} does not pool: it gives one image several rows of logits",
+            got=f"logits {list(logits.shape)} for {len(images)} images",
+            do="leave global_pool out of model_args",
+        )
     if found is None or not isinstance(logits, Tensor) or found.shape != logits.shape:
         got = "logits of another shape"
     elif (off := (found - logits).norm() / logits.norm()) > _LINEAR:

@@ -83,6 +83,7 @@ def teach(recipe: TeachingRecipe, *, progress: Progress | None = None) -> TeachR
     progress = or_silent(progress)
     begin = time.perf_counter()
     with open_students(recipe, progress) as students:
+        students.check()
         write_json(recipe.folder / SETTINGS, settings)
         compared = compare(students)
         own = students.settings(recipe.teach.prior, compared.beta, recipe.train.seeds[0])

@@ -74,7 +74,7 @@ class StudentSettings:
     @property
     def name(self) -> str:
         """Its folder."""
-        parts = [self.prior, f"b{self.beta:g}", f"s{self.seed}"]
+        parts = [self.prior, f"b{_text(self.beta)}", f"s{self.seed}"]
         parts += [f"noise{self.noise}"] if self.noise else []
         parts += [f"n{self.per_class}"] if self.per_class else []
         parts += [f"x{self.repeat}"] if self.repeat > 1 else []
@@ -156,6 +156,19 @@ class Students:
         self._made[settings.name] = True
         return outcome
 
+    def check(self) -> None:
+        """Raise, before anything is written or trained, what would end the first training or the choice of β.
+
+        Raises:
+            BackboneError: a student that cannot be built; where students are kept, none is built.
+            DataError: β is to be chosen, and no row or every one would be held back.
+        """
+        recipe = self.recipe
+        if recipe.teach.beta == "choose" and {recipe.teach.prior, *recipe.report.priors} != {"none"}:
+            self.training_rows(self.settings("none", 0.0, recipe.train.seeds[0], held_back=True))
+        if not (recipe.folder / "students").is_dir():
+            self.student(recipe.train.seeds[0])
+
     @property
     def trained(self) -> int:
         """How many of the students asked for were trained in this run."""
@@ -196,7 +209,7 @@ class Students:
         """
         spec = self.recipe.teach
         if prior == "none" or spec.beta != "choose":
-            return BetaChoice(0.0 if prior == "none" else float(spec.beta), {})
+            return BetaChoice(float(spec.beta or 0.0) if prior != "none" else 0.0, {})  # 0.0 for -0.0, too
         seed = self.recipe.train.seeds[0]
         tried: dict[float, StudentOutcome] = {}
         failed: dict[float, SolveError] = {}
@@ -211,7 +224,7 @@ class Students:
         self.notes += [line for line in said if line not in self.notes]
         best = max(tried, key=lambda beta: (tried[beta].accuracy, -tried[beta].tested_loss))
         accuracy = {beta: tried[beta].accuracy if beta in tried else 0.0 for beta in sorted({*tried, *failed})}
-        return BetaChoice(best, {f"{beta:g}": value for beta, value in accuracy.items()})
+        return BetaChoice(best, {_text(beta): value for beta, value in accuracy.items()})
 
     def training_rows(self, settings: StudentSettings) -> TrainingRows:
         """Which rows a student is trained and tested on."""
@@ -330,6 +343,11 @@ class Students:
             }
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(decides))
         return plain
+
+
+def _text(beta: float) -> str:
+    """β in six digits, or in all of its digits if it has more: no two β have one text, and so one folder."""
+    return short if float(short := f"{beta:g}") == beta else repr(beta)
 
 
 def _plain(settings: StudentSettings) -> StudentSettings:
