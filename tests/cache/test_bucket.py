@@ -323,6 +323,101 @@ def test_of_two_writers_one_wins(address, tmp_path, monkeypatch) -> None:
         create(address)
 
 
+@pytest.mark.law("Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its")
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_commit_that_was_forestalled_leaves_nothing_forgotten(address, tmp_path, monkeypatch, killed) -> None:
+    """The faster one forgets a row and a skipped sample while the slower one uploads shards with both."""
+    with create(address) as store:
+        fill(store, "000", IDS, bad=IDS[6:8])
+        fill(store, "001", MORE)
+    slow = FeatureStore(address, mode="a")
+    upload = slow.root.put
+
+    def forestalled(*arguments, **named) -> None:
+        monkeypatch.setattr(slow.root, "put", upload)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("TAFTCACHE_STAGING", str(tmp_path / "another machine"))
+            with FeatureStore(address, mode="a") as fast, fast.transaction() as change:
+                change.erase([IDS[0], IDS[6]])
+        upload(*arguments, **named)
+
+    monkeypatch.setattr(slow.root, "put", forestalled)
+    if killed:
+        monkeypatch.setattr(slow.committer(), "_recover", lambda *arguments: None)
+    with pytest.raises(StoreLocked, match="another writer"), slow.transaction() as change:
+        change.erase([IDS[1], MORE[1], IDS[7]])
+    slow.close()
+    forgotten = [row(IDS[0]).astype(np.float16).tobytes()[:16], IDS[0].encode(), IDS[6].encode()]
+    if killed:
+        assert all(any(needle in data for data in objects(address).values()) for needle in forgotten)
+        with FeatureStore(address) as store:
+            first = [path for path in store.strays() if path.startswith(("shards/000", "lists/skipped"))]
+            assert set(first) <= set(collect(store, dry=True).removed)
+        with FeatureStore(address, mode="a") as store:  # of any writer; the faster one's same request again, say
+            assert store.is_forgotten(IDS[0])
+    for name, data in (objects(address) | tree(tmp_path / "desk")).items():
+        assert not any(needle in data for needle in forgotten), name
+    with FeatureStore(address) as store:
+        left = {path[:10] for path in store.strays()}
+        assert left == {"shards/001", "lists/tomb"}, "others may be about to name them"
+        assert store.verify() == []
+
+
+@pytest.mark.law("Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its")
+def test_what_two_writers_upload_alike_stays_for_the_one_that_commits(address, tmp_path, monkeypatch) -> None:
+    """Both take the same row from shard 001. One has uploaded it when the other, which comes too late, gives up."""
+    with create(address) as store:
+        fill(store, "000", IDS)
+        fill(store, "001", MORE)
+        with store.transaction() as change:
+            change.erase(IDS[:1])
+    slow = FeatureStore(address, mode="a")
+    late = slow.transaction()
+    late.erase(MORE[:1])
+    monkeypatch.setenv("TAFTCACHE_STAGING", str(tmp_path / "another machine"))
+    with FeatureStore(address, mode="a") as fast, fast.transaction() as change:
+        change.erase(IDS[1:2])
+    with FeatureStore(address, mode="a") as third:
+        swap = third.root.swap
+
+        def between(name, data) -> None:
+            with monkeypatch.context() as unseen:
+                unseen.setattr("taftcache.cache.write.commit.is_changed", lambda root: False)  # as if it began before
+                with pytest.raises(StoreLocked):
+                    late.commit()
+            swap(name, data)
+
+        monkeypatch.setattr(third.root, "swap", between)
+        with third.transaction() as change:
+            change.erase(MORE[:1])
+    slow.close()
+    with FeatureStore(address) as store:
+        assert store.verify() == []
+        assert store.is_forgotten(MORE[0])
+
+
+@pytest.mark.law("Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its")
+def test_a_commit_that_comes_too_late_uploads_nothing(address, tmp_path, monkeypatch, proxy) -> None:
+    small(address)
+    slow = FeatureStore(address, mode="a")
+    late = slow.transaction()
+    late.erase(IDS[1:2])
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TAFTCACHE_STAGING", str(tmp_path / "another machine"))
+        with FeatureStore(address, mode="a") as fast, fast.transaction() as change:
+            change.erase(IDS[:1])
+    proxy.seen = []
+    with pytest.raises(StoreLocked, match="another writer"):
+        late.commit()
+    assert [path for method, path in proxy.seen if method == "PUT"] == []
+    with slow.transaction() as change:
+        change.erase(IDS[1:2])
+    slow.close()
+    with FeatureStore(address) as store:
+        assert [store.is_forgotten(i) for i in IDS[:3]] == [True, True, False]
+        assert store.verify() == []
+
+
 def test_gc_spares_what_is_young(address) -> None:
     small(address)
     root, desk = open_home(address)

@@ -13,9 +13,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from taftcache.cache.place.failure import too_large
+from taftcache.cache.place.failure import forestalled, too_large
 from taftcache.cache.place.folder import Folder, parts_of
-from taftcache.errors import StoreError, StoreLocked, StoreNotFound, StoreUnreachable, StoreWriteError
+from taftcache.errors import StoreError, StoreNotFound, StoreUnreachable, StoreWriteError
 
 T = TypeVar("T")
 RETRIES: Any = {
@@ -51,7 +51,7 @@ class Bucket:
     staging folder of this machine. There is no lock; instead the root manifest is put on the condition that it is still
     the one that was read (If-Match), or that there is none (If-None-Match): of two writers one wins, and the other gets
     StoreLocked. An object that nothing names may be the other's upload, so it is removed only if it is older than the
-    root manifest, or by ``taftcache gc`` according to its age.
+    root manifest or has a forgotten sample's id, or by ``taftcache gc`` according to its age.
 
     Reads raise FileNotFoundError for what is not there, StoreNotFound if there is no such bucket, and StoreUnreachable
     if the service still does not answer, or refuses, after the retries; writes raise StoreWriteError.
@@ -167,17 +167,14 @@ class Bucket:
             if there == data:
                 return
             if isinstance(error, errors.AlreadyExistsError | errors.PreconditionError):
-                raise StoreLocked(
-                    f"cannot commit to {self.path}: another writer has committed meanwhile",
-                    got="its commit stands, this one is undone",
-                    do="run the same command again",
-                ) from None
+                raise forestalled(self.path) from None
             raise self._failed(name, error) from error
         self._seen[name] = found["e_tag"]
 
     def remove(self, name: str) -> None:
         """Delete the object ``name`` and all below it."""
-        files = [meta["path"] for meta in self._below(name)]
+        # Backwards: if only some go, the ids in a shard, by which a leftover is known, go after its tokens.
+        files = sorted((meta["path"] for meta in self._below(name)), reverse=True)
         for at in range(0, len(files), 1000):
             some = files[at : at + 1000]
             self._ask(name, lambda some=some: self._api.delete(self._store, some), writes=True)  # type: ignore[misc]
