@@ -29,6 +29,18 @@ def is_bucket(path: str | os.PathLike[str]) -> bool:
     return _SCHEME.match(os.fspath(path)) is not None
 
 
+def spelled(path: str | os.PathLike[str]) -> str:
+    """An address as text, that of a bucket in one spelling: with both slashes, of which a Path drops one, and none at
+    its end. ArgumentError as ``check_path``."""
+    text = os.fspath(path)
+    if not is_bucket(path):
+        return text
+    match = _BUCKET.fullmatch(text)
+    if match is None:
+        return text if "://" in text else text.replace(":/", "://", 1)
+    return f"s3://{match[1]}/{(match[2] or '').strip('/')}".rstrip("/")
+
+
 class Homes(NamedTuple):
     """Where a store lies, and the staging folder in which changes to it are prepared; open until ``with`` ends."""
 
@@ -95,8 +107,7 @@ def open_home(path: str | os.PathLike[str]) -> Homes:
 
 
 def _no_address(text: str) -> RecipeError:
-    typed = text if "://" in text else text.replace(":/", "://", 1)
     return RecipeError(
-        f"{typed!r} is not the address of a store in a bucket",
+        f"{spelled(text)!r} is not the address of a store in a bucket",
         do="write it as s3://bucket/prefix, s3:// and the bucket in small letters, without . or .. in the prefix",
     )
