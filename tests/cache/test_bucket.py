@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+import traceback
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import taftcache
 from taftcache.cache.collect import collect
 from taftcache.cache.copying import copy
 from taftcache.cache.place.address import open_home
@@ -22,6 +25,7 @@ from taftcache.errors import (
     StoreUnreachable,
     StoreWriteError,
 )
+from taftcache.stages.writing import writable
 
 from .making import create, fill, holds, names, row, tree
 from .s3 import Proxy, no_fault, server
@@ -323,7 +327,9 @@ def test_of_two_writers_one_wins(address, tmp_path, monkeypatch) -> None:
         create(address)
 
 
-@pytest.mark.law("Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its")
+@pytest.mark.law(
+    "Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its"
+)
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_commit_that_was_forestalled_leaves_nothing_forgotten(address, tmp_path, monkeypatch, killed) -> None:
     """The faster one forgets a row and a skipped sample while the slower one uploads shards with both."""
@@ -363,7 +369,9 @@ def test_a_commit_that_was_forestalled_leaves_nothing_forgotten(address, tmp_pat
         assert store.verify() == []
 
 
-@pytest.mark.law("Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its")
+@pytest.mark.law(
+    "Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its"
+)
 def test_what_two_writers_upload_alike_stays_for_the_one_that_commits(address, tmp_path, monkeypatch) -> None:
     """Both take the same row from shard 001. One has uploaded it when the other, which comes too late, gives up."""
     with create(address) as store:
@@ -396,7 +404,9 @@ def test_what_two_writers_upload_alike_stays_for_the_one_that_commits(address, t
         assert store.is_forgotten(MORE[0])
 
 
-@pytest.mark.law("Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its")
+@pytest.mark.law(
+    "Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its"
+)
 def test_a_commit_that_comes_too_late_uploads_nothing(address, tmp_path, monkeypatch, proxy) -> None:
     small(address)
     slow = FeatureStore(address, mode="a")
@@ -645,3 +655,73 @@ def test_credentials_that_expired_are_said_to_have(address, proxy, monkeypatch) 
     proxy.fault = lambda method, path, before: "expired"
     with pytest.raises(StoreUnreachable, match=r"expired"):
         FeatureStore(address)
+
+
+def test_what_the_credentials_do_not_allow_is_no_outage(address, proxy, monkeypatch) -> None:
+    """A list that is refused, and an answer that all went well with a refusal for each object."""
+    brief(monkeypatch)
+    make(address)
+    with FeatureStore(address, mode="a") as store:
+        proxy.fault = lambda method, path, before: "denied" if path.endswith("?delete") else None
+        with pytest.raises(StoreWriteError, match=r"refused the credentials(.|\n)*they must allow .* delete"):
+            store.root.remove("components")
+        proxy.fault = lambda method, path, before: "denied" if "list-type" in path else None
+        with pytest.raises(StoreUnreachable, match=r"refused the credentials(.|\n)*they must allow .* list"):
+            store.strays()
+        proxy.fault = lambda method, path, before: "region"
+        with pytest.raises(StoreUnreachable, match=r"the bucket b\d+ is in another region(.|\n)*AWS_REGION"):
+            FeatureStore(address)
+
+
+def test_an_error_has_no_password_and_not_the_whole_answer(address, proxy, monkeypatch) -> None:
+    brief(monkeypatch)
+    proxy.fault = lambda method, path, before: "signature"
+    for call in (lambda: FeatureStore(address), lambda: create(address)):
+        with pytest.raises(StoreError) as failed:
+            call()
+        assert "AKIASECRET" not in "".join(traceback.format_exception(failed.value))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://bob:PASSW0RD@127.0.0.1:1")
+    with pytest.raises(StoreUnreachable, match=r"//127\.0\.0\.1:1") as failed:
+        FeatureStore(address)
+    assert "PASSW0RD" not in "".join(traceback.format_exception(failed.value))
+
+
+def test_a_service_that_ignores_conditions_gets_no_store(address, proxy, tmp_path) -> None:
+    """It would let the slower of two writers undo an erasure that was acknowledged."""
+    small(tmp_path / "s")
+    proxy.fault = lambda method, path, before: "blind"
+    with pytest.raises(StoreWriteError, match="ignores the conditions of a write"):
+        create(address)
+    assert objects(address) == {}
+    with FeatureStore(tmp_path / "s") as store, pytest.raises(StoreWriteError, match="ignores the conditions"):
+        copy(store, address)
+    assert not FeatureStore.exists(address)
+
+
+def test_each_service_has_a_desk_of_its_own(address, monkeypatch) -> None:
+    """Two that were named by another variable than AWS_ENDPOINT_URL had one desk, and one lock, for both."""
+
+    def desk(**named: str) -> str:
+        for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in named.items():
+            monkeypatch.setenv(name, value)
+        with open_home("s3://bk/x") as (_, staging):
+            return staging.path.name
+
+    one, other = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    assert desk(AWS_ENDPOINT=one) != desk(AWS_ENDPOINT=other)
+    assert desk(AWS_ENDPOINT_URL_S3=one) != desk(AWS_ENDPOINT_URL_S3=other)
+    assert desk(AWS_ENDPOINT_URL=one) == "619cf7092a6a5511", "where earlier releases have unfinished work"
+    assert desk() == "083a17e7ee2b3cc0"
+
+
+@pytest.mark.parametrize("place", ["s3://bk/x.head", "s3:/bk/x.head"])
+def test_only_stores_are_written_to_a_bucket(place, tmp_path, monkeypatch) -> None:
+    """A folder of that name was made here, and the command said that all went well."""
+    monkeypatch.chdir(tmp_path)
+    small("s")
+    for write in (lambda: taftcache.audit("s", head=place), lambda: writable(Path(place), folder=True)):
+        with pytest.raises(StoreWriteError, match=r"cannot write s3://bk/x\.head: only a store"):
+            write()
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]

@@ -143,7 +143,7 @@ def test_two_that_change_the_list_at_once_lose_nothing(change, tmp_path, monkeyp
 
 
 def test_a_bucket_is_one_place_however_it_is_written(tmp_path, monkeypatch):
-    """A Path drops a slash: what the recipe of the store allowed did not hold for the store, and stayed when revoked."""
+    """A Path drops a slash: what a recipe allowed did not hold for its store, and what was revoked stayed."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     asked = load_recipe("quickstart", ['data.source="folder"', 'data.train="/images"'])
     ways = ["s3://bk/mine", "s3://bk/mine/", Path("s3://bk/mine"), Url("s3:/bk/mine")]

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from blake3 import blake3
 
-from taftcache.cache.place.bucket import Bucket
+from taftcache.cache.place.bucket import Bucket, endpoints
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
@@ -101,7 +101,7 @@ def open_home(path: str | os.PathLike[str]) -> Homes:
     except ValueError:  # from the library, for a prefix such as a/../b
         raise _no_address(text) from None
     place = Path(os.environ.get("TAFTCACHE_STAGING") or Path.home() / ".cache" / "taftcache")
-    place /= blake3(f"{os.environ.get('AWS_ENDPOINT_URL', '')} {match[1]} {prefix}".encode()).hexdigest()[:16]
+    place /= blake3(f"{' '.join(endpoints())} {match[1]} {prefix}".encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Homes(root, Folder(place))
 
