@@ -25,6 +25,7 @@ from taftcache.errors import (
     StoreUnreachable,
     StoreWriteError,
 )
+from taftcache.stages.files.trusting import distrust
 from taftcache.stages.writing import writable
 
 from .making import create, fill, holds, names, row, tree
@@ -32,6 +33,7 @@ from .s3 import Proxy, no_fault, server
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
+boto3 = pytest.importorskip("boto3")
 
 IDS, MORE = names(9), names(8, "more")
 
@@ -725,3 +727,18 @@ def test_only_stores_are_written_to_a_bucket(place, tmp_path, monkeypatch) -> No
         with pytest.raises(StoreWriteError, match=r"cannot write s3://bk/x\.head: only a store"):
             write()
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_an_audit_says_that_a_bucket_keeps_old_versions(address, proxy) -> None:
+    small(address)
+    assert not any("old versions" in note for note in taftcache.audit(address).notes)
+    s3 = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{proxy.to}")
+    s3.put_bucket_versioning(Bucket=address.split("/")[2], VersioningConfiguration={"Status": "Enabled"})
+    with FeatureStore(address, mode="a") as store, store.transaction() as change:
+        change.erase(IDS[:1])
+    assert any("old versions" in note for note in taftcache.audit(address).notes)
+
+
+def test_an_address_is_shown_with_both_slashes(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert str(distrust(Path("s3://bk/mine")).store) == "s3://bk/mine"

@@ -94,6 +94,11 @@ class Bucket:
     def close(self) -> None:
         """Nothing to release."""
 
+    def is_versioned(self, name: str) -> bool:
+        """Whether the service keeps, or once kept, old versions of the object ``name``."""
+        found = self._head(name)
+        return found is not None and found["version"] is not None
+
     def read(self, name: str, limit: int) -> bytes:
         """The bytes of ``name``; FormatError, before they are fetched, when there are more than ``limit``."""
 
@@ -183,7 +188,8 @@ class Bucket:
         """StoreWriteError, and nothing stays, from a service that puts ``name``, new and with ``data``, once more on
         conditions that do not hold. It would let two writers undo each other's commits, erasures too, unnoticed."""
         errors = self._api.exceptions
-        for mode in ("create", {"e_tag": '"00000000000000000000000000000000"'}):
+        modes: list[Any] = ["create", {"e_tag": '"00000000000000000000000000000000"'}]
+        for mode in modes:
             with suppress(errors.BaseError):
                 self._api.put(self._writing, _checked(name), data, mode=mode, use_multipart=False)
                 self.remove(name)
