@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from taftcache.cache.place.address import is_bucket
+from taftcache.cache.place.address import is_bucket, spelled
 from taftcache.cache.place.failure import AVOID
 from taftcache.cache.place.folder import PRIVATE, Folder, writing
 from taftcache.errors import ArgumentError, FormatError, RecipeError, StoreWriteError, UntrustedStore, check_several
@@ -261,7 +261,7 @@ def _line(path: Path | str, kind: Kind, named: Mapping[str, Any]) -> str:
 
 
 def _place(path: Path | str) -> str:
-    return str(path) if is_bucket(path) else os.path.realpath(path)
+    return spelled(path) if is_bucket(path) else os.path.realpath(path)
 
 
 def _fields(line: str) -> _Line:

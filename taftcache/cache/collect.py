@@ -10,7 +10,7 @@ from taftcache.cache.format.manifest import PREVIOUS
 from taftcache.cache.place.home import Home
 from taftcache.cache.store import FeatureStore
 from taftcache.cache.write.sweep import foreign as foreign_files
-from taftcache.cache.write.sweep import leftovers, outdated, removed
+from taftcache.cache.write.sweep import hopeless, leftovers, removed
 from taftcache.cache.write.sweep import unfinished as unfinished_files
 from taftcache.names import typed
 
@@ -31,7 +31,8 @@ def collect(
 
     ``unfinished`` removes unfinished extractions too, ``foreign`` also files that are none of the format's business.
     ``dry`` only lists (a store open for reading will do). Where no lock keeps other writers out (a bucket), only files
-    older than ``older`` seconds or than the root manifest are removed: newer ones may be a commit on its way.
+    older than ``older`` seconds or than the root manifest, or with a forgotten sample's id, are removed: others may be
+    a commit on its way.
     """
     if not dry:
         store.committer().check_no_writer("collect garbage")
@@ -39,7 +40,9 @@ def collect(
     work = [path for path in unfinished_files(store.staging) if path not in unnamed]
     odd = foreign_files(store.root, store.manifest)
     limit = time.time() - older
-    young = [path for path in unnamed if not path.startswith("staging/") and _is_young(store, path, limit)]
+    placed = {path for path in unnamed if not path.startswith("staging/")}
+    placed -= hopeless(store.root, store.manifest, placed)
+    young = [path for path in placed if store.root.changed(path) > limit]
     wanted = [path for path in unnamed if path not in young]
     wanted += [PREVIOUS] if store.root.locked and store.root.exists(PREVIOUS) else []
     wanted += (work if unfinished else []) + (odd if foreign else [])
@@ -63,7 +66,3 @@ def clearing(store: FeatureStore, paths: Sequence[str]) -> dict[str, str]:
 
 def _home(store: FeatureStore, path: str) -> Home:
     return store.staging if path.startswith("staging/") else store.root
-
-
-def _is_young(store: FeatureStore, path: str, limit: float) -> bool:
-    return not outdated(store.root, path) and store.root.changed(path) > limit

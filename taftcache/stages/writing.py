@@ -52,11 +52,12 @@ def writable(place: Path, *, folder: bool = False, again: bool | bytes = False) 
             is empty.
 
     Raises:
-        StoreWriteError: something is there already; no folder, permission or space; a store, or a place within one.
+        StoreWriteError: something is there already; no folder, permission or space; a store, or a place within one; a
+            bucket's address.
     """
-    from taftcache.cache.read.around import check_outside, is_store
+    from taftcache.cache.read.around import check_local, is_store
 
-    check_outside(place)
+    check_local(place)
     if folder and is_store(str(place)):
         raise StoreWriteError(
             f"cannot write to {place}: it is a store, which may hold only its own files",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import subprocess
 import sys
@@ -16,7 +17,18 @@ from threading import Lock, Thread
 
 Fault = Callable[[str, str, int], str | None]
 """(method, path, how many came before) -> "503", "drop" (half an answer), "lost" (done and not answered),
-"hang" (neither, until the client hangs up), "slow" (done after a second) or None."""
+"hang" (neither, until the client hangs up), "slow" (done after a second), "blind" (done whatever its conditions), a key
+of `SAYS`, or None."""
+SAYS = {  # what S3 answers: the status, the code and the message
+    "expired": (400, "ExpiredToken", "The provided token has expired."),
+    "denied": (403, "AccessDenied", "Access Denied"),
+    "region": (400, "AuthorizationHeaderMalformed", "The region 'us-east-1' is wrong; expecting 'eu-west-1'"),
+    "signature": (
+        403,
+        "SignatureDoesNotMatch",
+        "It does not match.</Message><AWSAccessKeyId>AKIASECRET</AWSAccessKeyId>",
+    ),
+}
 
 
 def free_port() -> int:
@@ -88,10 +100,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        if what == "expired":  # as S3 says it
-            says = "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+        if what in SAYS:
+            status, code, message = SAYS[what]
+            says = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+            if self.path.endswith("?delete"):  # for each object, in an answer that the whole went well
+                each = [says.replace("<Error>", f"<Error>{key}") for key in re.findall("<Key>.*?</Key>", body.decode())]
+                status, says = 200, f"<DeleteResult>{''.join(each)}</DeleteResult>"
             data = b"" if self.command == "HEAD" else f'<?xml version="1.0"?>\n{says}'.encode()
-            self.send_response(400)
+            self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -103,7 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
         if what == "slow":
             time.sleep(1)
         onward = http.client.HTTPConnection("127.0.0.1", proxy.to, timeout=60)
-        onward.request(self.command, self.path, body, dict(self.headers))
+        blind = ("if-match", "if-none-match") if what == "blind" else ()
+        onward.request(self.command, self.path, body, {k: v for k, v in self.headers.items() if k.lower() not in blind})
         answer = onward.getresponse()
         data = answer.read()
         onward.close()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+import traceback
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import taftcache
 from taftcache.cache.collect import collect
 from taftcache.cache.copying import copy
 from taftcache.cache.place.address import open_home
@@ -22,12 +25,15 @@ from taftcache.errors import (
     StoreUnreachable,
     StoreWriteError,
 )
+from taftcache.stages.files.trusting import distrust
+from taftcache.stages.writing import writable
 
 from .making import create, fill, holds, names, row, tree
 from .s3 import Proxy, no_fault, server
 
 pytest.importorskip("obstore")
 pytest.importorskip("moto")
+boto3 = pytest.importorskip("boto3")
 
 IDS, MORE = names(9), names(8, "more")
 
@@ -323,6 +329,107 @@ def test_of_two_writers_one_wins(address, tmp_path, monkeypatch) -> None:
         create(address)
 
 
+@pytest.mark.law(
+    "Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its"
+)
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_commit_that_was_forestalled_leaves_nothing_forgotten(address, tmp_path, monkeypatch, killed) -> None:
+    """The faster one forgets a row and a skipped sample while the slower one uploads shards with both."""
+    with create(address) as store:
+        fill(store, "000", IDS, bad=IDS[6:8])
+        fill(store, "001", MORE)
+    slow = FeatureStore(address, mode="a")
+    upload = slow.root.put
+
+    def forestalled(*arguments, **named) -> None:
+        monkeypatch.setattr(slow.root, "put", upload)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("TAFTCACHE_STAGING", str(tmp_path / "another machine"))
+            with FeatureStore(address, mode="a") as fast, fast.transaction() as change:
+                change.erase([IDS[0], IDS[6]])
+        upload(*arguments, **named)
+
+    monkeypatch.setattr(slow.root, "put", forestalled)
+    if killed:
+        monkeypatch.setattr(slow.committer(), "_recover", lambda *arguments: None)
+    with pytest.raises(StoreLocked, match="another writer"), slow.transaction() as change:
+        change.erase([IDS[1], MORE[1], IDS[7]])
+    slow.close()
+    forgotten = [row(IDS[0]).astype(np.float16).tobytes()[:16], IDS[0].encode(), IDS[6].encode()]
+    if killed:
+        assert all(any(needle in data for data in objects(address).values()) for needle in forgotten)
+        with FeatureStore(address) as store:
+            first = [path for path in store.strays() if path.startswith(("shards/000", "lists/skipped"))]
+            assert set(first) <= set(collect(store, dry=True).removed)
+        with FeatureStore(address, mode="a") as store:  # of any writer; the faster one's same request again, say
+            assert store.is_forgotten(IDS[0])
+    for name, data in (objects(address) | tree(tmp_path / "desk")).items():
+        assert not any(needle in data for needle in forgotten), name
+    with FeatureStore(address) as store:
+        left = {path[:10] for path in store.strays()}
+        assert left == {"shards/001", "lists/tomb"}, "others may be about to name them"
+        assert store.verify() == []
+
+
+@pytest.mark.law(
+    "Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its"
+)
+def test_what_two_writers_upload_alike_stays_for_the_one_that_commits(address, tmp_path, monkeypatch) -> None:
+    """Both take the same row from shard 001. One has uploaded it when the other, which comes too late, gives up."""
+    with create(address) as store:
+        fill(store, "000", IDS)
+        fill(store, "001", MORE)
+        with store.transaction() as change:
+            change.erase(IDS[:1])
+    slow = FeatureStore(address, mode="a")
+    late = slow.transaction()
+    late.erase(MORE[:1])
+    monkeypatch.setenv("TAFTCACHE_STAGING", str(tmp_path / "another machine"))
+    with FeatureStore(address, mode="a") as fast, fast.transaction() as change:
+        change.erase(IDS[1:2])
+    with FeatureStore(address, mode="a") as third:
+        swap = third.root.swap
+
+        def between(name, data) -> None:
+            with monkeypatch.context() as unseen:
+                unseen.setattr("taftcache.cache.write.commit.is_changed", lambda root: False)  # as if it began before
+                with pytest.raises(StoreLocked):
+                    late.commit()
+            swap(name, data)
+
+        monkeypatch.setattr(third.root, "swap", between)
+        with third.transaction() as change:
+            change.erase(MORE[:1])
+    slow.close()
+    with FeatureStore(address) as store:
+        assert store.verify() == []
+        assert store.is_forgotten(MORE[0])
+
+
+@pytest.mark.law(
+    "Of two writers in a bucket, the slower one leaves nothing that the other forgot and removes nothing of its"
+)
+def test_a_commit_that_comes_too_late_uploads_nothing(address, tmp_path, monkeypatch, proxy) -> None:
+    small(address)
+    slow = FeatureStore(address, mode="a")
+    late = slow.transaction()
+    late.erase(IDS[1:2])
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TAFTCACHE_STAGING", str(tmp_path / "another machine"))
+        with FeatureStore(address, mode="a") as fast, fast.transaction() as change:
+            change.erase(IDS[:1])
+    proxy.seen = []
+    with pytest.raises(StoreLocked, match="another writer"):
+        late.commit()
+    assert [path for method, path in proxy.seen if method == "PUT"] == []
+    with slow.transaction() as change:
+        change.erase(IDS[1:2])
+    slow.close()
+    with FeatureStore(address) as store:
+        assert [store.is_forgotten(i) for i in IDS[:3]] == [True, True, False]
+        assert store.verify() == []
+
+
 def test_gc_spares_what_is_young(address) -> None:
     small(address)
     root, desk = open_home(address)
@@ -550,3 +657,88 @@ def test_credentials_that_expired_are_said_to_have(address, proxy, monkeypatch) 
     proxy.fault = lambda method, path, before: "expired"
     with pytest.raises(StoreUnreachable, match=r"expired"):
         FeatureStore(address)
+
+
+def test_what_the_credentials_do_not_allow_is_no_outage(address, proxy, monkeypatch) -> None:
+    """A list that is refused, and an answer that all went well with a refusal for each object."""
+    brief(monkeypatch)
+    make(address)
+    with FeatureStore(address, mode="a") as store:
+        proxy.fault = lambda method, path, before: "denied" if path.endswith("?delete") else None
+        with pytest.raises(StoreWriteError, match=r"refused the credentials(.|\n)*they must allow .* delete"):
+            store.root.remove("components")
+        proxy.fault = lambda method, path, before: "denied" if "list-type" in path else None
+        with pytest.raises(StoreUnreachable, match=r"refused the credentials(.|\n)*they must allow .* list"):
+            store.strays()
+        proxy.fault = lambda method, path, before: "region"
+        with pytest.raises(StoreUnreachable, match=r"the bucket b\d+ is in another region(.|\n)*AWS_REGION"):
+            FeatureStore(address)
+
+
+def test_an_error_has_no_password_and_not_the_whole_answer(address, proxy, monkeypatch) -> None:
+    brief(monkeypatch)
+    proxy.fault = lambda method, path, before: "signature"
+    for call in (lambda: FeatureStore(address), lambda: create(address)):
+        with pytest.raises(StoreError) as failed:
+            call()
+        assert "AKIASECRET" not in "".join(traceback.format_exception(failed.value))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://bob:PASSW0RD@127.0.0.1:1")
+    with pytest.raises(StoreUnreachable, match=r"//127\.0\.0\.1:1") as failed:
+        FeatureStore(address)
+    assert "PASSW0RD" not in "".join(traceback.format_exception(failed.value))
+
+
+def test_a_service_that_ignores_conditions_gets_no_store(address, proxy, tmp_path) -> None:
+    """It would let the slower of two writers undo an erasure that was acknowledged."""
+    small(tmp_path / "s")
+    proxy.fault = lambda method, path, before: "blind"
+    with pytest.raises(StoreWriteError, match="ignores the conditions of a write"):
+        create(address)
+    assert objects(address) == {}
+    with FeatureStore(tmp_path / "s") as store, pytest.raises(StoreWriteError, match="ignores the conditions"):
+        copy(store, address)
+    assert not FeatureStore.exists(address)
+
+
+def test_each_service_has_a_desk_of_its_own(address, monkeypatch) -> None:
+    """Two that were named by another variable than AWS_ENDPOINT_URL had one desk, and one lock, for both."""
+
+    def desk(**named: str) -> str:
+        for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in named.items():
+            monkeypatch.setenv(name, value)
+        with open_home("s3://bk/x") as (_, staging):
+            return staging.path.name
+
+    one, other = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    assert desk(AWS_ENDPOINT=one) != desk(AWS_ENDPOINT=other)
+    assert desk(AWS_ENDPOINT_URL_S3=one) != desk(AWS_ENDPOINT_URL_S3=other)
+    assert desk(AWS_ENDPOINT_URL=one) == "619cf7092a6a5511", "where earlier releases have unfinished work"
+    assert desk() == "083a17e7ee2b3cc0"
+
+
+@pytest.mark.parametrize("place", ["s3://bk/x.head", "s3:/bk/x.head"])
+def test_only_stores_are_written_to_a_bucket(place, tmp_path, monkeypatch) -> None:
+    """A folder of that name was made here, and the command said that all went well."""
+    monkeypatch.chdir(tmp_path)
+    small("s")
+    for write in (lambda: taftcache.audit("s", head=place), lambda: writable(Path(place), folder=True)):
+        with pytest.raises(StoreWriteError, match=r"cannot write s3://bk/x\.head: only a store"):
+            write()
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_an_audit_says_that_a_bucket_keeps_old_versions(address, proxy) -> None:
+    small(address)
+    assert not any("old versions" in note for note in taftcache.audit(address).notes)
+    s3 = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{proxy.to}")
+    s3.put_bucket_versioning(Bucket=address.split("/")[2], VersioningConfiguration={"Status": "Enabled"})
+    with FeatureStore(address, mode="a") as store, store.transaction() as change:
+        change.erase(IDS[:1])
+    assert any("old versions" in note for note in taftcache.audit(address).notes)
+
+
+def test_an_address_is_shown_with_both_slashes(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert str(distrust(Path("s3://bk/mine")).store) == "s3://bk/mine"

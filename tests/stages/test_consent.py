@@ -17,6 +17,7 @@ import timm
 import taftcache
 from taftcache import consent
 from taftcache.cache.format.manifest import FILE, Manifest
+from taftcache.cache.place.bucket import Url
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.store import FeatureStore
 from taftcache.cli import main
@@ -139,6 +140,23 @@ def test_two_that_change_the_list_at_once_lose_nothing(change, tmp_path, monkeyp
         for line in (tmp_path / "taftcache" / "trusted").read_text(encoding="utf-8").splitlines()
     }
     assert stores == (set() if change is consent.take_back else {"/b", "/c"})
+
+
+def test_a_bucket_is_one_place_however_it_is_written(tmp_path, monkeypatch):
+    """A Path drops a slash: what a recipe allowed did not hold for its store, and what was revoked stayed."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    asked = load_recipe("quickstart", ['data.source="folder"', 'data.train="/images"'])
+    ways = ["s3://bk/mine", "s3://bk/mine/", Path("s3://bk/mine"), Url("s3:/bk/mine")]
+    for allowed in ways:
+        consent.remember(allowed, asked)
+        before = (tmp_path / "taftcache" / "trusted").read_text(encoding="utf-8")
+        for known in ways:
+            consent.remember(known, asked)
+            assert (tmp_path / "taftcache" / "trusted").read_text(encoding="utf-8") == before
+            assert consent.take_back(known) == {"data.train": "/images"}
+            consent.remember(allowed, asked)
+        assert consent.take_back(Path("s3://bk/other")) == {}
+        consent.take_back(allowed)
 
 
 def test_a_copy_may_what_its_source_may(photographed, foreign, tmp_path):

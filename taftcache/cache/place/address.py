@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from blake3 import blake3
 
-from taftcache.cache.place.bucket import Bucket
+from taftcache.cache.place.bucket import Bucket, Url, endpoints
 from taftcache.cache.place.failure import cannot
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
@@ -27,6 +27,23 @@ def is_bucket(path: str | os.PathLike[str]) -> bool:
     folder of that name would not be what was asked for. ArgumentError as ``check_path``."""
     check_path("the place of a store", path)
     return _SCHEME.match(os.fspath(path)) is not None
+
+
+def spelled(path: str | os.PathLike[str]) -> str:
+    """An address as text, that of a bucket in one spelling: with both slashes, of which a Path drops one, and none at
+    its end. ArgumentError as ``check_path``."""
+    text = os.fspath(path)
+    if not is_bucket(path):
+        return text
+    match = _BUCKET.fullmatch(text)
+    if match is None:
+        return text if "://" in text else text.replace(":/", "://", 1)
+    return f"s3://{match[1]}/{(match[2] or '').strip('/')}".rstrip("/")
+
+
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """An address as a path, whose text is `spelled`."""
+    return Url(spelled(path)) if is_bucket(path) else Path(path)
 
 
 class Homes(NamedTuple):
@@ -89,14 +106,13 @@ def open_home(path: str | os.PathLike[str]) -> Homes:
     except ValueError:  # from the library, for a prefix such as a/../b
         raise _no_address(text) from None
     place = Path(os.environ.get("TAFTCACHE_STAGING") or Path.home() / ".cache" / "taftcache")
-    place /= blake3(f"{os.environ.get('AWS_ENDPOINT_URL', '')} {match[1]} {prefix}".encode()).hexdigest()[:16]
+    place /= blake3(f"{' '.join(endpoints())} {match[1]} {prefix}".encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Homes(root, Folder(place))
 
 
 def _no_address(text: str) -> RecipeError:
-    typed = text if "://" in text else text.replace(":/", "://", 1)
     return RecipeError(
-        f"{typed!r} is not the address of a store in a bucket",
+        f"{spelled(text)!r} is not the address of a store in a bucket",
         do="write it as s3://bucket/prefix, s3:// and the bucket in small letters, without . or .. in the prefix",
     )

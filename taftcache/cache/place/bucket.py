@@ -8,14 +8,15 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from taftcache.cache.place.failure import too_large
+from taftcache.cache.place.failure import forestalled, too_large
 from taftcache.cache.place.folder import Folder, parts_of
-from taftcache.errors import StoreError, StoreLocked, StoreNotFound, StoreUnreachable, StoreWriteError
+from taftcache.errors import StoreError, StoreNotFound, StoreUnreachable, StoreWriteError
 
 T = TypeVar("T")
 RETRIES: Any = {
@@ -34,6 +35,11 @@ _NO_BUCKET = "<Code>NoSuchBucket</Code>"
 _NO_CREDENTIALS = re.compile("Missing (AccessKey|SecretAccessKey)|/latest/(api/token|meta-data/)|//169.254.170.2/")
 """Half a pair of keys is missing; or the library found none and asked for the role of this machine or container."""
 _EXPIRED = re.compile("<Code>(ExpiredToken|TokenRefreshRequired|RequestTimeTooSkewed)</Code>")
+_REFUSED = re.compile("AccessDenied|status:? 403|403 Forbidden")
+"""A list that was refused, and objects that were not deleted, are no errors of their own kinds in the library."""
+_ELSEWHERE = re.compile("AuthorizationHeaderMalformed|PermanentRedirect|incorrectly configured region")
+_PASSWORD = re.compile(r"//[^/\s]*@")
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _MESSAGE = re.compile("<Message>(.*?)</Message>", re.DOTALL)
 
 
@@ -51,7 +57,7 @@ class Bucket:
     staging folder of this machine. There is no lock; instead the root manifest is put on the condition that it is still
     the one that was read (If-Match), or that there is none (If-None-Match): of two writers one wins, and the other gets
     StoreLocked. An object that nothing names may be the other's upload, so it is removed only if it is older than the
-    root manifest, or by ``taftcache gc`` according to its age.
+    root manifest or has a forgotten sample's id, or by ``taftcache gc`` according to its age.
 
     Reads raise FileNotFoundError for what is not there, StoreNotFound if there is no such bucket, and StoreUnreachable
     if the service still does not answer, or refuses, after the retries; writes raise StoreWriteError.
@@ -87,6 +93,11 @@ class Bucket:
 
     def close(self) -> None:
         """Nothing to release."""
+
+    def is_versioned(self, name: str) -> bool:
+        """Whether the service keeps, or once kept, old versions of the object ``name``."""
+        found = self._head(name)
+        return found is not None and found["version"] is not None
 
     def read(self, name: str, limit: int) -> bytes:
         """The bytes of ``name``; FormatError, before they are fetched, when there are more than ``limit``."""
@@ -167,17 +178,31 @@ class Bucket:
             if there == data:
                 return
             if isinstance(error, errors.AlreadyExistsError | errors.PreconditionError):
-                raise StoreLocked(
-                    f"cannot commit to {self.path}: another writer has committed meanwhile",
-                    got="its commit stands, this one is undone",
-                    do="run the same command again",
-                ) from None
-            raise self._failed(name, error) from error
+                raise forestalled(self.path) from None
+            raise self._failed(name, error) from None
         self._seen[name] = found["e_tag"]
+        if seen is None:
+            self._check_conditions(name, data)
+
+    def _check_conditions(self, name: str, data: bytes) -> None:
+        """StoreWriteError, and nothing stays, from a service that puts ``name``, new and with ``data``, once more on
+        conditions that do not hold. It would let two writers undo each other's commits, erasures too, unnoticed."""
+        errors = self._api.exceptions
+        modes: list[Any] = ["create", {"e_tag": '"00000000000000000000000000000000"'}]
+        for mode in modes:
+            with suppress(errors.BaseError):
+                self._api.put(self._writing, _checked(name), data, mode=mode, use_multipart=False)
+                self.remove(name)
+                raise StoreWriteError(
+                    f"cannot keep a store in {self.path}: the object store ignores the conditions of a write",
+                    got="it replaced an object that was to be new, or another one (If-None-Match, If-Match)",
+                    do="use an object store that honours If-None-Match and If-Match, or a folder",
+                )
 
     def remove(self, name: str) -> None:
         """Delete the object ``name`` and all below it."""
-        files = [meta["path"] for meta in self._below(name)]
+        # Backwards: if only some go, the ids in a shard, by which a leftover is known, go after its tokens.
+        files = sorted((meta["path"] for meta in self._below(name)), reverse=True)
         for at in range(0, len(files), 1000):
             some = files[at : at + 1000]
             self._ask(name, lambda some=some: self._api.delete(self._store, some), writes=True)  # type: ignore[misc]
@@ -213,10 +238,10 @@ class Bucket:
                 if isinstance(error, errors.GenericError) and not lost and attempt < 4 and time.monotonic() - begin < 1:
                     continue
                 if writes:
-                    raise self._failed(name, error) from error
+                    raise self._failed(name, error) from None
                 cause, do = self._why(error)
                 kind = StoreNotFound if lost else StoreUnreachable
-                raise kind(f"cannot read {self.path}: {cause}", got=_got(name, error), do=do) from error
+                raise kind(f"cannot read {self.path}: {cause}", got=_got(name, error), do=do) from None
         raise AssertionError
 
     def _failed(self, name: str, error: Exception) -> StoreWriteError:
@@ -229,18 +254,21 @@ class Bucket:
 
     def _why(self, error: Exception) -> tuple[str, str]:
         """What went wrong, and what to do about it."""
+        said = str(error)
         errors = self._api.exceptions
-        if _NO_BUCKET in str(error):
+        if _NO_BUCKET in said:
             return f"there is no bucket named {self._bucket}", "correct the bucket's name, or make the bucket"
-        if _EXPIRED.search(str(error)):
+        if _EXPIRED.search(said):
             return (
                 f"the credentials for the bucket {self._bucket} have expired, or this machine's clock is wrong",
                 "renew the credentials (AWS_SESSION_TOKEN and the keys), or set the clock",
             )
-        if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError):
+        if _ELSEWHERE.search(said):
+            return f"the bucket {self._bucket} is in another region", "set AWS_REGION to the region of the bucket"
+        if isinstance(error, errors.PermissionDeniedError | errors.UnauthenticatedError) or _REFUSED.search(said):
             return (
                 f"the object store refused the credentials for the bucket {self._bucket}",
-                "look at the credentials (AWS_*), and at what they allow in that bucket",
+                "look at the credentials (AWS_*): they must allow to read, list, write and delete in that bucket",
             )
         if _NO_CREDENTIALS.search(_short(error)):
             return (
@@ -255,9 +283,12 @@ class Bucket:
 
 def _plain_http() -> Any:
     """The option that allows HTTP without TLS, if the endpoint asks for it, as on test servers and in clusters."""
-    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-    plain = any(os.environ.get(name, "").startswith("http://") for name in names)
-    return {"allow_http": True} if plain else {}
+    return {"allow_http": True} if any(place.startswith("http://") for place in endpoints()) else {}
+
+
+def endpoints() -> list[str]:
+    """The endpoints that the environment names instead of Amazon's."""
+    return [place for name in _ENDPOINTS if (place := os.environ.get(name))]
 
 
 def _checked(name: str) -> str:
@@ -271,4 +302,4 @@ def _got(name: str, error: Exception) -> str:
 def _short(error: Exception) -> str:
     """The message in the service's answer, or the error's first line: the rest is the library's own representation."""
     said = _MESSAGE.search(str(error))
-    return (html.unescape(said[1]) if said else str(error)).strip().split("\n")[0][:300]
+    return _PASSWORD.sub("//", html.unescape(said[1]) if said else str(error)).strip().split("\n")[0][:300]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from taftcache.errors import FormatError, StoreError, StoreWriteError
+from taftcache.errors import FormatError, StoreError, StoreLocked, StoreWriteError
 
 AVOID = "do not use this store"
 _IN_THE_WAY = "a file, or a link that leads nowhere, is where a folder must be", "name a folder, or move that away"
@@ -52,6 +52,15 @@ def cannot(
 ) -> StoreError:
     """The error ``cannot <what> <place>: <cause>``, with advice for that cause, and ``then`` after the advice."""
     return kind(f"cannot {what} {place}: {cause(error)}", got=got, do=f"{advice(error)}{then}")
+
+
+def forestalled(place: object) -> StoreLocked:
+    """The error for the slower of two writers of a store in a bucket."""
+    return StoreLocked(
+        f"cannot commit to {place}: another writer has committed meanwhile",
+        got="its commit stands, this one is undone",
+        do="run the same command again",
+    )
 
 
 def too_large(name: str, size: int, limit: int) -> FormatError:

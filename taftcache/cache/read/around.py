@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from taftcache.cache.format.manifest import FORMAT
-from taftcache.cache.place.address import is_bucket, open_home
+from taftcache.cache.place.address import is_bucket, open_home, spelled
 from taftcache.cache.read.contents import manifest_bytes
 from taftcache.errors import StoreError, StoreWriteError, check_path
 
@@ -40,6 +40,17 @@ def check_outside(place: str | os.PathLike[str]) -> None:
                 got=f"a store at {above}",
                 do="name a place outside of it",
             )
+
+
+def check_local(place: str | os.PathLike[str]) -> None:
+    """`check_outside` for a file or folder that is no store: StoreWriteError also for a place in a bucket."""
+    check_path("the place to write to", place)
+    if is_bucket(place):  # a folder of that name here would not be what was asked for
+        raise StoreWriteError(
+            f"cannot write {spelled(place)}: only a store can be written to a bucket",
+            do="name a place on this machine, and upload what is written there",
+        )
+    check_outside(place)
 
 
 def _above(place: str | os.PathLike[str]) -> Iterator[str]:

@@ -10,10 +10,11 @@ from threading import get_ident
 
 from taftcache.cache.format import ledger
 from taftcache.cache.format.digest import digest
+from taftcache.cache.format.fault import is_changed
 from taftcache.cache.format.layout import manifest_file
 from taftcache.cache.format.manifest import FILE, Manifest
 from taftcache.cache.place.address import is_bucket, new_home, open_home
-from taftcache.cache.place.failure import cannot
+from taftcache.cache.place.failure import cannot, forestalled
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import LOCK, WriterLock
@@ -21,7 +22,7 @@ from taftcache.cache.read.around import check_outside
 from taftcache.cache.read.contents import Contents, read_manifest
 from taftcache.cache.read.shard import Shard
 from taftcache.cache.write import previous
-from taftcache.cache.write.sweep import OWN, TRANSACTION, removed, sweep
+from taftcache.cache.write.sweep import OWN, TRANSACTION, disown, removed, sweep
 from taftcache.cache.write.tombstones import TombstoneFile
 from taftcache.errors import StoreError, StoreLocked
 
@@ -171,6 +172,8 @@ class Committer:
     def _place(self, new: Manifest, groups: Sequence[tuple[str, str]], files: Sequence[tuple[str, str]]) -> Manifest:
         """Do what `publish` says up to and including the swap; returns the manifest as it was read back."""
         raw, read_back = new.read_back(self.root)
+        if not self.root.locked and is_changed(self.root):
+            raise forestalled(self.root.path)  # before an upload that would bring back what the other has just removed
         there = self.manifest.files()
         for path, part in new.parts().items():
             if path not in there:
@@ -193,7 +196,8 @@ class Committer:
         and restore the keys and tombstones in the file beside the store, which were ``beside``.
 
         If only the last fsync failed, the new manifest is there, perhaps not durably: then the files of both stay, and
-        the next open for writing, which can tell, sweeps.
+        the next open for writing, which can tell, sweeps. If it is another writer's, what was placed here may have rows
+        that the other has forgotten: these go now, or at any opening for writing if this process is killed before.
         """
         self._discard = None
         try:
@@ -206,6 +210,8 @@ class Committer:
             else:
                 self.contents.adopt(found)
                 self.remember(old)
+                if not self.root.locked:
+                    disown(self.root, self.staging, found)
         except (OSError, StoreError):
             pass  # the error that brought us here says more
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
-from taftcache.cache.format import layout, ledger, manifest
-from taftcache.cache.format.fault import intact
+from taftcache.cache.format import layout, ledger, manifest, parts
+from taftcache.cache.format.fault import intact, is_changed
 from taftcache.cache.format.manifest import Manifest, ShardRef
 from taftcache.cache.format.naming import OBJECT_FOLDERS
-from taftcache.cache.format.parts import FOLDER
 from taftcache.cache.place.folder import Folder
 from taftcache.cache.place.home import Home
 from taftcache.cache.place.lock import LOCK
 from taftcache.cache.write.group import GroupWriter
 from taftcache.cache.write.journal import Header, Journal, Line
-from taftcache.errors import StoreError
+from taftcache.errors import FormatError, StoreError
 
 TRANSACTION = "staging/transaction"
 _PARTIAL = tuple(f"{file}.partial" for file in (manifest.FILE, manifest.PREVIOUS, ledger.KEY_FILE))
 OWN = {manifest.FILE, manifest.PREVIOUS, ledger.KEY_FILE, *_PARTIAL, LOCK}
-OWN |= {"shards", "ledger", "staging", FOLDER, *OBJECT_FOLDERS}
+OWN |= {"shards", "ledger", "staging", parts.FOLDER, *OBJECT_FOLDERS}
 """What the format puts directly into a store's folder."""
 
 
@@ -34,7 +35,7 @@ def leftovers(root: Home, staging: Folder, named: Manifest) -> Iterator[str]:
     if not named.tombstone_key and root.exists(ledger.KEY_FILE):
         yield ledger.KEY_FILE
     files = named.files()
-    for folder in ("shards", *OBJECT_FOLDERS, FOLDER):
+    for folder in ("shards", *OBJECT_FOLDERS, parts.FOLDER):
         yield from (path for path in _in(root, folder) if path not in files)
     yield from _unchained(root, named)
     yield from (path for path in _in(staging, "staging") if not _resumable(root, staging, path, named))
@@ -44,18 +45,43 @@ def sweep(root: Home, staging: Folder, named: Manifest, before: Manifest) -> lis
     """Remove what nothing names, durably; (path, bytes) of each. What a ShardWriter can go on with stays.
 
     Where no lock keeps other writers out, a file that nothing names may be another writer's upload. There, only what
-    the manifest ``before`` named and the present one does not is removed, and what is `outdated`; `taftcache gc`
+    the manifest ``before`` named and the present one does not is removed, and what is `hopeless`; `taftcache gc`
     removes the rest.
     """
     _take_back(staging, named)
     replaced = before.files() | ({ledger.KEY_FILE} if before.tombstone_key else set())
-    found = []
-    for path in list(leftovers(root, staging, named)):
-        if path.startswith("staging/"):
-            found.append(removed(staging, path))
-        elif path in replaced or outdated(root, path):
-            found.append(removed(root, path))
-    return found
+    unnamed = list(leftovers(root, staging, named))
+    work = [removed(staging, path) for path in unnamed if path.startswith("staging/")]
+    gone = replaced | hopeless(root, named, unnamed)
+    return _removed_from(root, [path for path in unnamed if path in gone]) + work
+
+
+def disown(root: Home, staging: Folder, named: Manifest) -> None:
+    """After a commit that another writer forestalled with ``named``: remove the transaction in ``staging``, where other
+    shards may be in the middle of being written, and what is `hopeless` in the store."""
+    staging.remove(TRANSACTION)
+    unnamed = list(leftovers(root, staging, named))
+    gone = hopeless(root, named, unnamed)
+    _removed_from(root, [path for path in unnamed if path in gone])
+
+
+def hopeless(root: Home, named: Manifest, unnamed: Collection[str]) -> set[str]:
+    """Those paths of ``unnamed``, which are in the store and the present manifest ``named`` does not name, that no
+    other writer can still commit: where no lock keeps others out, what is `outdated` or has a forgotten sample's id.
+
+    Files are named by their content, so another writer may be about to name the very file that a refused one left:
+    both may have trained the same component, say. Only what nobody can name is removed. A writer that is not refused
+    goes on from the present manifest or a later one, keeps its tombstones, and so has no row of theirs in any shard and
+    no id of theirs in any list. This holds until a commit destroys the key: so nothing goes if the manifest changed.
+    """
+    placed = [path for path in unnamed if not path.startswith("staging/")]
+    late = {path for path in placed if outdated(root, path)}
+    rest = [path for path in placed if path not in late] if named.tombstones else []
+    ids = {path: found for path in rest if (found := _ids_in(root, path))}
+    if not ids or (key := intact(lambda: ledger.read_key(root, named))) is None:
+        return late
+    lost = {path for path, found in ids.items() if any(ledger.tombstone(i, key) in named.tombstones for i in found)}
+    return late if is_changed(root) else late | lost
 
 
 def outdated(root: Home, path: str) -> bool:
@@ -132,6 +158,24 @@ def _unchained(root: Home, named: Manifest) -> list[str]:
     chain = intact(lambda: dict(ledger.read_chain(root, named.ledger)))
     # A damaged ledger is for verify to report: nothing of it may be removed.
     return [] if chain is None else [path for path in there if path not in chain]
+
+
+def _removed_from(root: Home, paths: list[str]) -> list[tuple[str, int]]:
+    # Backwards: a shard's folder, with the ids by which it is known, outlives the manifest beside it.
+    return [removed(root, path) for path in reversed(paths)][::-1]
+
+
+def _ids_in(root: Home, path: str) -> list[str]:
+    """The ids in a shard's folder, or the one that the shard manifest ``path`` lies beside, or in a list of skipped
+    samples, all unverified; none in other files."""
+    with suppress(OSError, FormatError, msgspec.MsgspecError, UnicodeDecodeError):
+        if path.startswith("shards/"):
+            raw = root.read(f"{path.removesuffix('.json')}/sample_id/c.0", manifest.MAX_OBJECT_BYTES)
+            return layout.decode_ids(raw, int.from_bytes(raw[:4], "little")) or []
+        if path.startswith(f"{parts.FOLDER}/skipped-"):
+            raw = root.read(path, parts.MAX_SKIPPED_BYTES)
+            return [sample_id for sample_id, _ in msgspec.json.decode(raw, type=list[tuple[str, str]])]
+    return []
 
 
 def _in(root: Home, folder: str) -> list[str]:

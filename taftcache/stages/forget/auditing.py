@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taftcache.cache.opening import Place
-from taftcache.cache.read.around import check_outside
+from taftcache.cache.read.around import check_local
 from taftcache.cache.store import FeatureStore
 from taftcache.errors import RecipeError, check_several
 from taftcache.names import COMPONENT
@@ -100,7 +100,7 @@ def audit(
     key = None if public_key is None else checked_public_key(public_key)
     folders = [existing_folder(folder) for folder in also]
     if head is not None:
-        check_outside(head)
+        check_local(head)
     if strict and not folders:
         raise RecipeError(
             "strict is for what other folders hold, and none is named", do="--also FOLDER beside --strict"
