@@ -67,7 +67,9 @@ def recipe_file(name: str | os.PathLike[str]) -> Path:
             do=f"name a .toml file; taftcache init {shlex.quote(str(path))} makes one of a folder of images",
         )
     if path.is_symlink():
-        raise RecipeError(f"{path} is a link that leads nowhere", got=f"a link to {path.readlink()}", do=_LINK)
+        raise RecipeError(
+            f"no recipe at {path}: it is a link that leads nowhere", got=f"a link to {path.readlink()}", do=_LINK
+        )
     near = did_you_mean(path)
     raise RecipeError(
         f"no recipe at {path}, and no bundled one has this name",

@@ -307,7 +307,7 @@ def test_a_recipe_that_comes_along_is_found_by_name(tmp_path, monkeypatch):
         ("zzzzzz", "no recipe at zzzzzz", "table1"),
         ("pictues.toml", "no recipe at pictues.toml", "did you mean pictures.toml?"),
         (".", "is a folder", "taftcache init ."),
-        ("dangling.toml", "dangling.toml is a link that leads nowhere", "correct the link"),
+        ("dangling.toml", "no recipe at dangling.toml: it is a link that leads nowhere", "correct the link"),
     ],
 )
 def test_a_name_that_nothing_has(tmp_path, monkeypatch, name, fault, near):
